@@ -13,11 +13,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from evener.clusters.description import ClusterDescription, Datasheet, DeviceType
-from evener.clusters.published import PublishedModel
+from evener.clusters.published import Kernel, PublishedModel
 from evener.errors import ProfileError, did_you_mean
 from evener.profile import CostProfile, Curve, LayerCosts, LayerTimes, ModelCosts
 
@@ -29,6 +29,13 @@ BACKWARD_PER_FORWARD = 2
 
 Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM, 2021, appendix.
+"""
+
+MEMORY_EFFICIENCY = 0.8
+"""Fraction of the memory bandwidth of a datasheet that kernels reach.
+
+Source: Deakin, Price, Martineau, McIntosh-Smith: Evaluating attainable memory bandwidth of parallel
+programming models via BabelStream, 2018, figures of the GPUs: some 70 % to 90 %.
 """
 
 _LAUNCHES_OF_UPDATE = 1
@@ -60,69 +67,92 @@ def datasheet_profile(
     >>> 2.5 < slow / fast < 3.0
     True
     """
-    counts = dict(num_operations)
+    counts, kernels = dict(num_operations), dict[str, tuple[Kernel, ...]]()
     if isinstance(model, PublishedModel):
-        counts = {**model.num_operations, **counts}
+        counts, kernels = {**model.num_operations, **counts}, dict(model.kernels)
         model = model.costs
     used = {device.type for device in described.cluster.devices}
     return CostProfile(
         model=model,
         cluster=described.cluster,
         times={
-            name: tuple(_layer_times(layer, device, counts) for layer in model.layers)
+            name: tuple(_layer_times(layer, device, counts, kernels) for layer in model.layers)
             for name, device in described.types.items()
             if name in used
         },
     )
 
 
-def roofline(layer: LayerCosts, sheet: Datasheet, *, num_operations: int) -> LayerTimes:
+def roofline(
+    layer: LayerCosts,
+    sheet: Datasheet,
+    *,
+    num_operations: int,
+    kernels: Sequence[Kernel] = (),
+) -> LayerTimes:
     """Return the times of a layer on a device, by its datasheet.
 
-    The time of a pass is that of its arithmetic or its memory traffic, whichever is longer, plus
-    the launches of its operations. Every saved activation is written once and read once in the
-    forward pass, and the weights are read once; a backward pass takes twice as long. Source:
-    Williams,
-    Waterman, Patterson: Roofline: An Insightful Visual Performance Model for Multicore
-    Architectures, 2009. The launches are our addition: without them small batches would look as
-    efficient as large ones.
+    A kernel takes as long as its arithmetic or its memory traffic, whichever is longer; a pass is
+    the sum of its kernels, plus the launches of its operations. A layer whose kernels are not known
+    is a single one: every saved activation is written once and read once in the forward pass, the
+    weights are read once, and a backward pass takes twice as long. Source: Williams, Waterman,
+    Patterson: Roofline: An Insightful Visual Performance Model for Multicore Architectures, 2009.
+    The launches are our addition: without them small batches would look as efficient as large ones.
 
     Args:
         layer: Costs of the layer.
         sheet: Datasheet of the device.
         num_operations: Number of operations of the forward pass.
+        kernels: Kernels of the layer; empty if they are not known.
     """
     flops = sheet.peak_flops * sheet.efficiency
-    bandwidth = sheet.memory_bytes_per_second
+    bandwidth = sheet.memory_bytes_per_second * MEMORY_EFFICIENCY
     launches = num_operations * sheet.launch_seconds
-    by_arithmetic = layer.forward_flops / flops
-    by_traffic = 2 * layer.activation_bytes / bandwidth
-    reading_weights = layer.weight_bytes / bandwidth
-    forward = _ramp(by_arithmetic, by_traffic, reading_weights, launches)
+    if not kernels:
+        kernels = (
+            Kernel(
+                flops=layer.forward_flops,
+                bytes=2 * layer.activation_bytes,
+                fixed_bytes=layer.weight_bytes,
+            ),
+        )
+    forward, backward = [Curve(((1, launches), (2, launches)))], []
+    backward.append(forward[0].scaled(BACKWARD_PER_FORWARD))
+    for kernel in kernels:
+        fixed = kernel.fixed_bytes / bandwidth
+        forward.append(_ramp(kernel.flops / flops, kernel.bytes / bandwidth, fixed))
+        backward.append(
+            forward[-1].scaled(BACKWARD_PER_FORWARD)
+            if kernel.backward_bytes is None
+            else _ramp(0.0, kernel.backward_bytes / bandwidth, fixed)
+        )
     # The optimizer reads weights, gradients and its state, and writes weights and state.
     update_bytes = 3 * layer.weight_bytes + 2 * layer.optimizer_bytes
     has_update = update_bytes > 0
     return LayerTimes(
-        forward=forward,
-        backward=forward.scaled(BACKWARD_PER_FORWARD),
+        forward=Curve.total(forward),
+        backward=Curve.total(backward),
         update_seconds=update_bytes / bandwidth
         + has_update * _LAUNCHES_OF_UPDATE * sheet.launch_seconds,
     )
 
 
-def _ramp(by_arithmetic: float, by_traffic: float, fixed: float, launches: float) -> Curve:
-    """Return ``launches + max(by_arithmetic n, by_traffic n + fixed)`` of n samples, exactly."""
+def _ramp(by_arithmetic: float, by_traffic: float, fixed: float) -> Curve:
+    """Return ``max(by_arithmetic n, by_traffic n + fixed)`` seconds of n samples, exactly."""
     bends = [1.0]
     slower = by_arithmetic - by_traffic
     if slower > 0 and fixed / slower > 1.0:
         bends.append(fixed / slower)
     bends.append(2 * bends[-1])
-    return Curve(
-        tuple((n, launches + max(by_arithmetic * n, by_traffic * n + fixed)) for n in bends)
-    )
+    return Curve(tuple((n, max(by_arithmetic * n, by_traffic * n + fixed)) for n in bends))
 
 
-def _layer_times(layer: LayerCosts, device: DeviceType, counts: Mapping[str, int]) -> LayerTimes:
+def _layer_times(
+    layer: LayerCosts,
+    device: DeviceType,
+    counts: Mapping[str, int],
+    kernels: Mapping[str, tuple[Kernel, ...]],
+) -> LayerTimes:
     measured = device.measured(layer)
     if measured is not None:
         return measured
@@ -135,4 +165,9 @@ def _layer_times(layer: LayerCosts, device: DeviceType, counts: Mapping[str, int
             fix="Add curves for the layer, or peak, dtype, memory_bandwidth and efficiency.",
         )
     number = counts.get(layer.name, counts.get(layer.kind, OPERATIONS_PER_LAYER))
-    return roofline(layer, device.datasheet, num_operations=number)
+    return roofline(
+        layer,
+        device.datasheet,
+        num_operations=number,
+        kernels=kernels.get(layer.name, kernels.get(layer.kind, ())),
+    )

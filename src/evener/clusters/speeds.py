@@ -6,19 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from evener.clusters.datasheet import MEMORY_EFFICIENCY
 from evener.clusters.description import ClusterDescription, Datasheet
 from evener.cost_model.prediction import predict
 from evener.errors import ProfileError
 from evener.planner import Planned
 from evener.profile import CostProfile
 from evener.units import format_seconds
-
-MEMORY_EFFICIENCY = 0.8
-"""Fraction of the memory bandwidth of a datasheet that kernels reach.
-
-Source: Deakin, Price, Martineau, McIntosh-Smith: Evaluating attainable memory bandwidth of parallel
-programming models via BabelStream, 2018, figures of the GPUs: some 70 % to 90 %.
-"""
 
 FLOAT32_PER_PEAK = 0.5
 """Peak in TF32 as a fraction of that in 16 bits, on NVIDIA's tensor cores; if no file says it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evener.clusters import cluster_named, parse_cluster, reached_speeds
-from evener.clusters.speeds import MEMORY_EFFICIENCY
+from evener.clusters.datasheet import MEMORY_EFFICIENCY
 from evener.errors import ProfileError
 
 CURVES_ALONE = """

@@ -18,6 +18,24 @@ ACTIVATION_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel of a layer's forward pass, with those of its backward pass.
+
+    Args:
+        flops: Floating-point operations of products per sample; 0 for all other kernels.
+        bytes: Bytes that it reads and writes per sample.
+        backward_bytes: Bytes that its backward pass reads and writes per sample; None for two
+            products, which take twice as long as the forward pass.
+        fixed_bytes: Bytes that it reads whatever the number of samples: weights.
+    """
+
+    flops: float = 0.0
+    bytes: float
+    backward_bytes: float | None = None
+    fixed_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:
     """Published model.
 
@@ -27,12 +45,15 @@ class PublishedModel:
         costs: Costs of its layers.
         num_parameters: Number of trained parameters.
         num_operations: Number of operations of a layer's forward pass, by kind of layer.
+        kernels: Kernels of a layer, by name or kind of layer; what XLA fuses is a single kernel. A
+            layer without an entry is one kernel.
         source: Source of the shape: author, title and year.
     """
 
     costs: ModelCosts
     num_parameters: int
     num_operations: Mapping[str, int] = field(hash=False)
+    kernels: Mapping[str, tuple[Kernel, ...]] = field(hash=False)
     source: str
 
     @property

@@ -7,13 +7,14 @@ input of the next convolution.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evener.clusters.published.model import (
     ACTIVATION_BYTES,
     ADAM_BYTES,
     WEIGHT_BYTES,
+    Kernel,
     PublishedModel,
 )
 from evener.profile import LayerCosts, ModelCosts
@@ -36,12 +37,14 @@ class Convolution:
         outputs: Number of output channels.
         kernel: Side of the kernel.
         size: Side of the result.
+        size_before: Side of its input.
     """
 
     inputs: int
     outputs: int
     kernel: int
     size: int
+    size_before: int
 
     @property
     def parameters(self) -> int:
@@ -59,17 +62,33 @@ class Convolution:
         return 2 * self.values * self.kernel**2 * self.inputs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A residual block.
+
+    Args:
+        name: Name of its layer.
+        kind: Kind of its layer; empty to take it from the name.
+        convolutions: Those of its main path, then that of a shortcut with another shape.
+    """
+
+    name: str
+    kind: str
+    convolutions: tuple[Convolution, ...]
+
+
 def resnet50() -> PublishedModel:
     """Return ResNet-50 for images of 224 x 224 and 1000 classes.
 
     >>> resnet50().num_parameters
     25557032
     """
-    stem = Convolution(inputs=3, outputs=64, kernel=7, size=112)
+    stem = Convolution(inputs=3, outputs=64, kernel=7, size=112, size_before=_IMAGE)
     pooled = 56**2 * 64
+    blocks = tuple(_blocks())
     layers = (
-        _layer("stem", [stem], boundary=pooled, also_kept=pooled, kind="stem"),
-        *_blocks(),
+        _layer("stem", (stem,), boundary=pooled, also_kept=pooled, kind="stem"),
+        *map(_layer_of_block, blocks),
         _head(),
     )
     costs = ModelCosts(name="resnet-50", layers=layers, input_bytes=_IMAGE**2 * 3 * _PIXEL_BYTES)
@@ -78,43 +97,85 @@ def resnet50() -> PublishedModel:
         num_parameters=costs.weight_bytes // WEIGHT_BYTES,
         # Each convolution with its normalization and ReLU; in the blocks an addition.
         num_operations={"stem": 4, "first": 12, "block": 10, "head": 4},
+        kernels={
+            "stem": (*_kernels(stem), _pooling(stem.values, pooled)),
+            **{block.name: tuple(_kernels_of_block(block)) for block in blocks},
+        },
         source="He et al., Deep Residual Learning for Image Recognition, 2016, table 1; strides as "
         "in torchvision and NVIDIA's ResNet-50 v1.5",
     )
 
 
-def _blocks() -> Iterator[LayerCosts]:
+def _blocks() -> Iterator[Block]:
     inputs = 64
     size_before = 56
     for group, (count, width, size) in enumerate(_GROUPS):
         outputs = _EXPANSION * width
         for number in range(count):
             before = size_before if number == 0 else size
-            convolutions = [
-                Convolution(inputs=inputs, outputs=width, kernel=1, size=before),
-                Convolution(inputs=width, outputs=width, kernel=3, size=size),
-                Convolution(inputs=width, outputs=outputs, kernel=1, size=size),
-            ]
-            if number == 0:
-                # The shortcut has another shape, too.
-                convolutions.append(
-                    Convolution(inputs=inputs, outputs=outputs, kernel=1, size=size)
-                )
-            result = size**2 * outputs
-            yield _layer(
-                f"group_{group}_block_{number}",
-                convolutions,
-                boundary=result,
-                # The results of the first two ReLUs, and of the last one.
-                also_kept=convolutions[0].values + convolutions[1].values + result,
+            convolutions = (
+                Convolution(
+                    inputs=inputs, outputs=width, kernel=1, size=before, size_before=before
+                ),
+                Convolution(inputs=width, outputs=width, kernel=3, size=size, size_before=before),
+                Convolution(inputs=width, outputs=outputs, kernel=1, size=size, size_before=size),
+            )
+            # The shortcut has another shape, too.
+            shortcut = Convolution(
+                inputs=inputs, outputs=outputs, kernel=1, size=size, size_before=before
+            )
+            yield Block(
+                name=f"group_{group}_block_{number}",
                 kind="first" if number == 0 else "",
+                convolutions=(*convolutions, shortcut) if number == 0 else convolutions,
             )
             inputs = outputs
         size_before = size
 
 
+def _layer_of_block(block: Block) -> LayerCosts:
+    first, second, third = block.convolutions[:3]
+    return _layer(
+        block.name,
+        block.convolutions,
+        boundary=third.values,
+        # The results of the first two ReLUs, and of the last one.
+        also_kept=first.values + second.values + third.values,
+        kind=block.kind,
+    )
+
+
+def _kernels_of_block(block: Block) -> Iterator[Kernel]:
+    for convolution in block.convolutions:
+        yield from _kernels(convolution)
+    # The addition reads the shortcut, in the kernel of the last ReLU; its gradient goes two ways,
+    # and those of both ways are added up.
+    values = block.convolutions[2].values
+    yield Kernel(bytes=ACTIVATION_BYTES * values, backward_bytes=2 * ACTIVATION_BYTES * values)
+
+
+def _kernels(convolution: Convolution) -> Iterator[Kernel]:
+    """Yield the kernels of a convolution and its normalization, with a ReLU fused into it."""
+    read = convolution.size_before**2 * convolution.inputs
+    yield Kernel(
+        flops=convolution.flops,
+        bytes=ACTIVATION_BYTES * (read + convolution.values),
+        fixed_bytes=WEIGHT_BYTES * convolution.parameters,
+    )
+    # Forward: a pass for mean and variance, one that reads and writes. Backward: a pass over the
+    # input and its gradient for two sums, and one that reads both and writes a gradient.
+    one_pass = ACTIVATION_BYTES * convolution.values
+    yield Kernel(bytes=3 * one_pass, backward_bytes=5 * one_pass)
+
+
+def _pooling(before: int, after: int) -> Kernel:
+    """Return the pooling, whose backward pass reads gradients and positions, and writes all."""
+    one_way = ACTIVATION_BYTES * (before + after)
+    return Kernel(bytes=one_way, backward_bytes=one_way + ACTIVATION_BYTES * after)
+
+
 def _layer(
-    name: str, convolutions: list[Convolution], *, boundary: int, also_kept: int, kind: str
+    name: str, convolutions: Sequence[Convolution], *, boundary: int, also_kept: int, kind: str
 ) -> LayerCosts:
     parameters = sum(convolution.parameters for convolution in convolutions)
     kept = sum(convolution.values for convolution in convolutions) + also_kept

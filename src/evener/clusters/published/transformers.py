@@ -20,6 +20,7 @@ from evener.clusters.published.model import (
     ACTIVATION_BYTES,
     ADAM_BYTES,
     WEIGHT_BYTES,
+    Kernel,
     PublishedModel,
 )
 from evener.profile import LayerCosts, ModelCosts
@@ -150,6 +151,7 @@ def _model(name: str, shape: TransformerShape, head: LayerCosts, *, source: str)
         costs=costs,
         num_parameters=costs.weight_bytes // WEIGHT_BYTES,
         num_operations=TRANSFORMER_OPERATIONS,
+        kernels={"block": tuple(_block_kernels(shape))},
         source=source,
     )
 
@@ -183,6 +185,46 @@ def _blocks(shape: TransformerShape) -> Iterator[LayerCosts]:
             workspace_bytes=ACTIVATION_BYTES * max(4 * s * h, a * s * s),
             forward_flops=24 * s * h * h + 4 * s * s * h,
         )
+
+
+def _block_kernels(shape: TransformerShape) -> Iterator[Kernel]:
+    """Yield the kernels of a block: products, and the passes over memory between them."""
+    s, h, a = shape.sequence, shape.width, shape.num_heads
+    vectors, scores = s * h, a * s * s
+    # Queries, keys and values; the attention's result; up and down in the feed-forward part.
+    for inputs, outputs in ((1, 3), (1, 1), (1, 4), (4, 1)):
+        yield Kernel(
+            flops=2 * s * inputs * outputs * h * h,
+            bytes=ACTIVATION_BYTES * (inputs + outputs) * vectors,
+            fixed_bytes=WEIGHT_BYTES * inputs * outputs * h * h,
+        )
+    # Scores of queries and keys, and the values that they weigh.
+    for _ in range(2):
+        yield Kernel(
+            flops=2 * s * s * h, bytes=ACTIVATION_BYTES * (2 * vectors + scores), fixed_bytes=0.0
+        )
+    # Softmax reads and writes; backward it reads its result and a gradient, and writes one.
+    yield _passes(scores, forward=2, backward=3)
+    yield _dropout(scores)
+    for _ in range(2):
+        yield _dropout(vectors)
+        # The addition reads the residual; the normalization reads and writes.
+        yield _passes(vectors, forward=3, backward=4)
+    # gelu
+    yield _passes(4 * vectors, forward=2, backward=3)
+
+
+def _dropout(values: float) -> Kernel:
+    """Read, write, and a mask of a byte, which the backward pass reads."""
+    one_way = (2 * ACTIVATION_BYTES + 1) * values
+    return Kernel(bytes=one_way, backward_bytes=one_way)
+
+
+def _passes(values: float, *, forward: int, backward: int) -> Kernel:
+    return Kernel(
+        bytes=forward * ACTIVATION_BYTES * values,
+        backward_bytes=backward * ACTIVATION_BYTES * values,
+    )
 
 
 def _layer(
