@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from evener.clusters import ClusterDescription
     from evener.feedback.run_times import MeasuredRun
     from evener.planner import BatchSize
-    from evener.profile import CostProfile
     from evener.subprocess.costs import StepCosts
     from evener.subprocess.request import StepRequest
 
@@ -88,19 +87,25 @@ def known_costs(model: str | None, cluster: str | None, profile: Path | None) ->
 
     if model is not None and cluster is not None:
         with wrong_usage("--model and --cluster"):
-            found = _described(model, cluster)
-    elif profile is not None:
-        with wrong_usage("--profile"):
-            found = read_profile(profile)
-    else:
+            return _described(model, cluster)
+    if profile is None:
         return None
+    with wrong_usage("--profile"):
+        found = read_profile(profile)
     return StepCosts(profile=found, batch_size=None, not_measured=())
 
 
-def _described(model: str, cluster: str) -> CostProfile:
-    from evener.clusters import datasheet_profile, model_named
+def _described(model: str, cluster: str) -> StepCosts:
+    from evener.clusters import Assumptions, datasheet_profile, model_named
+    from evener.subprocess.costs import StepCosts
 
-    return datasheet_profile(model_named(model), _read_cluster(cluster))
+    described = _read_cluster(cluster)
+    return StepCosts(
+        profile=datasheet_profile(model_named(model), described),
+        batch_size=None,
+        not_measured=(),
+        described=Assumptions(described=described),
+    )
 
 
 def _read_cluster(cluster: str) -> ClusterDescription:

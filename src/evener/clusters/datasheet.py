@@ -116,8 +116,8 @@ def roofline(
                 fixed_bytes=layer.weight_bytes,
             ),
         )
-    forward, backward = [Curve(((1, launches), (2, launches)))], []
-    backward.append(forward[0].scaled(BACKWARD_PER_FORWARD))
+    forward = [Curve(((1, launches), (2, launches)))]
+    backward = [forward[0].scaled(BACKWARD_PER_FORWARD)]
     for kernel in kernels:
         fixed = kernel.fixed_bytes / bandwidth
         forward.append(_ramp(kernel.flops / flops, kernel.bytes / bandwidth, fixed))

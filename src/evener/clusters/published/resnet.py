@@ -69,7 +69,7 @@ class Block:
     Args:
         name: Name of its layer.
         kind: Kind of its layer; empty to take it from the name.
-        convolutions: Those of its main path, then that of a shortcut with another shape.
+        convolutions: Convolutions of its main path, then that of a shortcut with another shape.
     """
 
     name: str
