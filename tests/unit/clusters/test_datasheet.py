@@ -156,9 +156,9 @@ def test_a_layer_without_curves_and_datasheet_is_an_error() -> None:
 
 
 # Samples per second of one GPU in mixed precision with XLA. NVIDIA, DeepLearningExamples, README of
-# ResNet-50 v1.5 and of BERT for TensorFlow, 2020: A100-40GB with 1,555 GB/s, and V100 of a DGX-1 (16 GB
-# for ResNet, 32 GB for BERT). RTX 3090: cloud.tencent.com/developer/article/1729954, 2020. P100, in
-# float32: tensorflow.org/performance/benchmarks, 2017, by which its efficiency was chosen.
+# ResNet-50 v1.5 and of BERT for TensorFlow, 2020: A100-40GB with 1,555 GB/s, and V100 of a DGX-1
+# (16 GB for ResNet, 32 GB for BERT). RTX 3090: cloud.tencent.com/developer/article/1729954, 2020.
+# P100, in float32: tensorflow.org/performance/benchmarks, 2017; its efficiency was chosen by it.
 PUBLISHED = [
     ("resnet-50", "a100", 1555e9, 256, 2375),
     ("resnet-50", "v100", 900e9, 256, 1270),
