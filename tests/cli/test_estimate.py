@@ -124,6 +124,7 @@ def test_a_published_model_needs_no_tensorflow(folder: Path) -> None:
         ("estimate --batch-size 4 bert-larg", "[RUN-042] bert-larg is neither"),
         ("estimate --batch-size 4 bert-larg", "Did you mean 'bert-large'?"),
         ("estimate bert-large", "[RUN-041] The memory of bert-large depends on a batch size"),
+        ("estimate bert-large", "Fix: evener estimate --batch-size N bert-large"),
         ("estimate bert-large --batch-size 4", "options go before it: --batch-size 4"),
         ("estimate --batch-size 0 bert-large", "0 is not in the range"),
         ("estimate --batch-size many bert-large", "'many' is not a valid int"),

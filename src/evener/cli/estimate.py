@@ -118,5 +118,5 @@ def _no_batch_size(target: str, *, is_model: bool) -> Exception:
         why="A published model does not define a batch size."
         if is_model
         else "The script trains on batches whose size is not known before it runs.",
-        fix="Add --batch-size N.",
+        fix=f"evener estimate --batch-size N {target}",
     )
