@@ -45,8 +45,8 @@ def _missing(made: Made) -> Violation:
         "a model of its own, without a warning.",
         fix="os.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': ['host1:12345', "
         "'host2:12345']}, 'task': {'type': 'worker', 'index': 0}}) before this line, the index "
-        "another one on each machine; or let the starter set it. On one machine, take "
-        "MirroredStrategy.",
+        "another one on each machine; or let the starter set it; or start the program by "
+        "`evener launch`, which needs none. On one machine, take MirroredStrategy.",
         evidence=(
             made.call.location.text,
             f"{_VARIABLE} is set neither here nor in the environment",
