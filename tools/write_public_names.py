@@ -1,4 +1,6 @@
-"""Writes which public names TensorFlow, Keras and tf_keras have, for the rule DOC-004.
+"""Writes which public names TensorFlow, Keras and tf_keras have, and which arguments Keras's have.
+
+The rule DOC-004 reads the file.
 
     .venv/bin/python tools/write_public_names.py
 
@@ -10,9 +12,11 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import inspect
 import json
 import os
 import pkgutil
+import re
 import types
 from pathlib import Path
 
@@ -22,6 +26,15 @@ PACKAGES = ("tensorflow", "keras", "tf_keras")
 LAZY = ("initializers", "losses", "metrics", "optimizers")
 # Private parts that people import all the same: nothing is said of what is in them.
 NOT_JUDGED = ("python", "core", "compiler", "tools", "include", "src", "tsl")
+# Parts of Keras whose classes and functions have arguments that people write by name.
+WITH_ARGUMENTS = ("callbacks", "layers", "losses", "metrics", "optimizers", "regularizers", "utils")
+METHODS = (
+    *("compile", "fit", "evaluate", "predict", "save", "save_weights"),
+    *("train_on_batch", "test_on_batch", "predict_on_batch"),
+)
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+# Arguments that a function takes out of those that it hands on.
+TAKEN = re.compile(r"""kwargs(?:\.(?:pop|get)\(|\[)\s*["'](\w+)["']""")
 # What is the same as another part of the tree.
 SAME = {"tensorflow.compat.v2", "tensorflow.compat.v1.compat", "tensorflow.compat.v1.keras"}
 
@@ -89,10 +102,57 @@ def names_of(package: str) -> dict[str, object]:
     return names
 
 
+def arguments_of_keras() -> dict[str, list[str]]:
+    """Return the arguments of Keras's classes, functions and methods of models, by their names.
+
+    What takes any argument is left out.
+    """
+    import keras
+
+    found: dict[str, list[str]] = {}
+    for part in WITH_ARGUMENTS:
+        module = getattr(keras, part)
+        for name in sorted(vars(module)):
+            value = getattr(module, name)
+            if not name.startswith("_") and isinstance(value, type | types.FunctionType):
+                arguments = arguments_of(value)
+                if arguments is not None:
+                    found[f"keras.{part}.{name}"] = arguments
+    for method in METHODS:
+        arguments = arguments_of(getattr(keras.Model, method))
+        if arguments is not None:
+            found[f"model.{method}"] = arguments
+    return found
+
+
+def arguments_of(called: type | types.FunctionType) -> list[str] | None:
+    """Return the names of the arguments of a class or function; None if it takes any.
+
+    A class that hands on ``**kwargs`` takes those of its base too. Layers and optimizers of Keras
+    raise an error for what is left.
+    """
+    import keras
+
+    functions = [called]
+    if isinstance(called, type):
+        functions = [kind.__init__ for kind in called.__mro__[:-1] if "__init__" in vars(kind)]
+    found: set[str] = set()
+    for function in functions:
+        parameters = inspect.signature(function).parameters.values()
+        found |= {each.name for each in parameters if each.kind in NAMED} - {"self"}
+        if all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in parameters):
+            return sorted(found)
+        found |= set(TAKEN.findall(inspect.getsource(function)))
+        if function in (keras.Layer.__init__, keras.optimizers.Optimizer.__init__):
+            return sorted(found)
+    return None
+
+
 def public_names() -> dict[str, object]:
     """Return the trees of all packages that are installed, with their versions."""
     packages = [package for package in PACKAGES if importlib.util.find_spec(package) is not None]
     return {
+        "arguments": arguments_of_keras(),
         "versions": {package: importlib.import_module(package).__version__ for package in packages},
         "names": {package: names_of(package) for package in packages},
     }

@@ -54,6 +54,14 @@ FINDS = [
     (2, "tf.matrix_inverse", "`tf.compat.v1.matrix_inverse`", TF + "tf.matrix_inverse(x)\n"),
     (1, "tf.distribute.MirroredStrategy", "import tensorflow as tf", "from tensorflow.distribute import MirroredStrategy\n"),
     (1, "tf.optimizers.Adam", "`tf.optimizers.Adam`", "from tensorflow.optimizers import Adam\n"),
+    # Arguments that there never were
+    (3, "`compile` has no argument `opt`", "`optimizer=`", KERAS + MODEL + "m.compile(opt='adam', loss='mse')\n"),
+    (2, "`Dense` has no argument `unit`", "`units=`", KERAS + "keras.layers.Dense(unit=3)\n"),
+    (2, "has no argument `batch_size`", "", "from keras.layers import LSTM\nLSTM(2, batch_size=3)\n"),
+    (3, "`fit` has no argument `epoch`", "`epochs=`", KERAS + MODEL + "m.fit(x, y, epoch=3)\n"),
+    (2, "has no argument `save_weight_only`", "`save_weights_only=`",
+     KERAS + "c = keras.callbacks.ModelCheckpoint('a.keras', save_weight_only=True)\n"),
+    (2, "has no argument `l`", "`l2=`", TF + "tf.keras.regularizers.l2(l=0.1)\n"),
     # Methods that subclasses override
     (3, "`_create_slots` of an optimizer", "`build(variables)`",
      KERAS + "class Own(keras.optimizers.Optimizer):\n    def _create_slots(self, var_list): pass\n"),
@@ -97,6 +105,14 @@ FINDS = [
 ]  # fmt: skip
 
 FINDS_NOT = [
+    KERAS + "class Dense(keras.layers.Dense):\n    def __init__(self, units, own=1):\n        super().__init__(units)\nDense(1, own=2)\n",
+    KERAS + "class Own(keras.Model):\n    def compile(self, own=1): pass\nOwn().compile(own=2)\n",
+    KERAS + "keras.layers.Dense(1, **options)\nkeras.layers.Dense(1, input_shape=(3,), name='a', dtype='float16')\n",
+    KERAS + "try:\n    keras.layers.Dense(1, own=2)\nexcept TypeError:\n    pass\n",
+    TF + "tf.compat.v1.train.AdamOptimizer(0.1, beta1=0.9)\n",
+    "from tensorflow.python.keras.layers import LSTM\nLSTM(2, time_major=True)\n",
+    "import tf_keras as keras\nkeras.layers.LSTM(2, time_major=True)\n",
+    "from sklearn.svm import SVC\nm = SVC()\nm.fit(x, y, own=1)\n",
     KERAS + "class Own(keras.layers.Layer):\n    def build(self, shape):\n        self.add_weight(shape, name='w')\n",
     KERAS + "class Own:\n    def _create_slots(self, var_list): pass\n",
     TF + "try:\n    tf.contrib.slim\nexcept AttributeError:\n    tf.layers.dense\n",

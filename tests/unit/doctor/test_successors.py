@@ -219,5 +219,28 @@ def test_the_list_of_names_is_that_of_the_installed_packages() -> None:
     known = public._data()
     for package in ("tensorflow", "keras"):
         assert tool.names_of(package) == known["names"][package], f"run {TOOL.name}"
+    assert tool.arguments_of_keras() == known["arguments"], f"run {TOOL.name}"
     assert public.version_of("tensorflow") == ".".join(tf.__version__.split(".")[:2])
     assert public.version_of("keras") == ".".join(keras.__version__.split(".")[:2])
+
+
+def test_what_is_no_argument_raises() -> None:
+    made = {
+        "keras.layers.Dense": lambda **other: keras.layers.Dense(2, **other),
+        "keras.layers.LSTM": lambda **other: keras.layers.LSTM(2, **other),
+        "keras.layers.BatchNormalization": keras.layers.BatchNormalization,
+        "keras.layers.Bidirectional": lambda **other: keras.layers.Bidirectional(
+            keras.layers.LSTM(2), **other
+        ),
+        "keras.optimizers.Adam": keras.optimizers.Adam,
+        "keras.callbacks.TensorBoard": keras.callbacks.TensorBoard,
+        "keras.losses.MeanSquaredError": keras.losses.MeanSquaredError,
+        "keras.metrics.AUC": keras.metrics.AUC,
+    }
+    for name, make in made.items():
+        known = public.arguments_of(name)
+        assert known is not None and "no_argument" not in known
+        make()
+        with pytest.raises((TypeError, ValueError), match="no_argument"):
+            make(no_argument=1)
+    assert len(public._data()["arguments"]) > 300

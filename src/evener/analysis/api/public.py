@@ -42,6 +42,23 @@ def version_of(package: str) -> str:
     return ".".join(str(_data()["versions"][package]).split(".")[:2])
 
 
+def arguments_of(called: str) -> frozenset[str] | None:
+    """Return the arguments of a class, a function or a method of Keras; None if not known.
+
+    >>> sorted(arguments_of("model.predict"))
+    ['batch_size', 'callbacks', 'steps', 'verbose', 'x']
+    >>> arguments_of("keras.ops.add")
+    """
+    found = _data()["arguments"].get(called)
+    return None if found is None else frozenset(str(each) for each in found)
+
+
+def methods_with_arguments() -> tuple[str, ...]:
+    """Return the methods of models whose arguments are known."""
+    names = _data()["arguments"]
+    return tuple(name.partition(".")[2] for name in names if name.startswith("model."))
+
+
 @functools.lru_cache(maxsize=4096)
 def missing(dotted: str) -> str:
     """Return the shortest prefix of a name that does not exist; ``""`` if all of it may exist.

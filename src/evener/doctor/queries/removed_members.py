@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import difflib
 from collections.abc import Iterator
 
 from evener.analysis import Call, Kind, Module, Program, last_name
+from evener.analysis.api import public
 from evener.analysis.api.successors import ARGUMENTS, MEMBERS, OVERRIDES, GoneArgument, GoneMember
 from evener.doctor.queries.guards import is_guarded
 from evener.doctor.queries.imports import first_import
@@ -129,6 +131,44 @@ def missing_arguments(case: Case) -> Iterator[tuple[GoneArgument, Call]]:
             if any(keyword.arg == row.name for keyword in call.node.keywords):
                 if not is_guarded(program, call.module, call.node):
                     yield row, call
+
+
+def unknown_arguments(case: Case) -> Iterator[tuple[Call, str, str]]:
+    """Yield the calls of Keras with an argument that it never had, and what was probably meant.
+
+    Those that are gone are `missing_arguments`.
+    """
+    program = case.program
+    if not is_judged(case) or has_objects_of_keras_two(case):
+        return
+    gone = {id(call.node) for _, call in missing_arguments(case)}
+    for call, known in _calls_with_arguments(program):
+        if id(call.node) in gone or is_guarded(program, call.module, call.node):
+            continue
+        for keyword in call.node.keywords:
+            if keyword.arg is not None and keyword.arg not in known:
+                close = difflib.get_close_matches(keyword.arg, sorted(known), n=1, cutoff=0.5)
+                starts = [name for name in sorted(known) if name.startswith(keyword.arg)]
+                yield call, keyword.arg, next(iter([*starts, *close]), "")
+                break
+
+
+def _calls_with_arguments(program: Program) -> Iterator[tuple[Call, frozenset[str]]]:
+    for call in program.calls("keras.*"):
+        known = public.arguments_of(call.name)
+        if known is None or _is_class(program, call):
+            continue
+        # Names that are gone have others in their place here, and Keras 2 is in TensorFlow too.
+        last = call.name.rpartition(".")[2]
+        written = program.written_names(call.module, call.node.func)
+        if all(name.rpartition(".")[2] == last and ".python." not in name for name in written):
+            yield call, known
+    for method in public.methods_with_arguments():
+        known = public.arguments_of(f"model.{method}")
+        assert known is not None
+        for call in _calls(program, f"model.{method}"):
+            if call.owner is not None and program.kinds(call.module, call.owner) == {Kind.MODEL}:
+                yield call, known
 
 
 def _calls(program: Program, called: str) -> Iterator[Call]:

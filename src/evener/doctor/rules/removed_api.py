@@ -22,6 +22,7 @@ from evener.doctor.queries.removed_members import (
     missing_members,
     names_before_shapes,
     removed_overrides,
+    unknown_arguments,
 )
 from evener.doctor.queries.removed_names import (
     Missing,
@@ -46,7 +47,7 @@ def check(case: Case) -> Iterator[Violation]:
         yield from _for_graphs(graph)
         return
     yield from (*_names(case), *_members(case), *_overrides(case))
-    yield from (*_arguments(case), *_files(case))
+    yield from (*_arguments(case), *_unknown(case), *_files(case))
 
 
 def _for_graphs(graph: list[Missing]) -> Iterator[Violation]:
@@ -165,6 +166,19 @@ def _arguments(case: Case) -> Iterator[Violation]:
             cause=f"{row.name}= of {row.called.rpartition('.')[0]}",
             severity=Severity.WARNING if row.is_ignored else None,
             edits=edits_of_argument(case.program, row, call),
+        )
+
+
+def _unknown(case: Case) -> Iterator[Violation]:
+    for call, name, meant in unknown_arguments(case):
+        called = call.method or call.name
+        yield Violation(
+            call.location,
+            f"`{called.rpartition('.')[2]}` has no argument `{name}` in Keras "
+            f"{public.version_of('keras')}.",
+            why="The program fails at this line with a TypeError or a ValueError.",
+            fix=f"Use `{meant}=`." if meant else "Delete it.",
+            cause=f"{name}= of {called}",
         )
 
 
