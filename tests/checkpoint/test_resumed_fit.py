@@ -109,7 +109,7 @@ def monitors() -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("at", [16, 29, 45])
 def test_callbacks_go_on_where_they_were(tmp_path: Path, at: int) -> None:
     data = {**KINDS["arrays"](), "validation_data": (X, Y)}
@@ -160,7 +160,7 @@ LAYOUTS: dict[str, Callable[[], evener.Strategy]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("first", "second"),
     [("one", "two"), ("two", "uneven"), ("uneven", "pipeline"), ("pipeline", "one")],

@@ -125,7 +125,7 @@ ACTS: dict[str, Callable[[keras.Model], object]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("compiled_inside", [True, False])
 def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None:
@@ -144,7 +144,7 @@ def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None
     assert strategy.report().num_operations > 0
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("second", [one_replica, in_micro_batches])
 @pytest.mark.parametrize("first", [one_replica, in_micro_batches])
@@ -169,7 +169,7 @@ def with_a_layer_made_outside() -> Callable[[], keras.Model]:
     return lambda: keras.Sequential([keras.Input((4,)), outside, layers.Dense(1)])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("make", [one_replica, in_micro_batches])
 def test_a_layer_made_outside_the_scope(make: Callable[[], Strategy], act: str) -> None:
@@ -187,7 +187,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("make", [one_replica, in_micro_batches])
 def test_an_optimizer_made_outside_the_scope(make: Callable[[], Strategy], name: str) -> None:

@@ -180,7 +180,7 @@ def run(name: str, *faults: Fault, devices: tuple[int, ...] = (1, 1, 1), **optio
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", BUILDS)
 def test_survivors_equal_one_device(name: str) -> None:
     counts = run(name).num_exchanges

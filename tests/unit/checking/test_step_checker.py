@@ -220,7 +220,7 @@ def test_training_is_the_same_to_the_bit() -> None:
         np.testing.assert_array_equal(wanted, got)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_gradients_that_are_rounding_alone_are_no_difference(policy: str) -> None:
     """Of biases before a normalization; and ReLUs, max-pooling and half precision round."""
@@ -365,7 +365,7 @@ print(float(step(tf.ones([6]))), flush=True)
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("step", "end", "status"),
     [

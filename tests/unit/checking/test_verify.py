@@ -60,7 +60,7 @@ def small_model() -> keras.Model:
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=str)
 def test_fit_is_verified_and_trains_as_without(options: dict[str, Any], capsys: Any) -> None:
     results = []

@@ -118,7 +118,7 @@ LAWS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("law", LAWS)
 @given(data=st.data())
 def test_rows_are_those_of_one_device(law: str, data: st.DataObject) -> None:

@@ -80,7 +80,7 @@ def profile_with(memory: tuple[int, int], *, activation_bytes: float) -> CostPro
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("mebibytes", [7, 8, 9, 10, 12, 16, 24, 40])
 @pytest.mark.parametrize("activation_bytes", [1024.0, MIB])
 def test_as_memory_gets_short(mebibytes: int, activation_bytes: float) -> None:

@@ -107,7 +107,7 @@ def test_layers_of_one_kind_are_measured_once() -> None:
     assert runs(6) == few
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "body",
     [

@@ -291,7 +291,7 @@ def compiled(made: Callable[[], keras.Model], **options: Any) -> keras.Model:
     return result
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=["one", "two"])
 def test_keras_trains_as_on_one_device(strategy: Strategy, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)

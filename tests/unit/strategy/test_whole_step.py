@@ -34,7 +34,7 @@ def weights_of(model: keras.Model) -> list[np.ndarray]:
     return [weight.numpy() for weight in model.variables]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=str)
 def test_steps_of_fit_are_timed_and_compute_the_same(
     options: dict[str, object], logical_cpus: tuple[str, ...]

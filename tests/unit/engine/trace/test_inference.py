@@ -82,7 +82,7 @@ def test_the_tables_are_large_and_their_names_unique() -> None:
     assert KNOWN_FAULTS.keys() <= set(names)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", params(KNOWN_FAULTS))
 def test_every_claim_holds(case: Case) -> None:
     step = traced(case)
