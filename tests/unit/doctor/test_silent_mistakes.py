@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from evener.doctor import Severity
 from unit.doctor.programs import findings_of
 
 TF = "import keras\nimport numpy as np\nimport tensorflow as tf\n"
@@ -107,3 +108,21 @@ def test_it_is_found(code: str, line: int, program: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(("code", "program"), FINDS_NOT)
 def test_what_only_looks_like_it_is_not(code: str, program: str, tmp_path: Path) -> None:
     assert code not in [found for found, _ in codes(program, tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("before", "severity"),
+    [
+        ("", Severity.WARNING),
+        ("os.environ['TF_CONFIG'] = config\n", Severity.ERROR),
+        ("config = os.environ['TF_CONFIG']\n", Severity.ERROR),
+    ],
+)
+def test_fit_across_workers_is_an_error_where_there_is_a_cluster(
+    before: str, severity: Severity, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    scope = "with s.scope():\n    m = keras.Sequential()\nm.fit(x, y)\n"
+    path.write_text("import os\n" + TF + before + "s = " + MULTI + scope, encoding="utf-8")
+    found = findings_of(path, num_gpus=2)
+    assert [each.severity for each in found if each.code == "DOC-219"] == [severity]

@@ -24,9 +24,8 @@ def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.
                 function = outer
                 break
             if isinstance(outer, ast.If | ast.IfExp | ast.While) and inner is not outer.test:
-                if not _is_main(outer.test) and not _is_endless(outer):
-                    if isinstance(outer, ast.While) or not runs(program, module, outer, inner):
-                        yield outer.test
+                if not _runs_anyhow(program, module, outer, inner):
+                    yield outer.test
             inner = outer
         sites = program.call_sites(function) if function is not None else []
         if function is None or len(sites) != 1 or function in seen:
@@ -52,12 +51,21 @@ def catching(module: Module, node: ast.AST) -> ast.Try | None:
     return None
 
 
+def _runs_anyhow(
+    program: Program, module: Module, branch: ast.If | ast.IfExp | ast.While, inner: ast.AST
+) -> bool:
+    """Return whether a part of a branch runs whatever happens."""
+    if _is_main(branch.test):
+        return True
+    if isinstance(branch, ast.While):
+        return _is_endless(branch)
+    return runs(program, module, branch, inner)
+
+
 def _is_main(test: ast.expr) -> bool:
     return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(test))
 
 
-def _is_endless(node: ast.AST) -> bool:
-    """Return whether a node is ``while True``, whose body runs whatever happens."""
-    if not isinstance(node, ast.While) or not isinstance(node.test, ast.Constant):
-        return False
-    return bool(node.test.value)
+def _is_endless(loop: ast.While) -> bool:
+    """Return whether a loop is ``while True``, whose body runs whatever happens."""
+    return isinstance(loop.test, ast.Constant) and bool(loop.test.value)

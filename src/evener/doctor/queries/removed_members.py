@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from evener.analysis import Call, Kind, Module, Program, last_name
 from evener.analysis.api import public
@@ -133,17 +133,18 @@ def missing_arguments(case: Case) -> Iterator[tuple[GoneArgument, Call]]:
                     yield row, call
 
 
-def unknown_arguments(case: Case) -> Iterator[tuple[Call, str, str]]:
+def unknown_arguments(case: Case, told: Collection[ast.Call]) -> Iterator[tuple[Call, str, str]]:
     """Yield the calls of Keras with an argument that it never had, and what was probably meant.
 
-    Those that are gone are `missing_arguments`.
+    Args:
+        case: The program.
+        told: Calls of which `missing_arguments` are told.
     """
     program = case.program
     if not is_judged(case) or has_objects_of_keras_two(case):
         return
-    gone = {id(call.node) for _, call in missing_arguments(case)}
     for call, known in _calls_with_arguments(program):
-        if id(call.node) in gone or is_guarded(program, call.module, call.node):
+        if call.node in told or is_guarded(program, call.module, call.node):
             continue
         for keyword in call.node.keywords:
             if keyword.arg is not None and keyword.arg not in known:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Call, Program
+from evener.analysis import Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.environment import reads, settings
 from evener.doctor.queries.removed_names import has_objects_of_keras_two
 from evener.doctor.queries.strategies import strategies
-from evener.doctor.queries.training import is_beside_strategy, is_of_model, trainings
+from evener.doctor.queries.training import is_beside_strategy, steps_of_keras
 from evener.doctor.rule import Case, Violation
 
 _VARIABLE = "TF_CONFIG"
@@ -27,7 +27,11 @@ def check(case: Case) -> Iterator[Violation]:
     made = [each.call for each in strategies(program) if each.name == "MultiWorkerMirroredStrategy"]
     if not made or has_objects_of_keras_two(case) or _has_one_worker(program):
         return
-    calls = [call for call in _calls(program) if not is_beside_strategy(program, call)]
+    calls = [
+        call
+        for call in steps_of_keras(program)
+        if call.method != "predict" and not is_beside_strategy(program, call)
+    ]
     if not calls or len(strategies(program)) > len(made):
         return
     first = calls[0]
@@ -47,13 +51,6 @@ def check(case: Case) -> Iterator[Violation]:
         evidence=(first.location.text, made[0].location.text),
         severity=Severity.ERROR if is_certain else None,
     )
-
-
-def _calls(program: Program) -> Iterator[Call]:
-    yield from trainings(program)
-    for call, _ in program.calls_of("evaluate"):
-        if is_of_model(program, call):
-            yield call
 
 
 def _has_one_worker(program: Program) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import FUNCTIONS, Call, Function, Kind, Loop, Module, Program
+from evener.analysis import Call, Function, Kind, Loop, Module, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.training import trainings
 from evener.doctor.rule import Case, Violation
@@ -61,8 +61,8 @@ def _loop_around_both(program: Program, fit: Call, made: ast.Call) -> tuple[Modu
     for loop in program.context.loops(fit.module, fit.node):
         if loop in program.context.loops(fit.module, made):
             return fit.module, loop
-    function = _function_around(fit.module, fit.node)
-    if function is None or _function_around(fit.module, made) is not function:
+    function = program.context.function(fit.module, fit.node)
+    if function is None or program.context.function(fit.module, made) is not function:
         return None
     return _loop_around_calls(program, function, _DEEPEST)
 
@@ -74,16 +74,12 @@ def _loop_around_calls(
         for loop in program.context.loops(site.module, site.call):
             if _is_long(program, site.module, loop):
                 return site.module, loop
-        caller = _function_around(site.module, site.call)
+        caller = program.context.function(site.module, site.call)
         if caller is not None and deepest:
             found = _loop_around_calls(program, caller, deepest - 1)
             if found is not None:
                 return found
     return None
-
-
-def _function_around(module: Module, node: ast.AST) -> Function | None:
-    return next((each for each in module.around(node) if isinstance(each, FUNCTIONS)), None)
 
 
 def _makes(program: Program, fit: Call, call: ast.Call) -> bool:

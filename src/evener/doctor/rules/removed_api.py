@@ -47,7 +47,7 @@ def check(case: Case) -> Iterator[Violation]:
         yield from _for_graphs(graph)
         return
     yield from (*_names(case), *_members(case), *_overrides(case))
-    yield from (*_arguments(case), *_unknown(case), *_files(case))
+    yield from (*_arguments(case), *_files(case))
 
 
 def _for_graphs(graph: list[Missing]) -> Iterator[Violation]:
@@ -154,7 +154,9 @@ def _package_of(row: GoneMember | GoneArgument) -> str:
 
 
 def _arguments(case: Case) -> Iterator[Violation]:
+    told: set[ast.Call] = set()
     for row, call in missing_arguments(case):
+        told.add(call.node)
         called = call.name.lstrip(".") or call.method
         yield Violation(
             call.location,
@@ -167,10 +169,7 @@ def _arguments(case: Case) -> Iterator[Violation]:
             severity=Severity.WARNING if row.is_ignored else None,
             edits=edits_of_argument(case.program, row, call),
         )
-
-
-def _unknown(case: Case) -> Iterator[Violation]:
-    for call, name, meant in unknown_arguments(case):
+    for call, name, meant in unknown_arguments(case, told):
         called = call.method or call.name
         yield Violation(
             call.location,
