@@ -262,6 +262,8 @@ def test_the_first_part_that_is_missing_is_known(name: str, part: str) -> None:
 
 
 def test_a_name_that_is_gone_keeps_its_own_arguments(tmp_path: Path) -> None:
-    (found,) = found_in(TF + "tf.train.AdamOptimizer(0.1, beta1=0.9)\n", tmp_path)
+    adam = "tf.train.AdamOptimizer(0.1, beta1=0.9)"
+    program = TF + KERAS + MODEL + f"m.compile({adam}, 'mse')\nm.fit(x, y)\n"
+    (found,) = found_in(program, tmp_path)
     assert "`tf.train.AdamOptimizer` does not exist" in found.what
     assert "beta1" not in found.what
