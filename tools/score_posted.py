@@ -34,9 +34,9 @@ _ALSO_LINE = re.compile(r"also line (\d+)")
 class Half(Enum):
     """Halves a and b have the first 100 programs, c and d the second, e and f the recent ones.
 
-    Halves g and h have whole threads of 2019 to 2024.
+    Halves g and h have whole threads of 2019 to 2024, i and j programs of 2019 to 2025.
 
-    Halves a, c, e and g are for development; b, d, f and h are held out.
+    Halves a, c, e, g and i are for development; b, d, f, h and j are held out.
     """
 
     A = "a"
@@ -47,6 +47,8 @@ class Half(Enum):
     F = "f"
     G = "g"
     H = "h"
+    I = "i"
+    J = "j"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,8 @@ class Violation:
 _NOT_READ = ("DOC-001", "DOC-002", "DOC-003", "DOC-010", "DOC-011", "DOC-012")
 # Why memory runs out, or devices are idle, in one sentence.
 _IDLE = ("DOC-605", "DOC-101", "DOC-102", "DOC-103", "DOC-201", "DOC-202", "RUN-006")
+# Answers to "why does memory grow" that belong to other families.
+_MEMORY_TOO = ("DOC-408",)
 _QUESTIONS = {
     Family.DISTRIBUTION: 3,
     Family.MEMORY: 3,
@@ -114,7 +116,7 @@ class Rule:
         """
         if self.code in _NOT_READ:
             return 0
-        if watches_memory and self.family is Family.MEMORY:
+        if watches_memory and (self.family is Family.MEMORY or self.code in _MEMORY_TOO):
             return 1
         if self.code in _IDLE:
             return 2

@@ -161,6 +161,15 @@ def _candidates(dotted: str) -> Iterator[str]:
         yield f"{shown(parent)}.{close}"
 
 
+def in_keras(name: str) -> str:
+    """Return the full name of what Keras has under the last part of a name, or ``""``.
+
+    >>> in_keras("tensorflow_addons.optimizers.AdamW"), in_keras("tensorflow_addons.rnn.NASCell")
+    ('keras.optimizers.AdamW', '')
+    """
+    return next(_elsewhere("keras", name.rpartition(".")[2]), "")
+
+
 def _elsewhere(package: str, last: str) -> Iterator[str]:
     """Yield the full names of a class or function in a package, the shortest first."""
     names = _data()["names"][package]

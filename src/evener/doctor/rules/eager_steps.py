@@ -38,7 +38,10 @@ def check(case: Case) -> Iterator[Violation]:
                 edits=edits_of_step(program, call),
             )
     if trainings(program):
-        for call in (*compiles(program), *program.calls(*_SWITCHES)):
+        for call in compiles(program):
+            yield from _switched(program, call)
+    if trainings(program) or steps_of(program).functions:
+        for call in program.calls(*_SWITCHES):
             yield from _switched(program, call)
 
 
@@ -69,7 +72,7 @@ def _is_compiled(program: Program, module: Module, function: Function) -> bool:
 
 
 def _switched(program: Program, call: Call) -> Iterator[Violation]:
-    """Yield a switch that makes all steps of ``fit`` eager, unless it depends on something."""
+    """Yield a switch that makes all steps eager, unless it depends on something."""
     is_compile = call.method == "compile"
     given = call.argument(None, "run_eagerly") if is_compile else call.argument(0, "run_eagerly")
     if not isinstance(given, ast.Constant) or given.value is not True:
@@ -78,8 +81,8 @@ def _switched(program: Program, call: Call) -> Iterator[Violation]:
         return
     yield Violation(
         call.location,
-        "fit runs all its steps eagerly.",
+        f"{'fit runs all its' if trainings(program) else 'the program runs all'} steps eagerly.",
         why=_WHY.replace(", on one replica after the other", ""),
-        fix="leave run_eagerly=True out when you have found what you were looking for; "
-        "tf.print works in compiled steps too.",
+        fix=f"leave {'run_eagerly=True' if is_compile else 'this line'} out when you have found "
+        "what you were looking for; tf.print works in compiled steps too.",
     )

@@ -6,8 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from evener.analysis import Call, Kind, Loop, Module, Program, argument, last_name
-from evener.doctor.queries.training import is_of_model, trainings
+from evener.doctor.queries.memory_watch import watches_memory
+from evener.doctor.queries.training import fits, is_of_model, trainings
 from evener.doctor.rule import Case, Violation
+
+# Number of levels of callers that are searched.
+_DEEPEST = 2
 
 
 def check(case: Case) -> Iterator[Violation]:
@@ -15,25 +19,24 @@ def check(case: Case) -> Iterator[Violation]:
     program = case.program
     if any(node.name == "predict" for _, node in program.nodes(ast.FunctionDef)):
         return
-    trained = {call.node for call in trainings(program)}
+    is_watching = watches_memory(program)
     for call, owner in program.calls_of("predict"):
         if Kind.MODEL not in program.kinds(call.module, owner) or not is_of_model(program, call):
             continue
-        loop = next(program.context.loops(call.module, call.node), None)
         given = call.argument(0, "x")
-        if loop is None or given is None or _goes_through_models(loop, owner):
+        if given is None or Kind.DATASET in program.kinds(call.module, given):
             continue
-        # A loop that trains may predict once in each epoch, but hardly a single sample.
-        is_training = not trained.isdisjoint(ast.walk(loop))
-        if is_training and not _is_one_sample(program, call.module, given):
-            continue
-        if not _is_of_round(program, call, loop, given):
+        if not any(
+            not _goes_through_models(loop, owner) and _is_wasteful(program, module, loop, data)
+            for module, loop, data in _loops(program, call.module, call.node, given, _DEEPEST)
+        ):
             continue
         yield Violation(
             call.location,
             "predict is called in every round of the loop, for a little data each time.",
             why="Each call makes a dataset, callbacks and an iterator, and copies the results to "
-            "the host, which takes tens of milliseconds, while the device is idle.",
+            "the host, which takes tens of milliseconds, while the device is idle."
+            + (" Old versions of Keras kept memory of each call." if is_watching else ""),
             fix="predict all elements in one call; or, if one depends on the one before, "
             "model(x, training=False), in a tf.function.",
         )
@@ -45,10 +48,54 @@ def _goes_through_models(loop: Loop, owner: ast.expr) -> bool:
     return bool(names & _names(owner))
 
 
-def _is_of_round(program: Program, call: Call, loop: Loop, given: ast.expr) -> bool:
+def _loops(
+    program: Program, module: Module, node: ast.AST, given: ast.expr, deepest: int
+) -> Iterator[tuple[Module, Loop, ast.expr]]:
+    """Yield the loops that predict in each round, with what a round gives to ``predict``.
+
+    It is the innermost loop around the call, or those around the calls of its function.
+    """
+    loop = next(program.context.loops(module, node), None)
+    if loop is not None:
+        yield module, loop, given
+        return
+    function = program.context.function(module, node)
+    if function is None or not deepest:
+        return
+    for site in program.call_sites(function):
+        for name in _names(given):
+            for argument_of_site, steps in site.given_to(name):
+                if not steps:
+                    yield from _loops(
+                        program, site.module, site.call, argument_of_site, deepest - 1
+                    )
+
+
+def _is_wasteful(program: Program, module: Module, loop: Loop, given: ast.expr) -> bool:
+    """Return whether one ``predict`` before or after the loop could do what its rounds do."""
+    nodes = set(ast.walk(loop))
+    is_training = any(call.node in nodes for call in trainings(program))
+    if not is_training:
+        # Who watches the memory of a loop that predicts the same again asks about `predict`.
+        return _is_of_round(loop, given) or watches_memory(program)
+    # A loop that trains may predict once in each epoch, but hardly a single sample.
+    is_small = _is_one_sample(program, module, given) or _is_fitted(program, loop, given)
+    return is_small and _is_of_round(loop, given)
+
+
+def _is_fitted(program: Program, loop: Loop, given: ast.expr) -> bool:
+    """Return whether each round calls ``fit`` for its own element, and predicts that element."""
+    elements = _names(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else set()
+    nodes = set(ast.walk(loop))
+    return bool(_names(given) & elements) and any(
+        call.node in nodes and x is not None and bool(_names(x) & elements)
+        for call in fits(program)
+        for x in (call.argument(0, "x"),)
+    )
+
+
+def _is_of_round(loop: Loop, given: ast.expr) -> bool:
     """Return whether a round gives its own data: an element of the loop, or a new state."""
-    if Kind.DATASET in program.kinds(call.module, given):
-        return False
     if isinstance(loop, ast.For | ast.AsyncFor):
         changed = _names(loop.target)
     else:

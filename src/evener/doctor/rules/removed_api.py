@@ -17,6 +17,7 @@ from evener.doctor.queries.exact_members import (
 from evener.doctor.queries.exact_names import edits_of_name
 from evener.doctor.queries.file_endings import ending
 from evener.doctor.queries.guards import is_guarded
+from evener.doctor.queries.other_packages import ADDONS, layers_of_hub, uses_of_addons
 from evener.doctor.queries.removed_members import (
     missing_arguments,
     missing_members,
@@ -46,7 +47,7 @@ def check(case: Case) -> Iterator[Violation]:
     if graph:
         yield from _for_graphs(graph)
         return
-    yield from (*_names(case), *_members(case), *_overrides(case))
+    yield from (*_names(case), *_packages(case), *_members(case), *_overrides(case))
     yield from (*_arguments(case), *_files(case))
 
 
@@ -99,9 +100,39 @@ def _fix_of(name: str) -> str:
     row, successor = public.gone(name), public.successor(name)
     if row is not None and row.fix:
         return row.fix
+    if successor == public.shown(name).removeprefix("tf."):
+        return f"Write `import keras`, and use `{successor}`: `tf.keras` has other names."
     if successor:
         return f"Use `{successor}`."
     return "Look for its successor in the API reference of TensorFlow and Keras."
+
+
+def _packages(case: Case) -> Iterator[Violation]:
+    keras = f"Keras {public.version_of('keras')}"
+    for used in uses_of_addons(case):
+        successor = public.in_keras(used.name) if used.name != ADDONS else ""
+        yield Violation(
+            used.location,
+            f"`{ADDONS}` cannot be imported with {keras}.",
+            why="Its development ended in 2024: its last version imports parts of Keras 2, and "
+            "fails with a ModuleNotFoundError.",
+            fix=f"Use `{successor}`."
+            if successor
+            else "Most of its layers, losses, metrics and optimizers are in Keras now: look there "
+            "for the same name.",
+            cause=f"{ADDONS} {successor}",
+        )
+    for call in layers_of_hub(case):
+        yield Violation(
+            call.location,
+            f"`hub.KerasLayer` is a layer of Keras 2: models of {keras} refuse it.",
+            why="`Sequential` raises a ValueError, and a call with a `keras.Input` a TypeError.",
+            fix="Make a layer of Keras 3 that calls the module: in `__init__` "
+            "`self.module = hub.load(handle)`, in `call` `return self.module(inputs)`; or take "
+            "the model from keras_hub; or train with Keras 2: TF_USE_LEGACY_KERAS=1 and pip "
+            "install tf_keras.",
+            cause="hub.KerasLayer",
+        )
 
 
 # ---- methods, attributes and arguments
@@ -195,6 +226,7 @@ def _files(case: Case) -> Iterator[Violation]:
         if is_of_model(program, call) and not (is_in_parts or is_own):
             wanted = WEIGHTS if call.method == "save_weights" else WHOLE
             yield from _badly_named(case, call, "filepath", wanted)
+            yield from _saved_model(case, call)
     for call in program.calls("keras.models.save_model", "keras.saving.save_model"):
         yield from _badly_named(case, call, "filepath", WHOLE, position=1)
     for call in program.calls("keras.models.load_model", "keras.saving.load_model"):
@@ -204,6 +236,22 @@ def _files(case: Case) -> Iterator[Violation]:
         value = False if only is None else program.constant(call.module, only)
         if isinstance(value, bool):
             yield from _badly_named(case, call, "filepath", WEIGHTS if value else CHECKPOINT)
+
+
+def _saved_model(case: Case, call: Call) -> Iterator[Violation]:
+    """Yield ``save`` in the format of TensorFlow, to a path whose ending is not known."""
+    given = call.argument(None, "save_format") if call.method == "save" else None
+    if given is None or case.program.constant(call.module, given) != "tf":
+        return
+    is_known = ending(case.program, call.module, call.argument(0, "filepath"))
+    if not is_known and not is_guarded(case.program, call.module, call.node):
+        yield Violation(
+            call.location,
+            f"`save` of Keras {public.version_of('keras')} writes no SavedModel.",
+            why="With `save_format='tf'` it raises a ValueError.",
+            fix="Use `model.export(path)` to serve it, or save to a name that ends in `.keras`.",
+            cause="save_format='tf'",
+        )
 
 
 def _badly_named(
