@@ -47,7 +47,7 @@ class Half(Enum):
     F = "f"
     G = "g"
     H = "h"
-    I = "i"
+    I = "i"  # noqa: E741
     J = "j"
 
 

@@ -23,6 +23,7 @@ _TEXTS = (
     "tests/corpus/posted.toml",
     "tests/corpus/posted_recent.toml",
     "tests/corpus/posted_threads.toml",
+    "tests/corpus/posted_later.toml",
 )
 _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 _NOTEBOOK = ".ipynb"

@@ -14,9 +14,9 @@ from evener.doctor.configuration import configuration_for
 from evener.doctor.edit import Fix
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.ignored import Ignored
-from evener.doctor.queries.memory_watch import watches_memory
+from evener.doctor.queries.authors import author_of
 from evener.doctor.queries.tensorflow1 import is_graph_program
-from evener.doctor.rule import Case, Family, Rule, Violation
+from evener.doctor.rule import Author, Case, Family, Rule, Violation
 from evener.doctor.rules import all_rules
 from evener.doctor.step_memory import StepMemory, step_memory
 from evener.doctor.surroundings import Surroundings, surroundings_here
@@ -219,7 +219,7 @@ def _examined(
     kept = [(r, v) for r, v in reported if not ignored.has(v.location, r.code)]
     return Diagnosis(
         script=program.script,
-        findings=_merged(kept, watches_memory=watches_memory(program)),
+        findings=_merged(kept, author_of(program)),
         num_gpus=len(surroundings.gpus),
         is_assumed=surroundings.is_assumed,
         num_ignored=len(reported) - len(kept),
@@ -246,12 +246,10 @@ def _fixes(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Fix, ...]:
 _Group = tuple[Violation, tuple[str, ...]]
 
 
-def _merged(
-    reported: Iterable[tuple[Rule, Violation]], *, watches_memory: bool
-) -> tuple[Finding, ...]:
+def _merged(reported: Iterable[tuple[Rule, Violation]], author: Author) -> tuple[Finding, ...]:
     """Return one finding for each cause, and for each line of a rule."""
     by_cause: dict[tuple[object, ...], list[Violation]] = {}
-    for rule, violation in sorted(reported, key=lambda pair: _order(*pair, watches_memory)):
+    for rule, violation in sorted(reported, key=lambda pair: _order(*pair, author)):
         severity = violation.severity or rule.severity
         cause = (rule.code, severity, violation.cause or (violation.why, violation.fix))
         by_cause.setdefault(cause, []).append(violation)
@@ -266,13 +264,13 @@ def _merged(
 
 
 def _order(
-    rule: Rule, violation: Violation, watches_memory: bool
+    rule: Rule, violation: Violation, author: Author
 ) -> tuple[bool, int, int, str, int, str]:
     """Return the position of a violation: hints last, then what its author would ask first."""
     severity = violation.severity or rule.severity
     return (
         severity is Severity.HINT,
-        rule.question(watches_memory=watches_memory),
+        rule.question(author),
         severity.rank,
         violation.location.path,
         violation.location.line,

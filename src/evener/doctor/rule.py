@@ -72,7 +72,8 @@ class Violation:
 # Nothing else is certain about a program that was not read, or did not get as far as training.
 _NOT_READ = ("DOC-001", "DOC-002", "DOC-003", "DOC-010", "DOC-011", "DOC-012")
 # Why memory runs out, or devices are idle, in one sentence.
-_IDLE = ("DOC-605", "DOC-101", "DOC-102", "DOC-103", "DOC-201", "DOC-202", "RUN-006")
+_WITHOUT_STRATEGY = "DOC-201"
+_IDLE = ("DOC-605", "DOC-101", "DOC-102", "DOC-103", _WITHOUT_STRATEGY, "DOC-202", "RUN-006")
 # Answers to "why does memory grow" that belong to other families.
 _MEMORY_TOO = ("DOC-408",)
 _QUESTIONS = {
@@ -84,6 +85,21 @@ _QUESTIONS = {
     Family.SPEED: 6,
     Family.CHECKPOINTS: 7,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Signs of the questions of a program's author.
+
+    Args:
+        watches_memory: Whether the program measures its memory, or tries to give it back: then the first
+            question is why memory runs out.
+        names_devices: Whether it says anything about devices. Without, the question why the program
+            fails comes before that of a second device.
+    """
+
+    watches_memory: bool
+    names_devices: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +123,14 @@ class Rule:
     check: Callable[[Case], Iterator[Violation]]
     also: tuple[str, ...] = field(default=(), kw_only=True)
 
-    def question(self, *, watches_memory: bool) -> int:
-        """Return the position of the question that it answers among those of the author.
-
-        Args:
-            watches_memory: Whether the program measures its memory, or tries to give it back: then
-                its author asks why memory runs out.
-        """
+    def question(self, author: Author) -> int:
+        """Return the position of the question that it answers among those of the author."""
         if self.code in _NOT_READ:
             return 0
-        if watches_memory and (self.family is Family.MEMORY or self.code in _MEMORY_TOO):
+        if author.watches_memory and (self.family is Family.MEMORY or self.code in _MEMORY_TOO):
             return 1
+        if self.code == _WITHOUT_STRATEGY and not author.names_devices:
+            return _QUESTIONS[Family.PROGRAM]
         if self.code in _IDLE:
             return 2
         return _QUESTIONS[self.family]

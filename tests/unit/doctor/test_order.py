@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from evener.doctor import Severity, all_rules
+from evener.doctor.rule import Author
 from unit.doctor.programs import findings_of
 
 HEAD = "import keras\nimport tensorflow as tf\n"
 OLD = "print(tf.contrib.slim)\n"
+GPUS = "print(tf.config.list_physical_devices('GPU'))\n"
 MODEL = "m = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])\n"
 FIT = "m.compile('adam', 'mse')\nm.fit(x, y, batch_size=16)\n"
 SLOW = "m.compile('adam', 'mse', run_eagerly=True)\nm.fit(x, y, batch_size=16)\n"
@@ -26,11 +29,17 @@ def codes(program: str, folder: Path) -> list[str]:
     ("program", "expected"),
     [
         # An idle device, before a name that is gone, before what is slow, before hints.
-        (HEAD + OLD + MODEL + FIT, ["DOC-201", "DOC-004", "DOC-404"]),
-        (HEAD + OLD + MODEL + SLOW, ["DOC-201", "DOC-004", "DOC-407"]),
+        (HEAD + GPUS + OLD + MODEL + FIT, ["DOC-201", "DOC-004", "DOC-404"]),
+        (HEAD + GPUS + OLD + MODEL + SLOW, ["DOC-201", "DOC-004", "DOC-407"]),
+        # Who says nothing of devices asks first why the program fails.
+        (HEAD + OLD + MODEL + FIT, ["DOC-004", "DOC-201", "DOC-404"]),
+        (HEAD + OLD + MODEL + SLOW, ["DOC-004", "DOC-201", "DOC-407"]),
         # An error of memory or distribution is behind the reason for which a device is idle.
         (
-            HEAD + "for i in range(99):\n    m = keras.Sequential()\n    m.fit(x, y)\n" + OLD,
+            HEAD
+            + GPUS
+            + "for i in range(99):\n    m = keras.Sequential()\n    m.fit(x, y)\n"
+            + OLD,
             ["DOC-201", "DOC-601", "DOC-004"],
         ),
         ("import tensorflow as tf\nm.fit(x\n", ["DOC-001"]),
@@ -53,8 +62,9 @@ def test_hints_are_last(tmp_path: Path) -> None:
 
 
 def test_every_family_has_a_question() -> None:
-    for watches_memory in (False, True):
-        assert all(rule.question(watches_memory=watches_memory) >= 0 for rule in all_rules())
+    for watches, names in itertools.product((False, True), repeat=2):
+        author = Author(watches_memory=watches, names_devices=names)
+        assert all(rule.question(author) >= 0 for rule in all_rules())
 
 
 MODELS = "for i in range(99):\n    m = keras.Sequential()\n    m.fit(x, y)\n"
@@ -69,6 +79,6 @@ WATCHED = [
 @pytest.mark.parametrize("watched", WATCHED)
 def test_who_watches_memory_asks_for_it_first(watched: str, tmp_path: Path) -> None:
     imports = "import gc, psutil, tracemalloc\n"
-    assert codes(imports + HEAD + MODELS + OLD, tmp_path)[0] == "DOC-201"
-    found = codes(imports + HEAD + MODELS + watched + OLD, tmp_path)
+    assert codes(imports + HEAD + GPUS + MODELS + OLD, tmp_path)[0] == "DOC-201"
+    found = codes(imports + HEAD + GPUS + MODELS + watched + OLD, tmp_path)
     assert found == ["DOC-601", "DOC-201", "DOC-004"]

@@ -54,6 +54,14 @@ FINDS = [
     (2, "tf.matrix_inverse", "`tf.compat.v1.matrix_inverse`", TF + "tf.matrix_inverse(x)\n"),
     (1, "tf.distribute.MirroredStrategy", "import tensorflow as tf", "from tensorflow.distribute import MirroredStrategy\n"),
     (1, "tf.optimizers.Adam", "`tf.optimizers.Adam`", "from tensorflow.optimizers import Adam\n"),
+    # The same name, but of Keras itself
+    (3, "tf.keras.losses.mean_squared_error", "Write `import keras`", TF + "from tensorflow import keras\nkeras.losses.mean_squared_error(x, y)\n"),
+    # Packages that need Keras 2
+    (1, "`tensorflow_addons` cannot be imported", "", "import tensorflow_addons as tfa\n"),
+    (1, "`tensorflow_addons` cannot be imported", "`keras.metrics.F1Score`", "from tensorflow_addons.metrics import F1Score\n"),
+    (1, "`tensorflow_addons` cannot be imported", "`keras.optimizers.AdamW` for", "import tensorflow_addons as tfa\ntfa.optimizers.AdamW(0.1)\n"),
+    (2, "`hub.KerasLayer` is a layer of Keras 2", "hub.load", "import tensorflow_hub as hub\nhub.KerasLayer(handle)\n"),
+    (4, "`save` of Keras 3.15 writes no SavedModel", "model.export", KERAS + MODEL + "def save(m, path):\n    m.save(path, save_format='tf')\nsave(m, path)\n"),
     # Arguments that there never were
     (3, "`compile` has no argument `opt`", "`optimizer=`", KERAS + MODEL + "m.compile(opt='adam', loss='mse')\n"),
     (2, "`Dense` has no argument `unit`", "`units=`", KERAS + "keras.layers.Dense(unit=3)\n"),
@@ -105,6 +113,9 @@ FINDS = [
 ]  # fmt: skip
 
 FINDS_NOT = [
+    "try:\n    import tensorflow_addons as tfa\nexcept ImportError:\n    tfa = None\n",
+    "import tf_keras\nimport tensorflow_hub as hub\nhub.KerasLayer(handle)\n",
+    KERAS + MODEL + "m.save('m.keras', save_format='tf')\n",
     KERAS + "class Dense(keras.layers.Dense):\n    def __init__(self, units, own=1):\n        super().__init__(units)\nDense(1, own=2)\n",
     KERAS + "class Own(keras.Model):\n    def compile(self, own=1): pass\nOwn().compile(own=2)\n",
     KERAS + "keras.layers.Dense(1, **options)\nkeras.layers.Dense(1, input_shape=(3,), name='a', dtype='float16')\n",
@@ -133,7 +144,7 @@ FINDS_NOT = [
     TF + "tf.data.experimental.AUTOTUNE\ntf.distribute.experimental.MultiWorkerMirroredStrategy\n",
     "from tensorflow.keras.layers import *\nlayer.Nothing()\n",
     TF + "def f(tf):\n    return tf.contrib\n",
-    "import tensorflow_addons as tfa\ntfa.contrib.nothing()\n",
+    "import tensorflow_probability as tfp\ntfp.contrib.nothing()\n",
     "import tf_keras as keras\nkeras.layers.experimental.preprocessing.Rescaling(1)\nm = keras.Sequential()\nm.fit(x, workers=2)\nm.save('a')\nkeras.optimizers.SGD(lr=1)\n",
     "import os\nos.environ['TF_USE_LEGACY_KERAS'] = '1'\n" + TF + "tf.keras.optimizers.legacy.Adam(1e-3)\ntf.keras.backend.learning_phase()\ntf.metrics.nothing\n",
     "# environment: TF_USE_LEGACY_KERAS=true\n" + TF + "tf.keras.backend.learning_phase()\n",

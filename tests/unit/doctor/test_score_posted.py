@@ -149,6 +149,22 @@ def test_the_expectations_of_threads_can_be_read(tool: ModuleType) -> None:
         assert not set(names) & {p.name for p in tool.read_posted(other, is_corrected=True)}
 
 
+LATER = ROOT / "tests/corpus/posted_later.toml"
+
+
+def test_the_later_expectations_can_be_read(tool: ModuleType) -> None:
+    for is_corrected in (False, True):
+        later = tool.read_posted(LATER, is_corrected=is_corrected)
+        codes = {expectation.code for each in later for expectation in each.expectations}
+        assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()}
+    names = [program.name for program in later]
+    assert len(set(names)) == len(names) == 46
+    digests = [hashlib.sha1(name.encode()).digest() for name in names]
+    assert [p.half.value for p in later] == ["ij"[digest[-1] & 1] for digest in digests]
+    for other in (tool.EXPECTATIONS, RECENT, THREADS):
+        assert not set(names) & {p.name for p in tool.read_posted(other, is_corrected=True)}
+
+
 def test_the_first_finding_is_counted(tool: ModuleType, tmp_path: Path) -> None:
     program = (
         "import keras\nprint(tf.GPU)\nm = keras.Sequential()\nm.fit(x, y)\n"

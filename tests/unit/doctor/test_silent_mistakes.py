@@ -44,7 +44,13 @@ FINDS = [
     ("DOC-106", 6, TF + PHYSICAL + LIMIT + "tf.config.experimental.set_memory_growth(gpus[0], True)\n"),
     ("DOC-106", 7, TF + PHYSICAL + LIMIT + "for gpu in gpus:\n    tf.config.experimental.set_memory_growth(gpu, True)\n"),
     ("DOC-407", 4, TF + "tf.config.run_functions_eagerly(True)\n" + MODEL + FIT),
+    ("DOC-407", 4, TF + "tf.config.run_functions_eagerly(True)\n" + MODEL + "o = keras.optimizers.SGD()\n" + STEP + "for b in ds: step(b)\n"),
+    ("DOC-407", 12, TF + MODEL + FIT + "o = keras.optimizers.SGD()\n" + STEP + "for b in ds: step(b)\n"),
     ("DOC-408", 7, TF + MODEL + "for row in rows:\n    m.predict(row[None])\n"),
+    ("DOC-408", 6, TF + MODEL + "def score(row): return m.predict(row[None])\nfor row in rows:\n    score(row)\n"),
+    ("DOC-408", 6, TF + MODEL + "def act(s): return m.predict(s)\ndef play(s):\n    while True:\n        s = env.step(act(s))\nplay(x)\n"),
+    ("DOC-408", 8, TF + MODEL + "import psutil\nfor _ in range(99):\n    m.predict(x)\n    print(psutil.Process().memory_info())\n"),
+    ("DOC-408", 8, TF + MODEL + "for row, goal in rows:\n    m.fit(row, goal, epochs=1)\n    print(m.predict(row))\n"),
     *(
         ("DOC-408", 9, TF + MODEL + "s = env.reset()\nwhile True:\n    " + ROUND.format(given) + STEPPED)
         for given in ("s[None]", "s[np.newaxis, :]", "np.expand_dims(s, axis=0)", "s.reshape(1, -1)", "np.reshape(s, [1, 4])", "np.array([s])")
@@ -76,6 +82,11 @@ FINDS_NOT = [
     ("DOC-407", TF + MIRRORED + "    m.compile('sgd', 'mse')\ndef step(b): m.train_on_batch(b, b)\n" + DATA + "for b in dist: s.run(step, args=(b,))\n"),
     ("DOC-407", TF + MIRRORED + STEP.replace("def step", "@tf.function\ndef step") + DATA + "for b in dist: s.run(step, args=(b,))\n"),
     ("DOC-407", TF + "if debug:\n    tf.config.run_functions_eagerly(True)\n" + MODEL + FIT),
+    ("DOC-407", TF + MODEL + "o = keras.optimizers.SGD()\n" + STEP.replace("def step", "@tf.function\ndef step") + "for b in ds: step(b)\n"),
+    ("DOC-407", TF.replace("import keras", "import evener, keras") + MODEL + "o = keras.optimizers.SGD()\n" + STEP + "for b in ds: step(b)\n"),
+    ("DOC-408", TF + MODEL + "for _ in range(99):\n    m.predict(x)\n"),
+    ("DOC-408", TF + MODEL + "def score(row): return m.predict(row[None])\nfor epoch in range(9):\n    score(x)\n"),
+    ("DOC-408", TF + MODEL + "for row, goal in rows:\n    m.fit(row, goal, epochs=5)\n    print(m.predict(row))\n"),
     ("DOC-408", TF + MODEL + "for m, part in zip([m, keras.models.clone_model(m)], parts):\n    m.predict(part)\n"),
     ("DOC-408", TF + MODEL + "for fold in folds:\n    m.fit(fold, fold)\n    m.predict(fold)\n"),
     ("DOC-218", TF.replace("import keras", "import evener, keras") + MIRRORED.replace("tf.distribute.MirroredStrategy", "evener.Strategy") + "    " + ACCUMULATE + FIT),

@@ -5,35 +5,36 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Call
+from evener.analysis import Call, Location, Program
 from evener.doctor.queries.guards import is_guarded
-from evener.doctor.queries.removed_names import (
-    Missing,
-    has_objects_of_keras_two,
-    imported,
-    is_judged,
-)
+from evener.doctor.queries.removed_names import has_objects_of_keras_two, imported, is_judged
 from evener.doctor.rule import Case
 
 ADDONS = "tensorflow_addons"
 
 
-def uses_of_addons(case: Case) -> Iterator[Missing]:
-    """Yield the imports of `tensorflow_addons`, and what a program uses of it."""
+def imports_of_addons(case: Case) -> Iterator[Location]:
+    """Yield the lines that import `tensorflow_addons`."""
     program = case.program
     if not is_judged(case) or any(module.name == ADDONS for module in program.modules):
         return
     for module, node in program.nodes(ast.Import, ast.ImportFrom):
-        names = [name for name in imported(node) if _is_of(ADDONS, name)]
-        if names and not is_guarded(program, module, node):
-            name = names[0] if isinstance(node, ast.ImportFrom) else ADDONS
-            yield Missing(module=module, node=node, name=name, is_import=True)
-    for module, node in program.nodes(ast.Attribute):
-        if isinstance(module.parents.get(node), ast.Attribute):
-            continue
-        names = sorted(program.written_names(module, node))
-        if all(_is_of(ADDONS, name) for name in names) and not is_guarded(program, module, node):
-            yield Missing(module=module, node=node, name=names[0], is_import=False)
+        if any(_is_of_addons(name) for name in imported(node)):
+            if not is_guarded(program, module, node):
+                yield module.location(node)
+
+
+def names_of_addons(program: Program) -> list[str]:
+    """Return the full names that a program uses of `tensorflow_addons`, or imports from it."""
+    found = [
+        name
+        for module, node in program.nodes(ast.Attribute)
+        if not isinstance(module.parents.get(node), ast.Attribute)
+        for name in program.written_names(module, node)
+    ]
+    for _, node in program.nodes(ast.ImportFrom):
+        found += imported(node)
+    return sorted({name for name in found if _is_of_addons(name)})
 
 
 def layers_of_hub(case: Case) -> Iterator[Call]:
@@ -46,5 +47,5 @@ def layers_of_hub(case: Case) -> Iterator[Call]:
             yield call
 
 
-def _is_of(package: str, name: str) -> bool:
-    return name == package or name.startswith(f"{package}.")
+def _is_of_addons(name: str) -> bool:
+    return name == ADDONS or name.startswith(f"{ADDONS}.")

@@ -186,6 +186,15 @@ def training_lines(program: Program) -> list[Location]:
     return lines + [update.module.location(update.step) for update in updates(program)]
 
 
+def first_training(program: Program) -> Location | None:
+    """Return the first line that trains: of the script itself, else of another module."""
+    return min(
+        training_lines(program),
+        key=lambda location: (location.path != program.script, location.line),
+        default=None,
+    )
+
+
 def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:
     """Return whether a node is in a method that ``fit`` calls: ``train_step`` of a model class."""
     for outer in module.around(node):

@@ -12,7 +12,7 @@ from evener.doctor.queries.device_blocks import is_repeated, working_pins
 from evener.doctor.queries.environment import settings
 from evener.doctor.queries.gpus import visible_gpus
 from evener.doctor.queries.strategies import RUNS, SCOPES, uses
-from evener.doctor.queries.training import training_lines, updates
+from evener.doctor.queries.training import first_training, updates
 from evener.doctor.rule import Case, Violation
 from evener.run.eager_step import EagerStep, eager_step_of
 
@@ -39,7 +39,7 @@ def check(case: Case) -> Iterator[Violation]:
     program, visible = case.program, visible_gpus(case)
     if visible is None or visible < 2 or _spreads(program):
         return
-    first = _first_training(program)
+    first = first_training(program)
     if first is None:
         return
     evidence = [first.text, case.surroundings.gpus_told]
@@ -70,14 +70,6 @@ def _eager_step(program: Program, first: Location) -> EagerStep | None:
         if update.module.location(update.step) == first and not is_traced:
             return eager_step_of("\n".join(module.lines), call.location.line)
     return None
-
-
-def _first_training(program: Program) -> Location | None:
-    return min(
-        training_lines(program),
-        key=lambda location: (location.path != program.script, location.line),
-        default=None,
-    )
 
 
 def _spreads(program: Program) -> bool:

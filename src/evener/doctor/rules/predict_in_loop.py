@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Call, Kind, Loop, Module, Program, argument, last_name
+from evener.analysis import Kind, Loop, Module, Program, argument, last_name
 from evener.doctor.queries.memory_watch import watches_memory
 from evener.doctor.queries.training import fits, is_of_model, trainings
 from evener.doctor.rule import Case, Violation
@@ -84,14 +84,15 @@ def _is_wasteful(program: Program, module: Module, loop: Loop, given: ast.expr) 
 
 
 def _is_fitted(program: Program, loop: Loop, given: ast.expr) -> bool:
-    """Return whether each round calls ``fit`` for its own element, and predicts that element."""
+    """Return whether each round predicts its element, and fits it once: a fold is fitted longer."""
     elements = _names(loop.target) if isinstance(loop, ast.For | ast.AsyncFor) else set()
     nodes = set(ast.walk(loop))
-    return bool(_names(given) & elements) and any(
-        call.node in nodes and x is not None and bool(_names(x) & elements)
-        for call in fits(program)
-        for x in (call.argument(0, "x"),)
-    )
+    for call in fits(program):
+        fitted, epochs = call.argument(0, "x"), call.argument(None, "epochs")
+        if call.node in nodes and fitted is not None and program.constant(call.module, epochs) == 1:
+            if elements & _names(fitted) and elements & _names(given):
+                return True
+    return False
 
 
 def _is_of_round(loop: Loop, given: ast.expr) -> bool:

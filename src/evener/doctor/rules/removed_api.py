@@ -17,7 +17,12 @@ from evener.doctor.queries.exact_members import (
 from evener.doctor.queries.exact_names import edits_of_name
 from evener.doctor.queries.file_endings import ending
 from evener.doctor.queries.guards import is_guarded
-from evener.doctor.queries.other_packages import ADDONS, layers_of_hub, uses_of_addons
+from evener.doctor.queries.other_packages import (
+    ADDONS,
+    imports_of_addons,
+    layers_of_hub,
+    names_of_addons,
+)
 from evener.doctor.queries.removed_members import (
     missing_arguments,
     missing_members,
@@ -109,18 +114,18 @@ def _fix_of(name: str) -> str:
 
 def _packages(case: Case) -> Iterator[Violation]:
     keras = f"Keras {public.version_of('keras')}"
-    for used in uses_of_addons(case):
-        successor = public.in_keras(used.name) if used.name != ADDONS else ""
+    used = names_of_addons(case.program)
+    successors = {name: public.in_keras(name) for name in used}
+    fixes = [f"Use `{new}` for `{old}`." for old, new in successors.items() if new]
+    for location in imports_of_addons(case):
         yield Violation(
-            used.location,
+            location,
             f"`{ADDONS}` cannot be imported with {keras}.",
             why="Its development ended in 2024: its last version imports parts of Keras 2, and "
             "fails with a ModuleNotFoundError.",
-            fix=f"Use `{successor}`."
-            if successor
-            else "Most of its layers, losses, metrics and optimizers are in Keras now: look there "
-            "for the same name.",
-            cause=f"{ADDONS} {successor}",
+            fix=" ".join(fixes)
+            or "Keras has most of its layers, losses, metrics and optimizers by the same names.",
+            cause=ADDONS,
         )
     for call in layers_of_hub(case):
         yield Violation(
