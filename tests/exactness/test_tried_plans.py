@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
+from evener._tf_private import graphs
 from evener.strategy.prepared import PreparedStep
 
 ALONE = Plan.data_parallel(["cpu:0"])
@@ -33,7 +35,9 @@ class Clock:
         self.used: list[int] = []
 
     def __call__(self) -> float:
-        number = next(k for k, plan in enumerate(PLANS) if self._strategy.runs_by(plan))
+        runs_by = self._strategy.runs_by
+        # The last one is the plan of the start without XLA.
+        number = next((k for k, plan in enumerate(PLANS) if runs_by(plan)), len(PLANS))
         self.used.append(number)
         self._now += self._seconds[number]
         return self._now
@@ -51,12 +55,14 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return x, np.sin(x[:, :1])
 
 
-def model(strategy: evener.Strategy | None, **compiled: object) -> keras.Model:
+def model(
+    strategy: evener.Strategy | None, *, dropout: float = 0.3, **compiled: object
+) -> keras.Model:
     keras.utils.set_random_seed(1)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
         layers = [
             keras.layers.Dense(16, activation="tanh"),
-            keras.layers.Dropout(0.3),
+            *([keras.layers.Dropout(dropout)] if dropout else []),
             keras.layers.Dense(1),
         ]
         made = keras.Sequential([keras.Input((8,)), *layers])
@@ -135,6 +141,74 @@ def test_with_several_steps_in_a_call() -> None:
     strategy, lines, clock = tried([3.0, 1.0, 2.0], start=1)
     assert_same(fit_longer, strategy, steps_per_execution=3)
     assert strategy.runs_by(EVEN) and len(lines) == 1
+    assert set(clock.used) == {0, 1, 2}
+
+
+@pytest.fixture
+def a_gpu_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Keras choose XLA, as it does where TensorFlow lists a device that is no CPU."""
+    listed = tf.config.list_physical_devices
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+
+    def list_all(device_type: str | None = None) -> list[tf.config.PhysicalDevice]:
+        return [*listed(device_type), *([] if device_type else [gpu])]
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", list_all)
+
+
+@pytest.mark.usefixtures("a_gpu_in_the_list")
+@pytest.mark.parametrize("train", [fit, pytest.param(train_on_batches, marks=pytest.mark.long)])
+def test_xla_that_does_not_pay_is_left(
+    train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
+) -> None:
+    strategy, lines, clock = tried([3.0, 2.0, 3.0, 1.0], start=1)
+    assert_same(train, strategy, dropout=0)
+    assert strategy.runs_by(EVEN, by_xla=False)
+    assert set(clock.used) == {0, 1, 2, 3}
+    assert lines[0].endswith(
+        "even shares on cpu:0, cpu:1 without XLA 1.0 s a step; "
+        "even shares on cpu:0, cpu:1 without XLA stays"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("a_gpu_in_the_list")
+@pytest.mark.parametrize(("without", "is_left"), [(2.0, False), (0.5, True)])
+def test_what_stays_runs_afterwards(
+    without: float, is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[bool] = []
+    original = graphs.call
+
+    def call(*args: Any, by_xla: bool = False, **options: Any) -> Any:
+        compiled.append(by_xla)
+        return original(*args, by_xla=by_xla, **options)
+
+    monkeypatch.setattr(graphs, "call", call)
+    strategy, _, clock = tried([3.0, 1.0, 3.0, without], start=1)
+    made = model(strategy, dropout=0)
+    fit(made)
+    assert strategy.runs_by(EVEN, by_xla=not is_left) and 3 in clock.used
+    compiled.clear()
+    made.predict(data()[0], batch_size=13, verbose=0)
+    assert compiled and any(compiled) is not is_left
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("a_gpu_in_the_list")
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        pytest.param({"dropout": 0, "jit_compile": True}, id="the program insists"),
+        pytest.param({"dropout": 0.3}, id="it draws numbers"),
+        pytest.param({"dropout": 0, "jit_compile": False}, id="no XLA anyway"),
+    ],
+)
+def test_xla_is_not_left(compiled: dict[str, object]) -> None:
+    """If the program insists, and if XLA draws other random numbers than TensorFlow."""
+    strategy, lines, clock = tried([3.0, 2.0, 3.0, 1.0], start=1)
+    fit(model(strategy, **compiled))
+    assert strategy.runs_by(EVEN) and lines
     assert set(clock.used) == {0, 1, 2}
 
 

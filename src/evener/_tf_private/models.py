@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +41,16 @@ _AUTOMATIC_XLA = Patch(
     if_it_changes='With ``jit_compile="auto"`` models on GPUs run without XLA under a strategy: '
     "slower, and with other random numbers than on one GPU.",
 )
+_CHOICE = Patch(
+    "choice of XLA",
+    "keras.src.trainers.trainer:Trainer.compile",
+    why='Keras keeps what ``jit_compile="auto"`` led to, and not that it was "auto". Only where '
+    "the program leaves the choice to the machine may a trial of plans run a step without XLA.",
+    if_it_changes="`--plan auto` may run a model without XLA whose program insists on it.",
+)
+_INSISTING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Models whose program says itself whether XLA compiles them."""
+
 _BUILDING = Patch(
     "building of models",
     f"{_TRAINER}._maybe_symbolic_build",
@@ -74,7 +86,8 @@ def compile_parts(kind: type[Any]) -> None:
                 return original(model, step_function)
             if strategy.trial is not None and _trains(step_function):
                 make_once = functools.partial(make_for_parts, strategy, model, step_function)
-                return tried_function(model, strategy.trial, make_once)
+                may_leave_xla = model.jit_compile and model not in _INSISTING
+                return tried_function(model, strategy.trial, make_once, may_leave_xla=may_leave_xla)
             return make_for_parts(strategy, model, step_function)
 
         def make_for_parts(strategy: Any, model: Any, step_function: Any) -> Any:
@@ -103,8 +116,24 @@ def compile_parts(kind: type[Any]) -> None:
 
         return resolve
 
+    def wrap_choice(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def compile(model: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(model, *args, **kwargs)
+            given = signature.bind(model, *args, **kwargs).arguments
+            if given.get("jit_compile", "auto") == "auto":
+                _INSISTING.discard(model)
+            else:
+                _INSISTING.add(model)
+            return result
+
+        return compile
+
     _STEPS.apply(wrap)
     _AUTOMATIC_XLA.apply(wrap_automatic)
+    _CHOICE.apply(wrap_choice)
 
 
 def _trains(step_function: Any) -> bool:

@@ -34,12 +34,19 @@ class Trial(Protocol):
         run: Callable[[int], Any],
         *,
         repeatable: Callable[[], Callable[[int], Any] | None] | None = None,
+        may_leave_xla: bool = False,
     ) -> Any:
         """Run a step by the current plan, whose number ``run`` is given."""
         ...
 
 
-def tried_function(model: Any, trial: Trial, make: Callable[[], Callable[[Any], Any]]) -> Any:
+def tried_function(
+    model: Any,
+    trial: Trial,
+    make: Callable[[], Callable[[Any], Any]],
+    *,
+    may_leave_xla: bool,
+) -> Any:
     """Return a training function that has a function of Keras's for each plan.
 
     Why: Keras has one training function, which is traced once, and the plan is a part of the trace.
@@ -49,6 +56,7 @@ def tried_function(model: Any, trial: Trial, make: Callable[[], Callable[[Any], 
         model: The model.
         trial: Trial of plans.
         make: Function that makes the training function, which is traced when it is called first.
+        may_leave_xla: Whether XLA compiles it, and the program does not insist on that.
     """
     functions: dict[int, Callable[[Any], Any]] = {}
     is_settled = False
@@ -76,6 +84,7 @@ def tried_function(model: Any, trial: Trial, make: Callable[[], Callable[[Any], 
             call,
             functools.partial(run, iterator),
             repeatable=lambda: _repeatable(iterator, model.steps_per_execution, run),
+            may_leave_xla=may_leave_xla,
         )
 
     return call

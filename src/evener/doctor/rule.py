@@ -92,8 +92,8 @@ class Author:
     """Signs of the questions of a program's author.
 
     Args:
-        watches_memory: Whether the program measures its memory, or tries to give it back: then the first
-            question is why memory runs out.
+        watches_memory: Whether the program measures its memory, or tries to give it back: then
+            the first question is why memory runs out.
         names_devices: Whether it says anything about devices. Without, the question why the program
             fails comes before that of a second device.
     """

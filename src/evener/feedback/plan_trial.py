@@ -51,6 +51,7 @@ class PlanTrial:
         start: Plan that the run begins with.
 
     Attributes:
+        num_plans: Number of plans.
         start: Plan that the run begins with, which is known to work.
         current: Plan of the next step.
         is_over: Whether the current plan stays.
@@ -60,6 +61,7 @@ class PlanTrial:
         self.current = start
         self.is_over = num_plans < 2
         self.start = start
+        self.num_plans = num_plans
         self._plans = [*range(num_plans)]
         self._change_seconds: float | None = None
         self._spent: list[float] = []

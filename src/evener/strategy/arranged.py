@@ -15,7 +15,7 @@ from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.function_steps import FunctionSteps
 from evener.strategy.one_replica import OneReplica
 from evener.strategy.ownership import OwnerRegistry
-from evener.strategy.run_trial import RunTrial
+from evener.strategy.run_trial import RunTrial, Way
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_records import StepRecords
 from evener.strategy.step_settings import Prepared, StepSettings
@@ -74,7 +74,9 @@ class ArrangedReplica(OneReplica):
     ) -> None:
         """Try plans in steps of the training to come, and keep the fastest; before the first step.
 
-        Variables stay with the owners that the plan of the strategy gives them.
+        Variables stay with the owners that the plan of the strategy gives them. Where Keras leaves
+        it to the machine whether XLA compiles a step, the plan of the strategy is tried without XLA
+        too.
 
         Args:
             plans: Plans of this process from the simplest to the least simple; the plan of the
@@ -89,16 +91,23 @@ class ArrangedReplica(OneReplica):
             resolve_devices(plan.device_names)
         own = self._arrangement
         made = {plans.index(own.plan): own}
+        ways = (*map(Way, plans), Way(own.plan, by_xla=False))
 
         def arranged(number: int) -> Arrangement:
             if number not in made:
-                found = arrange(plans[number], self._make_steps, group=None, measured=False)
+                found = arrange(
+                    ways[number].plan,
+                    self._make_steps,
+                    group=None,
+                    measured=False,
+                    by_xla=ways[number].by_xla,
+                )
                 count_like(found, own)
                 made[number] = found
             return made[number]
 
         self._trial = RunTrial(
-            plans,
+            ways,
             start=plans.index(own.plan),
             under=lambda number: self._under(arranged(number)),
             settle=lambda number: self._use(arranged(number)),
@@ -123,6 +132,11 @@ class ArrangedReplica(OneReplica):
         """Plan, with the present shares."""
         return self._plan.with_shares(self.shares)
 
-    def runs_by(self, plan: Plan | None) -> bool:
-        """Return whether steps run by a plan, whatever its shares are by now."""
-        return plan is self._plan
+    def runs_by(self, plan: Plan | None, *, by_xla: bool = True) -> bool:
+        """Return whether steps run by a plan, whatever its shares are by now.
+
+        Args:
+            plan: The plan.
+            by_xla: Whether XLA compiles what is to be compiled.
+        """
+        return plan is self._plan and by_xla is self._layout.by_xla

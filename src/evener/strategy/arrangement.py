@@ -38,6 +38,7 @@ def arrange(
     *,
     group: Group | None,
     measured: bool,
+    by_xla: bool = True,
 ) -> Arrangement:
     """Return the arrangement of a plan.
 
@@ -46,8 +47,9 @@ def arrange(
         make_steps: Function that makes its steps.
         group: The workers of the job; None if this process trains alone.
         measured: Whether the shares are rebalanced by measured times.
+        by_xla: Whether XLA compiles the parts of functions with ``jit_compile=True``.
     """
-    layout = Layout.of(plan, group)
+    layout = Layout.of(plan, group, by_xla=by_xla)
     if group is not None:
         controller: Any = shares_of_workers(group, layout, plan.shares, measured=measured)
     else:

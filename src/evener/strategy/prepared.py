@@ -177,6 +177,10 @@ class PreparedStep:
             return False
         return all(map(_draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
 
+    def draws_numbers(self) -> bool:
+        """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
+        return any(map(draws_numbers, self._traced.graph))
+
     @functools.cached_property
     def _run(self) -> Any:
         """The partitioned step as a function of its own, for calls outside of graphs."""

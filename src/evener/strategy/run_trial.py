@@ -8,6 +8,9 @@
 
 Variables stay with the owners that they have: the plans differ in who computes. The results are
 those of one device under each of them, so changes between steps are not seen in the numbers.
+
+Where Keras leaves it to the machine whether XLA compiles a step (``jit_compile="auto"``), a plan is
+tried without XLA too. A step that draws random numbers is not: XLA draws others.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
@@ -34,11 +38,32 @@ _MOST_OTHERS = 16
 """Steps of other functions that train, in a row, after which the trial begins with them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Way to run a step.
+
+    Args:
+        plan: Plan of the step.
+        by_xla: Whether XLA compiles it, if it is to be compiled.
+    """
+
+    plan: Plan
+    by_xla: bool = True
+
+    def __str__(self) -> str:
+        """Return a few words for it.
+
+        >>> str(Way(Plan.data_parallel(["cpu:0"]), by_xla=False))
+        'cpu:0 alone without XLA'
+        """
+        return name_of(self.plan) + ("" if self.by_xla else " without XLA")
+
+
 class RunTrial:
     """Trial of plans by a function that trains: the first, or the one that trains after it.
 
     Args:
-        plans: Plans from the simplest to the least simple.
+        ways: Plans from the simplest to the least simple, then those without XLA.
         start: Plan that the run begins with, by its number.
         under: Function that returns a context in which a plan is used, by its number.
         settle: Function that is called with the number of the plan that stays.
@@ -48,7 +73,7 @@ class RunTrial:
 
     def __init__(
         self,
-        plans: Sequence[Plan],
+        ways: Sequence[Way],
         *,
         start: int,
         under: Callable[[int], AbstractContextManager[None]],
@@ -56,13 +81,14 @@ class RunTrial:
         tell: Callable[[str], object],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._plans = tuple(plans)
-        self._trial = PlanTrial(len(plans), start=start)
+        self._ways = tuple(ways)
+        self._trial = PlanTrial(len(self._ways), start=start)
         self._under, self._settle = under, settle
         self._tell, self._clock = tell, clock
         self._step: object = None
         # By step: its variables. They end with the step.
         self._training: weakref.WeakKeyDictionary[Any, _Variables] = weakref.WeakKeyDictionary()
+        self._drawing: weakref.WeakSet[Any] = weakref.WeakSet()
         self._traced: list[Prepared] = []
         self._num_others = 0
         self._cannot_change = False
@@ -93,6 +119,7 @@ class RunTrial:
         run: Callable[[int], R],
         *,
         repeatable: Callable[[], Callable[[int], R] | None] | None = None,
+        may_leave_xla: bool = False,
     ) -> R:
         """Run a step of the program by the current plan.
 
@@ -101,11 +128,12 @@ class RunTrial:
             run: Function that runs it, given the number of the plan.
             repeatable: Function that returns one which does so and can be called again; or None if
                 there is none. Default: ``run`` can be called again.
+            may_leave_xla: Whether XLA compiles it, and the program does not insist on that.
         """
         if self._cannot_change:
             return self._keep_start(run)
         if step is not self._step:
-            return self._observe(step, run)
+            return self._observe(step, run, may_leave_xla)
         self._num_others = 0
         self._take_note(step)
         if not self._trial.is_unproven:
@@ -124,13 +152,15 @@ class RunTrial:
         traced, self._traced = self._traced, []
         if step not in self._training and any(prepared.trains for prepared in traced):
             self._training[step] = {}
+        if any(prepared.draws_numbers() for prepared in traced):
+            self._drawing.add(step)
         if step in self._training:
             self._training[step] |= {
                 id(variable): variable for prepared in traced for variable in prepared.variables
             }
         return step in self._training
 
-    def _observe(self, step: object, run: Callable[[int], R]) -> R:
+    def _observe(self, step: object, run: Callable[[int], R], may_leave_xla: bool) -> R:
         """Run a step by the first plan; begin the trial with it if no other step trains now."""
         self._traced.clear()
         began = self._clock()
@@ -140,7 +170,9 @@ class RunTrial:
             self._num_others += 1
             if self._step is None or self._num_others > _MOST_OTHERS:
                 self._step = step
-                self._trial = PlanTrial(len(self._plans), start=self.start)
+                is_free = may_leave_xla and step not in self._drawing
+                num_ways = sum(way.by_xla or is_free for way in self._ways)
+                self._trial = PlanTrial(num_ways, start=self.start)
                 self._trial.record(seconds)
         return result
 
@@ -166,8 +198,8 @@ class RunTrial:
             for variable, value in saved:
                 variable.assign(value)
             why = str(error).partition("\n")[0] or type(error).__name__
-            name = name_of(self._plans[self.current])
-            self._tell(f"{name} does not work here, and is not used: {why}")
+            way = self._ways[self.current]
+            self._tell(f"{way} does not work here, and is not used: {why}")
             self._trial.fail()
             self._settle_if_over()
         with self._under(self.start):
@@ -179,14 +211,14 @@ class RunTrial:
         self._settle(self._trial.current)
         self._step = None
         self._training.clear()
-        medians = [self._trial.median_seconds(number) for number in range(len(self._plans))]
+        self._drawing.clear()
         tried = [
-            f"{name_of(plan)} {format_seconds(seconds)}"
-            for plan, seconds in zip(self._plans, medians, strict=True)
-            if seconds is not None
+            f"{self._ways[number]} {format_seconds(seconds)}"
+            for number in range(self._trial.num_plans)
+            if (seconds := self._trial.median_seconds(number)) is not None
         ]
         if tried:
-            kept = name_of(self._plans[self._trial.current])
+            kept = self._ways[self._trial.current]
             self._tell(f"tried in steps of this run: {', '.join(tried)} a step; {kept} stays")
 
 

@@ -30,6 +30,10 @@ class Prepared(Protocol):
         """Return whether another trace can go on where this one was, also after a failure."""
         ...
 
+    def draws_numbers(self) -> bool:
+        """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSettings:

@@ -35,6 +35,7 @@ PATCHES = {
     "reductions of Keras 2": "losses.Loss._get_reduction",
     "weights of Keras 2": "layers.Layer.add_weight",
     "automatic XLA of models": "Trainer._resolve_auto_jit_compile",
+    "choice of XLA": "Trainer.compile",
     "backward passes of tapes": "imperative_grad",
     "batches of iterators": (
         "OwnedIterator.__next__ "

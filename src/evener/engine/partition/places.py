@@ -69,6 +69,9 @@ def find_places(staged: StagedStep, owner_of: Callable[[Tensor], str]) -> dict[N
 
     views = _views(staged.nodes)
 
+    def is_for_xla(node: Node) -> bool:
+        return layout.by_xla and _is_for_xla(node)
+
     def place_of(node: Node) -> Place:
         decision = sharding.decisions.get(node)
         if decision is None:
@@ -76,14 +79,14 @@ def find_places(staged: StagedStep, owner_of: Callable[[Tensor], str]) -> dict[N
             home = homes[node]
             if layout.group is not None and draws(node):
                 return Place(home, role=DRAWS)
-            by_xla = home in compiles and _is_for_xla(node) and node not in views
+            by_xla = home in compiles and is_for_xla(node) and node not in views
             return Place(home, by_xla=by_xla)
         role = staged.passes.get(node, "")
         return Place(
             with_samples if decision.needs_samples else PARTS,
             staged.stages.get(node, ()),
             role if role in roles else "",
-            by_xla=_is_for_xla(node),
+            by_xla=is_for_xla(node),
             rows=rows_of(decision),
         )
 

@@ -134,17 +134,19 @@ class Layout:
         recompute: Patterns of the recomputed layers.
         batch_norm: Statistics of BatchNormalization; see `evener.Plan`.
         group: The workers, seen by this one; None if there is one process.
+        by_xla: Whether XLA compiles the parts of functions with ``jit_compile=True``.
     """
 
     replicas: tuple[Replica, ...]
     recompute: tuple[str, ...] = ()
     batch_norm: BatchNormName = "synchronized"
     group: WorkerGroup | None = None
+    by_xla: bool = True
 
     @classmethod
-    def of(cls, plan: Plan, group: WorkerGroup | None = None) -> Layout:
+    def of(cls, plan: Plan, group: WorkerGroup | None = None, *, by_xla: bool = True) -> Layout:
         """Return the layout of a plan, for the devices of one process or of several workers."""
-        return cls(plan.replicas, plan.recompute, plan.batch_norm, group)
+        return cls(plan.replicas, plan.recompute, plan.batch_norm, group, by_xla)
 
     @classmethod
     def of_devices(cls, names: Sequence[str]) -> Layout:
