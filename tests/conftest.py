@@ -13,6 +13,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
@@ -105,6 +106,14 @@ def make_logical_cpus() -> tuple[str, ...]:
     # The reference runs on the CPU too: a GPU rounds differently.
     tf.config.set_visible_devices([], "GPU")
     return make_stand_ins()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make a folder for results that all processes of this run share."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="evener-references-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["EVENER_TEST_REFERENCES"] = folder.name
 
 
 @pytest.hookimpl(wrapper=True)

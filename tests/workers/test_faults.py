@@ -9,22 +9,21 @@ import os
 import pytest
 
 from exactness.steps.case import CASES, graph_optimizers_of
-from exactness.steps.runs import check, one_device
+from exactness.steps.runs import check, reference
 from workers.in_threads import Fault, Outcome, run_case, same_bits
 
 SHARES = (5.0, 3.0, 2.0)
-DEVICES = (1, 1, 1)
 NAMES = sorted(CASES)
 # A death at every exchange of every step takes hours: EVENER_EVERY_FAULT=1 asks for it.
 DISTURBED = NAMES if os.environ.get("EVENER_EVERY_FAULT") else NAMES[::90]
-expected_of = functools.cache(one_device)
 
 
 @functools.cache
-def exchanges_of(name: str) -> tuple[int, ...]:
+def exchanges_of(name: str, num_workers: int = 3) -> tuple[int, ...]:
     """Return the exchanges in each step of a case, which is exact without faults."""
     with graph_optimizers_of(name):
-        found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES)
+        devices, shares = (1,) * num_workers, SHARES[:num_workers]
+        found = run_case(CASES[name], num_devices=devices, shares=shares)
         hold(name, found)
     assert not found.num_retries
     return tuple(found.num_exchanges)
@@ -35,22 +34,22 @@ def hold(name: str, found: Outcome) -> None:
     assert not found.faults_left
     assert same_bits(found.runs)
     for run in found.runs.values():
-        check(CASES[name](), expected_of(name), run)
+        check(CASES[name](), reference(name), run)
 
 
 def run_with(name: str, *faults: Fault) -> None:
     """Run a case with faults, which end in the same numbers as on one device."""
     dead = {fault.worker for fault in faults if fault.kind.startswith("dies")}
     with graph_optimizers_of(name):
-        found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES, faults=faults)
+        found = run_case(CASES[name], num_devices=(1, 1, 1), shares=SHARES, faults=faults)
         hold(name, found)
     assert set(found.runs) == {0, 1, 2} - dead
 
 
 @pytest.mark.sampled(60)
-@pytest.mark.parametrize("name", NAMES)
-def test_every_step_without_faults(name: str) -> None:
-    assert exchanges_of(name)
+@pytest.mark.parametrize(("name", "num_workers"), [*zip(NAMES, itertools.cycle([3, 2, 2]))])
+def test_every_step_without_faults(name: str, num_workers: int) -> None:
+    assert exchanges_of(name, num_workers)
 
 
 @pytest.mark.sampled(8)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +55,20 @@ def one_device(name: str) -> Run:
     arrays = [*after, *(array for results in returned for array in results)]
     assert all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
     assert _differ(before, after) or any(_differ(returned[0], other) for other in returned[1:])
+    return run
+
+
+@functools.cache
+def reference(name: str) -> Run:
+    """Return a run of a case by plain TensorFlow; the processes of a test run share it."""
+    file = Path(os.environ["EVENER_TEST_REFERENCES"], name.replace("/", " "))
+    if file.exists():
+        return pickle.loads(file.read_bytes())
+    run = one_device(name)
+    # Another process may write the same file.
+    own = file.with_name(f"{file.name} {os.getpid()}")
+    own.write_bytes(pickle.dumps(run))
+    own.replace(file)
     return run
 
 
