@@ -124,6 +124,7 @@ print("read", [float(np.abs(value).sum()) for value in by_keras])
 """
 
 
+@pytest.mark.long
 def test_keras_and_tensorflow_read_it_without_evener(tmp_path: Path, run_python: RunPython) -> None:
     _, written = results(run_python(program(tmp_path / "run")))
     folder = tmp_path / "run" / "step-00000039"

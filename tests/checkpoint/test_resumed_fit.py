@@ -109,7 +109,7 @@ def monitors() -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.long
 @pytest.mark.parametrize("at", [16, 29, 45])
 def test_callbacks_go_on_where_they_were(tmp_path: Path, at: int) -> None:
     data = {**KINDS["arrays"](), "validation_data": (X, Y)}
@@ -124,6 +124,7 @@ def test_callbacks_go_on_where_they_were(tmp_path: Path, at: int) -> None:
     assert_equal(again, expected)
 
 
+@pytest.mark.long
 def test_several_steps_in_one_call_are_resumed(tmp_path: Path) -> None:
     def model() -> keras.Model:
         made = make_model()
@@ -181,6 +182,7 @@ def test_a_fit_goes_on_under_another_plan(tmp_path: Path, first: str, second: st
         np.testing.assert_allclose(resumed[name], values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_shuffle_without_a_seed_is_told(tmp_path: Path, run_python: Callable[..., Any]) -> None:
     code = f"""
         import warnings
@@ -241,6 +243,7 @@ def test_seconds_between_checkpoints(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000006", "step-00000012"]
 
 
+@pytest.mark.long
 def test_wrong_use_is_refused(tmp_path: Path) -> None:
     for wrong in ({"every_steps": 0}, {"every_steps": 1.5}, {"every_seconds": -1}):
         with pytest.raises(CheckpointError, match="CKPT-011"):

@@ -158,6 +158,7 @@ def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> No
     assert "16.0 KiB" in text  # the weights, or their gradient
 
 
+@pytest.mark.long
 def test_what_stand_ins_answer_for_is_judged_as_what_runs_on_gpus(folder: Path) -> None:
     done = command("--devices", "cpu:2", "--batch-size", "8", "--json", "steps:step")
     assert done.returncode == 1, done.stderr
@@ -232,6 +233,7 @@ def test_an_eager_training_step_ends_the_program(folder: Path, monkeypatch, name
     assert found["line"].startswith("steps.py:")
 
 
+@pytest.mark.long
 def test_a_script_that_fails_shows_the_last_that_it_wrote(folder: Path) -> None:
     error = refused("train.py", "crash")
     assert error.code == "PLACE-038"
@@ -299,6 +301,7 @@ def test_every_ending_without_an_audit_is_an_error(
     assert not isinstance(error, TargetError)
 
 
+@pytest.mark.long
 def test_a_process_is_bounded_in_time_and_output_and_leaves_nothing(tmp_path: Path) -> None:
     code = f"""
 import os, sys

@@ -74,6 +74,7 @@ def test_table() -> None:
     assert "Used with all: cpu:0" in done.stdout
 
 
+@pytest.mark.long
 def test_environment_means_the_same_and_json_is_all() -> None:
     done = run("devices", "--json", env={"EVENER_DEVICES": "cpu:3"})
     assert done.returncode == 0

@@ -171,6 +171,7 @@ def test_the_first_batch_says_what_the_data_does_not(folder: Path) -> None:
     assert "a step of 64 samples" in found.stdout
 
 
+@pytest.mark.long
 def test_gradients_that_wait_for_their_norm_are_counted(tmp_path: Path) -> None:
     script = tmp_path / "clips.py"
     script.write_text(textwrap.dedent(CLIPS), encoding="utf-8")
@@ -185,6 +186,7 @@ def test_gradients_that_wait_for_their_norm_are_counted(tmp_path: Path) -> None:
     assert gradients == {"clip": 4 * layer, "update": 3 * layer}
 
 
+@pytest.mark.long
 def test_a_model_that_no_machine_holds_is_counted(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         textwrap.dedent("""

@@ -74,6 +74,7 @@ def weights_of_one_device(
     return trained[batch_size]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -102,6 +103,7 @@ def test_it_trains_what_it_trains_on_one_device(
     assert set(products) == {"CPU:0", "CPU:1"}, products
 
 
+@pytest.mark.long
 def test_the_report_says_where_a_program_placed_by_hand_is(run_forked: Run) -> None:
     done = run_forked("evener", *UNEVEN, str(PROGRAMS / "placed_by_hand.py"), "weights.npz")
     assert done.returncode == 0, done.stderr
@@ -202,6 +204,7 @@ def command(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_an_audit_knows_the_names(tmp_path: Path) -> None:
     """`MirroredStrategy` is TensorFlow's own there, on the stand-ins."""
     program = str(PROGRAMS / "mirrored_over_list.py")

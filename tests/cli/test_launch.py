@@ -98,6 +98,7 @@ def test_a_worker_that_is_killed_costs_nothing(script: Path, tmp_path: Path) -> 
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_worker_that_lost_the_others_is_started_again(tmp_path: Path) -> None:
     """All of them at once: that is no error of the program."""
     path = tmp_path / "lost.py"

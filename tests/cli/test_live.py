@@ -119,6 +119,7 @@ def test_the_view_is_below_the_output_of_the_script(tmp_path: Path, width: int) 
     assert b"\tbatch 40\n".replace(b"\n", b"\r\n") in terminal.raw
 
 
+@pytest.mark.long
 def test_without_colour_it_is_plain_lines(tmp_path: Path) -> None:
     words = ("run", "--devices=cpu:2", script(tmp_path, 2))
     terminal = Terminal(*words, folder=tmp_path, NO_COLOR="1")
@@ -132,6 +133,7 @@ def test_without_colour_it_is_plain_lines(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_through_a_pipe_standard_output_is_that_of_the_script(tmp_path: Path) -> None:
     train = script(tmp_path, 2)
     plain = run("run", "--devices=cpu:2", train, folder=tmp_path)

@@ -16,7 +16,7 @@ def test_there_are_ten() -> None:
     assert len(NAMES) == 10
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_it_gives_the_results_of_one_device(name: str, run_forked: Run, tmp_path: Path) -> None:
     found = compare_with_plain_python(run_forked, SCRIPTS / f"{name}.py", tmp_path)

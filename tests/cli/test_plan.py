@@ -106,6 +106,7 @@ def test_a_broken_file_of_measurements_is_told_and_measured_again(folder: Path) 
     assert "all 4 layers measured now" in again.stdout
 
 
+@pytest.mark.long
 def test_what_a_run_measured_flows_back(folder: Path, run_forked: Run) -> None:
     """The costs are made up: a step of two minutes is one that no run confirms."""
     names = ["dense_0", "dense_1", "dense_2", "head"]
@@ -272,6 +273,7 @@ def with_data(batches: str) -> str:
     )
 
 
+@pytest.mark.long
 def test_a_smaller_last_batch_hides_no_size(folder: Path) -> None:
     data = "tf.data.Dataset.from_tensor_slices((x, x[:, :1])).take(40).batch(16)"
     (folder / "train.py").write_text(with_data(data), encoding="utf-8")

@@ -180,6 +180,7 @@ def test_an_eager_step_becomes_a_function_on_all_devices(
     assert set(products) == {"CPU:0", "CPU:1"}
 
 
+@pytest.mark.long
 def test_an_eager_step_that_prints_is_left_alone_with_its_line(
     run_in_fork: Callable[..., Done], tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_an_eager_step_that_prints_is_left_alone_with_its_line(
     ]
 
 
+@pytest.mark.long
 def test_no_hoist_leaves_every_step_as_it_is_written(
     run_in_fork: Callable[..., Done], tmp_path: Path
 ) -> None:
@@ -366,6 +368,7 @@ OWN = """
 """
 
 
+@pytest.mark.long
 def test_a_script_with_a_strategy_of_evener(run_in_fork: Callable[..., Done]) -> None:
     ended = run_in_fork(OWN, options=["--devices", "cpu:2"])
     assert ended.returncode == 0, ended.stderr

@@ -114,7 +114,7 @@ def has_blocks(path: Path) -> bool:
     return bool(kinds & {"console", "python"})
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
     assert run_page((DOCS / f"{page}.md").read_text(encoding="utf-8"), tmp_path)

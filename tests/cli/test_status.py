@@ -105,6 +105,7 @@ def test_a_pipe_or_a_file_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert out.getvalue() == ""
 
 
+@pytest.mark.long
 def test_a_command_shows_it_on_a_terminal_and_keeps_its_output(tmp_path: Path) -> None:
     reader, writer = pty.openpty()
     environ = {"PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1", "TERM": "xterm"}

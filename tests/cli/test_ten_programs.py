@@ -137,6 +137,7 @@ INNOCENT = """
 """
 
 
+@pytest.mark.long
 def test_what_only_looks_like_a_mistake_is_left_alone(run_forked: Run, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(INNOCENT), encoding="utf-8")
     done = run_forked("evener", *UNEVEN, "train.py")

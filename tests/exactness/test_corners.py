@@ -272,6 +272,7 @@ def test_several_inputs_of_one_kind() -> None:
     agree(lambda place: fit_model(place, build, data, numbers), TWO, FIVE)
 
 
+@pytest.mark.long
 def test_sparse_gradients_of_a_scalar_loss() -> None:
     """An embedding under a loss that sees the whole batch, compiled by XLA and not."""
     x = np.random.default_rng(9).integers(0, 12, size=(43, 5)).astype("int32")

@@ -51,7 +51,7 @@ def run_hoisted(source: str, path: str) -> tuple[dict[str, Any], Hoister]:
     return vars(module), hoister
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CASES)
 def test_the_values_are_those_of_plain_python(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

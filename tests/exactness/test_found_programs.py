@@ -109,7 +109,7 @@ def program_of(name: str) -> Program:
 
 
 # Four and five have no factor in common, so each program has another plan in `make test`.
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("plan", sorted(PLANS))
 @pytest.mark.parametrize("name", sorted(FOUND))
 def test_equals_one_device(name: str, plan: str) -> None:

@@ -90,7 +90,7 @@ def samples(size: int) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(rng.normal(size=[size, WIDTH])), tf.constant(rng.normal(size=[WIDTH, 3]))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("plan", ["5", "cut"])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_one_device(name: str, plan: str) -> None:

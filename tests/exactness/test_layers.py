@@ -25,7 +25,7 @@ from .models import classes, cnn, mlp, numbers, pairs, pictures, regression, tab
 from .tolerances import tolerance
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_compiled_by_xla(name: str) -> None:
     """jit_compile=True on both sides; shares change between the steps."""
@@ -86,7 +86,7 @@ def test_sequential_built_by_the_first_batch() -> None:
     agree(lambda place: fit_model(place, build, regression(11), lambda: {"loss": "mse"}), FIVE)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("clip", [None, 0.05], ids=["plain", "global_clipnorm"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_embeddings(optimizer: str, clip: float | None) -> None:

@@ -84,6 +84,7 @@ def convolutions() -> keras.Model:
     )
 
 
+@pytest.mark.long
 def test_convolutions_without_samples() -> None:
     """The same for convolutions; the evaluation has replicas without samples too."""
     x, y = pictures(18)

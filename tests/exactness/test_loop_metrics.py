@@ -24,6 +24,7 @@ from .loops import (
 from .models import mlp, tabular
 
 
+@pytest.mark.long
 def test_metrics() -> None:
     """Means, accuracies and an AUC, reset after every epoch."""
     x, y = tabular(75)

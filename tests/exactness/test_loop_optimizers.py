@@ -40,7 +40,7 @@ def train(
     return loop_results(place, make, batches(*(data or tabular(75))), epochs=epochs)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "where", usually(["in scope", "outside", "built early", "late"], ["outside", "late"])
 )
@@ -84,7 +84,7 @@ def test_apply(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, kind, through_apply=True), THREE)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_clipping(clip: str) -> None:
     """Clipping sees the gradient of the whole batch, not that of a share."""
@@ -166,7 +166,7 @@ def test_gradient_accumulation(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, lambda: kind(gradient_accumulation_steps=3)), THREE)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("through_apply", [False, True])
 @pytest.mark.parametrize(("scale", "growth"), [(1024.0, 3), (1e38, 2)])
 def test_loss_scale(scale: float, growth: int, through_apply: bool) -> None:

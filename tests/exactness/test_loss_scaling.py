@@ -59,7 +59,7 @@ def test_loss_scaling(name: str, jit_compile: bool) -> None:
     agree(experiment, TWO)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["adam", "momentum"])
 def test_half_precision_by_xla(name: str) -> None:
     """Keras wraps the optimizer itself under ``mixed_float16``; nothing runs without XLA."""

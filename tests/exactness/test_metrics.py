@@ -85,7 +85,7 @@ def classifier_metrics() -> list[object]:
     ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_metrics_of_classes(weighted: bool) -> None:
     """Counting metrics, unweighted and weighted, in fit, validation and evaluate."""
@@ -101,6 +101,7 @@ def test_metrics_of_classes(weighted: bool) -> None:
     agree(lambda place: train(place, mlp, (x, onehot), compiled, weights), THREE)
 
 
+@pytest.mark.long
 def test_metrics_of_numbers() -> None:
     """Means, roots, correlations; weighted and unweighted side by side."""
 

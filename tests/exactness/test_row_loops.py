@@ -328,7 +328,7 @@ def fit(strategy: evener.Strategy | None) -> list[np.ndarray]:
 FIRST, LAST = {"cpu:0": ["a", "rows"], "cpu:1": ["b"]}, {"cpu:0": ["a"], "cpu:1": ["rows", "b"]}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "plan",
     [

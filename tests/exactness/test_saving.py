@@ -9,6 +9,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 
 from .candidates import OneDevice, Place, make_candidate
 from .compare import assert_equal, state_of
@@ -78,6 +79,7 @@ def test_files_are_plain_keras(tmp_path: Path) -> None:
         assert int(arrays["num_slots"]) == len(model.optimizer.variables)
 
 
+@pytest.mark.long
 def test_going_on_from_a_file(tmp_path: Path) -> None:
     """Saved in the middle, loaded under the scope, trained on: as if never saved."""
     counter = iter(range(100))

@@ -70,7 +70,7 @@ def deep_plan(*cuts: Cut, **plan: object) -> Plan:
     return plan_of(layer_names(deep), *cuts, **plan)  # type: ignore[arg-type]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     ("num_stages", "schedule"), [(2, "zero_bubble"), (3, "1f1b"), (4, "zero_bubble")]
 )
@@ -82,7 +82,7 @@ def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
     agree(train_deep, make_place=place_for(deep_plan(cut)))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cut", "large"),
     [
@@ -126,6 +126,7 @@ def test_optimizers(optimizer: str) -> None:
     agree(train, make_place=place_for(plan))
 
 
+@pytest.mark.long
 def test_clipping_accumulation_and_averages() -> None:
     """One optimizer, once per variable, whatever the stages."""
 
@@ -151,7 +152,7 @@ def test_several_steps_per_execution() -> None:
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("how", ["run_eagerly", "jit_compile"])
 def test_compiled_by_xla_and_eager(how: str) -> None:
     """The stages' functions under XLA, and called one by one."""
@@ -165,7 +166,7 @@ def test_compiled_by_xla_and_eager(how: str) -> None:
     agree(train, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("recompute", [("dense_*",), ("*",)])
 def test_recompute(recompute: tuple[str, ...]) -> None:
     """Activations that are computed again are the same."""
@@ -182,7 +183,7 @@ def test_recompute_of_layers_with_loops_and_attention(name: str) -> None:
     agree(lambda place: train_case(place, case, "sgd"), make_place=place_for(plan))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "owners", ["central", {"dense_2/*": "host", "*": "cpu:3"}, {"dense_0/*": "host"}]
 )
@@ -287,7 +288,7 @@ class Tower(keras.Model):
         return self.head(self.shared(x))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "patterns",
     [
@@ -406,7 +407,7 @@ def dropping() -> keras.Model:
     )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("cuts", [(TWO_STAGES,), HYBRID], ids=["stages", "hybrid"])
 @pytest.mark.parametrize("recompute", [(), ("*",)], ids=["kept", "recomputed"])
 def test_dropout(cuts: tuple[Cut, ...], recompute: tuple[str, ...]) -> None:
@@ -426,6 +427,7 @@ def remembering() -> keras.Model:
     return keras.Model(x, layers.Dense(1, name="last")(recurrent(x)))
 
 
+@pytest.mark.long
 def test_states_that_are_kept_between_batches() -> None:
     """Those of every sample, although a micro-batch has a few of them."""
     x = np.random.default_rng(3).normal(size=(64, 3, 2)).astype("float32")
@@ -439,7 +441,7 @@ def test_states_that_are_kept_between_batches() -> None:
     agree(train, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_statistics_of_the_batch(synchronized: bool) -> None:
     """BatchNormalization in both of two stages sees the whole batch, although it is split."""
@@ -464,7 +466,7 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
     agree(train, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["cnn", "mlp"])
 def test_more_micro_batches_than_samples(name: str) -> None:
     """Some have no sample; statistics are still those of the batch."""

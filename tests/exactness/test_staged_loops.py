@@ -99,6 +99,7 @@ def masked() -> keras.Model:
     return keras.Model(x, layers.Dense(20, name="words")(hidden))
 
 
+@pytest.mark.long
 def test_a_masked_loss_with_weights() -> None:
     """The loss of all micro-batches is known before the first backward pass begins."""
     x, y = sentences(43)
@@ -194,7 +195,7 @@ def test_owners_on_the_host() -> None:
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", [ComputeLoss, OwnTrackers])
 def test_steps_of_ones_own_under_fit(kind: type[keras.Model]) -> None:
     """``train_step``, ``test_step`` and the compiled metrics of a model that is cut."""

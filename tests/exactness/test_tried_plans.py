@@ -122,7 +122,9 @@ def assert_same(
         np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("train", [fit, train_on_batches, loop])
+@pytest.mark.parametrize(
+    "train", [fit, pytest.param(train_on_batches, marks=pytest.mark.long), loop]
+)
 def test_a_slow_plan_is_left_and_the_numbers_are_those_of_one_device(
     train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_slow_plan_is_left_and_the_numbers_are_those_of_one_device(
     )
 
 
+@pytest.mark.long
 def test_with_several_steps_in_a_call() -> None:
     strategy, lines, clock = tried([3.0, 1.0, 2.0], start=1)
     assert_same(fit_longer, strategy, steps_per_execution=3)
@@ -156,8 +159,9 @@ def a_gpu_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf.config, "list_physical_devices", list_all)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("a_gpu_in_the_list")
-@pytest.mark.parametrize("train", [fit, pytest.param(train_on_batches, marks=pytest.mark.long)])
+@pytest.mark.parametrize("train", [fit, train_on_batches])
 def test_xla_that_does_not_pay_is_left(
     train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
 ) -> None:
@@ -242,6 +246,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield failed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("train", [fit, loop])
 def test_a_plan_that_runs_out_of_memory_falls_back_and_loses_no_batch(
     train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],

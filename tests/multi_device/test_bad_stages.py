@@ -79,7 +79,7 @@ def test_a_plan_that_does_not_fit_the_model(given: Plan, code: str, names: list[
     refused(model, lambda: model.predict(data()[0], verbose=0), code, *names)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "given",
     [

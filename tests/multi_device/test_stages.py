@@ -96,6 +96,7 @@ def nodes_of_step(num_micro_batches: int, num_layers: int = 2) -> tuple[int, int
     return len(graph.get_operations()), len({op.get_attr("f").name for op in called})
 
 
+@pytest.mark.long
 def test_graphs_grow_with_stages_and_not_with_layers_times_micro_batches() -> None:
     few, functions = nodes_of_step(2)
     many, same_functions = nodes_of_step(16)
@@ -161,6 +162,7 @@ def test_memory_estimate_of_weights_on_the_host() -> None:
     assert needs["cpu:0"].variables >= 2 * 3 * LAYER
 
 
+@pytest.mark.long
 def test_weights_of_two_turns_are_on_the_device() -> None:
     """Of the turn that is computed and of the next one, however many stages there are."""
     layer = (64 * 64 + 64) * 4

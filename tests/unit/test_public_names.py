@@ -29,6 +29,7 @@ def test_the_list_the_table_and_the_imports_for_type_checkers_are_one() -> None:
     assert names_for_type_checkers() == {**packages, **evener._HOMES}
 
 
+@pytest.mark.long
 def test_packages_with_public_names_need_no_import_of_their_own(run_python) -> None:
     page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
     packages = re.findall(r"^\| `evener\.(\w+)` \|", page, re.MULTILINE)

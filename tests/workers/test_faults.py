@@ -46,7 +46,7 @@ def run_with(name: str, *faults: Fault) -> None:
     assert set(found.runs) == {0, 1, 2} - dead
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(90)
 @pytest.mark.parametrize(("name", "num_workers"), [*zip(NAMES, itertools.cycle([3, 2, 2]))])
 def test_every_step_without_faults(name: str, num_workers: int) -> None:
     assert exchanges_of(name, num_workers)
@@ -66,7 +66,7 @@ def test_a_death_at_every_exchange(name: str) -> None:
             run_with(name, Fault(worker=next(workers), step=step, exchange=exchange))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.long
 @pytest.mark.parametrize("name", DISTURBED)
 def test_an_exchange_that_others_have_finished(name: str) -> None:
     """A worker misses the last exchange of a step: it computes the step with their results."""

@@ -180,7 +180,7 @@ def run(name: str, *faults: Fault, devices: tuple[int, ...] = (1, 1, 1), **optio
     return found
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.long
 @pytest.mark.parametrize("name", BUILDS)
 def test_survivors_equal_one_device(name: str) -> None:
     counts = run(name).num_exchanges
@@ -191,6 +191,7 @@ def test_survivors_equal_one_device(name: str) -> None:
     run(name, Fault(worker=0, step=2, exchange=counts[2] - 1, kind="hears nothing"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["batch_norm_and_dropout", "nested_functions"])
 def test_by_xla(name: str) -> None:
     def compiled(step: Any) -> Any:
@@ -277,6 +278,7 @@ def test_a_loop_of_several_steps_is_refused() -> None:
     assert caught.value.__cause__.code == "RUN-092"
 
 
+@pytest.mark.long
 def test_a_death_behind_one_that_missed_the_end() -> None:
     """The worker that has finished a step dies in the next, and another has not finished it."""
     counts = run("batch_norm_and_dropout").num_exchanges

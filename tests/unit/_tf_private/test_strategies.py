@@ -149,6 +149,7 @@ class TrainedLayer(_tf_private.models.Trainer, keras.layers.Dense):
         _tf_private.models.Trainer.__init__(self)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # how Keras finds the end
 def test_a_layer_with_a_trainer_is_patched_too(jit_compile: bool) -> None:

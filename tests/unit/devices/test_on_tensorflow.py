@@ -64,6 +64,7 @@ def test_stand_ins_from_first_to_last(run_python: RunPython) -> None:
     }
 
 
+@pytest.mark.long
 def test_falling_back_is_one_warning(run_python: RunPython) -> None:
     code = """
         import json, warnings

@@ -140,6 +140,7 @@ def test_an_unknown_key_is_refused(plan: Plan, data: st.DataObject) -> None:
     assert not VALIDATOR.is_valid(fields)
 
 
+@pytest.mark.long
 @settings(max_examples=400)
 @given(plans(), st.data())
 def test_the_schema_refuses_what_is_refused_for_its_shape(plan: Plan, data: st.DataObject) -> None:

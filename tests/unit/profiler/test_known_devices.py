@@ -52,6 +52,7 @@ def test_a_second_run_measures_nothing(tmp_path: Path) -> None:
     assert num_runs(step(), tmp_path, refresh=True) == (first, 0)
 
 
+@pytest.mark.long
 def test_only_other_layers_are_measured(tmp_path: Path) -> None:
     first, _ = num_runs(step(6), tmp_path)
     again, known = num_runs(step(7), tmp_path)
@@ -62,6 +63,7 @@ def test_only_other_layers_are_measured(tmp_path: Path) -> None:
     assert num_runs(step(6), tmp_path, device=other) == (first, 0)
 
 
+@pytest.mark.long
 def test_a_broken_file_is_measured_again(tmp_path: Path) -> None:
     first, _ = num_runs(step(), tmp_path)
     (tmp_path / IDENTITY.file_name).write_text("{", encoding="utf-8")
@@ -70,6 +72,7 @@ def test_a_broken_file_is_measured_again(tmp_path: Path) -> None:
     assert num_runs(step(), tmp_path) == (0, 4)
 
 
+@pytest.mark.long
 def test_profiles_of_known_layers_are_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

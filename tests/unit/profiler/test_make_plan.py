@@ -71,6 +71,7 @@ def test_a_model_that_is_made_for_it_has_no_memory(logical_cpus: tuple[str, ...]
     assert [weights.size for weights in made[0].get_weights()] == [0, 0, 0, 0]
 
 
+@pytest.mark.long
 def test_a_second_plan_measures_nothing(
     logical_cpus: tuple[str, ...], counted: list[Counting]
 ) -> None:

@@ -93,6 +93,7 @@ def test_the_greatest_workspace_of_all_devices_counts() -> None:
     assert kernels == Curve(((1, 10.0), (2, 40.0), (3, 75.0)))
 
 
+@pytest.mark.long
 def test_layers_of_one_kind_are_measured_once() -> None:
     def runs(num_blocks: int) -> int:
         blocks = [dense(6, f"block_{k}", "tanh") for k in range(num_blocks)]

@@ -234,6 +234,7 @@ def test_a_shortened_text_has_the_width(width: int) -> None:
     assert len(shortened("abcdefgh", width)) == min(width, 8)
 
 
+@pytest.mark.long
 def test_the_examples_of_the_page_run() -> None:
     failed, attempted = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
     assert attempted > 8

@@ -7,6 +7,7 @@ import threading
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from evener import Plan, Strategy
@@ -44,6 +45,7 @@ def test_the_ring_keeps_the_last_steps_in_order() -> None:
     assert samples == list(range(10, NUM_KEPT + 10))
 
 
+@pytest.mark.long
 def test_steps_may_be_read_while_others_run() -> None:
     """Each record is of one step, and they follow each other, also when the ring turns."""
     history = StepHistory(2, 2)

@@ -108,6 +108,7 @@ def stateful() -> keras.Model:
     return model
 
 
+@pytest.mark.long
 def test_layers_that_keep_states_of_samples_go_on_as_on_one_device() -> None:
     x = np.random.default_rng(0).normal(size=(8, 3, 4)).astype("f4")
     predictions = []

@@ -190,6 +190,7 @@ step(tf.ones((3, 4)))
 """
 
 
+@pytest.mark.long
 def test_a_crash_in_rewritten_code_is_seen_at_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

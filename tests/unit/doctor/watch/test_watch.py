@@ -118,6 +118,7 @@ def test_a_program_that_hangs_is_ended_where_it_stands(watched: Watched) -> None
     assert (finding.line, finding.evidence[0]) == (4, "time.sleep(600)")
 
 
+@pytest.mark.long
 def test_a_program_that_reacts_to_nothing_is_ended_too(watched: Watched) -> None:
     code = """
         import signal, sys

@@ -110,6 +110,7 @@ def rows_of_no_samples(case: Case) -> list[str]:
     ]
 
 
+@pytest.mark.long
 def test_an_axis_that_parts_share_counts_samples() -> None:
     assert not [text for case in CASES for text in rows_of_no_samples(case)]
 
