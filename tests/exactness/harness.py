@@ -13,6 +13,7 @@ from .candidates import MakePlace, OneDevice, Place, Shares, make_candidate
 from .compare import Results, assert_equal, state_of
 from .models import BY_NAME, NUM_SAMPLES, NUM_WHOLE, Arrays, Case
 from .optimizers import OPTIMIZERS
+from .references import shared
 from .tolerances import LAW
 
 SEED = 7
@@ -82,6 +83,7 @@ def agree(
     *layouts: Layout,
     within: float = LAW,
     make_place: MakePlace = make_candidate,
+    name: str = "",
 ) -> Results:
     """Run an experiment on one device and on the candidate in each layout; compare.
 
@@ -90,12 +92,13 @@ def agree(
         layouts: Devices of the candidate (two with uneven shares if none is given).
         within: The largest relative error, from the table of tolerances.
         make_place: Makes the candidate.
+        name: Name of an experiment that several tests do: on one device, it is done once.
 
     Returns:
         What the reference returned.
     """
     start()
-    reference = experiment(OneDevice())
+    reference = shared(name, lambda: experiment(OneDevice())) if name else experiment(OneDevice())
     for layout in layouts or (TWO,):
         start()
         place = make_place(layout.num_devices, layout.shares)

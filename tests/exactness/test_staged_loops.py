@@ -60,6 +60,7 @@ def test_stages(pair: tuple[str, Cut]) -> None:
         lambda place: loop_over_case(place, case, "sgd"),
         within=tolerance(name, "sgd", "stages"),
         make_place=place_for(of_case(name, cut)),
+        name=f"{name} by a loop with sgd",
     )
 
 
@@ -160,6 +161,7 @@ def test_layers_computed_again(name: str) -> None:
         lambda place: loop_over_case(place, case, "sgd"),
         within=tolerance(name, "sgd", "stages"),
         make_place=place_for(plan),
+        name=f"{name} by a loop with sgd",
     )
 
 

@@ -39,6 +39,7 @@ def test_stages(name: str, cut: Cut) -> None:
         lambda place: train_case(place, case, "sgd"),
         within=tolerance(name, "sgd", "stages"),
         make_place=place_for(plan),
+        name=f"{name} by fit with sgd",
     )
 
 

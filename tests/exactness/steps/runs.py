@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
-import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from exactness.references import shared
 from exactness.steps.case import CASES, BuiltStep
 
 FLOOR = 1e-3
@@ -61,15 +59,7 @@ def one_device(name: str) -> Run:
 @functools.cache
 def reference(name: str) -> Run:
     """Return a run of a case by plain TensorFlow; the processes of a test run share it."""
-    file = Path(os.environ["EVENER_TEST_REFERENCES"], name.replace("/", " "))
-    if file.exists():
-        return pickle.loads(file.read_bytes())
-    run = one_device(name)
-    # Another process may write the same file.
-    own = file.with_name(f"{file.name} {os.getpid()}")
-    own.write_bytes(pickle.dumps(run))
-    own.replace(file)
-    return run
+    return shared(name, lambda: one_device(name))
 
 
 def _differ(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
