@@ -140,6 +140,7 @@ def test_keras_and_tensorflow_read_it_without_evener(tmp_path: Path, run_python:
     assert written.endswith(weights) and len(json.loads(weights)) == 8
 
 
+@pytest.mark.long
 def test_the_last_checkpoint_is_finished_when_the_program_ends(
     tmp_path: Path, run_python: RunPython
 ) -> None:

@@ -41,7 +41,7 @@ def assert_equal(
 # Of an epoch of 13 batches: in the first one, at its last batch, behind it, in the second.
 @pytest.mark.parametrize("at", [3, 13, 14, 16])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(50)
 def test_the_resumed_fit_sees_the_batches_of_an_undisturbed_one(
     tmp_path: Path, kind: str, at: int
 ) -> None:
@@ -50,6 +50,7 @@ def test_the_resumed_fit_sees_the_batches_of_an_undisturbed_one(
     assert_equal(train(make_model(), tmp_path / "ended", KINDS[kind]()), expected)
 
 
+@pytest.mark.long
 def test_a_fit_without_a_seed_is_resumed_too(tmp_path: Path) -> None:
     def in_order(seed: int) -> list[float]:
         # As in another process, all generators begin elsewhere.
@@ -161,7 +162,7 @@ LAYOUTS: dict[str, Callable[[], evener.Strategy]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     ("first", "second"),
     [("one", "two"), ("two", "uneven"), ("uneven", "pipeline"), ("pipeline", "one")],

@@ -473,6 +473,7 @@ def test_an_option_that_the_script_mentions_is_the_scripts(
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_module_trains_on_all_devices(run_forked: RunForked, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/__init__.py").write_text("")

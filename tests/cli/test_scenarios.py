@@ -144,7 +144,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @each_scenario
 def test_run_verify_and_report_tell_where_it_trains(
     name: str, run_forked: Run, tmp_path: Path
@@ -163,7 +163,7 @@ def test_run_verify_and_report_tell_where_it_trains(
     assert ("has nothing to do" in done.stderr) is not is_divided
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @each_scenario
 def test_an_audit_shows_the_graph_or_says_why_there_is_none(name: str, tmp_path: Path) -> None:
     scenario = written(name, tmp_path)
@@ -178,7 +178,7 @@ def test_an_audit_shows_the_graph_or_says_why_there_is_none(name: str, tmp_path:
     assert rows == ["cpu:0", "cpu:1"]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("command", ["estimate", "plan"])
 @each_scenario
 def test_costs_are_those_of_the_step_that_runs(name: str, command: str, tmp_path: Path) -> None:

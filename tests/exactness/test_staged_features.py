@@ -70,7 +70,7 @@ def deep_plan(*cuts: Cut, **plan: object) -> Plan:
     return plan_of(layer_names(deep), *cuts, **plan)  # type: ignore[arg-type]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_stages", "schedule"), [(2, "zero_bubble"), (3, "1f1b"), (4, "zero_bubble")]
 )
@@ -98,6 +98,7 @@ def test_large_gradients(monkeypatch: pytest.MonkeyPatch, cut: Cut, large: int) 
     agree(train_deep, make_place=place_for(deep_plan(cut)))
 
 
+@pytest.mark.long
 def test_hybrid() -> None:
     """One device beside two in line, with uneven shares and micro-batches."""
     agree(train_deep, make_place=place_for(deep_plan(*HYBRID)))

@@ -52,7 +52,7 @@ def test_every_step_without_faults(name: str, num_workers: int) -> None:
     assert exchanges_of(name, num_workers)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.long
 @pytest.mark.parametrize("name", DISTURBED)
 def test_a_death_at_every_exchange(name: str) -> None:
     """The exchanges are those of the first step and of the third, whose batch is smaller.

@@ -68,6 +68,7 @@ def hold(folder: Path, expected: Path) -> None:
     assert set(found.values()) == {1}
 
 
+@pytest.mark.long
 def test_every_file_is_written_once(on_one_device: Path, tmp_path: Path) -> None:
     output, logs = launched(tmp_path / "written", "never")
     hold(tmp_path / "written", on_one_device)

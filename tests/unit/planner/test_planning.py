@@ -126,6 +126,7 @@ def test_the_most_that_fits_at_once() -> None:
     assert 0.85 * 300 * MIB <= peak <= 300 * MIB
 
 
+@pytest.mark.long
 def test_the_knee_of_the_curve() -> None:
     costs = dataclasses.replace(profile_with(None, None), step_overhead_seconds=0.05)
     planned = plan_profile(costs, "auto")

@@ -182,6 +182,7 @@ def test_operations_may_refuse_values_that_are_made_up() -> None:
     assert found.layers[names.index("row")].forward(8) > 0
 
 
+@pytest.mark.long
 def test_layers_are_held_against_one_call_of_all() -> None:
     """Of a clock that says a second per result: 3 layers one by one, and all of them at once."""
     blocks = [dense(6, f"block_{k}", "tanh") for k in range(2)]

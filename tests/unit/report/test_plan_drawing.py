@@ -206,6 +206,7 @@ def test_replicas_of_stages_are_folded() -> None:
     assert lines[1].endswith("4 samples, 33.3% each, 2 micro-batches")
 
 
+@pytest.mark.long
 def test_it_stands_beside_the_table() -> None:
     profile = datasheet_profile(model_named("bert-large-128"), cluster_named("rtx3090-rtx3060"))
     planned = plan_profile(profile, 32)

@@ -193,6 +193,7 @@ def test_constants_arguments_and_sizes_are_returned() -> None:
     check(function, (6, 3))
 
 
+@pytest.mark.long
 def test_the_static_shapes_of_results_are_those_of_the_step() -> None:
     step = partitioned(lambda x: (x @ tf.ones([3, 4]), tf.reduce_sum(x, 0)), [None, 3])
     shapes = []
