@@ -60,7 +60,9 @@ FINDS = [
     (1, "`tensorflow_addons` cannot be imported", "", "import tensorflow_addons as tfa\n"),
     (1, "`tensorflow_addons` cannot be imported", "`keras.metrics.F1Score`", "from tensorflow_addons.metrics import F1Score\n"),
     (1, "`tensorflow_addons` cannot be imported", "`keras.optimizers.AdamW` for", "import tensorflow_addons as tfa\ntfa.optimizers.AdamW(0.1)\n"),
-    (2, "`hub.KerasLayer` is a layer of Keras 2", "hub.load", "import tensorflow_hub as hub\nhub.KerasLayer(handle)\n"),
+    (2, "`hub.KerasLayer` is a layer of Keras 2", "hub.load", "import keras, tensorflow_hub as hub\nkeras.Sequential([hub.KerasLayer(handle), keras.layers.Dense(1)])\n"),
+    (3, "`hub.KerasLayer` is a layer of Keras 2", "hub.load", "import keras, tensorflow_hub as hub\nm = keras.Sequential()\nh = hub.KerasLayer(handle)\nm.add(h)\n"),
+    (2, "`hub.KerasLayer` is a layer of Keras 2", "hub.load", "import keras, tensorflow_hub as hub\nh = hub.KerasLayer(handle)\ny = h(keras.Input((4,)))\n"),
     (4, "`save` of Keras 3.15 writes no SavedModel", "model.export", KERAS + MODEL + "def save(m, path):\n    m.save(path, save_format='tf')\nsave(m, path)\n"),
     # Arguments that there never were
     (3, "`compile` has no argument `opt`", "`optimizer=`", KERAS + MODEL + "m.compile(opt='adam', loss='mse')\n"),
@@ -114,7 +116,8 @@ FINDS = [
 
 FINDS_NOT = [
     "try:\n    import tensorflow_addons as tfa\nexcept ImportError:\n    tfa = None\n",
-    "import tf_keras\nimport tensorflow_hub as hub\nhub.KerasLayer(handle)\n",
+    "import tf_keras as keras\nimport tensorflow_hub as hub\nkeras.Sequential([hub.KerasLayer(handle)])\n",
+    KERAS + "import tensorflow_hub as hub\nh = hub.KerasLayer(handle)\ntexts = texts.map(lambda x: h(x))\n" + MODEL + "m.fit(texts)\n",
     KERAS + MODEL + "m.save('m.keras', save_format='tf')\n",
     KERAS + "class Dense(keras.layers.Dense):\n    def __init__(self, units, own=1):\n        super().__init__(units)\nDense(1, own=2)\n",
     KERAS + "class Own(keras.Model):\n    def compile(self, own=1): pass\nOwn().compile(own=2)\n",

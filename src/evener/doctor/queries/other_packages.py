@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Call, Location, Program
+from evener.analysis import Call, Kind, Location, Module, Program
 from evener.doctor.queries.guards import is_guarded
 from evener.doctor.queries.removed_names import has_objects_of_keras_two, imported, is_judged
+from evener.doctor.queries.symbolic import is_symbolic
 from evener.doctor.rule import Case
 
 ADDONS = "tensorflow_addons"
@@ -38,13 +39,36 @@ def names_of_addons(program: Program) -> list[str]:
 
 
 def layers_of_hub(case: Case) -> Iterator[Call]:
-    """Yield the calls of `tensorflow_hub.KerasLayer` in programs that use Keras 3."""
+    """Yield the calls of `tensorflow_hub.KerasLayer` whose layers models of Keras 3 are given."""
     program = case.program
     if not is_judged(case) or has_objects_of_keras_two(case):
         return
-    for call in program.calls("tensorflow_hub.KerasLayer"):
-        if not is_guarded(program, call.module, call.node):
+    made = [*program.calls("tensorflow_hub.KerasLayer")]
+    if not made:
+        return
+    used = {
+        value.node
+        for module, layer in _layers_of_models(program)
+        for value in program.origins(module, layer)
+    }
+    for call in made:
+        if call.node in used and not is_guarded(program, call.module, call.node):
             yield call
+
+
+def _layers_of_models(program: Program) -> Iterator[tuple[Module, ast.expr]]:
+    """Yield the layers that models are made of, and what is called with a symbolic tensor."""
+    for call in program.calls("keras.Sequential", "keras.models.Sequential"):
+        layers = call.argument(0, "layers")
+        for layer in layers.elts if isinstance(layers, ast.List | ast.Tuple) else ():
+            yield call.module, layer
+    for call, owner in program.calls_of("add"):
+        layer = call.argument(0, "layer")
+        if layer is not None and Kind.MODEL in program.kinds(call.module, owner):
+            yield call.module, layer
+    for call in program.all_calls:
+        if call.node.args and is_symbolic(program, call.module, call.node.args[0]):
+            yield call.module, call.node.func
 
 
 def _is_of_addons(name: str) -> bool:
