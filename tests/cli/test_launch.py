@@ -99,6 +99,33 @@ def test_a_worker_that_is_killed_costs_nothing(script: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.long
+def test_waiting_for_data_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    lines = """
+        import time
+        import keras
+        import numpy as np
+        import tensorflow as tf
+
+        def rows():
+            for number in range(8 * 120):
+                time.sleep(0.005)
+                yield np.full(6, number, "float32"), np.ones(1, "float32")
+
+        signature = (tf.TensorSpec(6), tf.TensorSpec(1))
+        data = tf.data.Dataset.from_generator(rows, output_signature=signature).batch(8)
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(data, verbose=0)
+    """
+    path.write_text(textwrap.dedent(lines))
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
+    done = run(*words, str(path), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("this worker waited for its data") == 1
+
+
+@pytest.mark.long
 def test_a_worker_that_lost_the_others_is_started_again(tmp_path: Path) -> None:
     """All of them at once: that is no error of the program."""
     path = tmp_path / "lost.py"

@@ -59,12 +59,19 @@ class Group(Protocol):
         ...
 
 
-def repeat_calls(group: Group, packed_as: Callable[[Any, Sequence[Any]], Any]) -> None:
+Take = Callable[[Callable[[], Sequence[Any]]], Sequence[Any]]
+"""Function that takes batches by another one, and may measure it."""
+
+
+def repeat_calls(
+    group: Group, packed_as: Callable[[Any, Sequence[Any]], Any], *, take: Take
+) -> None:
     """Let calls that several workers compute together be made again after a death.
 
     Args:
         group: The workers.
         packed_as: Function that returns arrays in the structure of a function's results.
+        take: Function that takes the batches of a training step.
     """
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,7 +102,7 @@ def repeat_calls(group: Group, packed_as: Callable[[Any, Sequence[Any]], Any]) -
     _CALLS.apply(around)
     if group.is_late:
         _READS.apply(checked)
-    _BATCHES.apply(_with_batches)
+    _BATCHES.apply(lambda make: _with_batches(make, take))
 
 
 class _Outline:
@@ -127,15 +134,19 @@ class _Outline:
         return self._packed_as(self._concrete().structured_outputs, arrays)
 
 
-def _with_batches(make: Callable[..., Any]) -> Callable[..., Any]:
+def _with_batches(make: Callable[..., Any], take: Take) -> Callable[..., Any]:
     """Return a replacement that takes the batches of a step before it calls it."""
 
     @functools.wraps(make)
     def _make_function(self: Any, step_function: Any) -> Callable[[Any], Any]:
         on_batches = make(self, step_function)
+        is_training = getattr(step_function, "__name__", "") == "train_step"
 
         def function(iterator: Any) -> Any:
-            batches = list(itertools.islice(iterator, self.steps_per_execution))
+            def read() -> list[Any]:
+                return list(itertools.islice(iterator, self.steps_per_execution))
+
+            batches = take(read) if is_training else read()
             if not batches:
                 raise StopIteration
             # Keras runs one step after another where it is not given an iterator of tf.data.

@@ -8,12 +8,14 @@ from evener._tf_private.workers import repeat_calls
 from evener.checkpoint import others
 from evener.engine.pipeline.layout import Layout
 from evener.errors import PlanError
+from evener.feedback.data_wait import DataWait
 from evener.files import write_files_once
 from evener.plan import Plan, PlanDevice
 from evener.plan.names import parse_device_name
 from evener.strategy.shares_of_workers import SharesOfWorkers
 from evener.workers.group import Group
 from evener.workers.late import packed_as
+from evener.workers.process import tell_person
 
 
 def devices_of_all(group: Group, own: Sequence[PlanDevice]) -> list[PlanDevice]:
@@ -84,7 +86,7 @@ def shares_of_workers(
     if len(group.view.members) < group.count:
         controller.begin_with(controller.common_state(), group.view)
     group.keep_common(controller.common_state, controller.begin_with)
-    repeat_calls(group, packed_as)
+    repeat_calls(group, packed_as, take=DataWait(tell_person).take)
     others.work_with(group)
     write_files_once(group)
     return controller

@@ -49,7 +49,7 @@ def group_of_process(
             job = job_from_environment(os.environ)
             _joined.append(None if job is None else _join(job, script))
             if _joined[0] is not None:
-                agree_on_seeds(_joined[0], tell or _tell)
+                agree_on_seeds(_joined[0], tell or tell_person)
         return _joined[0]
 
 
@@ -112,7 +112,8 @@ def _leave(group: Group, coordinator: Coordinator | None) -> None:
         coordinator.stop()
 
 
-def _tell(text: str) -> None:
+def tell_person(text: str) -> None:
+    """Print a line for the person who started the job."""
     print(f"evener: {text}", file=sys.stderr)
 
 

@@ -1,0 +1,70 @@
+"""Time that a worker waits for its data: every worker reads each batch as a whole.
+
+A state machine with a clock of its caller. It tells once, of the first `NUM_STEPS` steps in a row
+of which waiting is a large part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from evener.units import format_seconds
+
+T = TypeVar("T")
+
+NUM_STEPS = 50
+LEAST_PART = 0.2
+LEAST_SECONDS = 1.0
+"""Least part of the time, and least seconds of waiting, that are told."""
+
+
+class DataWait:
+    """Time that a worker waits for its data.
+
+    Args:
+        tell: Function that is called with a line, once.
+        clock: Clock in seconds.
+    """
+
+    def __init__(
+        self, tell: Callable[[str], object], *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._tell, self._clock = tell, clock
+        self._is_told = False
+        self._last: float | None = None
+        self._num_steps = 0
+        self._waited = self._total = 0.0
+
+    def take(self, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """Take the next batches.
+
+        The first ones of an epoch, which fill buffers, do not count.
+
+        Args:
+            read: Function that reads them; it returns none at the end of the data.
+        """
+        began = self._clock()
+        batches = read()
+        ended = self._clock()
+        if self._last is not None and batches:
+            self._num_steps += 1
+            self._waited += ended - began
+            self._total += ended - self._last
+            if self._num_steps == NUM_STEPS:
+                self._conclude()
+        self._last = ended if batches else None
+        return batches
+
+    def _conclude(self) -> None:
+        is_large = self._waited >= max(LEAST_SECONDS, LEAST_PART * self._total)
+        if is_large and not self._is_told:
+            self._is_told = True
+            self._tell(
+                f"this worker waited for its data {format_seconds(self._waited)} of the "
+                f"{format_seconds(self._total)} of {NUM_STEPS} steps: every worker reads whole "
+                "batches, so the input pipeline of one machine has to keep up with the job; "
+                "cache or prefetch the data, or map it in parallel"
+            )
+        self._num_steps, self._waited, self._total = 0, 0.0, 0.0

@@ -1,0 +1,62 @@
+"""Waiting for data is told once, where it is a large part of many steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from evener.feedback.data_wait import NUM_STEPS, DataWait
+
+
+class Run:
+    """Epochs of steps with a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lines: list[str] = []
+        self.wait = DataWait(self.lines.append, clock=lambda: self.now)
+
+    def read(self, seconds: float, batches: list[int]) -> list[int]:
+        self.now += seconds
+        return batches
+
+    def epoch(self, num_steps: int, *, data: float, step: float, first: float = 0.0) -> None:
+        for number in range(num_steps):
+            seconds = data if number else first
+            assert self.wait.take(lambda seconds=seconds: self.read(seconds, [1])) == [1]
+            self.now += step
+        assert not self.wait.take(lambda: self.read(data, []))
+
+
+def test_it_is_told_once_with_its_cost() -> None:
+    run = Run()
+    run.epoch(4 * NUM_STEPS, data=0.1, step=0.1)
+    (line,) = run.lines
+    assert f"waited for its data 5.0 s of the 10.0 s of {NUM_STEPS} steps" in line
+    assert "every worker reads whole batches" in line
+
+
+@pytest.mark.parametrize(
+    ("data", "step"),
+    [
+        pytest.param(0.03, 0.2, id="a small part"),
+        pytest.param(0.001, 0.001, id="less than a second"),
+    ],
+)
+def test_little_is_not_told(data: float, step: float) -> None:
+    run = Run()
+    run.epoch(3 * NUM_STEPS, data=data, step=step)
+    assert not run.lines
+
+
+def test_buffers_that_are_filled_do_not_count() -> None:
+    run = Run()
+    for _ in range(2 * NUM_STEPS):
+        run.epoch(3, first=60.0, data=0.01, step=0.1)
+    assert not run.lines
+
+
+def test_short_epochs_count_together() -> None:
+    run = Run()
+    for _ in range(NUM_STEPS):
+        run.epoch(3, data=0.1, step=0.1)
+    assert len(run.lines) == 1
