@@ -33,10 +33,11 @@ class EqualSizes:
 
     arguments: set[str]
     same_as: dict[str, str] = field(default_factory=dict)
+    _to_maximum: dict[Tensor, Size] = field(default_factory=dict)
 
     def meet(self, node: Node) -> None:
         """Learn from what a node reads, whose shapes are then written in the first symbols."""
-        for left, right in _equal_sizes(node):
+        for left, right in (*_equal_sizes(node), *self._broadcast(node)):
             self._learn(left, right)
         if self.same_as:
             for tensor in node.inputs:
@@ -48,6 +49,26 @@ class EqualSizes:
         while name in self.same_as:
             name = self.same_as[name]
         return name
+
+    def _broadcast(self, node: Node) -> Iterable[tuple[Size, Size]]:
+        """Return sizes of two tensors that are broadcast to the maximum of them.
+
+        So Keras broadcasts tensors of unknown sizes, as in ``keras.ops.take_along_axis``.
+        """
+        shape = node.inputs[0].shape if node.op == "BroadcastTo" else None
+        target = node.inputs[1].node if shape is not None else node
+        if shape is None or target.op != "Pack":
+            return
+        for size, number in zip(reversed(shape), reversed(target.inputs), strict=False):
+            if number.node.op == "Maximum":
+                other = self._to_maximum.setdefault(number, size)
+                sizes = [tensor.value for tensor in number.node.inputs]
+                if sorted(map(str, sizes)) == sorted([str((size,)), str((other,))]):
+                    yield other, size
+                    # The maximum is that size as well.
+                    for largest in number.value or ():
+                        self.arguments |= symbols_of(largest)
+                        yield size, largest
 
     def _learn(self, left: Size, right: Size) -> None:
         left, right = self._known((left, right)) or (left, right)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -31,6 +32,17 @@ STEPS: dict[str, tuple[Callable[..., Any], list[tf.TensorSpec], list[set[int]]]]
     "reshaped_as": (lambda x, y: tf.reshape(x, tf.shape(y)), [ROWS, ROWS], [{0, 1}]),
     "summed_by": (lambda x, y: tf.math.unsorted_segment_sum(x, y, 4), [ROWS, LABELS], [{0, 1}]),
     "gathered_by": (lambda x, y: tf.gather(x, y), [ROWS, LABELS], [{0}, {1}]),
+    # Keras broadcasts both to the maximum of their sizes.
+    "taken_along_an_axis": (
+        lambda x, y, z: keras.ops.take_along_axis(x, y, axis=1) - z,
+        [ROWS, tf.TensorSpec([None, 2], tf.int32), tf.TensorSpec([None, 2])],
+        [{0, 1, 2}],
+    ),
+    "alone_broadcast_to_a_maximum": (
+        lambda x, y: (tf.broadcast_to(x, [tf.maximum(tf.shape(x)[0], tf.shape(y)[0]), 3]), y),
+        [ROWS, ROWS],
+        [{0}, {1}],
+    ),
     "weight_behind_a_loss": (
         lambda x, y, w: tf.reduce_mean(sparse_loss(x, y) * w),
         [ROWS, LABELS, NUMBERS],
