@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -133,6 +134,21 @@ def two_inputs_and_outputs() -> Made:
     )
 
 
+def masked_words() -> Made:
+    """Return a language model that predicts some of its words, as BERT does in its training."""
+    words, places = keras.Input((10,), dtype="int32"), keras.Input((3,), dtype="int32")
+    x = layers.Embedding(40, 16)(words)
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 8)(x, x))
+    x = keras.ops.take_along_axis(x, keras.ops.expand_dims(places, -1), axis=1)
+    model = keras.Model([words, places], layers.Dense(40)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, global_clipnorm=0.5), loss)
+    return model, lambda rng, n: (
+        [rng.integers(0, 40, (n, 10)), rng.integers(0, 10, (n, 3))],
+        rng.integers(0, 40, (n, 3)),
+    )
+
+
 MODELS: dict[str, Callable[[], Made]] = {
     "mlp": mlp,
     "cnn": cnn,
@@ -142,6 +158,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "u_net": u_net,
     "vit": vit,
     "two_inputs_and_outputs": two_inputs_and_outputs,
+    "masked_words": masked_words,
 }
 
 
@@ -163,3 +180,21 @@ def test_nothing_is_gathered(name: str) -> None:
     gathered = [f"{operation.operation} {operation.name}" for operation in step.report().gathered]
     print(f"{name}: {step.report().num_operations} operations in parts, gathered: {gathered}")
     assert gathered == []
+
+
+def test_nothing_is_gathered_of_batches_of_unlike_sizes() -> None:
+    """The last batch is smaller: the step is traced for any size, of each input by itself."""
+
+    def trained(scope: AbstractContextManager[Any]) -> list[np.ndarray]:
+        keras.utils.set_random_seed(1)
+        with scope:
+            model, batch = masked_words()
+        x, y = batch(np.random.default_rng(0), 50)
+        model.fit(x, y, batch_size=20, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    expected = trained(nullcontext())
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[5, 3])
+    for weight, other in zip(trained(strategy.scope()), expected, strict=True):
+        np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-6)
+    assert not strategy.report().gathered
