@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import numpy as np
@@ -16,8 +15,8 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener._tf_private import graphs
 from evener.strategy.prepared import PreparedStep
+from exactness.xla_calls import recorded
 
 ALONE = Plan.data_parallel(["cpu:0"])
 EVEN = Plan.data_parallel(["cpu:0", "cpu:1"])
@@ -181,14 +180,7 @@ def test_xla_that_does_not_pay_is_left(
 def test_what_stays_runs_afterwards(
     without: float, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled: list[bool] = []
-    original = graphs.call
-
-    def call(*args: Any, by_xla: bool = False, **options: Any) -> Any:
-        compiled.append(by_xla)
-        return original(*args, by_xla=by_xla, **options)
-
-    monkeypatch.setattr(graphs, "call", call)
+    compiled = recorded(monkeypatch)
     strategy, _, clock = tried([3.0, 1.0, 3.0, without], start=1)
     made = model(strategy, dropout=0)
     fit(made)

@@ -133,35 +133,27 @@ def test_the_recent_expectations_can_be_read(tool: ModuleType) -> None:
     assert not set(names) & {p.name for p in tool.read_posted(tool.EXPECTATIONS, is_corrected=True)}
 
 
-THREADS = ROOT / "tests/corpus/posted_threads.toml"
+# The files that came after, in their order: halves, and number of programs.
+LATER = {
+    "posted_threads.toml": ("gh", 64),
+    "posted_later.toml": ("ij", 46),
+}
 
 
-def test_the_expectations_of_threads_can_be_read(tool: ModuleType) -> None:
+@pytest.mark.parametrize("file", LATER)
+def test_later_expectations_can_be_read(tool: ModuleType, file: str) -> None:
+    folder = RECENT.parent
+    halves, count = LATER[file]
     for is_corrected in (False, True):
-        threads = tool.read_posted(THREADS, is_corrected=is_corrected)
-        codes = {expectation.code for each in threads for expectation in each.expectations}
-        assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()} | {"DOC-001"}
-    names = [program.name for program in threads]
-    assert len(set(names)) == len(names) == 64
-    digests = [hashlib.sha1(name.encode()).digest() for name in names]
-    assert [p.half.value for p in threads] == ["gh"[digest[-1] & 1] for digest in digests]
-    for other in (tool.EXPECTATIONS, RECENT):
-        assert not set(names) & {p.name for p in tool.read_posted(other, is_corrected=True)}
-
-
-LATER = ROOT / "tests/corpus/posted_later.toml"
-
-
-def test_the_later_expectations_can_be_read(tool: ModuleType) -> None:
-    for is_corrected in (False, True):
-        later = tool.read_posted(LATER, is_corrected=is_corrected)
-        codes = {expectation.code for each in later for expectation in each.expectations}
+        programs = tool.read_posted(folder / file, is_corrected=is_corrected)
+        codes = {expectation.code for each in programs for expectation in each.expectations}
         assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()}
-    names = [program.name for program in later]
-    assert len(set(names)) == len(names) == 46
+    names = [program.name for program in programs]
+    assert len(set(names)) == len(names) == count
     digests = [hashlib.sha1(name.encode()).digest() for name in names]
-    assert [p.half.value for p in later] == ["ij"[digest[-1] & 1] for digest in digests]
-    for other in (tool.EXPECTATIONS, RECENT, THREADS):
+    assert [p.half.value for p in programs] == [halves[digest[-1] & 1] for digest in digests]
+    before = [*LATER][: [*LATER].index(file)]
+    for other in (tool.EXPECTATIONS, RECENT, *(folder / name for name in before)):
         assert not set(names) & {p.name for p in tool.read_posted(other, is_corrected=True)}
 
 

@@ -13,12 +13,12 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener._tf_private import graphs
 from evener.devices.names import device_name
 from evener.errors import EngineError, EvenerWarning, PlanError
 from evener.plan import Plan
 from evener.strategy import Strategy
 from evener.strategy.prepared import PreparedStep
+from exactness.xla_calls import recorded
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 
@@ -168,14 +168,7 @@ def test_a_run_in_what_xla_compiles_is_refused(strategy: Strategy) -> None:
 def test_a_model_that_asks_for_xla_is_compiled_in_parts(
     strategy: Strategy, jit_compile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled: list[bool] = []
-    original = graphs.call
-
-    def call(*args: Any, by_xla: bool = False, **options: Any) -> Any:
-        compiled.append(by_xla)
-        return original(*args, by_xla=by_xla, **options)
-
-    monkeypatch.setattr(graphs, "call", call)
+    compiled = recorded(monkeypatch)
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), layers.Dense(64), layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=jit_compile)
