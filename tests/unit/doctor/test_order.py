@@ -76,6 +76,13 @@ WATCHED = [
 ]
 
 
+def test_predict_in_a_loop_answers_who_watches_memory(tmp_path: Path) -> None:
+    loop = "for row in rows:\n    m.predict(row[None])\n"
+    assert codes(HEAD + GPUS + MODEL + FIT + loop, tmp_path)[:2] == ["DOC-201", "DOC-408"]
+    found = codes("import gc\n" + HEAD + GPUS + MODEL + FIT + loop + "gc.collect()\n", tmp_path)
+    assert found[:2] == ["DOC-408", "DOC-201"]
+
+
 @pytest.mark.parametrize("watched", WATCHED)
 def test_who_watches_memory_asks_for_it_first(watched: str, tmp_path: Path) -> None:
     imports = "import gc, psutil, tracemalloc\n"

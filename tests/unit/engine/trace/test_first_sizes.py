@@ -21,6 +21,11 @@ def sparse_loss(x: Any, y: Any) -> Any:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(y, x)
 
 
+def _to_maximum(first: Any, second: Any, *rows: Any) -> list[Any]:
+    largest = tf.maximum(tf.shape(first)[0], tf.shape(second)[0])
+    return [tf.broadcast_to(each, [largest, 3]) for each in rows]
+
+
 STEPS: dict[str, tuple[Callable[..., Any], list[tf.TensorSpec], list[set[int]]]] = {
     "added": (lambda x, y: x + y, [ROWS, ROWS], [{0, 1}]),
     "weighted": (lambda x, y: tf.reduce_sum(x, 1) * y, [ROWS, NUMBERS], [{0, 1}]),
@@ -39,9 +44,14 @@ STEPS: dict[str, tuple[Callable[..., Any], list[tf.TensorSpec], list[set[int]]]]
         [{0, 1, 2}],
     ),
     "alone_broadcast_to_a_maximum": (
-        lambda x, y: (tf.broadcast_to(x, [tf.maximum(tf.shape(x)[0], tf.shape(y)[0]), 3]), y),
+        lambda x, y: (*_to_maximum(x, y, x), y),
         [ROWS, ROWS],
         [{0}, {1}],
+    ),
+    "another_broadcast_to_a_maximum": (
+        lambda x, y, z: (*_to_maximum(x, y, x, z), y),
+        [ROWS, ROWS, ROWS],
+        [{0}, {1}, {2}],
     ),
     "weight_behind_a_loss": (
         lambda x, y, w: tf.reduce_mean(sparse_loss(x, y) * w),
