@@ -62,8 +62,7 @@ class EqualSizes:
         for size, number in zip(reversed(shape), reversed(target.inputs), strict=False):
             if number.node.op == "Maximum":
                 other = self._to_maximum.setdefault(number, size)
-                sizes = [tensor.value for tensor in number.node.inputs]
-                if sorted(map(str, sizes)) == sorted([str((size,)), str((other,))]):
+                if {tensor.value for tensor in number.node.inputs} == {(size,), (other,)}:
                     yield other, size
                     # The maximum is that size as well.
                     for largest in number.value or ():
