@@ -25,6 +25,7 @@ NAIVE, LIMIT = "naive tf.device", "limit"
 MODELS = {"mlp": "deep_mlp", "transformer": "deep_transformer"}
 # Schedules of `fit`, and the loop's, which is 1F1B.
 KINDS = ("1f1b", "zero_bubble", "loop")
+_LEAST_STEPS = 4
 
 
 def evener_name(kind: str, num_micro_batches: int) -> str:
@@ -32,15 +33,15 @@ def evener_name(kind: str, num_micro_batches: int) -> str:
     return f"evener {kind}, {num_micro_batches}"
 
 
-def by_hand_name(num_micro_batches: int) -> str:
+def by_hand_name(num_micro_batches: int, *, in_order: bool = True) -> str:
     """Return the name of a contender."""
-    return f"hand-pinned GPipe, {num_micro_batches}"
+    return f"{'hand-pinned GPipe' if in_order else 'by hand, any order'}, {num_micro_batches}"
 
 
-def start_workers(micro_batches: Sequence[int]) -> dict[str, list[Worker]]:
+def start_workers(kinds: Sequence[str], micro_batches: Sequence[int]) -> dict[str, list[Worker]]:
     """Start the processes of every contender; the limit has one for each core."""
     teams: dict[str, list[Worker]] = {}
-    for kind in KINDS:
+    for kind in kinds:
         for m in micro_batches:
             worker = Worker(
                 pipelines.StagedLoop if kind == "loop" else pipelines.StagedFit,
@@ -52,8 +53,14 @@ def start_workers(micro_batches: Sequence[int]) -> dict[str, list[Worker]]:
             teams[evener_name(kind, m)] = [worker]
     teams[NAIVE] = [Worker(pipelines.NaiveDevices, num_devices=NUM_DEVICES)]
     for m in micro_batches:
-        worker = Worker(pipelines.PinnedGPipe, num_devices=NUM_DEVICES, num_micro_batches=m)
-        teams[by_hand_name(m)] = [worker]
+        for in_order in (True, False):
+            worker = Worker(
+                pipelines.PinnedGPipe,
+                num_devices=NUM_DEVICES,
+                num_micro_batches=m,
+                in_order=in_order,
+            )
+            teams[by_hand_name(m, in_order=in_order)] = [worker]
     start = barrier(NUM_DEVICES)
     teams[LIMIT] = [
         Worker(contenders.PlainLoop, cores={core}, part=1 / NUM_DEVICES, start=start)
@@ -73,6 +80,9 @@ def ratios_of(figures: dict[str, Any], who: str, num_micro_batches: int) -> dict
     return {
         "naive": paired(*undisturbed(figures, who, NAIVE)),
         "GPipe": paired(*undisturbed(figures, who, by_hand_name(num_micro_batches))),
+        "any order": paired(
+            *undisturbed(figures, who, by_hand_name(num_micro_batches, in_order=False))
+        ),
         "limit": paired(own, limit),
         "ideal": paired(own, [speed * full_part(num_micro_batches) for speed in limit]),
     }
@@ -83,11 +93,11 @@ def table_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) -
     title = f"{name}, batch {PROBLEMS[name].batch_size}, samples/s"
     table = Table(title=title, title_justify="left")
     table.add_column("contender, micro-batches", no_wrap=True)
-    headings = ("median", "min", "max", "/ naive", "/ GPipe", "/ limit", "/ ideal", "core-time")
+    headings = ("median", "min", "max", "/ naive", "/ GPipe", "/ any", "/ limit", "/ ideal", "core-time")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     cores = figures["core_seconds_per_sample"]
-    named = {who: m for m in micro_batches for who in _of_micro_batches(m)}
+    named = {who: m for m in micro_batches for who in _of_micro_batches(figures, m)}
     for who in figures["samples_per_second"]:
         own = spread(undisturbed(figures, who)[0])
         speeds = [f"{value:,.0f}" for value in (own.median, own.least, own.most)]
@@ -98,14 +108,16 @@ def table_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) -
             over_naive, over_limit = (
                 f"{paired(*undisturbed(figures, who, of)).median:.3f}" for of in (NAIVE, LIMIT)
             )
-            ratios = [over_naive, "", over_limit, ""]
+            ratios = [over_naive, "", "", over_limit, ""]
         more = f"{paired(cores[who], cores[LIMIT]).median:.3f}"
         table.add_row(who, *speeds, *ratios, more)
     return table
 
 
-def _of_micro_batches(m: int) -> list[str]:
-    return [*(evener_name(kind, m) for kind in KINDS), by_hand_name(m)]
+def _of_micro_batches(figures: dict[str, Any], m: int) -> list[str]:
+    by_hand = [by_hand_name(m, in_order=in_order) for in_order in (True, False)]
+    names = [*(evener_name(kind, m) for kind in KINDS), *by_hand]
+    return [name for name in names if name in figures["samples_per_second"]]
 
 
 def aims_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) -> list[Aim]:
@@ -116,6 +128,7 @@ def aims_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) ->
         ratios = ratios_of(figures, who, m)
         aims += [
             Aim(what=f"{name}, {who} over {NAIVE}", wanted=1.4, got=ratios["naive"].median),
+            Aim(what=f"{name}, {who} over GPipe", wanted=1.0, got=ratios["GPipe"].median),
             Aim(what=f"{name}, {who} over the ideal", wanted=0.95, got=ratios["ideal"].median),
         ]
     return aims
@@ -126,12 +139,13 @@ def main(
         "mlp,transformer"
     ),
     micro_batches: Annotated[str, typer.Option(help="comma list of numbers")] = "4,8",
-    rounds: Annotated[int, typer.Option(min=1, help="turns of every contender")] = 9,
-    seconds: Annotated[float, typer.Option(min=0.1, help="length of a turn")] = 2.0,
+    more: Annotated[str, typer.Option(help="comma list of zero_bubble, loop, run too")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="turns of every contender")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, help="length of a turn")] = 1.0,
     optimizer: Annotated[str, typer.Option(help="adam or sgd")] = "sgd",
     patience: Annotated[
         float, typer.Option(min=0.0, help="seconds to wait per turn for a quiet machine")
-    ] = 10.0,
+    ] = 1.0,
     json: Annotated[Path, typer.Option(help="where the figures go")] = Path(
         "results/pipeline.json"
     ),
@@ -143,16 +157,27 @@ def main(
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(MODELS)}")
     numbers = _numbers(micro_batches)
+    kinds = ["1f1b", *filter(None, (kind.strip() for kind in more.split(",")))]
+    if not set(kinds) <= set(KINDS):
+        raise typer.BadParameter(f"{more!r} is no list of {', '.join(KINDS[1:])}")
     console = terminal()
     figures: dict[str, Any] = {}
     aims: list[Aim] = []
     num_disturbed = 0
     for name in (MODELS[short] for short in asked):
-        teams = start_workers(numbers)
+        teams = start_workers(kinds, numbers)
         everybody = [worker for team in teams.values() for worker in team]
         quiet = Quiet(pids=tuple(worker.pid for worker in everybody), patience_seconds=patience)
         with closing(*everybody):
-            found = compare(teams, name, quiet, optimizer=optimizer, rounds=rounds, seconds=seconds)
+            found = compare(
+                teams,
+                name,
+                quiet,
+                optimizer=optimizer,
+                rounds=rounds,
+                seconds=seconds,
+                least_steps=_LEAST_STEPS,
+            )
         num_disturbed += quiet.num_disturbed
         figures[name] = {**found, "ratios": _all_ratios(found, numbers)}
         aims += aims_of(name, found, numbers)
@@ -186,7 +211,7 @@ def _all_ratios(figures: dict[str, Any], micro_batches: Sequence[int]) -> dict[s
     return {
         who: {f"over {of}": asdict(ratio) for of, ratio in ratios_of(figures, who, m).items()}
         for m in micro_batches
-        for who in _of_micro_batches(m)
+        for who in _of_micro_batches(figures, m)
     }
 
 

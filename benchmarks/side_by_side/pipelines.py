@@ -126,11 +126,16 @@ class PinnedGPipe(_ByHand):
     Args:
         num_devices: Logical CPUs.
         num_micro_batches: Into how many micro-batches a batch is split.
+        in_order: Whether a device computes the passes one after the other, as drawn. TensorFlow
+            inlines the functions of the parts, and a pass that waits for a call waits for nothing
+            then; so a pass waits for a copy of the result. Otherwise, a device computes whatever
+            has its inputs, on all threads, and all micro-batches may be in memory from the start.
     """
 
-    def __init__(self, *, num_devices: int, num_micro_batches: int) -> None:
+    def __init__(self, *, num_devices: int, num_micro_batches: int, in_order: bool = True) -> None:
         super().__init__(num_devices=num_devices)
         self._num_micro_batches = num_micro_batches
+        self._in_order = in_order
 
     def make_step(self, parts: Sequence[Any], optimizer: str, num_targets: int) -> Any:
         """Return what trains the parts on a batch and returns its loss."""
@@ -144,7 +149,7 @@ class PinnedGPipe(_ByHand):
         functions = _part_functions(parts, num_targets)
 
         def step(x: Any, y: Any) -> Any:
-            work = _HandWork(self.devices, functions, parts)
+            work = _HandWork(self.devices, functions, parts, in_order=self._in_order)
             xs = tf.split(x, self._num_micro_batches)
             ys = tf.split(y, self._num_micro_batches)
             tapes = [work.forward(*batch) for batch in zip(xs, ys, strict=True)]
@@ -180,11 +185,17 @@ class _HandWork:
     """One step of `PinnedGPipe`."""
 
     def __init__(
-        self, devices: Sequence[str], functions: Sequence[Any], parts: Sequence[Any]
+        self,
+        devices: Sequence[str],
+        functions: Sequence[Any],
+        parts: Sequence[Any],
+        *,
+        in_order: bool,
     ) -> None:
         import tensorflow as tf
 
         self._devices = devices
+        self._in_order = in_order
         self._functions = functions
         self._weights = []
         for device, part in zip(devices, parts, strict=True):
@@ -206,6 +217,8 @@ class _HandWork:
                 with tf.GradientTape() as tape:
                     tape.watch([*self._weights[k], *([x] if k else [])])
                     result = self._functions[k](self._weights[k], x, y)
+                    if self._in_order:
+                        result = tf.identity(result)
             self._last[k] = [result]
             kept.append((tape, x, result))
             x = result
@@ -225,8 +238,10 @@ class _HandWork:
                 found = tape.gradient(result, of, output_gradients=arrived)
                 gradient = found.pop() if k else None
                 found = [tf.convert_to_tensor(gradient) for gradient in found]
+                if self._in_order:
+                    found = [tf.identity(gradient) for gradient in found]
                 self.sums[k] = [
                     gradient if not self.sums[k] else self.sums[k][j] + gradient
                     for j, gradient in enumerate(found)
                 ]
-            self._last[k] = [found[0]]
+            self._last[k] = found if self._in_order else [found[0]]

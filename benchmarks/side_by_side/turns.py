@@ -11,7 +11,6 @@ from side_by_side.problems import PROBLEMS
 from side_by_side.quiet import MOST_FOREIGN, Quiet
 from side_by_side.workers import Worker
 
-_LEAST_STEPS = 8
 _LEAST_ROUNDS = 3
 
 
@@ -36,8 +35,19 @@ def compare(
     optimizer: str,
     rounds: int,
     seconds: float,
+    least_steps: int = 8,
 ) -> dict[str, Any]:
-    """Let all contenders train one problem in turns; return their samples per second."""
+    """Let all contenders train one problem in turns; return their samples per second.
+
+    Args:
+        teams: Processes of each contender.
+        name: Name of the problem.
+        quiet: Waits for a quiet machine.
+        optimizer: Name of the optimizer.
+        rounds: Turns of every contender.
+        seconds: Length of a turn.
+        least_steps: Least number of steps in a turn, however long they take.
+    """
     batch_size = PROBLEMS[name].batch_size
     everybody = [worker for team in teams.values() for worker in team]
     for worker in everybody:
@@ -47,7 +57,8 @@ def compare(
     num_steps = {}
     for contender, team in teams.items():
         take_turn(team, 2)
-        num_steps[contender] = max(_LEAST_STEPS, math.ceil(seconds * take_turn(team, 5)[0]))
+        rate, _ = take_turn(team, min(least_steps, 5))
+        num_steps[contender] = max(least_steps, math.ceil(seconds * rate))
     speeds: dict[str, list[float]] = {contender: [] for contender in teams}
     cores: dict[str, list[float]] = {contender: [] for contender in teams}
     foreign: dict[str, list[float]] = {contender: [] for contender in teams}
