@@ -93,8 +93,8 @@ def table_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) -
     title = f"{name}, batch {PROBLEMS[name].batch_size}, samples/s"
     table = Table(title=title, title_justify="left")
     table.add_column("contender, micro-batches", no_wrap=True)
-    headings = ("median", "min", "max", "/ naive", "/ GPipe", "/ any", "/ limit", "/ ideal", "core-time")
-    for heading in headings:
+    ratios = ("/ naive", "/ GPipe", "/ any", "/ limit", "/ ideal")
+    for heading in ("median", "min", "max", *ratios, "core-time"):
         table.add_column(heading, justify="right", no_wrap=True)
     cores = figures["core_seconds_per_sample"]
     named = {who: m for m in micro_batches for who in _of_micro_batches(figures, m)}
@@ -103,14 +103,14 @@ def table_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) -
         speeds = [f"{value:,.0f}" for value in (own.median, own.least, own.most)]
         if who in named:
             found = ratios_of(figures, who, named[who]).values()
-            ratios = [f"{ratio.median:.3f}" for ratio in found]
+            shown = [f"{ratio.median:.3f}" for ratio in found]
         else:
             over_naive, over_limit = (
                 f"{paired(*undisturbed(figures, who, of)).median:.3f}" for of in (NAIVE, LIMIT)
             )
-            ratios = [over_naive, "", "", over_limit, ""]
+            shown = [over_naive, "", "", over_limit, ""]
         more = f"{paired(cores[who], cores[LIMIT]).median:.3f}"
-        table.add_row(who, *speeds, *ratios, more)
+        table.add_row(who, *speeds, *shown, more)
     return table
 
 
