@@ -14,6 +14,7 @@ from evener.ops.own_rows import (
     gather_from_own,
     gather_nd_from_own,
     is_of_batch,
+    scatter_in_own,
     scatter_to_own,
     segments_of_own,
 )
@@ -149,11 +150,16 @@ def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("TensorScatterAdd", "TensorScatterSub", inputs=(ROWS, WHOLE, ROWS))
-@rule("TensorScatterUpdate", inputs=(ROWS, WHOLE, ROWS))
-@rule("TensorScatterMax", "TensorScatterMin", inputs=(ROWS, WHOLE, ROWS))
+@rule("TensorScatterAdd", "TensorScatterSub", inputs=ROWS)
+@rule("TensorScatterUpdate", inputs=ROWS)
+@rule("TensorScatterMax", "TensorScatterMin", inputs=ROWS)
 def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
-    """Positions are along other axes than the samples, and the same for all of them."""
+    """Positions are in rows of their sample, or along other axes and the same for all samples."""
+    own = scatter_in_own(node)
+    if own is not None and any(is_of_batch(state) for state in states):
+        return own
+    if isinstance(states[1], Sharded):
+        return None
     shapes = [t.shape for t in node.inputs]
     if any(shape is None for shape in shapes):
         return None

@@ -31,7 +31,7 @@ from evener.ops.registry import (
     value_rule,
 )
 from evener.ops.states import State
-from evener.ops.values import LARGEST_VALUE, matrix_of, truth_of
+from evener.ops.values import LARGEST_VALUE, matrix_of, truths_of
 
 unary("Cast CheckNumerics CheckNumericsV2 Identity PreventGradient Snapshot StopGradient")
 shape_rule("DebugIdentityV3", "EnsureShape")(like_input(0))
@@ -64,8 +64,8 @@ def _same_matrix(node: Node) -> Matrix | None:
 
 
 @truth_rule("Identity", "StopGradient")
-def _same_truth(node: Node) -> bool | None:
-    return truth_of(node.inputs[0])
+def _same_truth(node: Node) -> tuple[bool, ...] | None:
+    return truths_of(node.inputs[0])
 
 
 @partial_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", inputs=PARTIALS)
@@ -85,8 +85,13 @@ def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
 @value_rule("Cast")
 def _cast_value(table: SymbolTable, node: Node) -> Shapes:
     source, target = node.inputs[0].dtype, node.outputs[0].dtype
-    wide = target in (tf.int32, tf.int64)
-    return [node.inputs[0].value] if source.is_integer and wide else None
+    if target not in (tf.int32, tf.int64):
+        return None
+    if source == tf.bool:
+        # `tf.vectorized_map` counts which axes are not negative.
+        truths = truths_of(node.inputs[0])
+        return None if truths is None else [tuple(map(int, truths))]
+    return [node.inputs[0].value] if source.is_integer else None
 
 
 @value_rule("Const")
@@ -99,6 +104,6 @@ def _constant_value(table: SymbolTable, node: Node) -> Shapes:
 
 
 @truth_rule("Const")
-def _constant_truth(node: Node) -> bool | None:
+def _constant_truth(node: Node) -> tuple[bool, ...] | None:
     array = constant_array(node.outputs[0])
-    return bool(array) if array is not None and array.shape == () else None
+    return (bool(array),) if array is not None and array.shape == () else None

@@ -252,6 +252,23 @@ def scatter_to_own(node: Node) -> Decision | None:
     )
 
 
+def scatter_in_own(node: Node) -> Decision | None:
+    """Return what the parts compute of a tensor changed in rows of the samples, or None."""
+    table, positions, updates = node.inputs
+    own, depth = _own(positions), _depth(positions)
+    if own is None or depth is None or not _has_rows(table, own):
+        return None
+    state = Sharded(own.axis)
+    if not is_shardable(positions.shape, state) or not is_shardable(updates.shape, state):
+        return None
+    return Decision(
+        inputs=(FIRST, state, state),
+        outputs=(FIRST,),
+        lower=with_own_rows(1, step=own.step, depth=depth),
+        needs_samples=True,
+    )
+
+
 def segments_of_own(node: Node) -> Decision | None:
     """Return what the parts compute of sums by labels that are rows of the samples, or None."""
     data, ids = node.inputs[:2]

@@ -35,7 +35,7 @@ Shapes: TypeAlias = "Sequence[Shape | None] | None"
 Matrix: TypeAlias = "np.ndarray[Any, Any]"
 InferRule: TypeAlias = Callable[[SymbolTable, Node], Shapes]
 MatrixRule: TypeAlias = "Callable[[Node], Matrix | None]"
-TruthRule: TypeAlias = "Callable[[Node], bool | None]"
+TruthRule: TypeAlias = "Callable[[Node], tuple[bool, ...] | None]"
 CountRule: TypeAlias = Callable[[Node, int], float]
 PairsRule: TypeAlias = Callable[[Node], Iterator[tuple[Size, Size]]]
 IndexLimit: TypeAlias = "tuple[Tensor, Size | None]"
@@ -90,7 +90,7 @@ class Operation:
         shape: Finds the symbolic shapes of the outputs, where TensorFlow knows none.
         value: Finds the numbers in small integer outputs.
         matrix: Reads the numbers in small integer outputs of a higher rank than 1.
-        truth: Finds the answer of a condition on sizes.
+        truth: Finds the answers of conditions on sizes, one for each element.
         rule: Says what the parts compute of inputs that are replicated or sharded.
         partial_rule: The same for inputs of which some are partial; else these are combined.
         inside_rule: The same in bodies of loops and conditions, where nothing can be combined.
@@ -169,7 +169,7 @@ def _or_none(rule: _Rule) -> _Rule:
 shape_rule: _Field[InferRule] = _Field("shape", _or_none)
 value_rule: _Field[InferRule] = _Field("value", _or_none)
 matrix_rule: _Field[MatrixRule] = _Field("matrix", _or_none)
-truth_rule: _Field[TruthRule] = _Field("truth")
+truth_rule: _Field[TruthRule] = _Field("truth", _or_none)
 flops_rule: _Field[CountRule] = _Field("flops")
 equal_sizes_rule: _Field[PairsRule] = _Field("equal_sizes")
 index_limit_rule: _Field[IndexRule] = _Field("index_limit")

@@ -12,7 +12,7 @@ from evener.ops.axes import alike
 from evener.ops.decision import ROWS, Decision
 from evener.ops.elementwise import as_they_are, broadcasting, unary
 from evener.ops.equal_rows import has_equal_rows
-from evener.ops.known import shape_of
+from evener.ops.known import integers_of, shape_of
 from evener.ops.registry import (
     EVERY_ELEMENT,
     TOTAL,
@@ -26,7 +26,7 @@ from evener.ops.registry import (
     value_rule,
 )
 from evener.ops.states import REPLICATED, Sharded, State, is_shardable
-from evener.ops.values import truth_of
+from evener.ops.values import truth_of, truths_of
 
 broadcasting("""
 ApproximateEqual Equal Greater GreaterEqual Less LessEqual LogicalAnd LogicalOr NotEqual SelectV2
@@ -55,24 +55,23 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 
 
 @truth_rule(*_COMPARED)
-def _compared_truth(node: Node) -> bool | None:
-    values = [t.value for t in node.inputs]
-    if any(v is None or len(v) != 1 or not isinstance(v[0], int) for v in values):
-        return None
-    (a,), (b,) = (v for v in values if v is not None)
-    return _COMPARED[node.op](a, b)
+def _compared_truth(node: Node) -> tuple[bool, ...] | None:
+    values = [integers_of(tensor) for tensor in node.inputs]
+    count = max(map(len, values))
+    a, b = (numbers * count if len(numbers) == 1 else numbers for numbers in values)
+    return tuple(map(_COMPARED[node.op], a, b))
 
 
 @truth_rule("LogicalAnd", "LogicalOr", "LogicalNot")
-def _combined_truth(node: Node) -> bool | None:
+def _combined_truth(node: Node) -> tuple[bool, ...] | None:
     op, parts = node.op, [truth_of(tensor) for tensor in node.inputs]
     if op == "LogicalNot":
-        return None if parts[0] is None else not parts[0]
+        return None if parts[0] is None else (not parts[0],)
     # One answer decides, whatever the other is.
     decides = op == "LogicalOr"
     if decides in parts:
-        return decides
-    return None if None in parts else not decides
+        return (decides,)
+    return None if None in parts else (not decides,)
 
 
 @shape_rule("Select")
@@ -83,6 +82,11 @@ def _select_shape(table: SymbolTable, node: Node) -> Shapes:
 @value_rule("SelectV2")
 def _select_value(table: SymbolTable, node: Node) -> Shapes:
     condition, (a, b) = node.inputs[0], (t.value for t in node.inputs[1:])
+    if condition.rank == 1:
+        truths = truths_of(condition)
+        if truths is None or a is None or b is None or not len(a) == len(b) == len(truths):
+            return None
+        return [tuple(x if holds else y for x, y, holds in zip(a, b, truths, strict=True))]
     if condition.rank != 0:
         return None
     chosen = truth_of(condition)

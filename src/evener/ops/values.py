@@ -46,7 +46,13 @@ def matrix_with(numbers: Sequence[Size], shape: Sequence[int]) -> Matrix:
     return found.reshape(tuple(shape))
 
 
-def truth_of(tensor: Tensor) -> bool | None:
-    """Return whether a condition holds, or None if it is not known before the step runs."""
+def truths_of(tensor: Tensor) -> tuple[bool, ...] | None:
+    """Return which of some conditions hold, or None if it is not known before the step runs."""
     rule = operation(tensor.node.op).truth
     return None if rule is None else rule(tensor.node)
+
+
+def truth_of(tensor: Tensor) -> bool | None:
+    """Return whether a condition holds, or None if it is not known before the step runs."""
+    truths = truths_of(tensor)
+    return truths[0] if truths is not None and len(truths) == 1 else None
