@@ -24,6 +24,32 @@ def written(x: Any, label: Any) -> Any:
     return tf.scatter_nd(tf.stack([numbers(x), label], 1), x[:, 0], shape)
 
 
+def changed(x: Any) -> Any:
+    """As the targets of Q-learning are made."""
+    label = tf.argmax(x, 1, output_type=tf.int32)
+    return tf.tensor_scatter_nd_update(x, tf.stack([numbers(x), label], 1), x[:, 1])
+
+
+def added_twice(x: Any) -> Any:
+    """Two numbers of every row, which may be the same."""
+    label = tf.argmax(x, 1, output_type=tf.int32)
+    rows = tf.tile(numbers(x)[:, None], [1, 2])
+    places = tf.stack([rows, tf.stack([label, label // 2], 1)], 2)
+    return tf.tensor_scatter_nd_add(x, places, x[:, :2])
+
+
+def added_flat(x: Any) -> Any:
+    """The rows of a sample are together along one axis."""
+    places = 4 * numbers(x) + tf.argmax(x, 1, output_type=tf.int32)
+    return tf.tensor_scatter_nd_add(tf.reshape(x, [-1]), places[:, None], x[:, 0])
+
+
+def changed_next_rows(x: Any, label: Any) -> Any:
+    """Not its own row, although it is made of the numbers of the samples."""
+    rows = (numbers(x) + 1) % tf.shape(x)[0]
+    return tf.tensor_scatter_nd_add(x, tf.stack([rows, label], 1), x[:, 1])
+
+
 def reversed_rows(x: Any) -> Any:
     """Not its own row."""
     return tf.gather(x, tf.shape(x)[0] - 1 - numbers(x))
@@ -64,6 +90,10 @@ CASES: tuple[OpCase, ...] = (
     case("own_row", lambda x: tf.gather(x, numbers(x)), f32(B, 4)),
     case("chosen_by_label", chosen, f32(B, 4), LABEL, expect="any"),
     case("written_by_label", written, f32(B, 4), LABEL, expect="any"),
+    case("changed_by_label", changed, f32(B, 4, values=distinct)),
+    case("added_twice", added_twice, f32(B, 4, values=distinct)),
+    case("added_flat", added_flat, f32(B, 4, values=distinct)),
+    case("changed_next_rows", changed_next_rows, f32(B, 4), LABEL, expect="any"),
     case("reversed_rows", reversed_rows, f32(B, 4), expect="any"),
     case("next_rows", next_rows, f32(B, 4), expect="any"),
     case("flat_beyond_the_row", flat, f32(B, 4), LABEL, expect="any"),

@@ -29,6 +29,7 @@ from unit.ops import (
     shapes,
     slices,
     states,
+    vectorized,
 )
 from unit.ops.op_case import Draw, Drawn, OpCase, gathered_if_sharded
 from unit.ops.trials import (
@@ -54,6 +55,7 @@ FAMILIES = (
     random,
     control,
     states,
+    vectorized,
 )
 
 

@@ -70,6 +70,19 @@ NUMBERS = [
     case("mean_of_sizes", lambda x: tf.reduce_sum(x) / tf.cast(size(x), tf.float32), f32(B)),
     case("chosen_size", lambda x, n: tf.zeros([tf.where(n > 0, size(x), size(x))]), f32(B), i32()),
     case("chosen_sizes", lambda x, n: tf.where(n > 0, size(x), size(x)), f32(B), i32(T)),
+    case(
+        "answers_of_constants",
+        lambda x, n: (
+            tf.cast(tf.constant([2, -1, 0]) >= 0, tf.int32) + 5,
+            tf.cast(tf.constant([1, 2]) < tf.constant([2, 2]), tf.int64),
+            tf.where(tf.constant([2, -1]) >= 0, tf.constant([3, 4]), tf.constant([5, 6])),
+            tf.zeros([3, 1])[: tf.cast(size(x) > n, tf.int32)],
+            tf.cast(tf.stack([size(x), 2]) > 1, tf.int32),
+            tf.where(tf.stack([size(x), 2]) > 1, tf.constant([3, 4]), tf.constant([5, 6])),
+        ),
+        f32(B),
+        i32(),
+    ),
     case("minus_one_by_data", lambda x, n: tf.reshape(x, [n * 0 - 1, 3]), f32(B, 3), i32()),
     case(
         "same_size_twice",
