@@ -68,8 +68,10 @@ def own_rows(tensor: Tensor) -> OwnRows | None:
         return own_rows(node.inputs[0]) if tensor.dtype.size >= 4 else None
     if has_trait(node, Trait.RESHAPES) or node.op in ("Tile", "BroadcastTo"):
         return _moved(node)
-    if node.op == "StridedSlice" and _takes_all(node):
+    if (node.op == "StridedSlice" and _takes_all(node)) or _packs_one(node):
         return _moved(node)
+    if node.op == "Transpose":
+        return _transposed(node)
     if node.op in ("Add", "AddV2"):
         return _sum(node, *node.inputs) or _sum(node, *reversed(node.inputs))
     if node.op == "Mul":
@@ -119,11 +121,23 @@ def _moved(node: Node, source: Tensor | None = None) -> OwnRows | None:
     before, after, own = source.shape, node.outputs[0].shape, own_rows(source)
     if own is None or before is None or after is None:
         return None
-    if has_trait(node, Trait.RESHAPES) or node.op == "StridedSlice":
+    if has_trait(node, Trait.RESHAPES) or node.op in ("StridedSlice", "Pack"):
         axis = _axis_after(before, after, own.axis)
         return None if axis is None else replace(own, axis=axis)
     axis = own.axis + len(after) - len(before)
     return replace(own, axis=axis) if after[axis] == before[own.axis] else None
+
+
+def _packs_one(node: Node) -> bool:
+    """Return whether a node adds an axis of size 1 to one tensor."""
+    return node.op == "Pack" and len(node.inputs) == 1
+
+
+def _transposed(node: Node) -> OwnRows | None:
+    own, axes = own_rows(node.inputs[0]), node.inputs[1].value
+    if own is None or axes is None or own.axis not in axes:
+        return None
+    return replace(own, axis=axes.index(own.axis))
 
 
 def _takes_all(node: Node) -> bool:
@@ -145,23 +159,36 @@ def _axis_after(before: tuple[Size, ...], after: tuple[Size, ...], axis: int) ->
 
 
 def _sum(node: Node, own: Tensor, other: Tensor) -> OwnRows | None:
-    rows, bound, result = own_rows(own), largest(other), node.outputs[0].shape
-    if rows is None or bound is None or result is None or own.shape is None:
+    rows, bound = _broadcast(node, own), largest(other)
+    if rows is None or bound is None:
         return None
-    axis = rows.axis + len(result) - len(own.shape)
-    if result[axis] != own.shape[rows.axis]:
-        return None
-    return replace(rows, axis=axis, slack=rows.slack + bound)
+    return replace(rows, slack=rows.slack + bound)
 
 
 def _product(node: Node, own: Tensor, factor: Tensor) -> OwnRows | None:
-    rows = own_rows(own)
-    if rows is None or factor.rank != 0 or factor.value is None:
-        return None
-    times = factor.value[0]
-    if not isinstance(times, int) or times < 1:
+    rows, times = _broadcast(node, own), _everywhere(factor)
+    if rows is None or not isinstance(times, int) or times < 1:
         return None
     return replace(rows, step=rows.step * times, slack=rows.slack * times)
+
+
+def _broadcast(node: Node, own: Tensor) -> OwnRows | None:
+    """Return the rows of an input along the axes of the result, if it is not repeated there."""
+    rows, result = own_rows(own), node.outputs[0].shape
+    if rows is None or result is None or own.shape is None:
+        return None
+    axis = rows.axis + len(result) - len(own.shape)
+    return replace(rows, axis=axis) if result[axis] == own.shape[rows.axis] else None
+
+
+def _everywhere(tensor: Tensor) -> Size | None:
+    """Return the number that all elements of a tensor are, if it is certain."""
+    if tensor.node.op == "OnesLike":
+        return 1
+    if tensor.node.op == "Fill":
+        return _everywhere(tensor.node.inputs[1])
+    numbers = set(tensor.value or ())
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def largest(tensor: Tensor) -> int | None:
@@ -170,6 +197,10 @@ def largest(tensor: Tensor) -> int | None:
     if tensor.value:
         numbers = [number for number in tensor.value if isinstance(number, int) and number >= 0]
         return max(numbers) if len(numbers) == len(tensor.value) else None
+    if node.op == "ZerosLike":
+        return 0
+    if node.op == "Fill":
+        return largest(node.inputs[1])
     if has_trait(node, COPY | Trait.RESHAPES) or node.op in ("Tile", "BroadcastTo"):
         return largest(node.inputs[0])
     if node.op == "Cast":

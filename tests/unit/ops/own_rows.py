@@ -50,6 +50,24 @@ def changed_next_rows(x: Any, label: Any) -> Any:
     return tf.tensor_scatter_nd_add(x, tf.stack([rows, label], 1), x[:, 1])
 
 
+def chosen_in_batches(x: Any) -> Any:
+    """TensorFlow counts the samples by a grid of their numbers."""
+    places = tf.argsort(x[:, :, 0], 1)[:, :2, None]
+    return tf.gather_nd(x, places, batch_dims=1)
+
+
+def twice_transposed(x: Any) -> Any:
+    """Two numbers of every sample, along the second axis first."""
+    rows = tf.transpose(tf.zeros_like(x[:, :2], tf.int32)) + numbers(x) * tf.ones([1], tf.int32)
+    return tf.gather_nd(x, tf.stack([tf.transpose(rows), tf.argsort(x, 1)[:, :2]], 2))
+
+
+def of_other_rows(x: Any) -> Any:
+    """Not its own rows: twice the number of a sample."""
+    rows = numbers(x) * tf.fill([1], 2) // 2 * tf.constant([2]) % tf.shape(x)[0]
+    return tf.gather_nd(x, tf.stack([rows, tf.argmax(x, 1, output_type=tf.int32)], 1))
+
+
 def reversed_rows(x: Any) -> Any:
     """Not its own row."""
     return tf.gather(x, tf.shape(x)[0] - 1 - numbers(x))
@@ -93,6 +111,9 @@ CASES: tuple[OpCase, ...] = (
     case("changed_by_label", changed, f32(B, 4, values=distinct)),
     case("added_twice", added_twice, f32(B, 4, values=distinct)),
     case("added_flat", added_flat, f32(B, 4, values=distinct)),
+    case("chosen_in_batches", chosen_in_batches, f32(B, 4, 3, values=distinct)),
+    case("twice_transposed", twice_transposed, f32(B, 4, values=distinct)),
+    case("of_other_rows", of_other_rows, f32(B, 4, values=distinct), expect="any"),
     case("changed_next_rows", changed_next_rows, f32(B, 4), LABEL, expect="any"),
     case("reversed_rows", reversed_rows, f32(B, 4), expect="any"),
     case("next_rows", next_rows, f32(B, 4), expect="any"),
