@@ -154,6 +154,35 @@ def test_an_estimate_grows_with_what_is_in_flight_and_not_with_micro_batches() -
     assert activations(4, 4) > 1.5 * few
 
 
+class ChosenWords(keras.layers.Layer):
+    """Takes words of every sentence, whose gradient writes to the rows of their samples."""
+
+    def call(self, words: Any, places: Any) -> Any:
+        return tf.gather_nd(words, places[..., None], batch_dims=1)
+
+
+def test_micro_batches_save_the_memory_of_what_a_gather_chooses_from() -> None:
+    """Its gradient is not a sum over micro-batches, for which all of them would have to wait."""
+
+    def activations(num_micro_batches: int) -> int:
+        keras.utils.set_random_seed(1)
+        plan = Plan.data_parallel(["cpu:1"], num_micro_batches=num_micro_batches)
+        strategy = Strategy(plan)
+        with strategy.scope():
+            words, places = keras.Input((32, 8)), keras.Input((2,), dtype="int32")
+            x: Any = words
+            for _ in range(4):
+                x = keras.layers.Dense(64, "tanh")(x)
+            model = keras.Model([words, places], keras.layers.Dense(1)(ChosenWords()(x, places)))
+            model.compile("sgd", "mse")
+        rng = np.random.default_rng(0)
+        inputs = [rng.random((64, 32, 8), "float32"), rng.integers(0, 32, (64, 2))]
+        model.train_on_batch(inputs, rng.random((64, 2, 1), "float32"))
+        return strategy.memory_estimate(64)["cpu:1"].activations
+
+    assert activations(8) < 0.4 * activations(2)
+
+
 def test_memory_estimate_of_weights_on_the_host() -> None:
     plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, owners={"b*": "host"})
     needs = trained(plan)[1].memory_estimate(64)
