@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from subprocess import CompletedProcess
+from typing import Any
 
 import keras
 import numpy as np
