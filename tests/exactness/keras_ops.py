@@ -220,7 +220,7 @@ GROUPS["linear_algebra"] = {
         ops.lstsq(d.definite[0], d.square[0]),
     ),
     "norm": lambda d: (
-        ops.norm(d.square, ord="fro", axis=(1, 2)),
+        ops.norm(d.square, axis=(1, 2)),
         ops.norm(d.h, ord=math.inf, axis=0),
         ops.norm(d.h, ord=2),
     ),
