@@ -67,9 +67,9 @@ def test_functions_of_keras(group: str) -> None:
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1", "cpu:2"], shares=(5, 3, 1))
     expected, found = results_of(group, None), results_of(group, strategy)
     assert strategy.is_partitioned
-    for number, (one, other) in enumerate(zip(expected, found, strict=True)):
-        for name, tensors in one.items():
-            for tensor, counterpart in zip(tensors, other[name], strict=True):
+    for number, wanted in enumerate(expected):
+        for name, tensors in wanted.items():
+            for tensor, counterpart in zip(tensors, found[number][name], strict=True):
                 where = f"{name}, batch {number}"
                 assert tensor.dtype == counterpart.dtype, where
                 np.testing.assert_allclose(counterpart, tensor, rtol=1e-4, atol=2e-5, err_msg=where)
