@@ -40,12 +40,17 @@ class Ran:
 _UNTIMED = 2
 
 
-def stand_ins(num_devices: int) -> list[str]:
-    """Cut the CPU into logical devices of one thread each; return TensorFlow's names."""
+def stand_ins(num_devices: int, *, num_threads: int | None = None) -> list[str]:
+    """Cut the CPU into logical devices; return TensorFlow's names.
+
+    Args:
+        num_devices: Number of logical devices.
+        num_threads: Number of threads that they share; one for each if it is not given.
+    """
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(num_devices)
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads or num_devices)
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
