@@ -36,7 +36,6 @@ BY_REASON: dict[str, str] = {
         """,
     "Its lookup table is on the host.": "keras.layers.IntegerLookup keras.layers.StringLookup",
     "Its assertion prints values of the batch.": "tf.math.confusion_matrix",
-    "It writes to rows whose indices are in the data.": "keras.ops.scatter_update",
 }
 NOT_YET: dict[str, str] = {
     "The size of a row of its result depends on the data.": """
