@@ -158,8 +158,6 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
     own = scatter_in_own(node)
     if own is not None and any(is_of_batch(state) for state in states):
         return own
-    if isinstance(states[1], Sharded):
-        return None
     shapes = [t.shape for t in node.inputs]
     if any(shape is None for shape in shapes):
         return None

@@ -191,17 +191,21 @@ def _everywhere(tensor: Tensor) -> Size | None:
     return numbers.pop() if len(numbers) == 1 else None
 
 
+_OF_THE_SAME_NUMBERS = frozenset({"BroadcastTo", "Slice", "StridedSlice", "Tile", "Transpose"})
+"""Operations that repeat, move and leave out numbers of their first input."""
+
+
 def largest(tensor: Tensor) -> int | None:
     """Return the largest number that may be in a tensor without negative ones, if it is certain."""
     node = tensor.node
     if tensor.value:
         numbers = [number for number in tensor.value if isinstance(number, int) and number >= 0]
         return max(numbers) if len(numbers) == len(tensor.value) else None
-    if node.op == "ZerosLike":
-        return 0
+    if node.op in ("ZerosLike", "OnesLike"):
+        return 0 if node.op == "ZerosLike" else 1
     if node.op == "Fill":
         return largest(node.inputs[1])
-    if has_trait(node, COPY | Trait.RESHAPES) or node.op in ("Tile", "BroadcastTo"):
+    if has_trait(node, COPY | Trait.RESHAPES) or node.op in _OF_THE_SAME_NUMBERS:
         return largest(node.inputs[0])
     if node.op == "Cast":
         is_integer = node.inputs[0].dtype.is_integer and tensor.dtype.size >= 4
@@ -296,7 +300,6 @@ def scatter_in_own(node: Node) -> Decision | None:
         inputs=(FIRST, state, state),
         outputs=(FIRST,),
         lower=with_own_rows(1, step=own.step, depth=depth),
-        needs_samples=True,
     )
 
 

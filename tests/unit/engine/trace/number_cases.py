@@ -76,6 +76,8 @@ NUMBERS = [
             tf.cast(tf.constant([2, -1, 0]) >= 0, tf.int32) + 5,
             tf.cast(tf.constant([1, 2]) < tf.constant([2, 2]), tf.int64),
             tf.where(tf.constant([2, -1]) >= 0, tf.constant([3, 4]), tf.constant([5, 6])),
+            tf.where(tf.constant([2, -1]) >= 0, tf.constant([3]), tf.constant([5, 6])),
+            tf.where(tf.constant([2, -1]) >= 0, tf.stack([n, n]), tf.constant([5, 6])),
             tf.zeros([3, 1])[: tf.cast(size(x) > n, tf.int32)],
             tf.cast(tf.stack([size(x), 2]) > 1, tf.int32),
             tf.where(tf.stack([size(x), 2]) > 1, tf.constant([3, 4]), tf.constant([5, 6])),
