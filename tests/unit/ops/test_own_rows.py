@@ -13,7 +13,6 @@ from evener.engine.trace.step import trace_step
 from evener.ops.own_rows import OwnRows, own_rows
 from unit.ops.own_rows import numbers
 
-
 FOUND: dict[str, tuple[Callable[[Any], Any], OwnRows]] = {
     "numbers": (numbers, OwnRows(axis=0, step=1, slack=0)),
     "numbers_times_ones": (
