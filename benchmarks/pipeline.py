@@ -25,7 +25,7 @@ NAIVE, LIMIT = "naive tf.device", "limit"
 MODELS = {"mlp": "deep_mlp", "transformer": "deep_transformer"}
 # Schedules of `fit`, and the loop's, which is 1F1B.
 KINDS = ("1f1b", "zero_bubble", "loop")
-_LEAST_STEPS = 4
+_LEAST_STEPS = 3
 
 
 def evener_name(kind: str, num_micro_batches: int) -> str:
@@ -164,11 +164,11 @@ def main(
     figures: dict[str, Any] = {}
     aims: list[Aim] = []
     num_disturbed = 0
-    for name in (MODELS[short] for short in asked):
-        teams = start_workers(kinds, numbers)
-        everybody = [worker for team in teams.values() for worker in team]
-        quiet = Quiet(pids=tuple(worker.pid for worker in everybody), patience_seconds=patience)
-        with closing(*everybody):
+    teams = start_workers(kinds, numbers)
+    everybody = [worker for team in teams.values() for worker in team]
+    with closing(*everybody):
+        for name in (MODELS[short] for short in asked):
+            quiet = Quiet(pids=tuple(worker.pid for worker in everybody), patience_seconds=patience)
             found = compare(
                 teams,
                 name,
@@ -178,10 +178,10 @@ def main(
                 seconds=seconds,
                 least_steps=_LEAST_STEPS,
             )
-        num_disturbed += quiet.num_disturbed
-        figures[name] = {**found, "ratios": _all_ratios(found, numbers)}
-        aims += aims_of(name, found, numbers)
-        console.print(table_of(name, found, numbers))
+            num_disturbed += quiet.num_disturbed
+            figures[name] = {**found, "ratios": _all_ratios(found, numbers)}
+            aims += aims_of(name, found, numbers)
+            console.print(table_of(name, found, numbers))
     for aim in aims:
         console.print(str(aim), highlight=False, soft_wrap=True)
     write_json(json, {"optimizer": optimizer, "models": figures}, aims)
