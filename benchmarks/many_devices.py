@@ -35,8 +35,8 @@ class SmallModel:
     def __init__(self, *, num_devices: int) -> None:
         # As TensorFlow does by itself: with a thread for each device, threads would take turns on
         # the cores, which costs more than the step.
-        cores = len(os.sched_getaffinity(0))
-        stand_ins(max(1, num_devices), num_threads=min(max(1, num_devices), cores))
+        count = max(1, num_devices)
+        stand_ins(count, num_threads=min(count, len(os.sched_getaffinity(0))))
         self._num_devices = num_devices
 
     def measure(self, num_steps: int) -> dict[str, float]:

@@ -181,10 +181,13 @@ def _broadcast(node: Node, own: Tensor) -> OwnRows | None:
     return replace(rows, axis=axis) if result[axis] == own.shape[rows.axis] else None
 
 
+_LIKE = {"OnesLike": 1, "ZerosLike": 0}
+
+
 def _everywhere(tensor: Tensor) -> Size | None:
     """Return the number that all elements of a tensor are, if it is certain."""
-    if tensor.node.op == "OnesLike":
-        return 1
+    if tensor.node.op in _LIKE:
+        return _LIKE[tensor.node.op]
     if tensor.node.op == "Fill":
         return _everywhere(tensor.node.inputs[1])
     numbers = set(tensor.value or ())
@@ -201,8 +204,8 @@ def largest(tensor: Tensor) -> int | None:
     if tensor.value:
         numbers = [number for number in tensor.value if isinstance(number, int) and number >= 0]
         return max(numbers) if len(numbers) == len(tensor.value) else None
-    if node.op in ("ZerosLike", "OnesLike"):
-        return 0 if node.op == "ZerosLike" else 1
+    if node.op in _LIKE:
+        return _LIKE[node.op]
     if node.op == "Fill":
         return largest(node.inputs[1])
     if has_trait(node, COPY | Trait.RESHAPES) or node.op in _OF_THE_SAME_NUMBERS:
@@ -260,47 +263,31 @@ def gather_from_own(node: Node) -> Decision | None:
 
 def gather_nd_from_own(node: Node) -> Decision | None:
     """Return what the parts compute of a GatherNd whose first numbers are rows of the sample."""
-    data, positions = node.inputs
-    own, depth = _own(positions), _depth(positions)
-    if own is None or depth is None or not _has_rows(data, own):
+    found = _at_own(node, 1, table=node.inputs[0])
+    if found is None:
         return None
-    state = Sharded(own.axis)
-    if not is_shardable(positions.shape, state):
-        return None
-    lower = with_own_rows(1, step=own.step, depth=depth)
+    state, lower = found
     return Decision(inputs=(FIRST, state), outputs=(state,), lower=lower)
 
 
 def scatter_to_own(node: Node) -> Decision | None:
     """Return what the parts compute of a ScatterNd to rows of the samples, or None."""
-    positions, updates = node.inputs[:2]
-    own, depth, result = _own(positions), _depth(positions), node.outputs[0]
-    if own is None or depth is None or result.shape is None or not _has_rows(result, own):
+    result = node.outputs[0]
+    found = _at_own(node, 0, node.inputs[1], table=result)
+    if found is None or result.shape is None:
         return None
-    state = Sharded(own.axis)
-    if not is_shardable(positions.shape, state) or not is_shardable(updates.shape, state):
-        return None
-    return Decision(
-        inputs=(state, state, Numbers(part_sizes(result.shape, FIRST))),
-        outputs=(FIRST,),
-        lower=with_own_rows(0, step=own.step, depth=depth),
-    )
+    state, lower = found
+    sizes = Numbers(part_sizes(result.shape, FIRST))
+    return Decision(inputs=(state, state, sizes), outputs=(FIRST,), lower=lower)
 
 
 def scatter_in_own(node: Node) -> Decision | None:
     """Return what the parts compute of a tensor changed in rows of the samples, or None."""
-    table, positions, updates = node.inputs
-    own, depth = _own(positions), _depth(positions)
-    if own is None or depth is None or not _has_rows(table, own):
+    found = _at_own(node, 1, node.inputs[2], table=node.inputs[0])
+    if found is None:
         return None
-    state = Sharded(own.axis)
-    if not is_shardable(positions.shape, state) or not is_shardable(updates.shape, state):
-        return None
-    return Decision(
-        inputs=(FIRST, state, state),
-        outputs=(FIRST,),
-        lower=with_own_rows(1, step=own.step, depth=depth),
-    )
+    state, lower = found
+    return Decision(inputs=(FIRST, state, state), outputs=(FIRST,), lower=lower)
 
 
 def segments_of_own(node: Node) -> Decision | None:
@@ -320,14 +307,25 @@ def segments_of_own(node: Node) -> Decision | None:
     )
 
 
-def _own(positions: Tensor) -> OwnRows | None:
-    own = first_of_positions(positions)
-    return own if own is not None and own.is_within else None
+def _at_own(
+    node: Node, index: int, *updates: Tensor, table: Tensor
+) -> tuple[Sharded, Lower] | None:
+    """Return the state of positions in rows of the samples, and how the parts compute the node.
 
-
-def _depth(positions: Tensor) -> int | None:
-    size = positions.shape[-1] if positions.shape else None
-    return size if isinstance(size, int) else None
+    Args:
+        node: An operation at positions of several numbers each.
+        index: Index of the input that holds the positions.
+        *updates: Tensors that are written there.
+        table: The tensor that has the rows.
+    """
+    positions = node.inputs[index]
+    own, depth = first_of_positions(positions), (positions.shape or (None,))[-1]
+    if own is None or not own.is_within or not isinstance(depth, int) or not _has_rows(table, own):
+        return None
+    state = Sharded(own.axis)
+    if not all(is_shardable(tensor.shape, state) for tensor in (positions, *updates)):
+        return None
+    return state, with_own_rows(index, step=own.step, depth=depth)
 
 
 def _has_rows(table: Tensor, own: OwnRows) -> bool:
