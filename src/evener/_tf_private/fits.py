@@ -20,6 +20,7 @@ from evener._tf_private.patches import Patch
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _here = threading.local()
+_iterable_of: Callable[[Any, Any], Any] = lambda _, dataset: dataset
 
 
 class Feed(Protocol):
@@ -72,8 +73,10 @@ _SHUFFLES = Patch(
 _ITERATORS = Patch(
     "iterators that begin in the middle",
     f"{_TRAINER}:TFEpochIterator._get_iterator",
-    why="There is no public way to begin an epoch at another batch than the first.",
-    if_it_changes="A resumed fit begins with the first batch of the epoch.",
+    why="There is no public way to begin an epoch at another batch than the first, nor to let a "
+    "worker map its own rows of the batches.",
+    if_it_changes="A resumed fit begins with the first batch of the epoch, and every worker maps "
+    "whole batches.",
 )
 _EPOCHS = Patch(
     "epochs that begin in the middle",
@@ -154,6 +157,18 @@ def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]
     _ITERATORS.apply(_with_iterators)
     _EPOCHS.apply(_with_epochs)
     _LOGS.apply(_with_logs)
+
+
+def iterate_by(iterable_of: Callable[[Any, Any], Any]) -> None:
+    """Let Keras iterate something else than a dataset. Safe to call again.
+
+    Args:
+        iterable_of: Function of the iterator of an epoch and the dataset; it returns what is
+            iterated.
+    """
+    global _iterable_of
+    _iterable_of = iterable_of
+    _ITERATORS.apply(_with_iterators)
 
 
 @contextlib.contextmanager
@@ -328,7 +343,8 @@ def _with_iterators(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_iterator(self: Any) -> Any:
         feed, dataset = getattr(self, "_evener_feed", None), original(self)
-        return dataset if feed is None else feed.iterate(self, dataset)
+        dataset = dataset if feed is None else feed.iterate(self, dataset)
+        return _iterable_of(self, dataset)
 
     return get_iterator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import tensorflow as tf
 
@@ -54,8 +54,21 @@ class Group(Protocol):
         outline: Any,
         key: object = None,
         is_repeatable: bool = True,
+        batch: Any = None,
     ) -> Any:
         """Call a function, and call it again if the death of a worker broke it off."""
+        ...
+
+
+class Batch(Protocol):
+    """Batch that may lack rows."""
+
+    def as_it_is(self) -> Any:
+        """Return its nested tensors."""
+        ...
+
+    def expected(self) -> Any:
+        """Return its nested tensors with the rows that a step is expected to need."""
         ...
 
 
@@ -64,7 +77,11 @@ Take = Callable[[Callable[[], Sequence[Any]]], Sequence[Any]]
 
 
 def repeat_calls(
-    group: Group, packed_as: Callable[[Any, Sequence[Any]], Any], *, take: Take
+    group: Group,
+    packed_as: Callable[[Any, Sequence[Any]], Any],
+    *,
+    take: Take,
+    is_batch: Callable[[Any], TypeGuard[Batch]],
 ) -> None:
     """Let calls that several workers compute together be made again after a death.
 
@@ -72,6 +89,7 @@ def repeat_calls(
         group: The workers.
         packed_as: Function that returns arrays in the structure of a function's results.
         take: Function that takes the batches of a training step.
+        is_batch: Function that returns whether an argument is a batch that may lack rows.
     """
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,11 +98,19 @@ def repeat_calls(
             if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
                 return original(function, *args, **kwargs)
             leaves = tf.nest.flatten((args, kwargs))
+            batch = next((leaf for leaf in leaves if is_batch(leaf)), None)
+
+            def run() -> Any:
+                given, named = _with_tensors((args, kwargs), batch, lambda: batch.expected())
+                return original(function, *given, **named)
+
+            args_now, kwargs_now = _with_tensors((args, kwargs), batch, lambda: batch.as_it_is())
             return group.call(
-                functools.partial(original, function, *args, **kwargs),
-                outline=_Outline(function, args, kwargs, packed_as),
+                run,
+                outline=_Outline(function, args_now, kwargs_now, packed_as),
                 key=function,
                 is_repeatable=not any(isinstance(leaf, tf.data.Iterator) for leaf in leaves),
+                batch=batch,
             )
 
         vars(call)["autograph_info__"] = {"artifact": True}
@@ -103,6 +129,15 @@ def repeat_calls(
     if group.is_late:
         _READS.apply(checked)
     _BATCHES.apply(lambda make: _with_batches(make, take))
+
+
+def _with_tensors(
+    arguments: Any, batch: Batch | None, tensors: Callable[[], Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments with the tensors of a batch in its place."""
+    if batch is None:
+        return arguments
+    return tf.nest.map_structure(lambda leaf: tensors() if leaf is batch else leaf, arguments)
 
 
 class _Outline:
@@ -144,7 +179,11 @@ def _with_batches(make: Callable[..., Any], take: Take) -> Callable[..., Any]:
 
         def function(iterator: Any) -> Any:
             def read() -> list[Any]:
-                return list(itertools.islice(iterator, self.steps_per_execution))
+                # A step that Python runs takes its batch itself.
+                is_eager = self.run_eagerly or tf.config.functions_run_eagerly()
+                of_own_rows = None if is_eager else getattr(iterator, "of_own_rows", None)
+                source = iterator if of_own_rows is None else of_own_rows()
+                return list(itertools.islice(source, self.steps_per_execution))
 
             batches = take(read) if is_training else read()
             if not batches:

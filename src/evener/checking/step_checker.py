@@ -89,6 +89,13 @@ class StepChecker:
         self._delay = begins_after(seconds)
         self._begin = time.time() + self._delay if self._is_timed else 0.0
 
+    @property
+    def num_rows(self) -> int | None:
+        """Number of the first samples that it still reads; None for all of a batch."""
+        if self._begin == float("inf"):
+            return 0
+        return None if self._takes_all else sum(self._sizes)
+
     def offer(self, tensors: Sequence[Any]) -> None:
         """Take the first samples of a batch, outside of graphs, if a check is due.
 

@@ -1,4 +1,4 @@
-"""Time that a worker waits for its data: every worker reads each batch as a whole.
+"""Time that a worker waits for its data: every worker reads all of it.
 
 A state machine with a clock of its caller. It tells once, of the first `NUM_STEPS` steps in a row
 of which waiting is a large part.
@@ -25,13 +25,18 @@ class DataWait:
 
     Args:
         tell: Function that is called with a line, once.
+        explain: Function that returns what the workers do with their data, as a clause.
         clock: Clock in seconds.
     """
 
     def __init__(
-        self, tell: Callable[[str], object], *, clock: Callable[[], float] = time.perf_counter
+        self,
+        tell: Callable[[str], object],
+        explain: Callable[[], str],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._tell, self._clock = tell, clock
+        self._tell, self._explain, self._clock = tell, explain, clock
         self._is_told = False
         self._last: float | None = None
         self._num_steps = 0
@@ -63,8 +68,7 @@ class DataWait:
             self._is_told = True
             self._tell(
                 f"this worker waited for its data {format_seconds(self._waited)} of the "
-                f"{format_seconds(self._total)} of {NUM_STEPS} steps: every worker reads whole "
-                "batches, so the input pipeline of one machine has to keep up with the job; "
+                f"{format_seconds(self._total)} of {NUM_STEPS} steps: {self._explain()}; "
                 "cache or prefetch the data, or map it in parallel"
             )
         self._num_steps, self._waited, self._total = 0, 0.0, 0.0

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
+import numpy as np
+
+from evener._tf_private import fits
 from evener._tf_private.workers import repeat_calls
 from evener.checkpoint import others
 from evener.engine.pipeline.layout import Layout
 from evener.errors import PlanError
 from evener.feedback.data_wait import DataWait
 from evener.files import write_files_once
-from evener.plan import Plan, PlanDevice
+from evener.plan import Plan, PlanDevice, split_batch
 from evener.plan.names import parse_device_name
 from evener.strategy.shares_of_workers import SharesOfWorkers
 from evener.workers.group import Group
 from evener.workers.late import packed_as
+from evener.workers.own_rows import BatchOfOwnRows, OwnRowsOfPipelines, Rows
 from evener.workers.process import tell_person
 
 
@@ -86,7 +91,22 @@ def shares_of_workers(
     if len(group.view.members) < group.count:
         controller.begin_with(controller.common_state(), group.view)
     group.keep_common(controller.common_state, controller.begin_with)
-    repeat_calls(group, packed_as, take=DataWait(tell_person).take)
+    pipelines = OwnRowsOfPipelines(
+        functools.partial(_own_rows, controller, group.index), is_late=lambda: group.is_late
+    )
+    fits.iterate_by(pipelines.iterable_of)
+    repeat_calls(
+        group,
+        packed_as,
+        take=DataWait(tell_person, pipelines.explain).take,
+        is_batch=lambda argument: isinstance(argument, BatchOfOwnRows),
+    )
     others.work_with(group)
     write_files_once(group)
     return controller
+
+
+def _own_rows(controller: SharesOfWorkers, worker: int, count: int) -> Rows:
+    """Return the rows of a batch with so many that a worker computes by the present shares."""
+    sizes = split_batch(count, controller.shares)
+    return np.repeat([each == worker for each in controller.workers], sizes)

@@ -225,7 +225,8 @@ class PreparedStep:
         write_gathered(self._gathered)
 
         def partitioned() -> Any:
-            return self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
+            inputs = [*tensors, *self._traced.captures]
+            return self.partitioned(inputs, sizes, self._recorder, first_rows=self._rows_of_checks)
 
         if self._verifier is None:
             return partitioned()
@@ -242,6 +243,12 @@ class PreparedStep:
             step=self._name,
             epsilon=rounding_of(self._traced, self._devices),
         )
+
+    def _rows_of_checks(self) -> int | None:
+        """Return how many of the first samples checks still read; None for all."""
+        if self._verifier is not None:
+            return None
+        return 0 if self._checker is None else self._checker.num_rows
 
     @property
     def trains(self) -> bool:

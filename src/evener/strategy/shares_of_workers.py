@@ -32,6 +32,9 @@ class SharesOfWorkers(ShareController):
         measured: Whether the shares are rebalanced by the measured times.
         group: The workers.
         workers: Worker of each replica.
+
+    Attributes:
+        workers: Worker of each replica.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class SharesOfWorkers(ShareController):
         super().__init__(devices, shares, measured=measured)
         self._planned = super().shares
         self._group = group
-        self._workers = tuple(workers)
+        self.workers = tuple(workers)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -73,7 +76,7 @@ class SharesOfWorkers(ShareController):
             state: `common_state` of one of them.
             view: The members.
         """
-        stays = [w in view.members and w not in view.joined for w in self._workers]
+        stays = [w in view.members and w not in view.joined for w in self.workers]
         planned = sum(p for p, is_there in zip(self._planned, stays, strict=True) if is_there)
         shares = state["shares"]
         present = sum(share for share, is_there in zip(shares, stays, strict=True) if is_there)
@@ -86,7 +89,7 @@ class SharesOfWorkers(ShareController):
             # The next window ends at the same step everywhere.
             self._steps.assign(state["steps"])
         with self._lock:
-            self._there = tuple(k for k, w in enumerate(self._workers) if w in view.members)
+            self._there = tuple(k for k, w in enumerate(self.workers) if w in view.members)
             self._begin_anew([shares[replica] for replica in self._there])
 
     def _begin_anew(self, shares: Sequence[float]) -> None:

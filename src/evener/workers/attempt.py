@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from evener.errors import RunError
 from evener.workers.mesh import Mesh
+from evener.workers.own_rows import BatchOfOwnRows, Rows, RowsMissing
 from evener.workers.wire import PeerLost
 
 Log = list[list[np.ndarray]]
@@ -30,6 +31,7 @@ class Attempt:
         is_repeatable: Whether it can be put back.
         failure: Loss of a worker that broke it off.
         error: Error of another kind that ends the program.
+        lacks_rows: Whether it was broken off because rows of its batch were not mapped.
     """
 
     log: Log = field(default_factory=list)
@@ -40,6 +42,7 @@ class Attempt:
     is_repeatable: bool = True
     failure: PeerLost | None = None
     error: RunError | None = None
+    lacks_rows: bool = False
 
     def begin_step(
         self, handles: Sequence[Any], values: Sequence[np.ndarray], *, is_repeatable: bool
@@ -54,6 +57,14 @@ class Attempt:
         # Behind the commit of another step, variables are written.
         self.is_repeatable &= is_repeatable and not self.num_commits
         self.kept += zip(handles, values, strict=True)
+
+    def need(self, batch: BatchOfOwnRows, rows: Rows) -> None:
+        """Break off if some rows of the batch are not mapped."""
+        try:
+            batch.check(rows)
+        except RowsMissing:
+            self.lacks_rows = True
+            raise
 
     def exchange(
         self, mesh: Mesh, exchange: Callable[[Mesh], list[np.ndarray]]

@@ -29,6 +29,7 @@ from evener.workers.connections import Listener
 from evener.workers.job import Job
 from evener.workers.late import Late, Outline, arrays_of
 from evener.workers.member import Member
+from evener.workers.own_rows import BatchOfOwnRows
 from evener.workers.recovery import Recovery
 from evener.workers.too_late import ends_with_the_job
 from evener.workers.view import View, ViewOver
@@ -128,6 +129,7 @@ class Group(Recovery):
         outline: Outline,
         key: Any = None,
         is_repeatable: bool = True,
+        batch: BatchOfOwnRows | None = None,
     ) -> R:
         """Call a function that may compute steps, again if the death of a worker broke it off.
 
@@ -137,12 +139,14 @@ class Group(Recovery):
             outline: Structure of its results, which is known before it is called.
             key: Object that stands for the function, if it need not have steps; see `note_step`.
             is_repeatable: Whether it may be called again.
+            batch: Batch that it takes, which may lack rows; the function asks it for its tensors.
 
         Raises:
             RunError: RUN-092 if it cannot be computed again.
         """
         if getattr(self._local, "scope", None) is not None:
             return function()
+        self._batch = batch
         scope = self._local.scope = _Scope(key, is_repeatable)
         try:
             if key is None or key in self._with_steps:
@@ -151,7 +155,7 @@ class Group(Recovery):
                 return self._caught_up(self._late, function, scope, outline)
             return self._repeated(function, scope)
         finally:
-            self._local.scope = None
+            self._local.scope = self._batch = None
 
     def note_step(self) -> None:
         """Say that a step is a part of the function that is traced."""
@@ -180,6 +184,11 @@ class Group(Recovery):
                 if scope.has_steps and self._call.error is not None:
                     # TensorFlow has it in its own words, with all frames.
                     raise self._call.error from None
+                if scope.has_steps and self._call.lacks_rows:
+                    # Before the first exchange: the others wait for this worker.
+                    self._put_back(error)
+                    self._start(scope, self._call.replayed)
+                    continue
                 if not scope.has_steps or self._call.failure is None:
                     raise
                 self._put_back(error)
@@ -193,6 +202,8 @@ class Group(Recovery):
                 if self._call.log:
                     self._done += 1
                     self._last_log = self._call.log
+            if self._batch is not None:
+                self._batch.end()
             return result
 
     def _caught_up(

@@ -13,6 +13,7 @@ from evener.workers.arrays import lengths_of, strings_of
 from evener.workers.attempt import Attempt
 from evener.workers.fingerprints import check_fingerprints, fingerprint, is_compared
 from evener.workers.mesh import Mesh
+from evener.workers.own_rows import BatchOfOwnRows, Rows
 from evener.workers.view import View
 from evener.workers.wire import PeerLost
 
@@ -32,6 +33,7 @@ class StepExchanges:
     def __init__(self, mesh: Mesh, view: View) -> None:
         self._mesh = mesh
         self._call = Attempt()
+        self._batch: BatchOfOwnRows | None = None
         self._draws: dict[str, deque[list[np.ndarray]]] = {}
         self._done = 0
         self.view = view
@@ -40,8 +42,11 @@ class StepExchanges:
     def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
         """Return what a step calls before its first exchange, with the values of variables."""
 
-        def begun(*values: np.ndarray) -> None:
+        def begun(needed: Rows, *values: np.ndarray) -> None:
             self._call.begin_step(handles, values, is_repeatable=is_repeatable)
+            if self._batch is not None:
+                # What cannot be begun again has to have all rows that it may ever need.
+                self._call.need(self._batch, needed if is_repeatable else np.ones_like(needed))
 
         return begun
 
@@ -55,7 +60,8 @@ class StepExchanges:
         Raises:
             RunError: RUN-096 if they differ.
         """
-        own = fingerprint([*map(np.asarray, batch)])
+        shown = batch if self._batch is None else self._batch.elements
+        own = fingerprint([*map(np.asarray, shown)])
         found = self._exchange(lambda mesh: mesh.gather("fingerprints", own))
         try:
             check_fingerprints(found, self.view.members, self._done)

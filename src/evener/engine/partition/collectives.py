@@ -41,7 +41,13 @@ class Collectives:
         self._order = _order_of(group)
 
     def begin(
-        self, written_early: Sequence[Any], batch: Sequence[Any], *, is_repeatable: bool
+        self,
+        written_early: Sequence[Any],
+        batch: Sequence[Any],
+        *,
+        is_repeatable: bool,
+        sizes: Sequence[Any],
+        needed_rows: Callable[[Any], Any],
     ) -> None:
         """Begin the step.
 
@@ -49,6 +55,9 @@ class Collectives:
             written_early: Handles of the resources that are written before the last exchange.
             batch: Tensors with a row for each sample, of which fingerprints are compared.
             is_repeatable: Whether the step has no other state that it changes.
+            sizes: Samples of each part, int32 scalars.
+            needed_rows: Function that returns which rows of the batch this worker needs, by the
+                samples of each part; NumPy arrays.
         """
         dtypes = {id(handle): dtype_of_variable(handle) for handle in written_early}
         handles = [handle for handle in written_early if dtypes[id(handle)] is not None]
@@ -59,7 +68,11 @@ class Collectives:
             tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtypes[id(handle)])
             for handle in handles
         ]
-        self._in_order(begun, values)
+
+        def begin(sizes: np.ndarray, *values: np.ndarray) -> None:
+            begun(needed_rows(sizes), *values)
+
+        self._in_order(begin, [tf.stack(list(sizes)), *values])
         shown = [tensor for tensor in batch if _is_carried(tensor.dtype, but=tf.string)]
 
         def compare() -> tf.Tensor:
@@ -72,6 +85,11 @@ class Collectives:
             done = tf.cond(tf.ensure_shape(is_compared, []), compare, lambda: tf.constant(True))
         with tf.control_dependencies([done]):
             order.assign_add(1)
+
+    def so_far(self) -> tf.Operation:
+        """Return an operation that runs behind the exchanges so far."""
+        with tf.device(HOST):
+            return self._order.read_value().op
 
     def commit(self) -> tf.Operation:
         """End the exchanges of the step; return the operation that its writes wait for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +13,7 @@ from evener.engine.partition.closing import checksum_of, closing_tasks, written_
 from evener.engine.partition.collectives import Collectives
 from evener.engine.partition.draws import has_hidden_draws
 from evener.engine.partition.no_samples import branches_of
-from evener.engine.partition.sizes import micro_batch_sizes
+from evener.engine.partition.sizes import micro_batch_sizes, rows_of_parts
 from evener.engine.partition.step_run import StepRun
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder
@@ -32,6 +32,7 @@ class PartitionedStep:
     Args:
         partition: Step in tasks.
         keeps: Object that keeps functions alive that nodes refer to by name.
+        captures: Inputs of the traced step that are not its arguments.
 
     Attributes:
         partition: Step in tasks.
@@ -41,8 +42,11 @@ class PartitionedStep:
         written_early: Resources that are written before the last exchange with other workers.
     """
 
-    def __init__(self, partition: Partition, keeps: Any = None) -> None:
+    def __init__(
+        self, partition: Partition, keeps: Any = None, *, captures: Collection[Tensor] = ()
+    ) -> None:
         self.partition = partition
+        self._arguments = set(partition.graph.inputs) - set(captures)
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
         self._branches = [branches_of(function, partition) for function in self.functions]
@@ -51,7 +55,12 @@ class PartitionedStep:
         self.written = written_by(self.functions)
 
     def __call__(
-        self, inputs: Sequence[Any], sizes: tf.Tensor, recorder: Recorder | None = None
+        self,
+        inputs: Sequence[Any],
+        sizes: tf.Tensor,
+        recorder: Recorder | None = None,
+        *,
+        first_rows: Callable[[], int | None] = lambda: 0,
     ) -> list[Any]:
         """Run the step in the graph that is being built.
 
@@ -59,6 +68,8 @@ class PartitionedStep:
             inputs: Tensors for the arguments of the traced step, captures included.
             sizes: Samples of each replica, int32 vector.
             recorder: Recorder of the time of each replica; None to measure none.
+            first_rows: Function that returns how many of the first samples others read than the
+                parts, whenever the step runs; None for all samples.
 
         Returns:
             Results of the step, as flat tensors.
@@ -66,7 +77,7 @@ class PartitionedStep:
         layout = self.partition.layout
         sizes_of_parts = micro_batch_sizes(sizes, layout)
         if layout.group is not None:
-            return self._run_with_others(layout.group, inputs, sizes_of_parts, recorder)
+            return self._run_with_others(layout.group, inputs, sizes_of_parts, recorder, first_rows)
         run = StepRun(self.partition, inputs, sizes_of_parts, recorder)
         for unit in self.units:
             self._call(run, unit)
@@ -79,6 +90,7 @@ class PartitionedStep:
         inputs: Sequence[Any],
         sizes: Sequence[tf.Tensor],
         recorder: Recorder | None,
+        first_rows: Callable[[], int | None],
     ) -> list[Any]:
         """Run the step with other workers: variables are written behind the last exchange.
 
@@ -88,10 +100,19 @@ class PartitionedStep:
         collectives = Collectives(group, checksum_of(self.partition))
         given = dict(zip(self.partition.graph.inputs, inputs, strict=True))
         states = self.partition.sharding.states
+        own = [*filter(self.partition.layout.is_own, range(len(sizes)))]
+
+        def needed_rows(part_sizes: Any) -> Any:
+            needed, first = rows_of_parts(part_sizes, own), first_rows()
+            needed[: None if run.read_whole & self._arguments else first] = True
+            return needed
+
         collectives.begin(
             [given[tensor] for tensor in self.written_early],
             [given[tensor] for tensor in given if isinstance(states[tensor], Sharded)],
             is_repeatable=not has_hidden_draws(self.partition.graph),
+            sizes=sizes,
+            needed_rows=needed_rows,
         )
         run = StepRun(self.partition, inputs, sizes, recorder, collectives=collectives)
         for unit in self.units:

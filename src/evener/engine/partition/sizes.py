@@ -12,9 +12,11 @@ The cuts are those of `evener.plan.split_batch`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from evener.engine.partition.homes import HOST
@@ -74,6 +76,19 @@ def rows_by_samples(rows: tf.Tensor, sizes: Sequence[tf.Tensor]) -> list[tf.Tens
 def offsets_of(sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return how many rows come before those of each part, int32 scalars."""
     return tf.unstack(tf.cumsum(tf.stack(sizes), exclusive=True), num=len(sizes))
+
+
+def rows_of_parts(sizes: Sequence[int], parts: Collection[int]) -> npt.NDArray[np.bool_]:
+    """Return which samples of the batch belong to some of the parts.
+
+    >>> rows_of_parts([2, 1, 1], [0, 2])
+    array([ True,  True, False,  True])
+
+    Args:
+        sizes: Samples of each part.
+        parts: Numbers of the parts.
+    """
+    return np.repeat([number in parts for number in range(len(sizes))], sizes)
 
 
 def slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:

@@ -48,7 +48,7 @@ def partition_step(
     sharded = shard_step(traced, splits_rows=splits_rows)
     staged = stage_step(sharded, layout, scopes)
     partition = make_tasks(staged, owner_of)
-    return PartitionedStep(partition, keeps=traced.concrete)
+    return PartitionedStep(partition, keeps=traced.concrete, captures=traced.capture_inputs)
 
 
 def _owners(

@@ -17,6 +17,7 @@ from evener.engine.partition.tensor_lists import element_dtype
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate
 from evener.graph.nodes import Node, Tensor
 from evener.ops.states import (
+    FIRST,
     Partial,
     PerPart,
     Sharded,
@@ -45,6 +46,7 @@ class RunTensors:
         collectives: Collectives of all workers; None if this process computes all parts.
 
     Attributes:
+        read_whole: Given tensors that are read as a whole, not only the rows of a part.
         wholes: Tensors that are computed once, or were joined.
         parts: Values of each part, by tensor and state.
         sums: Sums over the calls of a device so far, by tensor and device.
@@ -61,6 +63,7 @@ class RunTensors:
         self._partition = partition
         self._collectives = collectives
         self.wholes: dict[Tensor, Any] = dict(given)
+        self.read_whole: set[Tensor] = set()
         self.parts: dict[tuple[Tensor, State], list[Any]] = {}
         self.sums: dict[tuple[Tensor, str], Any] = {}
         self._symbols: dict[str, tf.Tensor] = {}
@@ -130,6 +133,7 @@ class RunTensors:
     def whole(self, tensor: Tensor, device: str) -> Any:
         """Return a tensor as a whole, joined on a device if the parts hold it."""
         if tensor in self.wholes:
+            self.read_whole.add(tensor)
             return self.wholes[tensor]
         with tf.device(device or HOST):
             if tensor.node.op == "Const":
@@ -286,7 +290,9 @@ class RunTensors:
     def parts_of(self, tensor: Tensor, state: State) -> list[Any]:
         """Return the values of the parts in a state; a whole tensor is split."""
         if (tensor, state) not in self.parts:
-            whole = self.whole(tensor, "")
+            is_of_samples = state == FIRST and tensor.shape and tensor.shape[0] == BATCH
+            is_cut = is_of_samples and tensor in self.wholes
+            whole = self.wholes[tensor] if is_cut else self.whole(tensor, "")
             with tf.device(_device_of(whole)):
                 self.parts[tensor, state] = self._split(tensor, state, whole)
         return self.parts[tensor, state]

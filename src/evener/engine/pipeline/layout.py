@@ -67,7 +67,8 @@ class WorkerGroup(Protocol):
 
         Args:
             handles: Handles of the variables that the step may write before its last exchange; it
-                calls the function with their values.
+                calls the function with the rows of the batch that it needs, a NumPy vector of
+                booleans, and with their values.
             is_repeatable: Whether it writes nothing else before.
         """
         ...

@@ -1,0 +1,278 @@
+"""Batches of which each worker maps its own rows only, and the others when it needs them.
+
+::
+
+    elements    0   1   2   3   4   5   6   7        every worker reads all of them
+                │   │   │   │                        worker 0 maps these
+    batch      [a   b   c   d   0   0   0   0]
+    worker 1 dies: the same batch is computed again
+    batch      [a   b   c   d   e   f   g   h]       worker 0 maps the rest, from the elements
+
+A batch keeps the elements that it is made of. So whichever rows a step needs are there, also when
+the shares change, or when a worker dies: which rows those are is known when the step begins, and it
+is begun again if some are missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from evener._tf_private.fits import data_kind
+from evener._tf_private.pipelines import CannotSplitError, LastMaps
+
+Rows = npt.NDArray[np.bool_]
+"""Which rows of a batch are meant: one value for each."""
+
+_HOST = "/device:CPU:0"
+
+
+class RowsMissing(Exception):
+    """A step needs rows of its batch that were not mapped."""
+
+
+class OwnRowsOfPipelines:
+    """What Keras iterates instead of the datasets of a job.
+
+    Args:
+        own_rows: Function that returns the rows that this worker computes of a batch with so many.
+        is_late: Function that returns whether this worker does not compute yet.
+    """
+
+    def __init__(self, own_rows: Callable[[int], Rows], *, is_late: Callable[[], bool]) -> None:
+        self._own_rows = own_rows
+        self._is_late = is_late
+        self._obstacle: str | None = None
+        self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
+
+    def iterable_of(self, epochs: Any, dataset: Any) -> Any:
+        """Return what is iterated: the dataset, or batches of own rows.
+
+        Args:
+            epochs: Keras's iterator of the epochs.
+            dataset: Its dataset.
+        """
+        for_dataset, found = self._made.get(epochs, (None, None))
+        if for_dataset is not dataset:
+            found = self._make(epochs, dataset)
+            self._made[epochs] = dataset, found
+        return found
+
+    def _make(self, epochs: Any, dataset: Any) -> Any:
+        if data_kind(epochs) != "dataset":
+            self._obstacle = "only pipelines of tf.data can map some rows of a batch"
+            return dataset
+        try:
+            pipeline = LastMaps.of(dataset)
+        except CannotSplitError as error:
+            self._obstacle = str(error)
+            return dataset
+        self._obstacle = None
+        return OwnRows(pipeline, maps_first=not self._is_late(), own_rows=self._own_rows)
+
+    def explain(self) -> str:
+        """Return what the workers do with the data that was iterated last, as a clause."""
+        if self._obstacle is None:
+            return "every worker reads all elements, and maps its own rows"
+        return f"every worker reads whole batches, because of its pipeline: {self._obstacle}"
+
+
+class OwnRows:
+    """Pipeline whose batches have the rows that this worker needs.
+
+    Args:
+        pipeline: Pipeline in parts.
+        maps_first: Whether rows are mapped before a step has said which ones it needs.
+        own_rows: Function that returns the rows that this worker computes of a batch with so many.
+    """
+
+    def __init__(
+        self, pipeline: LastMaps, *, maps_first: bool, own_rows: Callable[[int], Rows]
+    ) -> None:
+        self._pipeline = pipeline
+        self._own_rows = own_rows
+        self._needed = np.full(pipeline.batch_size, maps_first)
+        self._needs_all = True
+        with tf.init_scope(), tf.device(_HOST):
+            self._selected = tf.Variable(self._needed, trainable=False, name="rows_to_map")
+        self._batches = self._make()
+
+    def __iter__(self) -> OwnRowsIterator:
+        return OwnRowsIterator(self, iter(self._batches))
+
+    def expected(self, count: int) -> Rows:
+        """Return the rows that a step is likely to need of a batch.
+
+        Args:
+            count: Number of rows of the batch.
+        """
+        if self._needs_all:
+            return np.ones(count, np.bool_)
+        own = self._own_rows(count)
+        return own | self._needed if count == len(self._needed) else own
+
+    def note_needed(self, needed: Rows) -> None:
+        """Take note of the rows that a step has needed: the next batches have the same ones."""
+        self._needs_all = bool(needed.all()) and not self._own_rows(len(needed)).all()
+        if len(needed) == len(self._needed) and (needed != self._needed).any():
+            self._needed = needed
+            self._selected.assign(needed)
+
+    def map_rows(self, elements: list[Any]) -> list[Any]:
+        """Map elements, each tensor with a row for each."""
+        with tf.device(_HOST):
+            return self._map_rows(elements)
+
+    def pack(self, tensors: list[Any]) -> Any:
+        """Return flat tensors in the structure of a batch."""
+        return tf.nest.pack_sequence_as(self._pipeline.spec, tensors)
+
+    def _make(self) -> Any:
+        pipeline, selected = self._pipeline, self._selected
+        leaves: list[tf.TensorSpec] = tf.nest.flatten(pipeline.spec)
+
+        @tf.autograph.experimental.do_not_convert
+        def map_row(index: Any, element: Any) -> Any:
+            flat = tf.nest.flatten(element)
+
+            def zeros() -> list[Any]:
+                return [tf.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+
+            is_mapped = tf.gather(selected.read_value(), index % pipeline.batch_size)
+            mapped = tf.cond(is_mapped, lambda: pipeline.compute(flat), zeros)
+            return tuple(mapped), tuple(flat), is_mapped
+
+        parallel = None if pipeline.num_parallel == 1 else pipeline.num_parallel
+        rows = pipeline.elements.enumerate().map(map_row, num_parallel_calls=parallel)
+        return pipeline.finish(rows.batch(pipeline.batch_size, drop_remainder=pipeline.drops_rest))
+
+    @functools.cached_property
+    def _map_rows(self) -> Any:
+        compute = self._pipeline.compute
+
+        @tf.function(autograph=False, reduce_retracing=True)
+        def map_rows(elements: tuple[Any, ...]) -> Any:
+            count = tf.shape(elements[0], tf.int64)[0]
+            rows = tf.data.Dataset.from_tensor_slices(elements)
+            mapped = rows.map(
+                tf.autograph.experimental.do_not_convert(lambda *row: tuple(compute([*row]))),
+                num_parallel_calls=tf.data.AUTOTUNE,
+            )
+            return mapped.batch(count).get_single_element()
+
+        return map_rows
+
+
+class OwnRowsIterator:
+    """Iterator over batches that have all rows.
+
+    Args:
+        pipeline: Pipeline of the batches.
+        iterator: Iterator of batches, their elements, and which rows are mapped.
+    """
+
+    def __init__(self, pipeline: OwnRows, iterator: Iterator[Any]) -> None:
+        self._pipeline = pipeline
+        self._iterator = iterator
+
+    def __iter__(self) -> OwnRowsIterator:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self.of_own_rows())
+        return batch.with_rows(np.ones(batch.num_rows, np.bool_))
+
+    def of_own_rows(self) -> Iterator[BatchOfOwnRows]:
+        """Return an iterator over batches that may lack rows."""
+        for mapped, elements, is_mapped in self._iterator:
+            yield BatchOfOwnRows(self._pipeline, [*mapped], [*elements], is_mapped.numpy())
+
+
+class BatchOfOwnRows:
+    """Batch of which this worker has mapped some rows.
+
+    Args:
+        pipeline: Its pipeline.
+        tensors: Mapped rows, zeros for the others; flat.
+        elements: Rows before they are mapped, flat.
+        is_mapped: Which rows are mapped.
+
+    Attributes:
+        needed: Rows that the last step needed; None if no step has said so.
+    """
+
+    def __init__(
+        self, pipeline: OwnRows, tensors: list[Any], elements: list[Any], is_mapped: Rows
+    ) -> None:
+        self._pipeline = pipeline
+        self._tensors = tensors
+        self._elements = elements
+        self._is_mapped = is_mapped
+        self.needed: Rows | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self._is_mapped)
+
+    @property
+    def elements(self) -> list[np.ndarray]:
+        """Rows before they are mapped: the same on all workers."""
+        return [element.numpy() for element in self._elements]
+
+    def as_it_is(self) -> Any:
+        """Return the nested tensors, zeros for rows that are not mapped."""
+        return self._pipeline.pack(self._tensors)
+
+    def expected(self) -> Any:
+        """Return the nested tensors with the rows that a step needs, as far as is known."""
+        needed = self._pipeline.expected(self.num_rows)
+        return self.with_rows(needed if self.needed is None else needed | self.needed)
+
+    def whole(self) -> Any:
+        """Return the nested tensors with all rows."""
+        return self.with_rows(np.ones(self.num_rows, np.bool_))
+
+    def with_rows(self, needed: Rows) -> Any:
+        """Return the nested tensors; some rows are mapped for sure."""
+        [missing] = np.nonzero(needed & ~self._is_mapped)
+        if len(missing) == self.num_rows:
+            self._tensors = [*self._pipeline.map_rows(self._elements)]
+        elif len(missing):
+            with tf.device(_HOST):
+                mapped = self._pipeline.map_rows(
+                    [tf.gather(element, missing) for element in self._elements]
+                )
+                self._tensors = [
+                    tf.tensor_scatter_nd_update(tensor, missing[:, None], rows)
+                    for tensor, rows in zip(self._tensors, mapped, strict=True)
+                ]
+        self._is_mapped = self._is_mapped | needed
+        return self.as_it_is()
+
+    def check(self, needed: Rows) -> None:
+        """Say which rows a step needs that begins.
+
+        Raises:
+            RowsMissing: If some are not mapped.
+        """
+        self.needed = needed
+        if (needed & ~self._is_mapped).any():
+            raise RowsMissing
+
+    def end(self) -> None:
+        """Say that the step is computed.
+
+        Raises:
+            RowsMissing: If no step has said which rows it needs, and some are not mapped.
+        """
+        if self.needed is not None:
+            self._pipeline.note_needed(self.needed)
+        elif not self._is_mapped.all():
+            raise RowsMissing("a function has used a batch without saying which rows it needs")
