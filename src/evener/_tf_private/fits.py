@@ -20,7 +20,6 @@ from evener._tf_private.patches import Patch
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _here = threading.local()
-_iterable_of: Callable[[Any, Any], Any] = lambda _, dataset: dataset
 
 
 class Feed(Protocol):
@@ -169,6 +168,13 @@ def iterate_by(iterable_of: Callable[[Any, Any], Any]) -> None:
     global _iterable_of
     _iterable_of = iterable_of
     _ITERATORS.apply(_with_iterators)
+
+
+def _dataset_itself(epochs: Any, dataset: Any) -> Any:
+    return dataset
+
+
+_iterable_of: Callable[[Any, Any], Any] = _dataset_itself
 
 
 @contextlib.contextmanager

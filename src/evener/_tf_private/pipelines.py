@@ -38,10 +38,10 @@ _READS = frozenset(
 _CALLS = frozenset({"If", "StatefulPartitionedCall", "While"})
 """Operations that are as stateful as the functions that they call."""
 _SAME_ELEMENTS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
-    "_PrefetchDataset": lambda made: lambda dataset: dataset.prefetch(made._buffer_size),
-    "_RepeatDataset": lambda made: lambda dataset: dataset.repeat(made._count),
-    "_SkipDataset": lambda made: lambda dataset: dataset.skip(made._count),
-    "_TakeDataset": lambda made: lambda dataset: dataset.take(made._count),
+    "_PrefetchDataset": lambda made: lambda dataset: dataset.prefetch(int(made._buffer_size)),
+    "_RepeatDataset": lambda made: lambda dataset: dataset.repeat(int(made._count)),
+    "_SkipDataset": lambda made: lambda dataset: dataset.skip(int(made._count)),
+    "_TakeDataset": lambda made: lambda dataset: dataset.take(int(made._count)),
     # The options of the whole pipeline are set at its end.
     "_OptionsDataset": lambda _: lambda dataset: dataset,
 }

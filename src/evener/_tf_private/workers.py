@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -81,7 +81,7 @@ def repeat_calls(
     packed_as: Callable[[Any, Sequence[Any]], Any],
     *,
     take: Take,
-    is_batch: Callable[[Any], TypeGuard[Batch]],
+    batch_type: type[Batch],
 ) -> None:
     """Let calls that several workers compute together be made again after a death.
 
@@ -89,7 +89,7 @@ def repeat_calls(
         group: The workers.
         packed_as: Function that returns arrays in the structure of a function's results.
         take: Function that takes the batches of a training step.
-        is_batch: Function that returns whether an argument is a batch that may lack rows.
+        batch_type: Type of batches that may lack rows.
     """
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,13 +98,13 @@ def repeat_calls(
             if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
                 return original(function, *args, **kwargs)
             leaves = tf.nest.flatten((args, kwargs))
-            batch = next((leaf for leaf in leaves if is_batch(leaf)), None)
+            batch = next((leaf for leaf in leaves if isinstance(leaf, batch_type)), None)
 
             def run() -> Any:
-                given, named = _with_tensors((args, kwargs), batch, lambda: batch.expected())
+                given, named = _with_tensors((args, kwargs), batch, batch_type.expected)
                 return original(function, *given, **named)
 
-            args_now, kwargs_now = _with_tensors((args, kwargs), batch, lambda: batch.as_it_is())
+            args_now, kwargs_now = _with_tensors((args, kwargs), batch, batch_type.as_it_is)
             return group.call(
                 run,
                 outline=_Outline(function, args_now, kwargs_now, packed_as),
@@ -132,12 +132,14 @@ def repeat_calls(
 
 
 def _with_tensors(
-    arguments: Any, batch: Batch | None, tensors: Callable[[], Any]
+    arguments: Any, batch: Batch | None, tensors_of: Callable[[Batch], Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword arguments with the tensors of a batch in its place."""
     if batch is None:
         return arguments
-    return tf.nest.map_structure(lambda leaf: tensors() if leaf is batch else leaf, arguments)
+    return tf.nest.map_structure(
+        lambda leaf: tensors_of(leaf) if leaf is batch else leaf, arguments
+    )
 
 
 class _Outline:

@@ -99,7 +99,7 @@ def shares_of_workers(
         group,
         packed_as,
         take=DataWait(tell_person, pipelines.explain).take,
-        is_batch=lambda argument: isinstance(argument, BatchOfOwnRows),
+        batch_type=BatchOfOwnRows,
     )
     others.work_with(group)
     write_files_once(group)

@@ -100,7 +100,9 @@ class OwnRows:
         self._needed = np.full(pipeline.batch_size, maps_first)
         self._needs_all = True
         with tf.init_scope(), tf.device(_HOST):
-            self._selected = tf.Variable(self._needed, trainable=False, name="rows_to_map")
+            self._selected = tf.Variable(
+                tf.constant(self._needed), trainable=False, name="rows_to_map"
+            )
         self._batches = self._make()
 
     def __iter__(self) -> OwnRowsIterator:
@@ -127,7 +129,7 @@ class OwnRows:
     def map_rows(self, elements: list[Any]) -> list[Any]:
         """Map elements, each tensor with a row for each."""
         with tf.device(_HOST):
-            return self._map_rows(elements)
+            return self._map_rows(tuple(elements))
 
     def pack(self, tensors: list[Any]) -> Any:
         """Return flat tensors in the structure of a batch."""

@@ -173,10 +173,10 @@ class StepRun:
         """Run a task that is computed once, on its device."""
         task = function.task
         before = [op for task in function.after for op in self._ran.get(task, ())] + self.after
-        draws_for_all = self._collectives is not None and task.place.role == DRAWS
-        if draws_for_all:
+        all_draw = self._collectives if task.place.role == DRAWS else None
+        if all_draw is not None:
             # What a kernel has drawn in a step that breaks off is lost, unless it was handed on.
-            before.append(self._collectives.so_far())
+            before.append(all_draw.so_far())
         where = self._layout.own_device(task.where)
         arguments = [self._argument(a, None, where) for a in function.builder.arguments]
         graph: Any = tf.compat.v1.get_default_graph()
@@ -194,8 +194,8 @@ class StepRun:
             self._ran[task] = [operation]
             if function.is_read_only and function.is_stateful:
                 graphs.mark_read_only(operation)
-        if draws_for_all and results:
-            results = self._collectives.draw(results)
+        if all_draw is not None and results:
+            results = all_draw.draw(results)
         if self._spans is not None:
             ends = [*results, *([operation] if operation is not None else [])]
             self._spans.note(function)
