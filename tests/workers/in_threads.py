@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from evener.engine.pipeline.layout import Layout
 from evener.plan import Replica, Stage
+from evener.strategy.arguments import FOUND, read_arguments
 from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.shares_of_workers import SharesOfWorkers
 from evener.strategy.step_settings import StepSettings
@@ -60,12 +61,14 @@ class Outcome:
         runs: Results and variables of each worker that is alive at the end.
         num_exchanges: Exchanges in each step of the first worker, without repeated ones.
         num_retries: Calls that were made again, of all workers.
+        needed_rows: Which rows of each batch each worker has needed.
         faults_left: Faults that no worker has come to.
     """
 
     runs: dict[int, Run] = field(default_factory=dict)
     num_exchanges: list[int] = field(default_factory=list)
     num_retries: int = 0
+    needed_rows: dict[int, list[np.ndarray]] = field(default_factory=dict)
     faults_left: list[Fault] = field(default_factory=list)
 
 
@@ -78,6 +81,8 @@ class FaultyGroup(Group):
         self.variables: Sequence[Any] = ()
         self.step = -1
         self.counts: list[int] = []
+        self.needed_rows: list[np.ndarray] = []
+        self.is_spoilt = False
         self.num_retries = 0
         self.is_dead = False
         self._before: list[np.ndarray] = []
@@ -101,6 +106,19 @@ class FaultyGroup(Group):
         self._attempt = self._count = 0
         self._is_put_back = False
         self._before = [np.array(variable) for variable in self.variables]
+
+    def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
+        begun = super().begin(handles, is_repeatable=is_repeatable)
+
+        def noting(needed: np.ndarray, *values: np.ndarray) -> None:
+            if not self._attempt:
+                self.needed_rows.append(needed)
+            begun(needed, *values)
+
+        return noting
+
+    def compare(self, batch: Sequence[np.ndarray]) -> np.bool_:
+        return np.True_ if self.is_spoilt else super().compare(batch)
 
     def die(self) -> None:
         """End this worker, with all of its connections."""
@@ -207,6 +225,7 @@ def run_case(
     shares: Sequence[float],
     faults: Sequence[Fault] = (),
     change_step: Callable[[Any], Any] = lambda step: step,
+    needed_rows: Mapping[int, Sequence[np.ndarray]] | None = None,
 ) -> Outcome:
     """Run a step on several workers, each of which builds it.
 
@@ -216,6 +235,8 @@ def run_case(
         shares: Shares of all devices.
         faults: Faults of the workers.
         change_step: Function that is applied to the step before it is distributed.
+        needed_rows: Which rows of each batch each worker is given, as they are in `Outcome`; the
+            others are spoilt. None for all rows.
     """
 
     def work(group: FaultyGroup, case: BuiltStep) -> Run:
@@ -223,14 +244,33 @@ def run_case(
         layout = layout_of(group, num_devices)
         step = distributed(group, change_step(case.step), layout, shares, **axes)
         group.variables = case.variables
+        group.is_spoilt = needed_rows is not None
 
         def call(*arguments: Any) -> Any:
             group.begin_step()
+            if needed_rows is not None and group.index in needed_rows:
+                arguments = _spoilt(
+                    arguments, axes.get("in_axes", FOUND), needed_rows[group.index][group.step]
+                )
             return step(*arguments)
 
         return train(case, call)
 
     return run_workers(work, [build() for _ in num_devices], faults=faults)
+
+
+def _spoilt(arguments: Any, in_axes: Any, needed: np.ndarray) -> Any:
+    """Return the arguments of a step with other values in the rows that are not needed."""
+    found = read_arguments(arguments, in_axes)
+
+    def spoil(tensor: Any, axis: int | None) -> Any:
+        if axis != 0 or len(needed) != tensor.shape[0] or tensor.dtype == tf.string:
+            return tensor
+        rows = np.array(tensor)
+        rows[~needed] = np.nan if tensor.dtype.is_floating else 0
+        return tf.constant(rows)
+
+    return found.pack([*map(spoil, found.tensors, found.axes)])
 
 
 def run_workers(
@@ -279,6 +319,7 @@ def run_workers(
         raise AssertionError(f"worker {index} failed") from problem
     first = groups[min(outcome.runs)]
     outcome.num_exchanges = first.counts
+    outcome.needed_rows = {index: group.needed_rows for index, group in groups.items()}
     outcome.num_retries = sum(group.num_retries for group in groups.values())
     outcome.faults_left = [fault for group in groups.values() for fault in group.faults]
     return outcome
