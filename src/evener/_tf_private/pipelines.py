@@ -11,6 +11,7 @@ apart. If it changes: `LastMaps.of` says so in its reason, and every worker maps
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -136,9 +137,10 @@ def _input(dataset: Any) -> Any:
 
 
 def _called(dataset: Any) -> str:
-    """Return the method that has made a dataset, such as ``".shuffle()"``."""
-    name = type(dataset).__name__.strip("_").removesuffix("Dataset").removesuffix("V2")
-    return f".{name.removeprefix('Parallel').lower()}()" if name else type(dataset).__name__
+    """Return the method that has made a dataset, such as ``".padded_batch()"``."""
+    name = type(dataset).__name__.strip("_").removesuffix("V2").removesuffix("Dataset")
+    words = re.findall("[A-Z][a-z0-9]*", name.removeprefix("Parallel"))
+    return f".{'_'.join(words).lower()}()"
 
 
 def _mapped(dataset: Any) -> _Mapped:

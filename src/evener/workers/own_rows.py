@@ -158,7 +158,10 @@ class OwnRows:
     def _map_rows(self) -> Any:
         compute = self._pipeline.compute
 
-        @tf.function(autograph=False, reduce_retracing=True)
+        leaves: list[Any] = tf.nest.flatten(self._pipeline.elements.element_spec)
+        specs = tuple(tf.TensorSpec([None, *leaf.shape], leaf.dtype) for leaf in leaves)
+
+        @tf.function(autograph=False, input_signature=[specs])
         def map_rows(elements: tuple[Any, ...]) -> Any:
             count = tf.shape(elements[0], tf.int64)[0]
             rows = tf.data.Dataset.from_tensor_slices(elements)

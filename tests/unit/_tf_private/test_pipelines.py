@@ -1,0 +1,191 @@
+"""Input pipelines in parts: what is found of them makes the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from evener._tf_private.pipelines import CannotSplitError, LastMaps
+
+AUTOTUNE = tf.data.AUTOTUNE
+
+
+def numbers() -> Any:
+    return tf.data.Dataset.range(11)
+
+
+def squared(number: Any) -> Any:
+    return tf.cast(number, tf.float32) ** 2
+
+
+def pair(number: Any) -> Any:
+    return {"x": squared(number), "y": (number, tf.strings.as_string(number))}
+
+
+def table() -> Any:
+    keys, values = tf.constant([1, 2], tf.int64), tf.constant([3.0, 4.0])
+    start = tf.lookup.KeyValueTensorInitializer(keys, values)
+    return tf.lookup.StaticHashTable(start, -1.0)
+
+
+def looked_up() -> Any:
+    found = table()
+    return numbers().map(lambda number: found.lookup(number)).batch(4)
+
+
+def with_variable() -> Any:
+    scale = tf.Variable(3.0)
+    return numbers().map(lambda number: squared(number) * scale).batch(4)
+
+
+def by_condition(number: Any) -> Any:
+    return tf.cond(number > 4, lambda: squared(number), lambda: tf.zeros([]))
+
+
+def drawn(number: Any) -> Any:
+    return tf.random.stateless_uniform([3], tf.stack([number, 1]))
+
+
+PIPELINES: dict[str, Callable[[], Any]] = {
+    "one map": lambda: numbers().map(squared).batch(4),
+    "no rest": lambda: numbers().map(squared).batch(4, drop_remainder=True),
+    "batches in parallel": lambda: numbers().map(squared).batch(4, num_parallel_calls=2),
+    "two maps": lambda: numbers().map(pair, AUTOTUNE).map(lambda d: (d["x"], d["y"])).batch(4),
+    "nested": lambda: numbers().map(pair, num_parallel_calls=2).batch(4).prefetch(2),
+    "repeated": lambda: numbers().map(squared).repeat(2).batch(4).repeat(2).prefetch(AUTOTUNE),
+    "chosen": lambda: numbers().map(squared).skip(1).take(7).prefetch(1).batch(4).skip(1).take(2),
+    "shuffled": lambda: numbers().shuffle(11, seed=2).map(squared).batch(4),
+    "zipped": lambda: tf.data.Dataset.zip((numbers().map(pair), numbers().skip(2))).batch(4),
+    "zipped and mapped": lambda: (
+        tf.data.Dataset.zip((numbers().map(squared), numbers().map(drawn, AUTOTUNE)))
+        .map(lambda x, y: x + y)
+        .batch(4)
+    ),
+    "drawn by a seed": lambda: numbers().map(drawn).batch(4),
+    "a table": looked_up,
+    "a variable": with_variable,
+    "a condition": lambda: numbers().map(by_condition).batch(4),
+    "cached before": lambda: numbers().map(squared).cache().map(lambda x: x + 1).batch(4),
+}
+
+
+def batches_of(dataset: Any) -> list[Any]:
+    return [tf.nest.map_structure(lambda t: t.numpy().tolist(), batch) for batch in dataset]
+
+
+def joined(parts: LastMaps) -> Any:
+    """Return the pipeline of the parts."""
+
+    def mapped(element: Any) -> Any:
+        return tf.nest.pack_sequence_as(parts.spec, parts.compute(tf.nest.flatten(element)))
+
+    # An element that is a tuple is one argument here.
+    rows = parts.elements.enumerate().map(lambda _, element: mapped(element))
+    return parts.finish(rows.batch(parts.batch_size, drop_remainder=parts.drops_rest))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_parts_make_the_same_batches(name: str) -> None:
+    dataset = PIPELINES[name]()
+    again = joined(LastMaps.of(dataset))
+    # Another iteration of a shuffle has another order, in both alike.
+    np.testing.assert_equal(batches_of(again), batches_of(PIPELINES[name]()))
+    assert dataset.cardinality().numpy() == again.cardinality().numpy()
+
+
+def test_the_order_of_a_shuffle_goes_on() -> None:
+    """What is iterated and what it was made of count their iterations together."""
+    dataset, expected = PIPELINES["shuffled"](), PIPELINES["shuffled"]()
+    again = joined(LastMaps.of(dataset))
+    orders = [batches_of(again), batches_of(dataset), batches_of(again)]
+    assert orders == [batches_of(expected) for _ in range(3)]
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_options_are_kept() -> None:
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 3
+    parts = LastMaps.of(numbers().with_options(options).map(squared).batch(4))
+    assert joined(parts).options().threading.private_threadpool_size == 3
+
+
+def test_parallel_calls() -> None:
+    def most(*counts: Any) -> int:
+        dataset = numbers()
+        for count in counts:
+            dataset = dataset.map(lambda x: x + 1, num_parallel_calls=count)
+        return LastMaps.of(dataset.batch(4)).num_parallel
+
+    assert most(None) == 1
+    assert most(2, 5, None) == 5
+    assert most(2, AUTOTUNE, 3) == -1
+
+
+def by_chance() -> Any:
+    options = tf.data.Options()
+    options.deterministic = False
+    return numbers().with_options(options).map(squared, AUTOTUNE).batch(4)
+
+
+def with_python(number: Any) -> Any:
+    return tf.ensure_shape(tf.py_function(lambda x: x, [number], tf.int64), [])
+
+
+def counting() -> Any:
+    counter = tf.Variable(0, dtype=tf.int64)
+    return numbers().map(lambda number: number + counter.assign_add(1)).batch(4)
+
+
+def of_a_generator() -> Any:
+    generator = tf.random.Generator.from_seed(1)
+    return numbers().map(lambda number: generator.uniform([3])).batch(4)
+
+
+def in_a_condition(number: Any) -> Any:
+    return tf.cond(number > 3, lambda: tf.random.uniform([]), lambda: tf.zeros([]))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no map": (lambda: numbers().shuffle(3, seed=1).batch(4), r"no map comes .* \.shuffle\(\)"),
+    "a shuffle behind the map": (
+        lambda: numbers().map(squared).shuffle(3, seed=1).batch(4),
+        r"no map comes .* \.shuffle\(\)",
+    ),
+    "a cache behind the map": (lambda: numbers().map(squared).cache().batch(4), r"\.cache\(\)"),
+    "no batch": (lambda: numbers().map(squared), r"does not end with \.batch\(\), but .* \.map"),
+    "a map behind": (lambda: numbers().map(squared).batch(4).map(abs), r"but with \.map\(\)"),
+    "padded": (lambda: numbers().map(squared).padded_batch(4), r"but with \.padded_batch\(\)"),
+    "drawn": (lambda: numbers().map(lambda _: tf.random.uniform([])).batch(4), "RandomUniform"),
+    "drawn in a condition": (lambda: numbers().map(in_a_condition).batch(4), "RandomUniform"),
+    "of a generator": (of_a_generator, "RngReadAndSkip"),
+    "counted": (counting, "AssignAddVariableOp"),
+    "Python": (lambda: numbers().map(with_python).batch(4), "EagerPyFunc"),
+    "any order": (by_chance, "options leave the order of its elements to chance"),
+    "any order of a map": (
+        lambda: numbers().map(squared, num_parallel_calls=2, deterministic=False).batch(4),
+        "a map leaves the order of its elements to chance",
+    ),
+    "any size": (
+        lambda: numbers().map(lambda number: tf.range(number % 1)).batch(4),
+        r"what it maps to has no fixed shape \(\(None,\)\)",
+    ),
+    "ragged": (
+        lambda: numbers().map(lambda n: tf.RaggedTensor.from_tensor([[n]])).batch(4),
+        "what it maps to are not tensors alone",
+    ),
+    "any size before": (
+        lambda: numbers().map(lambda n: tf.range(n)).cache().map(tf.size).batch(4),
+        r"what it maps has no fixed shape \(\(None,\)\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_pipelines_are_refused(name: str) -> None:
+    make, reason = REFUSED[name]
+    with pytest.raises(CannotSplitError, match=reason):
+        LastMaps.of(make())
