@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from evener._tf_private.pipelines import LastMaps
+from evener.engine.sharding.row_wise import is_row_wise
 from evener.workers.own_rows import OwnRows
 from exactness.steps.case import BuiltStep, normal
 from exactness.steps.runs import Run, check
@@ -77,7 +78,7 @@ class _EagerRows(OwnRows):
 
     def map_rows(self, elements: list[Any]) -> list[Any]:
         rows = zip(*(tf.unstack(element) for element in elements), strict=True)
-        mapped = [self._pipeline.compute([*row]) for row in rows]
+        mapped = [self._pipeline.of_rows.compute([*row]) for row in rows]
         return [tf.stack(tensors) for tensors in zip(*mapped, strict=True)]
 
 
@@ -109,7 +110,9 @@ def run(name: str, *faults: Fault) -> tuple[Outcome, list[Any]]:
     def work(group: FaultyGroup, case: BuiltStep) -> Run:
         step = distributed(group, case.step, layout_of(group, (1, 1, 1)), SHARES)
         group.variables = case.variables
-        rows = _EagerRows(LastMaps.of(mapped(case)), maps_first=False, own_rows=nothing)
+        rows = _EagerRows(
+            LastMaps.of(mapped(case), is_row_wise), maps_first=False, own_rows=nothing
+        )
         returned, outline = [], None
         for batch in iter(rows).of_own_rows():
             group.begin_step()

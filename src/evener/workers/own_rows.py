@@ -25,7 +25,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from evener._tf_private.fits import data_kind
-from evener._tf_private.pipelines import CannotSplitError, LastMaps
+from evener._tf_private.pipelines import CannotSplitError, Compute, LastMaps
+from evener.engine.sharding.row_wise import is_row_wise
 
 Rows = npt.NDArray[np.bool_]
 """Which rows of a batch are meant: one value for each."""
@@ -69,7 +70,7 @@ class OwnRowsOfPipelines:
             self._obstacle = "only pipelines of tf.data can map some rows of a batch"
             return dataset
         try:
-            pipeline = LastMaps.of(dataset)
+            pipeline = LastMaps.of(dataset, is_row_wise)
         except CannotSplitError as error:
             self._obstacle = str(error)
             return dataset
@@ -136,42 +137,74 @@ class OwnRows:
         return tf.nest.pack_sequence_as(self._pipeline.spec, tensors)
 
     def _make(self) -> Any:
-        pipeline, selected = self._pipeline, self._selected
-        leaves: list[tf.TensorSpec] = tf.nest.flatten(pipeline.spec)
+        """Return the dataset of batches: mapped rows, elements, and which rows are mapped."""
+        pipeline, of_batches = self._pipeline, self._pipeline.of_batches
+        rows = pipeline.elements.enumerate().map(
+            self._map_row, num_parallel_calls=pipeline.of_rows.num_parallel
+        )
+        batches = rows.batch(pipeline.batch_size, drop_remainder=pipeline.drops_rest)
+        if of_batches.compute is not None:
+            batches = batches.map(self._map_batch, num_parallel_calls=of_batches.num_parallel)
+        return pipeline.finish(batches)
 
-        @tf.autograph.experimental.do_not_convert
-        def map_row(index: Any, element: Any) -> Any:
-            flat = tf.nest.flatten(element)
+    @tf.autograph.experimental.do_not_convert
+    def _map_row(self, index: Any, element: Any) -> Any:
+        flat, compute = tf.nest.flatten(element), self._pipeline.of_rows.compute
+        is_mapped = tf.gather(self._selected.read_value(), index % self._pipeline.batch_size)
+        if compute is None:
+            # The maps of batches take their rows from the elements.
+            return (), tuple(flat), is_mapped
+        leaves: list[tf.TensorSpec] = tf.nest.flatten(self._pipeline.row_spec)
 
-            def zeros() -> list[Any]:
-                return [tf.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+        def zeros() -> list[Any]:
+            return [tf.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
 
-            is_mapped = tf.gather(selected.read_value(), index % pipeline.batch_size)
-            mapped = tf.cond(is_mapped, lambda: pipeline.compute(flat), zeros)
-            return tuple(mapped), tuple(flat), is_mapped
+        mapped = tf.cond(is_mapped, lambda: compute(flat), zeros)
+        return tuple(mapped), tuple(flat), is_mapped
 
-        parallel = None if pipeline.num_parallel == 1 else pipeline.num_parallel
-        rows = pipeline.elements.enumerate().map(map_row, num_parallel_calls=parallel)
-        return pipeline.finish(rows.batch(pipeline.batch_size, drop_remainder=pipeline.drops_rest))
+    @tf.autograph.experimental.do_not_convert
+    def _map_batch(self, mapped: Any, elements: Any, is_mapped: Any) -> Any:
+        compute, given = self._pipeline.of_batches.compute, [*(mapped or elements)]
+        assert compute is not None
+        rows = tf.where(is_mapped)
+        leaves: list[tf.TensorSpec] = tf.nest.flatten(self._pipeline.spec)
+
+        def of_none() -> list[Any]:
+            return [tf.zeros([tf.size(is_mapped), *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
+
+        def of_some() -> list[Any]:
+            found = compute([tf.gather(tensor, rows[:, 0]) for tensor in given])
+            pairs = zip(of_none(), found, strict=True)
+            return [tf.tensor_scatter_nd_update(zeros, rows, some) for zeros, some in pairs]
+
+        def of_some_or_none() -> list[Any]:
+            return tf.cond(tf.reduce_any(is_mapped), of_some, of_none)
+
+        results = tf.cond(tf.reduce_all(is_mapped), lambda: compute(given), of_some_or_none)
+        return tuple(results), elements, is_mapped
 
     @functools.cached_property
     def _map_rows(self) -> Any:
-        compute = self._pipeline.compute
-
+        compute, compute_batch = self._pipeline.of_rows.compute, self._pipeline.of_batches.compute
         leaves: list[Any] = tf.nest.flatten(self._pipeline.elements.element_spec)
         specs = tuple(tf.TensorSpec([None, *leaf.shape], leaf.dtype) for leaf in leaves)
 
         @tf.function(autograph=False, input_signature=[specs])
-        def map_rows(elements: tuple[Any, ...]) -> Any:
-            count = tf.shape(elements[0], tf.int64)[0]
-            rows = tf.data.Dataset.from_tensor_slices(elements)
-            mapped = rows.map(
-                tf.autograph.experimental.do_not_convert(lambda *row: tuple(compute([*row]))),
-                num_parallel_calls=tf.data.AUTOTUNE,
-            )
-            return mapped.batch(count).get_single_element()
+        def map_rows(elements: tuple[Any, ...]) -> tuple[Any, ...]:
+            found = elements if compute is None else _map_each(compute, elements)
+            return found if compute_batch is None else tuple(compute_batch([*found]))
 
         return map_rows
+
+
+def _map_each(compute: Compute, elements: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Map rows one by one, several at the same time."""
+    rows = tf.data.Dataset.from_tensor_slices(elements)
+    mapped = rows.map(
+        tf.autograph.experimental.do_not_convert(lambda *row: tuple(compute([*row]))),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
+    return mapped.batch(tf.shape(elements[0], tf.int64)[0]).get_single_element()
 
 
 class OwnRowsIterator:

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from evener._tf_private.pipelines import LastMaps
+from evener.engine.sharding.row_wise import is_row_wise
 from evener.workers.own_rows import (
     BatchOfOwnRows,
     OwnRows,
@@ -48,12 +49,19 @@ def pipeline(mapping: Mapping, count: int = 11) -> Any:
     return tf.data.Dataset.range(count).map(mapping, num_parallel_calls=2).batch(BATCH)
 
 
+def of_batches(numbers: Any) -> Any:
+    # Of a row of zeros it would not be a number.
+    inverse = 1 / tf.cast(numbers, tf.float32)[:, None]
+    x = tf.sin(inverse * tf.range(5.0))
+    return {"x": tf.debugging.check_numerics(x, "x"), "name": tf.strings.as_string(numbers)}
+
+
 def first_half(count: int) -> npt.NDArray[np.bool_]:
     return np.arange(count) < count // 2
 
 
 def own_rows(mapping: Mapping, *, maps_first: bool = False, count: int = 11) -> OwnRows:
-    parts = LastMaps.of(pipeline(mapping, count))
+    parts = LastMaps.of(pipeline(mapping, count), is_row_wise)
     return OwnRows(parts, maps_first=maps_first, own_rows=first_half)
 
 
@@ -137,7 +145,7 @@ def test_all_rows_are_expected_until_a_step_says_otherwise() -> None:
 def test_a_worker_that_is_alone_does_not_take_all_rows_for_ever() -> None:
     """All rows are its own: when others come, it needs its own rows only."""
     alone = [True]
-    parts = LastMaps.of(pipeline(Mapping()))
+    parts = LastMaps.of(pipeline(Mapping()), is_row_wise)
     rows = OwnRows(
         parts,
         maps_first=False,
@@ -202,3 +210,34 @@ def test_a_late_worker_maps_nothing_before_it_computes() -> None:
     rows = found.iterable_of(Epochs(), pipeline(mapping))
     assert len(list(iter(rows).of_own_rows())) == 3
     assert mapping.taken() == []
+
+
+def mapped_in_batches() -> Any:
+    return tf.data.Dataset.range(1, 12).batch(BATCH).map(of_batches).prefetch(1)
+
+
+def mapped_twice() -> Any:
+    def first(number: Any) -> Any:
+        return {"number": number, "x": tf.cast(number, tf.float32)}
+
+    def second(batch: Any) -> Any:
+        return {**of_batches(batch["number"]), "x": tf.reshape(1 / batch["x"], [-1, 1])}
+
+    return tf.data.Dataset.range(1, 12).map(first).batch(BATCH).map(second, num_parallel_calls=2)
+
+
+@pytest.mark.parametrize("make", [mapped_in_batches, mapped_twice])
+def test_maps_of_batches_are_given_own_rows_alone(make: Any) -> None:
+    expected = [as_arrays(batch) for batch in make()]
+    pipeline = OwnRows(LastMaps.of(make(), is_row_wise), maps_first=False, own_rows=first_half)
+    first, second, last = iter(pipeline).of_own_rows()
+    assert_rows(first.as_it_is(), expected[0], mask())
+    assert_rows(first.with_rows(mask(1, 3)), expected[0], mask(1, 3))
+    assert_rows(second.whole(), expected[1], mask(0, 1, 2, 3))
+    assert_rows(last.with_rows(mask(2, count=3)), expected[2], mask(2, count=3))
+    for needed in (mask(0, 2), mask(3), mask(0, 1, 2, 3)):
+        pipeline.note_needed(needed)
+        batches = list(iter(pipeline).of_own_rows())
+        for batch, values in zip(batches, expected, strict=True):
+            assert_rows(batch.as_it_is(), values, needed[: batch.num_rows])
+            assert_rows(batch.whole(), values, np.ones(batch.num_rows, np.bool_))

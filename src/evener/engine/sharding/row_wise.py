@@ -1,8 +1,8 @@
 """Functions of a batch that compute each row from that row alone.
 
 Such a function gives the same rows whichever others it is given. What is known of the states of
-tensors proves it: nothing is joined, no number of the batch is read, and no operation is replaced by
-one that knows where its rows are.
+tensors proves it: nothing is joined, no number of the batch is read, and no operation is replaced
+by one that knows where its rows are.
 """
 
 from __future__ import annotations
