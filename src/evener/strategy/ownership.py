@@ -92,7 +92,9 @@ class OwnerRegistry:
         made = _tf_private.variables.keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"
         if beside is not None:
-            device = device_name(beside.device)
+            # That of all workers: where this one has fewer devices, its own is another one.
+            known = self._common.get(id(beside.handle))
+            device = device_name(beside.device) if known is None else known
         elif _tf_private.devices.explicit_device():
             device = device_name(_tf_private.devices.explicit_device())
         else:

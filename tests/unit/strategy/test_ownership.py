@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import pytest
@@ -11,6 +13,7 @@ from keras import layers
 
 from evener import EngineError, PlanError, Strategy
 from evener.devices.names import device_name, tf_device
+from evener.strategy.ownership import OwnerRegistry
 
 DEVICES = ["cpu:1", "cpu:2"]
 
@@ -44,6 +47,29 @@ def test_slots_live_beside_their_variables() -> None:
         optimizer.build(model.trainable_variables)
     for variable, momentum in zip(model.trainable_variables, optimizer._momentums, strict=True):
         assert device_of(momentum) == device_of(variable)
+
+
+def test_slots_have_the_same_owners_on_workers_with_fewer_devices() -> None:
+    """All workers make the same partition, in which owners are devices of the worker with most."""
+    plan = Strategy(devices=DEVICES).plan
+
+    def owners(own_name: Callable[[str], str]) -> list[str | None]:
+        registry = OwnerRegistry(plan, DEVICES, own_name)
+        made: list[tf.Variable] = []
+
+        def make(**kwargs: Any) -> tf.Variable:
+            made.append(registry.create(lambda **given: tf.Variable(**given), **kwargs))
+            return made[-1]
+
+        for number in range(3):
+            weight = make(initial_value=tf.zeros([40 - number]), name=f"w{number}")
+            for slot in ("momentum", "velocity"):
+                make(initial_value=tf.zeros_like(weight), name=slot, colocate_with=weight)
+        return [registry.common_owner(variable.handle) for variable in made]
+
+    expected = owners(lambda device: device)
+    assert set(expected) == {"/device:CPU:1", "/device:CPU:2"}
+    assert owners(lambda _: "cpu:1") == expected
 
 
 def test_small_counters_live_on_the_host() -> None:
