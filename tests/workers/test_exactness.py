@@ -53,7 +53,11 @@ def free_addresses(count: int) -> list[str]:
 
 
 def run(
-    names: Sequence[str], shares: Sequence[float], per_worker: Sequence[int], folder: Path
+    names: Sequence[str],
+    shares: Sequence[float],
+    per_worker: Sequence[int],
+    folder: Path,
+    program: Path = PROGRAM,
 ) -> list[list[list[np.ndarray]]]:
     """Return the arrays of every step, on one device and then on each worker."""
     options = {"names": list(names), "shares": list(shares), "folder": str(folder)}
@@ -70,7 +74,7 @@ def run(
         argument = json.dumps({**options, "index": index, "devices": count})
         processes.append(
             subprocess.Popen(
-                [sys.executable, str(PROGRAM), argument],
+                [sys.executable, str(program), argument],
                 env=environ,
                 stderr=subprocess.PIPE,
                 text=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,8 @@ class OwnerRegistry:
         devices: Names of the devices that may own, in the order of the plan.
         own_name: Returns the device of this process for one of them. With several workers, all
             choose owners alike, among the devices of the worker that has most.
+        all_alike: Whether several workers choose. Variables that are gone count as long as the
+            process lives then: each worker frees them at another time.
     """
 
     def __init__(
@@ -47,10 +50,16 @@ class OwnerRegistry:
         plan: Plan,
         devices: Sequence[str],
         own_name: Callable[[str], str] = lambda device: device,
+        *,
+        all_alike: bool = False,
     ) -> None:
         self._plan = plan
         self._own_name = own_name
+        self._all_alike = all_alike
+        self._devices = tuple(devices)
+        # Bytes of all variables by their owners, and of those that are gone.
         self._load = dict.fromkeys(devices, 0)
+        self._gone: Counter[str] = Counter()
         self._capacity = {without_worker(d.name): d.memory_bytes or 0 for d in plan.devices}
         # Owners in the common partition of several workers, by the ids of the handles.
         self._common: dict[int, str] = {}
@@ -67,7 +76,7 @@ class OwnerRegistry:
         found = {HOST_DEVICE: 0}
         for device, num_bytes in self._load.items():
             own = self._own(device)
-            found[own] = found.get(own, 0) + num_bytes
+            found[own] = found.get(own, 0) + num_bytes - self._gone[device]
         return found
 
     def common_owner(self, handle: Any) -> str | None:
@@ -116,7 +125,7 @@ class OwnerRegistry:
     def _release(self, device: str, num_bytes: int, handle: int) -> None:
         """Stop counting a variable that is gone: its device has room for others."""
         self._common.pop(handle, None)
-        self._load[device] -= num_bytes
+        self._gone[device] += num_bytes
 
     def forget(self, variable: tf.Variable) -> None:
         """Take a variable out whose place another one has taken."""
@@ -124,12 +133,12 @@ class OwnerRegistry:
             self._ends.pop(variable._unique_id)()
 
     def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
-        if not trainable and size is not None and size <= _SMALL_BYTES and len(self._load) > 1:
+        if not trainable and size is not None and size <= _SMALL_BYTES and len(self._devices) > 1:
             return HOST_DEVICE
         if self._plan.owners == "central":
             return HOST_DEVICE
         if self._plan.owners == "sharded" and not self._plan.is_staged:
-            return min(self._load, key=self._fullness)
+            return min(self._devices, key=self._fullness)
         named = self._plan.owner_of(path)
         device = None if named is None else without_worker(named)
         if device is None and self._plan.is_staged:
@@ -141,7 +150,7 @@ class OwnerRegistry:
     def _at_its_stage(self, path: str) -> str:
         """Return the emptiest of the devices that compute with a variable."""
         computing = [*map(without_worker, computing_devices(path, self._plan.replicas))]
-        return min(computing or self._load, key=self._fullness)
+        return min(computing or self._devices, key=self._fullness)
 
     def _fullness(self, device: str) -> float:
         """Return the fullness of a device; variables go to the emptiest one: list scheduling.
@@ -151,7 +160,8 @@ class OwnerRegistry:
         """
         smallest = min((c for c in self._capacity.values() if c), default=0)
         capacity = self._capacity.get(device) or smallest or 1
-        return self._load[device] / capacity
+        counted = self._load[device] - (0 if self._all_alike else self._gone[device])
+        return counted / capacity
 
 
 def _without_owner(path: str, plan: Plan) -> EngineError:

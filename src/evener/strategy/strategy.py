@@ -118,7 +118,9 @@ class Strategy(ArrangedReplica):
         self._records = StepRecords()
         self._trial: RunTrial | None = None
         layout = Layout.of(plan, group)
-        self._owner_registry = OwnerRegistry(plan, devices_of_owners(plan), layout.own_name)
+        self._owner_registry = OwnerRegistry(
+            plan, devices_of_owners(plan), layout.own_name, all_alike=group is not None
+        )
         self._use(arrange(plan, self._make_steps, group=group, measured=measured))
         self._warnings = misuse.Warnings(self._replica_devices)
         patch_keras(Strategy)

@@ -39,6 +39,15 @@ def test_sharded_owners_are_balanced_by_bytes() -> None:
     assert abs(owned["cpu:1"] - owned["cpu:2"]) <= 0.05 * total
 
 
+def test_weights_do_not_go_to_the_host_because_counters_are_there() -> None:
+    strategy = Strategy(devices=DEVICES)
+    with strategy.scope():
+        metric = keras.metrics.Mean()
+        model = mlp()
+    assert {device_of(variable) for variable in metric.variables} == {"cpu:0"}
+    assert {device_of(variable) for variable in model.variables} == set(DEVICES)
+
+
 def test_slots_live_beside_their_variables() -> None:
     strategy = Strategy(devices=DEVICES)
     with strategy.scope():
@@ -70,6 +79,30 @@ def test_slots_have_the_same_owners_on_workers_with_fewer_devices() -> None:
     expected = owners(lambda device: device)
     assert set(expected) == {"/device:CPU:1", "/device:CPU:2"}
     assert owners(lambda _: "cpu:1") == expected
+
+
+def test_workers_choose_alike_whenever_they_free_variables() -> None:
+    plan = Strategy(devices=DEVICES).plan
+
+    def owners(*, frees: bool) -> list[str | None]:
+        registry = OwnerRegistry(plan, DEVICES, all_alike=True)
+        found: list[str | None] = []
+        kept: list[tf.Variable] = []
+        for number in range(6):
+            variable = registry.create(
+                lambda **given: tf.Variable(**given),
+                initial_value=tf.zeros([40 + 10 * number]),
+                name=f"w{number}",
+            )
+            found.append(registry.common_owner(variable.handle))
+            if not frees:
+                kept.append(variable)
+            del variable
+            gc.collect()
+        assert sum(registry.owned_bytes().values()) == 4 * sum(v.shape[0] for v in kept)
+        return found
+
+    assert owners(frees=True) == owners(frees=False)
 
 
 def test_small_counters_live_on_the_host() -> None:
