@@ -4,13 +4,12 @@
 
 Each row is a pair of processes, one pinned to each of two cores, that train the same small CNN:
 
-    solo                      each alone on half of the batch and of the images: the limit is the sum
+    solo                      each alone on half of the batch: the limit is the sum
     evener                    Keras's `fit`; each worker decodes the rows that it computes
-    evener, whole batches     the same program with ``.map(lambda *batch: batch)`` behind its batches,
-                              which evener does not look into: each worker decodes all rows
-    MultiWorkerMirrored       TensorFlow's strategy, a custom loop (its `fit` fails in Keras 3), with
-                              elements that it shards; each worker sees other samples than on one
-                              device
+    evener, whole batches     the same program with ``.shuffle(1)`` behind its map, which changes
+                              nothing, but hides the map: each worker decodes all rows
+    MultiWorkerMirrored       TensorFlow's strategy, a custom loop (its `fit` fails in Keras 3);
+                              it decodes all elements, and each worker skips those of others
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def measure(kind: str) -> float:
     return sum(rates) if kind == "solo" else statistics.mean(rates)
 
 
-def images_of(batch_size: int) -> Any:
+def images_of(batch_size: int, *, hides_map: bool = False) -> Any:
     """Return a dataset of decoded, cropped and flipped images, in batches."""
     import numpy as np
     import tensorflow as tf
@@ -78,7 +77,9 @@ def images_of(batch_size: int) -> Any:
 
     elements = tf.data.Dataset.from_tensor_slices((tf.stack(files), labels)).repeat()
     elements = elements.shuffle(IMAGES, seed=1).enumerate()
-    return elements.map(decode, num_parallel_calls=2).batch(batch_size).prefetch(2)
+    images = elements.map(decode, num_parallel_calls=2)
+    images = images.shuffle(1, seed=1) if hides_map else images
+    return images.batch(batch_size).prefetch(2)
 
 
 def work(kind: str, index: int) -> None:
@@ -122,18 +123,17 @@ def work(kind: str, index: int) -> None:
     else:
         with strategy.scope():
             model, optimizer = build()
-    data = images_of(BATCH // 2 if kind == "solo" else BATCH)
+    batch_size = BATCH // 2 if kind == "solo" else BATCH
+    data = images_of(batch_size, hides_map=kind == "evener, whole batches")
     if kind == "MultiWorkerMirrored":
         print(rate_of_loop(strategy, model, optimizer, data))
         return
-    if kind == "evener, whole batches":
-        data = data.map(lambda *batch: batch)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, jit_compile=False)
     model.fit(data, steps_per_epoch=WARM_UP, verbose=0)
     clock = Clock()
     model.fit(data, steps_per_epoch=WARM_UP + STEPS, verbose=0, callbacks=[clock.callback()])
-    print(STEPS * (BATCH // 2 if kind == "solo" else BATCH) / clock.seconds)
+    print(STEPS * batch_size / clock.seconds)
 
 
 class Clock:

@@ -61,7 +61,7 @@ class Outcome:
         runs: Results and variables of each worker that is alive at the end.
         num_exchanges: Exchanges in each step of the first worker, without repeated ones.
         num_retries: Calls that were made again, of all workers.
-        needed_rows: Which rows of each batch each worker has needed.
+        needed_rows: Marks of the rows of each batch that each worker has needed.
         faults_left: Faults that no worker has come to.
     """
 
@@ -235,7 +235,7 @@ def run_case(
         shares: Shares of all devices.
         faults: Faults of the workers.
         change_step: Function that is applied to the step before it is distributed.
-        needed_rows: Which rows of each batch each worker is given, as they are in `Outcome`; the
+        needed_rows: Rows of each batch that each worker is given, as they are in `Outcome`; the
             others are spoilt. None for all rows.
     """
 

@@ -27,8 +27,8 @@ def check(names: list[str], shares: list[float], per_worker: list[int], folder: 
                 worker, one_device, rtol=0, atol=tolerance * scale, err_msg=name
             )
         for other in others:
-            for one, another in zip(first, other, strict=True):
-                assert one.tobytes() == another.tobytes(), name
+            for mine, theirs in zip(first, other, strict=True):
+                assert mine.tobytes() == theirs.tobytes(), name
 
 
 def test_some_fits(tmp_path: Path) -> None:

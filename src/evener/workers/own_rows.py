@@ -39,7 +39,7 @@ class RowsMissing(Exception):
 
 
 class OwnRowsOfPipelines:
-    """What Keras iterates instead of the datasets of a job.
+    """Iterables that Keras is given instead of the datasets of a job.
 
     Args:
         own_rows: Function that returns the rows that this worker computes of a batch with so many.
@@ -239,7 +239,7 @@ class BatchOfOwnRows:
         pipeline: Its pipeline.
         tensors: Mapped rows, zeros for the others; flat.
         elements: Rows before they are mapped, flat.
-        is_mapped: Which rows are mapped.
+        is_mapped: Marks of the rows that are mapped.
 
     Attributes:
         needed: Rows that the last step needed; None if no step has said so.

@@ -119,7 +119,7 @@ def test_the_parts_make_the_same_batches(name: str) -> None:
 
 
 def test_the_order_of_a_shuffle_goes_on() -> None:
-    """What is iterated and what it was made of count their iterations together."""
+    """A dataset and the one that is made of its parts count their iterations together."""
     dataset, expected = PIPELINES["shuffled"](), PIPELINES["shuffled"]()
     again = joined(LastMaps.of(dataset, is_row_wise))
     orders = [batches_of(again), batches_of(dataset), batches_of(again)]

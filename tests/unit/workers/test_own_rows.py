@@ -178,10 +178,10 @@ def test_others_get_whole_batches() -> None:
 
 
 def test_elements_are_the_same_whatever_is_mapped() -> None:
-    one, other = (next(iter(own_rows(Mapping())).of_own_rows()) for _ in range(2))
-    one.whole()
-    assert [each.tolist() for each in one.elements] == [each.tolist() for each in other.elements]
-    assert one.elements[0].tolist() == [0, 1, 2, 3]
+    mapped, other = (next(iter(own_rows(Mapping())).of_own_rows()) for _ in range(2))
+    mapped.whole()
+    assert [each.tolist() for each in mapped.elements] == [each.tolist() for each in other.elements]
+    assert mapped.elements[0].tolist() == [0, 1, 2, 3]
 
 
 class Epochs:
