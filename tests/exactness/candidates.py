@@ -4,12 +4,14 @@ The environment variable EVENER_TEST_CANDIDATE chooses:
   evener    (default) `evener.Strategy`
   plain     a second plain run: whatever fails is wrong in the tests
   mirrored  `tf.distribute.MirroredStrategy`: shows that the tests can fail
+  workers   evener on two workers, each of which runs the tests with its `TF_CONFIG`
   cut       evener under a plan that cuts every share into two micro-batches, one in flight
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -73,9 +75,41 @@ def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
         return Mirrored(tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_devices)]))
     from evener.strategy import Strategy
 
+    if CANDIDATE == "workers":
+        return _Workers(num_devices, shares)
     if CANDIDATE == "cut":
         return Strategy(_cut(num_devices, None if isinstance(shares, str) else shares))
     return Strategy(devices=[f"cpu:{index}" for index in range(num_devices)], shares=shares)
+
+
+class _Workers:
+    """evener on two workers, of which the first has more devices, if there are more than two.
+
+    Args:
+        num_devices: Devices of both; the second worker has one in any case.
+        shares: Shares of the devices.
+    """
+
+    def __init__(self, num_devices: int, shares: Shares) -> None:
+        from evener.strategy import Strategy
+
+        index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+        self._num_devices = max(2, num_devices)
+        counts = (self._num_devices - self._num_devices // 2, self._num_devices // 2)
+        given = shares if shares is None or isinstance(shares, str) else self._padded(shares)
+        devices = [f"cpu:{number}" for number in range(counts[index])]
+        self._strategy = Strategy(devices=devices, shares=given)
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Return the strategy's scope."""
+        return self._strategy.scope()
+
+    def set_shares(self, shares: Sequence[float]) -> None:
+        """Change the shares from the next step on."""
+        self._strategy.set_shares(self._padded(shares))
+
+    def _padded(self, shares: Sequence[float]) -> list[float]:
+        return [*shares, *[0.0] * (self._num_devices - len(shares))]
 
 
 def _cut(num_devices: int, shares: Sequence[float] | None) -> Plan:

@@ -61,14 +61,14 @@ class Outcome:
         runs: Results and variables of each worker that is alive at the end.
         num_exchanges: Exchanges in each step of the first worker, without repeated ones.
         num_retries: Calls that were made again, of all workers.
-        needed_rows: Marks of the rows of each batch that each worker has needed.
+        num_spoilt: Calls of which a worker was given the rows alone that it needs.
         faults_left: Faults that no worker has come to.
     """
 
     runs: dict[int, Run] = field(default_factory=dict)
     num_exchanges: list[int] = field(default_factory=list)
     num_retries: int = 0
-    needed_rows: dict[int, list[np.ndarray]] = field(default_factory=dict)
+    num_spoilt: int = 0
     faults_left: list[Fault] = field(default_factory=list)
 
 
@@ -81,8 +81,8 @@ class FaultyGroup(Group):
         self.variables: Sequence[Any] = ()
         self.step = -1
         self.counts: list[int] = []
-        self.needed_rows: list[np.ndarray] = []
-        self.is_spoilt = False
+        self.needed_rows: dict[int, np.ndarray] = {}
+        self.num_spoilt = 0
         self.num_retries = 0
         self.is_dead = False
         self._before: list[np.ndarray] = []
@@ -111,14 +111,13 @@ class FaultyGroup(Group):
         begun = super().begin(handles, is_repeatable=is_repeatable)
 
         def noting(needed: np.ndarray, *values: np.ndarray) -> None:
-            if not self._attempt:
-                self.needed_rows.append(needed)
+            self.needed_rows[len(needed)] = needed
             begun(needed, *values)
 
         return noting
 
     def compare(self, batch: Sequence[np.ndarray]) -> np.bool_:
-        return np.True_ if self.is_spoilt else super().compare(batch)
+        return np.True_ if self.num_spoilt else super().compare(batch)
 
     def die(self) -> None:
         """End this worker, with all of its connections."""
@@ -225,7 +224,7 @@ def run_case(
     shares: Sequence[float],
     faults: Sequence[Fault] = (),
     change_step: Callable[[Any], Any] = lambda step: step,
-    needed_rows: Mapping[int, Sequence[np.ndarray]] | None = None,
+    spoils: bool = False,
 ) -> Outcome:
     """Run a step on several workers, each of which builds it.
 
@@ -235,8 +234,8 @@ def run_case(
         shares: Shares of all devices.
         faults: Faults of the workers.
         change_step: Function that is applied to the step before it is distributed.
-        needed_rows: Rows of each batch that each worker is given, as they are in `Outcome`; the
-            others are spoilt. None for all rows.
+        spoils: Whether each worker is given the rows alone that it has needed of a batch of the
+            same size before; the others are spoilt.
     """
 
     def work(group: FaultyGroup, case: BuiltStep) -> Run:
@@ -244,14 +243,11 @@ def run_case(
         layout = layout_of(group, num_devices)
         step = distributed(group, change_step(case.step), layout, shares, **axes)
         group.variables = case.variables
-        group.is_spoilt = needed_rows is not None
 
         def call(*arguments: Any) -> Any:
             group.begin_step()
-            if needed_rows is not None and group.index in needed_rows:
-                arguments = _spoilt(
-                    arguments, axes.get("in_axes", FOUND), needed_rows[group.index][group.step]
-                )
+            if spoils:
+                arguments = _spoilt(group, arguments, axes.get("in_axes", FOUND))
             return step(*arguments)
 
         return train(case, call)
@@ -259,12 +255,16 @@ def run_case(
     return run_workers(work, [build() for _ in num_devices], faults=faults)
 
 
-def _spoilt(arguments: Any, in_axes: Any, needed: np.ndarray) -> Any:
+def _spoilt(group: FaultyGroup, arguments: Any, in_axes: Any) -> Any:
     """Return the arguments of a step with other values in the rows that are not needed."""
     found = read_arguments(arguments, in_axes)
+    needed = group.needed_rows.get(found.num_samples or 0)
+    if needed is None:
+        return arguments
+    group.num_spoilt += 1
 
     def spoil(tensor: Any, axis: int | None) -> Any:
-        if axis != 0 or len(needed) != tensor.shape[0] or tensor.dtype == tf.string:
+        if axis != 0 or tensor.dtype == tf.string:
             return tensor
         rows = np.array(tensor)
         rows[~needed] = np.nan if tensor.dtype.is_floating else 0
@@ -319,7 +319,7 @@ def run_workers(
         raise AssertionError(f"worker {index} failed") from problem
     first = groups[min(outcome.runs)]
     outcome.num_exchanges = first.counts
-    outcome.needed_rows = {index: group.needed_rows for index, group in groups.items()}
+    outcome.num_spoilt = sum(group.num_spoilt for group in groups.values())
     outcome.num_retries = sum(group.num_retries for group in groups.values())
     outcome.faults_left = [fault for group in groups.values() for fault in group.faults]
     return outcome
