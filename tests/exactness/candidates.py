@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -100,9 +100,9 @@ class _Workers:
         devices = [f"cpu:{number}" for number in range(counts[index])]
         self._strategy = Strategy(devices=devices, shares=given)
 
-    def scope(self) -> AbstractContextManager[object]:
-        """Return the strategy's scope."""
-        return self._strategy.scope()
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the strategy."""
+        return getattr(self._strategy, name)
 
     def set_shares(self, shares: Sequence[float]) -> None:
         """Change the shares from the next step on."""

@@ -13,7 +13,9 @@ class Run:
     def __init__(self) -> None:
         self.now = 0.0
         self.lines: list[str] = []
-        self.wait = DataWait(self.lines.append, clock=lambda: self.now)
+        self.wait = DataWait(
+            self.lines.append, lambda: "every worker maps all rows", clock=lambda: self.now
+        )
 
     def read(self, seconds: float, batches: list[int]) -> list[int]:
         self.now += seconds
@@ -32,7 +34,7 @@ def test_it_is_told_once_with_its_cost() -> None:
     run.epoch(4 * NUM_STEPS, data=0.1, step=0.1)
     (line,) = run.lines
     assert f"waited for its data 5.0 s of the 10.0 s of {NUM_STEPS} steps" in line
-    assert "every worker reads whole batches" in line
+    assert "every worker maps all rows" in line
 
 
 @pytest.mark.parametrize(
