@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -32,11 +33,15 @@ class SymbolTable:
     Attributes:
         symbols: Source of the number of each symbol; ``"B"`` is not among them.
         num_samples: The size of the batch, if the step was traced for batches of one size alone.
+        shapes: Shapes that are known of tensors; None for sizes that are not known.
+        values: Numbers that are known of constants.
         scope: The graph whose nodes are read: a body has symbols of its own.
     """
 
     symbols: dict[str, SymbolSource] = field(default_factory=dict)
     num_samples: int | None = None
+    shapes: Mapping[Tensor, tuple[Size | None, ...]] = field(default_factory=dict)
+    values: Mapping[Tensor, tuple[Size, ...]] = field(default_factory=dict)
     scope: int = 0
     _by_key: dict[object, Dim] = field(default_factory=dict)
 

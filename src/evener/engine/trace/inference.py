@@ -62,15 +62,17 @@ class Inference(SymbolTable):
 
     def with_symbols(self, tensor: Tensor, found: Shape | None) -> Shape | None:
         """Return TensorFlow's static shape, where it is unknown what was found, else symbols."""
-        static = tensor.node.static_shapes[tensor.index]
+        static = self.shapes.get(tensor, tensor.node.static_shapes[tensor.index])
         if static is None:
             return found
         if found is not None and len(found) != len(static):
             found = None
         sizes: list[Size] = []
         for axis, size in enumerate(static):
-            if size is not None:
+            if isinstance(size, int):
                 sizes.append(self._with_batch(size, None if found is None else found[axis]))
+            elif size is not None:
+                sizes.append(size)
             elif found is not None and found[axis] is not None:
                 sizes.append(found[axis])
             else:
@@ -106,6 +108,7 @@ class Inference(SymbolTable):
         values = None if rules.value is None else rules.value(self, node)
         for tensor in node.outputs:
             value = values[tensor.index] if values else None
+            value = self.values.get(tensor, value)
             if value is not None and not all(_fits(size, tensor.dtype) for size in value):
                 value = None
             tensor.value = value if value is not None else self._opaque(tensor)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +19,12 @@ from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
 from evener.engine.trace.inference import Inference
 from evener.engine.trace.known_branches import take_known_branches
+from evener.engine.trace.sizes_of_batches import FACTOR, SizesOfBatches, find_sizes_of_batches
 from evener.graph.dims import BATCH
 from evener.graph.nodes import Graph, Tensor
 from evener.pinning import colocation
+
+_LOG = logging.getLogger("evener")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +98,14 @@ def trace_step(
         batch_norm_per_device: Whether BatchNormalization takes its statistics of the samples of
             each part.
     """
-    concrete, structure, scopes = _trace(
+    trace_again = functools.partial(
+        _trace,
         function,
-        specs,
         autograph=autograph,
         with_layers=with_layers,
         batch_norm_per_device=batch_norm_per_device,
     )
+    concrete, structure, scopes = trace_again(specs)
     graph = Graph(concrete.graph)
     open_functions(graph)
     graph.drop_identities_of_results()
@@ -109,10 +115,13 @@ def trace_step(
         batch = batch_of(graph, unknown, firsts)
         others = {k for k, first in zip(unknown, firsts, strict=True) if first != batch}
         batch_axes = [None if k in others else axis for k, axis in enumerate(batch_axes)]
+    known = None
+    if num_samples is not None and num_samples > 1:
+        known = _sizes_of_batches(graph, num_samples, trace_again, specs, batch_axes)
     return TracedStep(
         concrete=concrete,
         graph=graph,
-        inference=_inferred(graph, batch_axes, equal, num_samples),
+        inference=_inferred(graph, batch_axes, equal, num_samples, known),
         batch_axes=tuple(batch_axes),
         equal_sizes=tuple(group for group in equal if len(group) > 1),
         structure=structure,
@@ -169,6 +178,7 @@ def _inferred(
     batch_axes: Sequence[int | None],
     equal: Sequence[Sequence[int]],
     num_samples: int | None,
+    known: SizesOfBatches | None = None,
 ) -> Inference:
     """Return the symbolic shapes of a graph, in which branches that are known are taken.
 
@@ -177,8 +187,10 @@ def _inferred(
         batch_axes: Axis of every argument that counts samples, or None.
         equal: Sets of arguments whose first sizes are equal.
         num_samples: Size of all batches, if it is known.
+        known: Sizes of such batches that count samples.
     """
-    inference = Inference(num_samples=num_samples)
+    known = SizesOfBatches() if known is None else known
+    inference = Inference(num_samples=num_samples, shapes=known.shapes, values=known.values)
     for tensor, axis in zip(graph.inputs, batch_axes, strict=False):
         inference.input_shape(tensor, axis, BATCH)
     for tensor in graph.inputs[len(batch_axes) :]:
@@ -192,6 +204,32 @@ def _inferred(
     while take_known_branches(graph):
         inference.run(graph)
     return inference
+
+
+def _sizes_of_batches(
+    graph: Graph,
+    num_samples: int,
+    trace: Callable[[Sequence[tf.TensorSpec]], tuple[Any, Any, dict[str, str]]],
+    specs: Sequence[tf.TensorSpec],
+    batch_axes: Sequence[int | None],
+) -> SizesOfBatches:
+    """Return the sizes of a graph for batches of one size that count samples, by a second trace."""
+    larger: list[tf.TensorSpec] = []
+    for spec, axis in zip(specs, batch_axes, strict=True):
+        shape: Any = spec.shape.as_list() if axis is not None else spec.shape
+        if axis is not None:
+            shape[axis] = FACTOR * num_samples
+        larger.append(tf.TensorSpec(shape, spec.dtype))
+    try:
+        concrete, _, _ = trace(larger)
+        other = Graph(concrete.graph)
+        open_functions(other)
+        other.drop_identities_of_results()
+    # A program that was not written for other batches may raise anything.
+    except Exception as error:
+        _LOG.debug("a step is not traced for other batches: %s", error)
+        return SizesOfBatches()
+    return find_sizes_of_batches(graph, other, num_samples)
 
 
 def _sets_of_equal(unknown: Sequence[int], firsts: Sequence[int]) -> list[tuple[int, ...]]:
