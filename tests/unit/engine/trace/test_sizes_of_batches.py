@@ -1,0 +1,114 @@
+"""Steps that are traced for batches of one size: which sizes count samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from evener.engine.trace.functional import open_functions
+from evener.engine.trace.sizes_of_batches import FACTOR, find_sizes_of_batches
+from evener.engine.trace.step import trace_step
+from evener.graph.dims import BATCH
+from evener.graph.nodes import Graph
+
+SAMPLES = 8
+"""As many as there are features: a number alone does not say which of both it is."""
+
+
+def graph_of(step: Any, count: int) -> Graph:
+    function = tf.function(step).get_concrete_function(tf.TensorSpec([count, SAMPLES]))
+    graph = Graph(function.graph)
+    open_functions(graph)
+    return graph
+
+
+def sizes_of(step: Any) -> dict[str, Any]:
+    """Return the shapes and numbers that were found, by operation."""
+    graph = graph_of(step, SAMPLES)
+    found = find_sizes_of_batches(graph, graph_of(step, FACTOR * SAMPLES), SAMPLES)
+    shapes = {tensor.node.op: shape for tensor, shape in found.shapes.items()}
+    return {**shapes, **{f"{t.node.op} value": value for t, value in found.values.items()}}
+
+
+def test_shapes_and_constants_that_grow_with_the_batch() -> None:
+    def step(x: Any) -> Any:
+        noise = tf.random.normal([x.shape[0], SAMPLES], seed=1)
+        return tf.concat([x, noise], 0)
+
+    found = sizes_of(step)
+    assert found["RandomStandardNormal"] == (BATCH, SAMPLES)
+    assert found["Const value"] == (BATCH, SAMPLES)
+    assert found["ConcatV2"] == (2 * BATCH, SAMPLES)
+
+
+def test_sizes_that_are_no_multiples_stay_numbers() -> None:
+    def step(x: Any) -> Any:
+        half = tf.random.normal([x.shape[0] // 2, SAMPLES], seed=1)
+        more = tf.random.uniform([x.shape[0] + 1], seed=2)
+        return tf.reduce_sum(half) + tf.reduce_sum(more) + tf.reduce_sum(x)
+
+    found = sizes_of(step)
+    assert found["RandomStandardNormal"] == (SAMPLES // 2, SAMPLES)
+    assert found["RandomUniform"] == (SAMPLES + 1,)
+
+
+def test_bodies_of_loops() -> None:
+    def step(x: Any) -> Any:
+        def body(count: Any, total: Any) -> Any:
+            return count + 1, total + tf.random.stateless_uniform([x.shape[0], SAMPLES], [1, 2])
+
+        return tf.while_loop(lambda count, _: count < 3, body, [0, tf.zeros([x.shape[0], SAMPLES])])
+
+    found = sizes_of(step)
+    assert found["StatelessRandomUniformV2"] == (BATCH, SAMPLES)
+
+
+def test_unlike_graphs_say_nothing() -> None:
+    def more_operations(x: Any) -> Any:
+        return x + 1 if x.shape[0] == SAMPLES else x * 2 + 1
+
+    def another_operation(x: Any) -> Any:
+        return x + 1 if x.shape[0] == SAMPLES else x * 2
+
+    def another_body(x: Any) -> Any:
+        extra = 1 if x.shape[0] == SAMPLES else 2
+        return tf.while_loop(
+            lambda count, _: count < 3,
+            lambda count, total: (count + 1, sum([total] * extra)),
+            [0, x],
+        )
+
+    for step in (more_operations, another_operation, another_body):
+        assert not sizes_of(step)
+
+
+def test_a_step_that_only_takes_batches_of_one_size_is_traced() -> None:
+    def step(x: Any) -> Any:
+        if x.shape[0] != SAMPLES:
+            raise ValueError("other batches")
+        return tf.reduce_sum(x)
+
+    spec = tf.TensorSpec([SAMPLES, 3])
+    traced = trace_step(step, [spec], [0], autograph=False, num_samples=SAMPLES)
+    assert traced.graph.inputs[0].shape == (BATCH, 3)
+
+
+@pytest.mark.parametrize("features", [1, 4, SAMPLES])
+def test_a_gradient_of_ones_has_rows_of_samples(features: int) -> None:
+    weight = tf.Variable(np.ones((features, features), np.float32))
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weight) ** 2) * float(x.shape[0])
+        return tape.gradient(loss, weight)
+
+    spec = tf.TensorSpec([SAMPLES, features])
+    traced = trace_step(step, [spec], [0], autograph=False, num_samples=SAMPLES)
+    shapes = {tensor.shape for node in traced.graph for tensor in node.outputs if tensor.shape}
+    assert (BATCH, features) in shapes
+    of_samples = [s for s in shapes if len(s) == 2 and s[0] == SAMPLES]
+    # With as many features as samples, the weight has this shape.
+    assert of_samples == ([(SAMPLES, SAMPLES)] if features == SAMPLES else [])
