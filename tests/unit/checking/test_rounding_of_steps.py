@@ -68,7 +68,7 @@ def replacing(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """Let the devices run a step in another way; the run on one device stays."""
     original = PartitionedStep.__call__
 
-    def call(step: Any, flat: Sequence[Any], sizes: Any, recorder: Any) -> Any:
+    def call(step: Any, flat: Sequence[Any], sizes: Any, recorder: Any, **_: Any) -> Any:
         return run(lambda flat, sizes: original(step, flat, sizes, recorder), flat, sizes, step)
 
     monkeypatch.setattr(PartitionedStep, "__call__", call)

@@ -152,7 +152,8 @@ def test_a_step_that_asks_for_the_number_of_samples_has_a_trace_for_each() -> No
         x = batch(size, 2)
         np.testing.assert_allclose(step(x), tf.reduce_mean(x, 0), rtol=1e-5, atol=1e-6)
     fixed = [shape for shape in counted.shapes if shape[0][0] is not None]
-    assert fixed == [[[4, 2]], [[6, 2]], [[5, 2]]]
+    # Each with a trace for batches twice as large, which shows what counts samples.
+    assert fixed == [[[size, 2]] for size in (4, 8, 6, 12, 5, 10)]
     assert len(step.partitioned_steps) == 3
 
 
