@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from evener._tf_private.fits import data_kind
 from evener._tf_private.pipelines import CannotSplitError, Compute, LastMaps
+from evener._tf_private.variables import plain_variable
 from evener.engine.sharding.row_wise import is_row_wise
 
 Rows = npt.NDArray[np.bool_]
@@ -101,9 +102,7 @@ class OwnRows:
         self._needed = np.full(pipeline.batch_size, maps_first)
         self._needs_all = True
         with tf.init_scope(), tf.device(_HOST):
-            self._selected = tf.Variable(
-                tf.constant(self._needed), trainable=False, name="rows_to_map"
-            )
+            self._selected = plain_variable(self._needed, tf.bool)
         self._batches = self._make()
 
     def __iter__(self) -> OwnRowsIterator:

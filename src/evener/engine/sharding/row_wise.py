@@ -7,6 +7,7 @@ by one that knows where its rows are.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +16,11 @@ import tensorflow as tf
 from evener.engine.sharding.sharded_step import ShardedStep, shard_step
 from evener.engine.trace.functional import CONDITIONS, LOOPS
 from evener.engine.trace.step import trace_step
-from evener.errors import EvenerError
 from evener.graph.dims import BATCH, Size, symbols_of
 from evener.graph.nodes import Node, Tensor
 from evener.ops.states import FIRST, REPLICATED, Numbers, Sharded, State
 
+_LOG = logging.getLogger("evener")
 _SAME_FOR_ROWS = frozenset({"StridedSlice"})
 """Operations whose replacement is the same operation, with the numbers of rows of a part."""
 
@@ -34,7 +35,9 @@ def is_row_wise(function: Callable[..., Sequence[Any]], specs: Sequence[tf.Tenso
     try:
         traced = trace_step(function, specs, [0] * len(specs), autograph=False)
         step = shard_step(traced)
-    except EvenerError:
+    # Then it stays as it is: whoever asks can do without an answer, and not without the function.
+    except Exception as error:
+        _LOG.debug("a function of a batch is not partitioned: %s", error)
         return False
     if not all(_is_of_rows(step, node) for node in step.nodes):
         return False

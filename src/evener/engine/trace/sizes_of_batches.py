@@ -13,7 +13,7 @@ A second trace, for batches twice as large, shows it: what has become twice as l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,11 +50,7 @@ def find_sizes_of_batches(graph: Graph, larger: Graph, num_samples: int) -> Size
         num_samples: The size of the batches of the first graph.
     """
     found = SizesOfBatches()
-    pairs = list(_pairs(graph, larger))
-    if any(other is None or not _are_alike(node, other) for node, other in pairs):
-        return found
-    for node, other in pairs:
-        assert other is not None
+    for node, other in _pairs(graph, larger) or ():
         for tensor, same in zip(node.outputs, other.outputs, strict=True):
             shape = _shape(tensor, same, num_samples)
             if shape is not None:
@@ -66,18 +62,21 @@ def find_sizes_of_batches(graph: Graph, larger: Graph, num_samples: int) -> Size
     return found
 
 
-def _pairs(graph: Graph, larger: Graph) -> Iterator[tuple[Node, Node | None]]:
-    """Yield the nodes of both graphs side by side, those of bodies too; None for no such node."""
+def _pairs(graph: Graph, larger: Graph) -> list[tuple[Node, Node]] | None:
+    """Return the nodes of both graphs side by side, those of bodies too; None for unlike graphs."""
     if len(graph.nodes) != len(larger.nodes):
-        yield graph.nodes[0], None
-        return
+        return None
+    pairs: list[tuple[Node, Node]] = []
     for node, other in zip(graph.nodes, larger.nodes, strict=True):
-        yield node, other
-        if list(node.bodies) != list(other.bodies):
-            yield node, None
-            return
+        pairs.append((node, other))
+        if not _are_alike(node, other):
+            return None
         for name, body in node.bodies.items():
-            yield from _pairs(body, other.bodies[name])
+            inside = _pairs(body, other.bodies[name])
+            if inside is None:
+                return None
+            pairs += inside
+    return pairs
 
 
 def _are_alike(node: Node, other: Node) -> bool:
@@ -85,6 +84,7 @@ def _are_alike(node: Node, other: Node) -> bool:
         node.op == other.op
         and len(node.inputs) == len(other.inputs)
         and len(node.outputs) == len(other.outputs)
+        and list(node.bodies) == list(other.bodies)
     )
 
 
