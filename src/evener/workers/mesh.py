@@ -96,10 +96,11 @@ class Mesh:
         if not self._peers:
             return list(arrays)
         flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
-        if sum(array.nbytes for array in flat) <= _SMALL_BYTES:
-            found = self._reduce_small(label, flat, MERGES[merge])
-        else:
-            found = self._reduce_large(label, flat, MERGES[merge])
+        is_small = sum(array.nbytes for array in flat) <= _SMALL_BYTES
+        combine = self._reduce_small if is_small else self._reduce_large
+        # Gradients that overflow are ordinary under loss scaling, and TensorFlow says nothing.
+        with np.errstate(all="ignore"):
+            found = combine(label, flat, MERGES[merge])
         return [made.reshape(array.shape) for made, array in zip(found, arrays, strict=True)]
 
     def gather(self, label: str, array: np.ndarray) -> list[np.ndarray]:

@@ -107,6 +107,21 @@ def test_reduce_as_numpy_in_the_order_of_the_members(
             assert np.asarray(expected).tobytes() == results[number].tobytes()
 
 
+@pytest.mark.parametrize("size", [3, 60_000])
+def test_sums_that_overflow_are_no_warning(size: int) -> None:
+    """As in TensorFlow: gradients overflow when a loss scale is found."""
+    largest = np.finfo(np.float32).max
+    given_ = [np.full(size, value, np.float32) for value in (np.inf, -np.inf)]
+    with meshes(2) as made:
+        for low, high in (given_, [np.full(size, largest, np.float32)] * 2):
+            found = together(
+                lambda m=made[0], a=low: m.reduce("x", [a], "sum"),
+                lambda m=made[1], a=high: m.reduce("x", [a], "sum"),
+            )
+            for [total] in found:
+                assert not np.isfinite(total).any()
+
+
 def test_reduce_of_truth() -> None:
     given_ = [np.array([True, True, False]), np.array([True, False, False])]
     for merge, expected in (("all", [True, False, False]), ("any", [True, True, False])):
