@@ -26,7 +26,7 @@ class Attempt:
         log: Results of its exchanges so far.
         replayed: Results of the exchanges that another worker has handed over; None for none.
         kept: Handles and values of the variables that are written early.
-        drawn: Labels of the draws.
+        drawn: Objects that stand for the kernels that have drawn.
         num_commits: Number of steps that have committed.
         is_repeatable: Whether it can be put back.
         failure: Loss of a worker that broke it off.
@@ -37,7 +37,7 @@ class Attempt:
     log: Log = field(default_factory=list)
     replayed: Log | None = None
     kept: list[tuple[Any, np.ndarray]] = field(default_factory=list)
-    drawn: list[str] = field(default_factory=list)
+    drawn: list[object] = field(default_factory=list)
     num_commits: int = 0
     is_repeatable: bool = True
     failure: PeerLost | None = None

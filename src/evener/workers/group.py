@@ -196,8 +196,8 @@ class Group(Recovery):
                 continue
             if scope.has_steps:
                 self._stops |= self._mesh.asks_to_stop or self._mesh.is_asked_to_stop
-                for label in self._call.drawn:
-                    self._draws[label].popleft()
+                for kernel in self._call.drawn:
+                    self._draws[kernel].popleft()
                 self._results.add(arrays_of(result), self._variables.small_values())
                 if self._call.log:
                     self._done += 1

@@ -34,7 +34,7 @@ class StepExchanges:
         self._mesh = mesh
         self._call = Attempt()
         self._batch: BatchOfOwnRows | None = None
-        self._draws: dict[str, deque[list[np.ndarray]]] = {}
+        self._draws: dict[object, deque[list[np.ndarray]]] = {}
         self._done = 0
         self.view = view
         self.chief = min(view.members)
@@ -88,15 +88,15 @@ class StepExchanges:
             return [*map(strings_of, lengths, texts)]
         return self._exchange(lambda mesh: mesh.gather(label, array))
 
-    def draw(self, label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    def draw(self, label: str, arrays: list[np.ndarray], kernel: object) -> list[np.ndarray]:
         """Return random numbers that the chief has drawn, for all.
 
         A call that is made again draws again. So each call takes the first numbers that no call has
         used, and a generator with a seed gives those of one device.
         """
-        queue = self._draws.setdefault(label, deque())
+        queue = self._draws.setdefault(kernel, deque())
         queue.append(arrays)
-        self._call.drawn.append(label)
+        self._call.drawn.append(kernel)
         return self._exchange(lambda mesh: mesh.broadcast(label, queue[0], self.chief))
 
     def reduce_if_there(self, label: str, array: np.ndarray, combine: str) -> np.ndarray | None:

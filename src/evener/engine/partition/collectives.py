@@ -137,7 +137,12 @@ class Collectives:
             values: The numbers that this worker has drawn.
         """
         dtypes = [value.dtype for value in values]
-        results = self._exchange("draws", self._group.draw, values, dtypes)
+        kernel = object()
+
+        def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+            return self._group.draw(label, arrays, kernel)
+
+        results = self._exchange("draws", exchange, values, dtypes)
         for value, result in zip(values, results, strict=True):
             result.set_shape(value.shape)
         return results

@@ -95,12 +95,13 @@ class WorkerGroup(Protocol):
         """
         ...
 
-    def draw(self, label: str, arrays: list[Any]) -> list[Any]:
+    def draw(self, label: str, arrays: list[Any], kernel: object) -> list[Any]:
         """Return random numbers that one of the workers has drawn, for all.
 
         Args:
             label: Name of the exchange, the same on every worker.
             arrays: Numbers that this worker has drawn.
+            kernel: Object that stands for what has drawn them; other traces have others.
         """
         ...
 
