@@ -73,7 +73,7 @@ class _EagerRows(OwnRows):
     """Rows that are mapped in the thread of their worker.
 
     The workers are threads of one process here, and those that wait for others keep the threads of
-    TensorFlow busy.
+    TensorFlow busy. For the same reason their pipelines have threads of their own.
     """
 
     def map_rows(self, elements: list[Any]) -> list[Any]:
@@ -85,7 +85,9 @@ class _EagerRows(OwnRows):
 def mapped(case: BuiltStep) -> Any:
     x, y = case.batch(np.random.default_rng(3), ROWS)
     rows = tf.data.Dataset.from_tensor_slices((x, y))
-    return rows.map(lambda x, y: (2 * x, y - 1)).batch(BATCH)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 2
+    return rows.with_options(options).map(lambda x, y: (2 * x, y - 1)).batch(BATCH)
 
 
 def nothing(count: int) -> npt.NDArray[np.bool_]:
