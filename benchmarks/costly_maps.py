@@ -15,43 +15,14 @@ Each row is a pair of processes, one pinned to each of two cores, that train the
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
-import sys
 import time
 from typing import Any
 
-from workers import free_addresses
+from workers import begin_on_core, print_rates, run_pair
 
 KINDS = ("solo", "evener", "evener, whole batches", "MultiWorkerMirrored")
 BATCH, IMAGES, SIZE, SIDE = 64, 256, 320, 64
 WARM_UP, STEPS = 8, 24
-
-
-def measure(kind: str) -> float:
-    """Return the samples per second of both workers together."""
-    addresses = free_addresses(2)
-    processes = []
-    for index in range(2):
-        environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        if kind != "solo":
-            task = {"type": "worker", "index": index}
-            environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        words = [sys.executable, __file__, "--worker", str(index), "--kind", kind]
-        processes.append(
-            subprocess.Popen(
-                words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    rates = []
-    for process in processes:
-        output, problem = process.communicate(timeout=600)
-        if process.returncode:
-            raise SystemExit(problem[-3000:])
-        rates.append(float(output.split()[-1]))
-    return sum(rates) if kind == "solo" else statistics.mean(rates)
 
 
 def images_of(batch_size: int, *, hides_map: bool = False) -> Any:
@@ -84,18 +55,8 @@ def images_of(batch_size: int, *, hides_map: bool = False) -> Any:
 
 def work(kind: str, index: int) -> None:
     """Train as one of two workers, and print the samples per second."""
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index]})
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(2)
-    strategy: Any = None
-    if kind == "MultiWorkerMirrored":
-        options = tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation.RING
-        )
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-    elif kind != "solo":
+    strategy = begin_on_core(index, kind)
+    if strategy is None and kind != "solo":
         import evener
 
         strategy = evener.Strategy(devices="cpu:1", shares="even")
@@ -203,13 +164,8 @@ def main() -> None:
     rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for _ in range(options.rounds):
         for kind in KINDS:
-            rates[kind].append(measure(kind))
-    limit, peer = (statistics.median(rates[kind]) for kind in ("solo", "MultiWorkerMirrored"))
-    print(f"batch {BATCH}, samples/s: median (least to most), of the limit, of the peer")
-    for kind, of_kind in rates.items():
-        median = statistics.median(of_kind)
-        spread = f"{min(of_kind):.0f} to {max(of_kind):.0f}"
-        print(f"  {kind:22} {median:6.0f} ({spread}) {median / limit:5.2f} {median / peer:5.2f}")
+            rates[kind].append(run_pair(__file__, kind))
+    print_rates(rates, BATCH)
 
 
 if __name__ == "__main__":

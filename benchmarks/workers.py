@@ -28,7 +28,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,14 @@ def busy_core(index: int) -> Iterator[None]:
             process.kill()
 
 
-def measure(kind: str, batch_size: int, num_steps: int, *, batch_norm: bool = False) -> float:
-    """Return the samples per second of both workers together."""
+def run_pair(program: str, kind: str, options: Sequence[str] = ()) -> float:
+    """Return the samples per second of two workers together.
+
+    Args:
+        program: Benchmark that is run with ``--worker`` and ``--kind``.
+        kind: Contender; the workers of ``"solo"`` do not know of each other.
+        options: Other words of its command line.
+    """
     addresses = free_addresses(2)
     processes = []
     for index in range(2):
@@ -80,9 +86,7 @@ def measure(kind: str, batch_size: int, num_steps: int, *, batch_norm: bool = Fa
         if kind != "solo":
             task = {"type": "worker", "index": index}
             environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
-        words = [sys.executable, __file__, "--worker", str(index), "--kind", kind]
-        words += ["--batch", str(batch_size), "--steps", str(num_steps)]
-        words += ["--batch-norm"] * batch_norm
+        words = [sys.executable, program, "--worker", str(index), "--kind", kind, *options]
         processes.append(
             subprocess.Popen(
                 words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -95,6 +99,31 @@ def measure(kind: str, batch_size: int, num_steps: int, *, batch_norm: bool = Fa
             raise SystemExit(problem[-3000:])
         rates.append(float(output.split()[-1]))
     return sum(rates) if kind == "solo" else statistics.mean(rates)
+
+
+def begin_on_core(index: int, kind: str) -> Any:
+    """Pin this process to a core; return TensorFlow's strategy, if the kind is that one."""
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index]})
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    if kind != "MultiWorkerMirrored":
+        return None
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.RING
+    )
+    return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def print_rates(rates: Mapping[str, Sequence[float]], batch_size: int) -> None:
+    """Print the medians of all kinds, beside the limit and the peer."""
+    limit, peer = (statistics.median(rates[kind]) for kind in ("solo", "MultiWorkerMirrored"))
+    print(f"batch {batch_size}, samples/s: median (least to most), of the limit, of the peer")
+    for kind, of_kind in rates.items():
+        median = statistics.median(of_kind)
+        spread = f"{min(of_kind):.0f} to {max(of_kind):.0f}"
+        print(f"  {kind:20} {median:7.0f} ({spread}) {median / limit:5.2f} {median / peer:5.2f}")
 
 
 def measure_torch(python: str, kind: str, batch_size: int) -> float:
@@ -113,19 +142,10 @@ def measure_torch(python: str, kind: str, batch_size: int) -> float:
 
 def work(kind: str, index: int, batch_size: int, num_steps: int, *, batch_norm: bool) -> None:
     """Train as one of two workers, and print the samples per second."""
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index]})
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(2)
-    strategy: Any = None
-    if kind == "MultiWorkerMirrored":
-        options = tf.distribute.experimental.CommunicationOptions(
-            implementation=tf.distribute.experimental.CommunicationImplementation.RING
-        )
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    strategy = begin_on_core(index, kind)
     import keras
     import numpy as np
+    import tensorflow as tf
 
     keras.utils.set_random_seed(1)
     if kind == "evener fit":
@@ -245,17 +265,11 @@ def main() -> None:
                     if kind in KINDS_OF_TORCH:
                         found = measure_torch(options.torch_python, kind, batch_size)
                     else:
-                        found = measure(kind, batch_size, steps, batch_norm=options.batch_norm)
+                        words = ["--batch", str(batch_size), "--steps", str(steps)]
+                        words += ["--batch-norm"] * options.batch_norm
+                        found = run_pair(__file__, kind, words)
                 rates[kind].append(found)
-        limit = statistics.median(rates["solo"])
-        peer = statistics.median(rates["MultiWorkerMirrored"])
-        print(f"batch {batch_size}, samples/s: median (least to most), of the limit, of the peer")
-        for kind, of_kind in rates.items():
-            median = statistics.median(of_kind)
-            spread = f"{min(of_kind):.0f} to {max(of_kind):.0f}"
-            print(
-                f"  {kind:20} {median:7.0f} ({spread}) {median / limit:5.2f} {median / peer:5.2f}"
-            )
+        print_rates(rates, batch_size)
 
 
 if __name__ == "__main__":

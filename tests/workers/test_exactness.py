@@ -97,6 +97,18 @@ def run(
     ]
 
 
+def hold(
+    name: str, expected: Sequence[np.ndarray], found: Sequence[np.ndarray], tolerance: float
+) -> None:
+    """Hold the arrays of a worker against those of one device."""
+    for one_device, worker in zip(expected, found, strict=True):
+        if worker.dtype.kind not in "fc":
+            np.testing.assert_array_equal(worker, one_device, err_msg=name)
+            continue
+        scale = max(1.0, float(np.abs(one_device).max(initial=0.0)))
+        np.testing.assert_allclose(worker, one_device, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
 def check(
     names: Sequence[str], shares: Sequence[float], per_worker: Sequence[int], folder: Path
 ) -> None:
@@ -104,15 +116,7 @@ def check(
     for name, (expected, first, *others) in zip(
         names, run(names, shares, per_worker, folder), strict=True
     ):
-        tolerance = CASES[name]().tolerance
-        for one_device, worker in zip(expected, first, strict=True):
-            if worker.dtype.kind not in "fc":
-                np.testing.assert_array_equal(worker, one_device, err_msg=name)
-                continue
-            scale = max(1.0, float(np.abs(one_device).max(initial=0.0)))
-            np.testing.assert_allclose(
-                worker, one_device, rtol=0, atol=tolerance * scale, err_msg=name
-            )
+        hold(name, expected, first, CASES[name]().tolerance)
         assert not any(differ(first, other) for other in others), name
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from workers.fits import FITS
-from workers.test_exactness import run
+from workers.test_exactness import hold, run
 
 PROGRAM = Path(__file__).with_name("fits.py")
 TOLERANCES = {"half_precision": 2e-2}
-# Muon multiplies matrices in its updates. On workers with unlike numbers of devices, TensorFlow
-# optimizes other graphs around them, and the last bits of the weights may be others.
+# Muon multiplies matrices in its updates. On workers with unlike numbers of devices the last bits
+# of the weights may be others; the cause is not known.
 ROUNDED = {"muon"}
 
 
@@ -22,13 +22,7 @@ def check(names: list[str], shares: list[float], per_worker: list[int], folder: 
     for name, (expected, first, *others) in zip(
         names, run(names, shares, per_worker, folder, PROGRAM), strict=True
     ):
-        assert len(expected) == len(first), name
-        tolerance = TOLERANCES.get(name, 2e-5)
-        for one_device, worker in zip(expected, first, strict=True):
-            scale = max(1.0, float(np.abs(one_device).max(initial=0.0)))
-            np.testing.assert_allclose(
-                worker, one_device, rtol=0, atol=tolerance * scale, err_msg=name
-            )
+        hold(name, expected, first, TOLERANCES.get(name, 2e-5))
         for other in others:
             for mine, theirs in zip(first, other, strict=True):
                 if name in ROUNDED:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-import numpy as np
-
 from evener._tf_private import fits
 from evener._tf_private.workers import repeat_calls
 from evener.checkpoint import others
+from evener.engine.partition.sizes import rows_of_parts
 from evener.engine.pipeline.layout import Layout
 from evener.errors import PlanError
 from evener.feedback.data_wait import DataWait
@@ -108,5 +107,5 @@ def shares_of_workers(
 
 def _own_rows(controller: SharesOfWorkers, worker: int, count: int) -> Rows:
     """Return the rows of a batch with so many that a worker computes by the present shares."""
-    sizes = split_batch(count, controller.shares)
-    return np.repeat([each == worker for each in controller.workers], sizes)
+    own = [replica for replica, each in enumerate(controller.workers) if each == worker]
+    return rows_of_parts(split_batch(count, controller.shares), own)

@@ -222,8 +222,7 @@ class OwnRowsIterator:
         return self
 
     def __next__(self) -> Any:
-        batch = next(self.of_own_rows())
-        return batch.with_rows(np.ones(batch.num_rows, np.bool_))
+        return next(self.of_own_rows()).whole()
 
     def of_own_rows(self) -> Iterator[BatchOfOwnRows]:
         """Return an iterator over batches that may lack rows."""

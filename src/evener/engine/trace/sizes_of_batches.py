@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import tensorflow as tf
-
+from evener.graph.constants import constant_array
 from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Graph, Node, Tensor
+from evener.ops.values import LARGEST_VALUE
 
 FACTOR = 2
 """Samples of the second trace for each of the first: what the first can halve, the second can."""
-_LARGEST_CONSTANT = 64
 _Sizes = tuple[Size | None, ...]
 
 
@@ -56,7 +54,7 @@ def find_sizes_of_batches(graph: Graph, larger: Graph, num_samples: int) -> Size
             if shape is not None:
                 found.shapes[tensor] = shape
         if node.op == "Const":
-            value = _value(node, other, num_samples)
+            value = _value(node.outputs[0], other.outputs[0], num_samples)
             if value is not None:
                 found.values[node.outputs[0]] = value
     return found
@@ -100,23 +98,22 @@ def _shape(tensor: Tensor, same: Tensor, num_samples: int) -> _Sizes | None:
     )
 
 
-def _value(node: Node, other: Node, num_samples: int) -> tuple[Size, ...] | None:
-    numbers, others = _numbers(node), _numbers(other)
+def _value(constant: Tensor, other: Tensor, num_samples: int) -> tuple[Size, ...] | None:
+    numbers, others = _numbers(constant), _numbers(other)
     if numbers is None or others is None or len(numbers) != len(others) or numbers == others:
         return None
     return tuple(_size(*pair, num_samples) for pair in zip(numbers, others, strict=True))
 
 
-def _numbers(node: Node) -> Sequence[int] | None:
+def _numbers(constant: Tensor) -> Sequence[int] | None:
     """Return the numbers of a small constant of integers, a scalar or vector."""
-    dtype, constant = node.outputs[0].dtype, node.attrs["value"].tensor
-    rank = len(constant.tensor_shape.dim)
-    if not dtype.is_integer or rank > 1:
+    shape = constant.node.static_shapes[constant.index]
+    if not constant.dtype.is_integer or shape is None or len(shape) > 1:
         return None
-    if rank and constant.tensor_shape.dim[0].size > _LARGEST_CONSTANT:
+    if any(size is None or size > LARGEST_VALUE for size in shape):
         return None
-    array: Any = tf.make_ndarray(constant)
-    return [int(number) for number in array.reshape(-1)]
+    array = constant_array(constant)
+    return None if array is None else [int(number) for number in array.ravel()]
 
 
 def _size(size: int, larger: int, num_samples: int) -> Size:

@@ -115,7 +115,7 @@ def trace_step(
         batch = batch_of(graph, unknown, firsts)
         others = {k for k, first in zip(unknown, firsts, strict=True) if first != batch}
         batch_axes = [None if k in others else axis for k, axis in enumerate(batch_axes)]
-    known = None
+    known = SizesOfBatches()
     if num_samples is not None and num_samples > 1:
         known = _sizes_of_batches(graph, num_samples, trace_again, specs, batch_axes)
     return TracedStep(
@@ -178,7 +178,7 @@ def _inferred(
     batch_axes: Sequence[int | None],
     equal: Sequence[Sequence[int]],
     num_samples: int | None,
-    known: SizesOfBatches | None = None,
+    known: SizesOfBatches,
 ) -> Inference:
     """Return the symbolic shapes of a graph, in which branches that are known are taken.
 
@@ -189,7 +189,6 @@ def _inferred(
         num_samples: Size of all batches, if it is known.
         known: Sizes of such batches that count samples.
     """
-    known = SizesOfBatches() if known is None else known
     inference = Inference(num_samples=num_samples, shapes=known.shapes, values=known.values)
     for tensor, axis in zip(graph.inputs, batch_axes, strict=False):
         inference.input_shape(tensor, axis, BATCH)
