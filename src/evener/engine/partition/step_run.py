@@ -179,6 +179,8 @@ class StepRun:
             before.append(all_draw.so_far())
         where = self._layout.own_device(task.where)
         arguments = [self._argument(a, None, where) for a in function.builder.arguments]
+        if self._collectives is not None:
+            arguments = _hidden(arguments, where)
         graph: Any = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         with tf.control_dependencies(before), tf.device(where):
@@ -200,6 +202,8 @@ class StepRun:
             ends = [*results, *([operation] if operation is not None else [])]
             self._spans.note(function)
             self._spans.time_once(function, where, [*arguments, *before], ends)
+        if self._collectives is not None:
+            results = _hidden(results, where)
         self._tensors.wholes.update(zip(task.fetches, results, strict=True))
 
     @property
@@ -323,6 +327,22 @@ class StepRun:
             return value
         owner = self._layout.own_device(task.where)
         return value if owner == device else self._turns.fetch(device, value, owner)
+
+
+def _hidden(tensors: Sequence[Any], device: str) -> list[Any]:
+    """Return tensors behind operations that TensorFlow's graph optimizer neither folds nor skips.
+
+    The optimizer changes the order of products and sums of neighbours on one device, and with it
+    the last bits. What is on one device for one worker is on two for another; so the optimizer must
+    not see what is around a task.
+    """
+    with tf.device(device):
+        return [
+            tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=tensor.shape)
+            if tensor.dtype.is_floating or tensor.dtype.is_complex
+            else tensor
+            for tensor in tensors
+        ]
 
 
 def _made_of_samples(partition: Partition) -> set[Tensor]:
