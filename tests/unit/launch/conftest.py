@@ -59,6 +59,11 @@ class StartedJob:
     def lose(self, *words: object) -> None:
         print(*words, file=self.process.stdin, flush=True)
 
+    def join(self, *workers: int) -> None:
+        """Tell that workers have joined, and wait until that is heard."""
+        self.lose("joined", *workers)
+        assert self.news() == ["heard"]
+
     def end(self) -> tuple[int, str, str]:
         """Wait for the end, and return the exit code and both outputs."""
         stdout, stderr = self.process.communicate(timeout=LONGEST_SECONDS)

@@ -56,7 +56,7 @@ def test_a_replacement_that_hangs_before_it_joins_does_not_keep_the_job_from_end
 ) -> None:
     job = start(WAIT_FOR_SIGNAL, f"if incarnation: {WAIT}\n{WAIT_FOR_SIGNAL}", grace_seconds=0.3)
     pids = pids_of(job, 2)
-    job.lose("joined", 0, 1)
+    job.join(0, 1)
     os.kill(pids[1], signal.SIGKILL)
     _, _, replacement = job.news()
     os.kill(pids[0], signal.SIGUSR1)
