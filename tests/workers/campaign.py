@@ -31,6 +31,7 @@ import numpy as np
 CHECKPOINT_STEPS = 25
 PROGRAM = Path(__file__).with_name("steady.py")
 DEVICES = ("cpu:1", "cpu:2", "cpu:1")
+DATA = ("arrays", "pipeline")
 _HEARTBEAT = 2.0
 _START = 60.0
 _TOLERANCE = 1e-5
@@ -63,9 +64,10 @@ class Job:
     Args:
         folder: Folder for its files.
         num_epochs: Number of epochs.
+        data: One of ``DATA``.
     """
 
-    def __init__(self, folder: Path, num_epochs: int) -> None:
+    def __init__(self, folder: Path, num_epochs: int, data: str) -> None:
         self._folder = folder
         self.result = folder / "workers.npz"
         words = [sys.executable, "-m", "evener", "launch", "--workers", str(len(DEVICES))]
@@ -81,7 +83,7 @@ class Job:
         environ = {**os.environ, "EVENER_START_SECONDS": str(_START)}
         with (folder / "output.txt").open("w") as output:
             self.process = subprocess.Popen(
-                [*words, str(folder), str(self.checkpoints)],
+                [*words, str(folder), str(self.checkpoints), data],
                 env=environ,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -326,19 +328,24 @@ def check(job: Job, expected: list[np.ndarray]) -> float:
     return max(differences)
 
 
-def one_device(folder: Path, num_epochs: int) -> list[np.ndarray]:
+def one_device(folder: Path, num_epochs: int, data: str) -> list[np.ndarray]:
     """Return what an undisturbed device gives."""
     words = ["-m", "evener", "run", "--devices", "cpu:1", "--shares", "even"]
-    file = folder / "one.npz"
-    steps = folder / "one"
+    file = folder / f"{data}.npz"
+    steps = folder / data
     steps.mkdir()
-    arguments = [str(file), str(num_epochs), str(steps), str(folder / "checkpoints-one")]
+    arguments = [str(file), str(num_epochs), str(steps), str(steps / "checkpoints"), data]
     subprocess.run([sys.executable, *words, str(PROGRAM), *arguments], check=True)
     return list(np.load(file).values())
 
 
 def run_job(
-    folder: Path, num_epochs: int, num_faults: int, rng: random.Random, expected: list[np.ndarray]
+    folder: Path,
+    num_epochs: int,
+    data: str,
+    num_faults: int,
+    rng: random.Random,
+    expected: list[np.ndarray],
 ) -> tuple[list[Fault], float]:
     """Run a job with faults, and check it.
 
@@ -346,7 +353,7 @@ def run_job(
         The faults, and the largest difference from one device.
     """
     folder.mkdir()
-    job = Job(folder, num_epochs)
+    job = Job(folder, num_epochs, data)
     faults: list[Fault] = []
     try:
         for fault in disturb(job, rng, num_faults):
@@ -372,15 +379,25 @@ def main() -> None:
     worst = 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        expected = one_device(folder, options.epochs)
+        expected = {data: one_device(folder, options.epochs, data) for data in DATA}
         number = 0
         while len(faults) < options.faults:
+            data = DATA[number % len(DATA)]
             number += 1
-            left = options.faults - len(faults)
-            made, difference = run_job(folder / f"job{number}", options.epochs, left, rng, expected)
+            made, difference = run_job(
+                folder / f"job{number}",
+                options.epochs,
+                data,
+                options.faults - len(faults),
+                rng,
+                expected[data],
+            )
             faults += made
             worst = max(worst, difference)
-            print(f"job {number}: {len(made)} faults, {difference:.1e} from one device", flush=True)
+            print(
+                f"job {number}, {data}: {len(made)} faults, {difference:.1e} from one device",
+                flush=True,
+            )
     print(f"{len(faults)} faults in {number} jobs, at most {worst:.1e} from one device")
     for kind in sorted(KINDS):
         seconds = sorted(f.seconds for f in faults if f.kind == kind and f.seconds is not None)

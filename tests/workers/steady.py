@@ -1,7 +1,8 @@
 """Program of the fault campaign: a Keras training whose every step is written to a log.
 
 Arguments: file for the weights and the history, number of epochs, folder for the logs of the steps,
-folder for checkpoints if there are to be any.
+folder for checkpoints if there are to be any, and ``pipeline`` for a pipeline of tf.data, of which
+each worker maps its own rows.
 Each worker has a log of its own, so that a step that is lost or made twice is seen.
 """
 
@@ -18,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from evener import CheckpointCallback
 
@@ -45,7 +47,14 @@ class StepLog(keras.callbacks.Callback):
         self._file.flush()
 
 
-def main(file: str, num_epochs: int, folder: Path, checkpoints: str = "") -> None:
+def scaled(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Map a sample."""
+    return tf.sqrt(x) * 2.0 - 1.0, y
+
+
+def main(
+    file: str, num_epochs: int, folder: Path, checkpoints: str = "", data: str = "arrays"
+) -> None:
     """Train, and write what came of it."""
     keras.utils.set_random_seed(1)
     layers = keras.layers
@@ -67,9 +76,11 @@ def main(file: str, num_epochs: int, folder: Path, checkpoints: str = "") -> Non
     callbacks: list[keras.callbacks.Callback] = [StepLog(folder)]
     if checkpoints:
         callbacks.append(CheckpointCallback(checkpoints, every_steps=25, every_epoch=False, keep=2))
-    history = model.fit(
-        x, y, batch_size=BATCH_SIZE, epochs=num_epochs, verbose=0, callbacks=callbacks
-    )
+    given: dict[str, Any] = {"x": x, "y": y, "batch_size": BATCH_SIZE}
+    if data == "pipeline":
+        samples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(NUM_SAMPLES, seed=4)
+        given = {"x": samples.map(scaled).batch(BATCH_SIZE)}
+    history = model.fit(**given, epochs=num_epochs, verbose=0, callbacks=callbacks)
     np.savez(file, *model.get_weights(), np.asarray(history.history["loss"]))
 
 
