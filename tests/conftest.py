@@ -217,7 +217,9 @@ def free_graphs() -> Iterator[None]:
 
 
 CUT_CPU = """\
-import tensorflow as _tf
+from evener.collector import paused_collector as _paused
+with _paused():
+    import tensorflow as _tf
 _tf.config.set_visible_devices([], "GPU")
 _tf.config.set_logical_device_configuration(
     _tf.config.list_physical_devices("CPU")[0],

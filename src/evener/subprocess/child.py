@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
+from evener.collector import paused_collector
 from evener.errors import EvenerError
 from evener.subprocess.answer import reply, reply_error
 from evener.subprocess.request import StepRequest
@@ -15,11 +16,13 @@ def main() -> None:
     request = StepRequest.from_json(sys.argv[1])
     try:
         if request.question == "audit":
-            from evener.subprocess.audited_step import audit_first_step
+            with paused_collector():
+                from evener.subprocess.audited_step import audit_first_step
 
             audit_first_step(request)
         else:
-            from evener.subprocess.measured_step import measure_first_step
+            with paused_collector():
+                from evener.subprocess.measured_step import measure_first_step
 
             measure_first_step(request)
     except EvenerError as error:
