@@ -25,6 +25,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from evener.collector import paused_collector
+
 
 def next_run() -> dict[str, Any] | None:
     """Fork for every run; return it in the fork, and None in the end."""
@@ -62,9 +64,10 @@ def count_products() -> None:
 
 
 if __name__ == "__main__":
-    # Keras too, which TensorFlow imports when it is first needed.
-    import keras  # noqa: F401
-    import tensorflow as tf
+    with paused_collector():
+        # Keras too, which TensorFlow imports when it is first needed.
+        import keras  # noqa: F401
+        import tensorflow as tf
 
     asked = next_run()
     if asked is not None:
