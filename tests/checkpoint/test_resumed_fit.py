@@ -16,6 +16,7 @@ import evener
 from checkpoint.programs import BATCH, KINDS, EndAt, EndedError, X, Y, make_model, train
 from evener.errors import CheckpointError, EvenerWarning
 from evener.plan import PlanDevice, Replica, Stage
+from exactness.references import shared
 
 pytestmark = [
     pytest.mark.usefixtures("logical_cpus"),
@@ -45,7 +46,8 @@ def assert_equal(
 def test_the_resumed_fit_sees_the_batches_of_an_undisturbed_one(
     tmp_path: Path, kind: str, at: int
 ) -> None:
-    expected = train(make_model(), tmp_path / "whole", KINDS[kind]())
+    folder = tmp_path / "whole"
+    expected = shared(f"fit {kind}", lambda: train(make_model(), folder, KINDS[kind]()))
     ended(tmp_path / "ended", KINDS[kind](), at=at)
     assert_equal(train(make_model(), tmp_path / "ended", KINDS[kind]()), expected)
 

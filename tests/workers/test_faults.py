@@ -53,7 +53,7 @@ def run_with(name: str, *faults: Fault) -> None:
 
 
 @pytest.mark.sampled(90)
-@pytest.mark.parametrize(("name", "num_workers"), [*zip(NAMES, itertools.cycle([3, 2, 2]))])
+@pytest.mark.parametrize(("name", "num_workers"), [*zip(NAMES, itertools.cycle([3, 2, 2, 2]))])
 def test_every_step_without_faults(name: str, num_workers: int) -> None:
     assert exchanges_of(name, num_workers)
 

@@ -118,7 +118,7 @@ def test_names_are_unlike() -> None:
 
 
 @pytest.mark.sampled(45)
-@pytest.mark.parametrize("case", cases())
+@pytest.mark.parametrize("case", coverage())
 @as_drawn
 @given(data=st.data())
 def test_values(case: OpCase, data: st.DataObject) -> None:
@@ -134,16 +134,8 @@ def test_gradients(case: OpCase, data: st.DataObject) -> None:
 
 
 @pytest.mark.sampled(45)
-@pytest.mark.parametrize("case", coverage())
-@as_drawn
-@given(data=st.data())
-def test_what_is_gathered(case: OpCase, data: st.DataObject) -> None:
-    check_report(draw_trial(case, data.draw))
-
-
-@pytest.mark.sampled(45)
 @pytest.mark.parametrize("case", coverage(gradient=True))
 @as_drawn
 @given(data=st.data())
 def test_what_is_gathered_with_gradients(case: OpCase, data: st.DataObject) -> None:
-    check_report(draw_trial(case, data.draw), gradients=True)
+    check_report(draw_trial(case, data.draw))

@@ -192,10 +192,12 @@ def compare(trial: Trial, what: str, given: Any, expected: list[Any]) -> None:
 
 
 def check_values(trial: Trial) -> None:
-    """Hold the outputs to those of one device."""
+    """Hold the outputs to those of one device, and what is gathered to what the case expects."""
     step, tensors = trial.step(), trial.tensors()
     expected = on_one_device(trial, step, tensors)
-    compare(trial, "output", distributed(trial, step, trial.in_axes())(*tensors), expected)
+    function = distributed(trial, step, trial.in_axes())
+    compare(trial, "output", function(*tensors), expected)
+    check_gathered(trial, expected_of(trial, trial.drawn.expect), function)
 
 
 def check_gradients(trial: Trial) -> None:
@@ -207,23 +209,29 @@ def check_gradients(trial: Trial) -> None:
     compare(trial, "gradient", distributed(trial, step, in_axes)(*tensors), expected)
 
 
-def check_report(trial: Trial, *, gradients: bool = False) -> None:
-    """Hold what is gathered to what the case expects of these states."""
-    expect: Expect = trial.drawn.expect
+def check_report(trial: Trial) -> None:
+    """Hold what gradients gather to what the case expects of these states."""
     # Weights of the size of the batch would be whole beside sharded outputs.
     trial = dataclasses.replace(trial, cotangent="own")
-    step, weights = trial.step(), []
-    if gradients:
+    expected = expected_of(trial, trial.drawn.expect_gradient or trial.drawn.expect)
+    if expected != "any":
         step, weights = gradient_step(trial)
-        if trial.drawn.expect_gradient is not None:
-            expect = trial.drawn.expect_gradient
+        function = distributed(trial, step, (*trial.in_axes(), *(None for _ in weights)))
+        function(*trial.tensors(), *weights)
+        check_gathered(trial, expected, function)
+
+
+def expected_of(trial: Trial, expect: Expect) -> str:
+    """Return what a case expects of these states: "gathered", "any", or that nothing is."""
     expected = expect if isinstance(expect, str) else expect(trial.states)
-    if expected == "any" or (expected != "gathered" and whole_beside_sharded(trial)):
-        return
-    function = distributed(trial, step, (*trial.in_axes(), *(None for _ in weights)))
-    function(*trial.tensors(), *weights)
+    return "any" if expected != "gathered" and whole_beside_sharded(trial) else expected
+
+
+def check_gathered(trial: Trial, expected: str, function: Any) -> None:
+    """Hold what a function that has run gathers to what is expected."""
     gathered = [(entry.operation, entry.name) for entry in function.report().gathered]
-    assert bool(gathered) == (expected == "gathered"), f"{trial}: gathered {gathered}"
+    is_right = expected == "any" or bool(gathered) == (expected == "gathered")
+    assert is_right, f"{trial}: gathered {gathered}"
 
 
 def whole_beside_sharded(trial: Trial) -> bool:

@@ -6,6 +6,7 @@ a trial shards is split by its own number of rows, as is done behind something t
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,8 +32,9 @@ from unit.ops.trials import (
 
 SAMPLES = ((4, 1, 2), (3, 0, 2), (1, 2, 4), (0, 3, 0))
 
+# One draw of each: the rules have more.
 as_drawn = settings(
-    phases=[Phase.explicit, Phase.generate], derandomize=True, max_examples=2, database=None
+    phases=[Phase.explicit, Phase.generate], derandomize=True, max_examples=1, database=None
 )
 
 
@@ -73,7 +75,8 @@ def with_other_batch(
         return distributed(tf.zeros([sum(samples)]), *tensors)
 
 
-def check(trial: Trial, what: str, step: Any, tensors: list[tf.Tensor], samples: Any) -> None:
+def check(trial: Trial, what: str, step: Any, tensors: list[tf.Tensor]) -> None:
+    samples = SAMPLES[zlib.crc32(trial.case.name.encode()) % len(SAMPLES)]
     expected = on_one_device(trial, step, tensors)
     trial.drawn.reset()
     given = with_other_batch(step, tensors, trial.in_axes(), samples)
@@ -86,7 +89,7 @@ def check(trial: Trial, what: str, step: Any, tensors: list[tf.Tensor], samples:
 @given(data=st.data())
 def test_values(case: OpCase, data: st.DataObject) -> None:
     trial = draw_trial(case, data.draw)
-    check(trial, "output", trial.step(), trial.tensors(), data.draw(st.sampled_from(SAMPLES)))
+    check(trial, "output", trial.step(), trial.tensors())
 
 
 @pytest.mark.sampled(45)
@@ -96,5 +99,4 @@ def test_values(case: OpCase, data: st.DataObject) -> None:
 def test_gradients(case: OpCase, data: st.DataObject) -> None:
     trial = draw_trial(case, data.draw)
     step, weights = gradient_step(trial)
-    tensors = [*trial.tensors(), *weights]
-    check(trial, "gradient", step, tensors, data.draw(st.sampled_from(SAMPLES)))
+    check(trial, "gradient", step, [*trial.tensors(), *weights])
