@@ -30,6 +30,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import hypothesis
 import pytest
 
+from evener.collector import paused_collector
+
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 # Tests in these folders run on the logical CPUs without asking for them.
@@ -125,6 +127,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import the tests, and TensorFlow with them, without a search for garbage."""
+    with paused_collector():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Leave out pytest's search for examples in docstrings: tests have none, and it takes long."""
     found = yield
@@ -153,10 +162,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # Before the first test: any test may run TensorFlow's first operation.
     if any(map(needs_logical_cpus, session.items)):
         make_logical_cpus()
-    # What was imported stays to the end, and tracing makes thousands of objects at once: with
-    # Python's own thresholds, a tenth of the time of tests that train is spent in the collector.
-    gc.collect()
-    gc.freeze()
+    # Tracing makes thousands of objects at once: with Python's own thresholds, a tenth of the time
+    # of tests that train is spent in the collector.
     gc.set_threshold(50_000, 10, 10)
 
 
