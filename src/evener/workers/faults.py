@@ -244,6 +244,16 @@ def _shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+def nobody_tells(why: str) -> RunError:
+    """Return the error of a replacement that nobody tells what it has missed."""
+    return RunError(
+        "RUN-095",
+        "No other worker tells a replacement what it has missed.",
+        why=why,
+        fix="Look at the logs of the other workers.",
+    )
+
+
 def other_program(found: str) -> RunError:
     """Return the error for a replacement whose program takes another way than that of the others.
 

@@ -23,10 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from evener.errors import RunError
 from evener.workers.arrays import pack, unpack
 from evener.workers.connections import ask
-from evener.workers.faults import other_program
+from evener.workers.faults import nobody_tells, other_program
 from evener.workers.results import CallResults
 from evener.workers.view import View
 
@@ -151,6 +150,8 @@ class Late:
             is_near = len(self._waiting) <= _NEAR or self._rounds >= _MOST_ROUNDS
             if self._state is None and is_near:
                 self._state = group.join()
+                if self._state.made < self._count:
+                    raise nobody_tells("The others have begun the job again.")
         self._count += 1
         return self._waiting.popleft()
 
@@ -178,12 +179,8 @@ class Late:
             if self._state is not None:
                 return None
             if time.monotonic() >= deadline:
-                raise RunError(
-                    "RUN-095",
-                    "No other worker tells a replacement what it has missed.",
-                    why=f"They do not come to the exchange {key!r} within {timeout_seconds:g} "
-                    "seconds.",
-                    fix="Look at the logs of the other workers.",
+                raise nobody_tells(
+                    f"They do not come to the exchange {key!r} within {timeout_seconds:g} seconds."
                 )
             time.sleep(_LOOK_SECONDS)
         return self._exchanged[key]
@@ -204,12 +201,7 @@ class Late:
                 arrays = iter(unpack(np.frombuffer(found, np.uint8)))
                 self._waiting.extend(map(CallResults, arrays, arrays))
                 return
-        raise RunError(
-            "RUN-095",
-            "No other worker tells a replacement what it has missed.",
-            why="; ".join(problems) or "none of them keeps its results.",
-            fix="Look at the logs of the other workers.",
-        )
+        raise nobody_tells("; ".join(problems) or "none of them keeps its results.")
 
 
 def arrays_of(results: Any) -> list[np.ndarray]:

@@ -11,6 +11,7 @@ import numpy as np
 from evener.workers.arrays import pack, unpack
 from evener.workers.attempt import Log
 from evener.workers.connections import Listener
+from evener.workers.faults import nobody_tells
 from evener.workers.job import Job
 from evener.workers.late import State
 from evener.workers.meeting import connect_members, giver_of, told_by_all
@@ -19,7 +20,7 @@ from evener.workers.mesh import Mesh
 from evener.workers.results import Results
 from evener.workers.step_exchanges import StepExchanges
 from evener.workers.variables import Variables
-from evener.workers.view import View
+from evener.workers.view import NOTHING, View
 from evener.workers.wire import PeerLost
 
 _LOG = logging.getLogger("evener")
@@ -105,16 +106,22 @@ class Recovery(StepExchanges):
         )
 
     def join(self) -> State:
-        """Become a member, as a replacement; return the state that another worker hands over."""
+        """Become a member, as a replacement; return the state that another worker hands over.
+
+        Raises:
+            RunError: RUN-095 if all others have ended meanwhile.
+        """
         view = self._member.join()
         while True:
+            if max(view.done.values(), default=NOTHING) == NOTHING:
+                raise nobody_tells("Those who had have ended, and the job begins again.")
             self._mesh.close()
             try:
                 self._connect(view)
                 [parcel] = self._mesh.deliver("handed over", {}).values()
                 common = told_by_all(self._mesh, None)
             except PeerLost:
-                view = self._member.next_view(0)
+                view = self._member.next_view(NOTHING)
                 continue
             state = State.unpack(parcel)
             self.chief, self._done = state.chief, state.done
@@ -129,10 +136,11 @@ class Recovery(StepExchanges):
             return None
         parcels: dict[int, np.ndarray] = {}
         if self._job.index == giver_of(view):
-            if behind:
-                parcels.update(dict.fromkeys(behind, pack(self._last_log)))
-            if view.joined:
-                parcels.update(dict.fromkeys(view.joined, self._state().pack()))
+            stands = [index for index in behind if view.done[index] != NOTHING]
+            if stands:
+                parcels.update(dict.fromkeys(stands, pack(self._last_log)))
+            if news := {*view.joined, *behind} - {*stands}:
+                parcels.update(dict.fromkeys(news, self._state().pack()))
         received = self._mesh.deliver("handed over", parcels)
         return unpack(next(iter(received.values()))) if self._done < most else None
 

@@ -8,6 +8,9 @@ from typing import Any
 
 from evener.errors import RunError
 
+NOTHING = -1
+"""Calls of a replacement that no one has handed a state over to yet."""
+
 
 class ViewOver(RunError):
     """RUN-070: the view ended while a worker waited for the others in it.
@@ -25,8 +28,9 @@ class View:
         members: Numbers of the workers, in rising order.
         addresses: Data address of every member.
         done: Calls that each member had finished when the view was formed; a member that joins
-            has none, so it takes over the state of another one. Empty in the first view, and
-            where nobody is left who has a state.
+            has none, so it takes over the state of another one; it has ``NOTHING`` if an earlier
+            view was over before that. Empty in the first view, and where nobody is left who has a
+            state.
         joined: Members that were not in the view before, in rising order.
     """
 

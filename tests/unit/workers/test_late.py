@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import RunError
+from evener.workers.arrays import pack
 from evener.workers.connections import Listener
 from evener.workers.fingerprints import check_fingerprints, fingerprint
 from evener.workers.late import Late, State, arrays_of, packed_as
+from evener.workers.recovery import Recovery
 from evener.workers.results import CallResults, Results
 from evener.workers.variables import Variables
 from evener.workers.view import View
@@ -90,8 +93,6 @@ class Group:
 
 
 def test_a_replacement_gets_all_results_in_order() -> None:
-    from evener.workers.arrays import pack
-
     listener = Listener("127.0.0.1", SECRET)
     calls = [[np.asarray(number)] for number in range(13)]
 
@@ -129,6 +130,30 @@ def test_nobody_tells_a_replacement() -> None:
     late = Late(view, SECRET, {})
     with pytest.raises(RunError, match="RUN-095"):
         late.next_results(Group(State(done=0, made=0, chief=0, values=()), view))
+
+
+def test_the_others_have_begun_again() -> None:
+    """A replacement has had the results of calls that those who are left have not made."""
+    listener = Listener("127.0.0.1", SECRET)
+    call = [[np.ones(1)], []]
+    listener.answer = lambda question: pack(call * (1 if question["results"] else 5)).tobytes()
+    view = view_of(f"127.0.0.1:{listener.port}")
+    late, group = Late(view, SECRET, {}), Group(State(done=0, made=0, chief=0, values=()), view)
+    for _ in range(5):
+        assert late.next_results(group) is not None
+    with pytest.raises(RunError, match=r"RUN-095[\s\S]*begun the job again"):
+        late.next_results(group)
+    assert group.taken is None
+    listener.close()
+
+
+def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
+    """All others have ended while it was behind, and others begin anew with it."""
+    member = SimpleNamespace(
+        join=lambda: View(number=4, members=(0, 1), addresses={}, done={}, joined=(0, 1))
+    )
+    with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
+        Recovery.join(SimpleNamespace(_member=member))  # type: ignore[arg-type]
 
 
 def test_the_worker_with_other_data_is_named() -> None:
