@@ -11,14 +11,14 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import RunError
-from evener.workers.arrays import pack
+from evener.workers.arrays import pack, unpack
 from evener.workers.connections import Listener
 from evener.workers.fingerprints import check_fingerprints, fingerprint
 from evener.workers.late import Late, State, arrays_of, packed_as
 from evener.workers.recovery import Recovery
 from evener.workers.results import CallResults, Results
 from evener.workers.variables import Variables
-from evener.workers.view import View
+from evener.workers.view import NOTHING, View
 
 SECRET = b"secret"
 
@@ -154,6 +154,26 @@ def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
     )
     with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
         Recovery.join(SimpleNamespace(_member=member))  # type: ignore[arg-type]
+
+
+def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
+    """Worker 1 missed the last call; worker 2 came in a view that was over at once; 3 is new."""
+    sent: dict[int, np.ndarray] = {}
+    state = State(done=5, made=9, chief=0, values=(np.arange(3),))
+    giver = SimpleNamespace(
+        _job=SimpleNamespace(index=0),
+        _last_log=[[np.ones(2)]],
+        _state=lambda: state,
+        _mesh=SimpleNamespace(deliver=lambda label, parcels: sent.update(parcels) or {}),
+        _done=5,
+    )
+    done = {0: 5, 1: 4, 2: NOTHING}
+    view = View(number=3, members=(0, 1, 2, 3), addresses={}, done=done, joined=(3,))
+    assert Recovery._handed_over(giver, view) is None  # type: ignore[arg-type]
+    [[log]] = unpack(sent.pop(1))
+    np.testing.assert_array_equal(log, np.ones(2))
+    assert sorted(sent) == [2, 3]
+    assert all(State.unpack(parcel).made == 9 for parcel in sent.values())
 
 
 def test_the_worker_with_other_data_is_named() -> None:
