@@ -104,10 +104,11 @@ def bench(
 def _devices(spec: str | None) -> list[str]:
     """Return the names of the devices, two or more."""
     from evener.cli.quiet import quiet_tensorflow
+    from evener.collector import paused_collector
     from evener.devices import inventory
     from evener.errors import RunError
 
-    with quiet_tensorflow(os.environ):
+    with quiet_tensorflow(os.environ), paused_collector():
         names = [device.name for device in inventory(spec).used]
     if len(names) < 2:
         raise RunError(

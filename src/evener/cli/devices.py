@@ -20,6 +20,7 @@ def devices(
     """List all devices, and the reason for each one that is not used."""
     from evener.cli.quiet import quiet_tensorflow
     from evener.cli.status import status
+    from evener.collector import paused_collector
     from evener.devices import inventory
     from evener.devices.spec import spec_from
     from evener.devices.tensorflow_view import import_tensorflow
@@ -27,7 +28,7 @@ def devices(
     # Before TensorFlow is imported, which takes seconds.
     spec_from(spec, os.environ)
     with status("Looking for devices"):
-        with quiet_tensorflow(os.environ):
+        with quiet_tensorflow(os.environ), paused_collector():
             import_tensorflow()
         found = inventory(spec)
     if as_json:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from evener.collector import paused_collector
 from evener.errors import EvenerError, EvenerWarning
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -18,7 +17,7 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 @contextlib.contextmanager
 def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Hide TensorFlow's log while it is imported, unless the import fails, and import it fast.
+    """Hide TensorFlow's log while it is imported, unless the import fails.
 
     The log level is set for the whole process, but TensorFlow 2.21 writes some lines before it
     reads the level. These are held back, and printed if an exception is raised that is not an
@@ -29,12 +28,11 @@ def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
         environ: The environment variables of this process.
     """
     if environ.setdefault(LOG_LEVEL, "3") == "0":
-        with paused_collector():
-            yield
+        yield
         return
     sys.stderr.flush()
     terminal = os.dup(2)
-    with paused_collector(), _evener_warnings_at_the_end(), tempfile.TemporaryFile() as held:
+    with _evener_warnings_at_the_end(), tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
             yield

@@ -141,6 +141,7 @@ def run(
     from evener.cli.quiet import quiet_tensorflow
     from evener.cli.status import status
     from evener.cli.usage import check_writable
+    from evener.collector import paused_collector
     from evener.report.live.run import is_wanted
     from evener.run.script import read
     from evener.run.session import prepare
@@ -152,7 +153,7 @@ def run(
     check_writable(report_file)
     if plan == run_layout.AUTO:
         layout = _planned(layout, found, args, gpu_names=not no_gpu_names)
-    with status("Starting TensorFlow"), quiet_tensorflow(os.environ):
+    with status("Starting TensorFlow"), quiet_tensorflow(os.environ), paused_collector():
         session = prepare(found, layout, gpu_names=not no_gpu_names, hoist=not no_hoist)
     printed = "json" if as_json else "text" if report else None
     is_predicted = layout.plan is not None and layout.plan.predicted is not None

@@ -15,16 +15,12 @@ def main() -> None:
     """Answer the request on the command line."""
     request = StepRequest.from_json(sys.argv[1])
     try:
-        if request.question == "audit":
-            with paused_collector():
-                from evener.subprocess.audited_step import audit_first_step
-
-            audit_first_step(request)
-        else:
-            with paused_collector():
-                from evener.subprocess.measured_step import measure_first_step
-
-            measure_first_step(request)
+        with paused_collector():
+            if request.question == "audit":
+                from evener.subprocess.audited_step import audit_first_step as answer
+            else:
+                from evener.subprocess.measured_step import measure_first_step as answer
+        answer(request)
     except EvenerError as error:
         traceback.print_exc()
         reply_error(request, error)

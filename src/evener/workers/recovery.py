@@ -114,7 +114,9 @@ class Recovery(StepExchanges):
         view = self._member.join()
         while True:
             if max(view.done.values(), default=NOTHING) == NOTHING:
-                raise nobody_tells("Those who had have ended, and the job begins again.")
+                raise nobody_tells(
+                    "The workers that had a state have ended, and the job begins again."
+                )
             self._mesh.close()
             try:
                 self._connect(view)
