@@ -161,6 +161,11 @@ class FaultyGroup(Group):
                 return fault
         return None
 
+    def _start(self, *args: Any) -> None:
+        # The next attempt may end, and this worker still be needed by others.
+        self._is_put_back = False
+        super()._start(*args)
+
     def _put_back(self, error: tf.errors.OpError) -> None:
         super()._put_back(error)
         self._is_put_back = True

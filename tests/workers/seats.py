@@ -41,15 +41,12 @@ class Seats:
 
     def lose(self, index: int) -> None:
         """Lose a worker: it is dead."""
+        self._end_views(index)
         with self._changed:
             self._alive.discard(index)
             self._stopped.pop(index, None)
             self._left.discard(index)
             self._changed.notify_all()
-            others = sorted(self._alive)
-        for other in others:
-            if other in self._ends:
-                self._ends[other]()
 
     def next_view(self, index: int, done: int) -> View:
         """Return the next view, when all workers that are there have stopped."""
@@ -68,19 +65,27 @@ class Seats:
             self._wait(lambda: self._alive <= set(given))
             return [given[worker] for worker in sorted(self._alive)]
 
+    def _end_views(self, index: int) -> None:
+        """Tell the others that the view of a worker is over.
+
+        Before the worker stops or is lost: without it, they cannot have formed the next view, which
+        would be ended in place of this one.
+        """
+        with self._changed:
+            others = sorted(self._alive - {index})
+        for other in others:
+            if other in self._ends:
+                self._ends[other]()
+
     def _stop(self, index: int, done: int, *, leaves: bool) -> View | None:
         number = self.views[-1].number
+        if not leaves:
+            self._end_views(index)
         with self._changed:
             self._stopped[index] = done
             if leaves:
                 self._left.add(index)
             self._changed.notify_all()
-            others = sorted(self._alive - {index})
-        if not leaves:
-            for other in others:
-                if other in self._ends:
-                    self._ends[other]()
-        with self._changed:
             self._wait(
                 lambda: (
                     self.views[-1].number > number

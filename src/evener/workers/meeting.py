@@ -48,13 +48,7 @@ def connect_members(job: Job, listener: Listener, view: View, *, patience_second
         for connection in connections.values():
             connection.close()
         raise PeerLost(f"another worker does not answer: {error}") from error
-    mesh = Mesh(job.index, connections, patience_seconds=patience_seconds)
-    try:
-        mesh.find_readers()
-    except BaseException:
-        mesh.close()
-        raise
-    return mesh
+    return Mesh(job.index, connections, patience_seconds=patience_seconds)
 
 
 def told_by_all(mesh: Mesh, own: Any) -> dict[int, Any]:

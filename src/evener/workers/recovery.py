@@ -170,4 +170,5 @@ class Recovery(StepExchanges):
         before.close()
         if self._over >= view.number:
             # It was over before the mesh was there to be told.
-            self._mesh.abort()
+            mesh.abort()
+        mesh.find_readers()

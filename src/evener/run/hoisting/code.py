@@ -144,12 +144,17 @@ class Observed:
         self.problem: tuple[str, int, str] | None = None
 
     def __enter__(self) -> Observed:
+        # Finalizers and callbacks of the collector run anywhere: they are no part of the code.
+        self._collects = gc.isenabled()
+        gc.disable()
         self._before = sys.getprofile()
         sys.setprofile(self._see)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._before)
+        if self._collects:
+            gc.enable()
 
     def _see(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":
