@@ -36,6 +36,8 @@ class Listener:
         self.answer: Callable[[Any], bytes] | None = None
         self._socket = socket.create_server((host, 0), backlog=128)
         self._arrived: dict[tuple[int, int], socket.socket] = {}
+        self._failed: dict[tuple[int, int], OSError] = {}
+        self._over = 0
         self._changed = threading.Condition()
         self._is_closed = False
         threading.Thread(target=self._accept, name="evener-listener", daemon=True).start()
@@ -45,8 +47,31 @@ class Listener:
         """The port of the socket."""
         return self._socket.getsockname()[1]
 
+    def reach(self, address: str, *, view: int, index: int, peer: int, deadline: float) -> None:
+        """Connect to the listener of another worker, in a thread: `take` returns the connection.
+
+        Args:
+            address: Address of its listener.
+            view: Number of the view for which the connection is made.
+            index: Number of this worker.
+            peer: Number of the other worker.
+            deadline: Time of `time.monotonic` until which it is tried.
+        """
+
+        def run() -> None:
+            try:
+                made = connect(address, self._secret, view=view, index=index, deadline=deadline)
+            except OSError as error:
+                with self._changed:
+                    self._failed[view, peer] = error
+                    self._changed.notify_all()
+                return
+            self._keep((view, peer), made)
+
+        threading.Thread(target=run, name="evener-connect", daemon=True).start()
+
     def take(self, view: int, index: int, deadline: float) -> socket.socket:
-        """Return the connection that a worker has made for a view.
+        """Return the connection with a worker for a view.
 
         Args:
             view: Number of the view.
@@ -54,23 +79,33 @@ class Listener:
             deadline: Time of `time.monotonic` until which it may come.
 
         Raises:
-            TimeoutError: If it has not come.
+            OSError: If it does not come, or need not come any more: the view is over.
         """
+        key = (view, index)
         with self._changed:
-            key = (view, index)
-            if not self._changed.wait_for(
-                lambda: key in self._arrived or self._is_closed, deadline - time.monotonic()
-            ):
-                raise TimeoutError(f"worker {index} has not connected")
-            if key not in self._arrived:
+            self._changed.wait_for(
+                lambda: key in self._arrived or key in self._failed or not self._wants(view),
+                deadline - time.monotonic(),
+            )
+            if key in self._arrived:
+                return self._arrived.pop(key)
+            if key in self._failed:
+                raise self._failed[key]
+            if self._is_closed:
                 raise ConnectionError("the listener is closed")
-            return self._arrived.pop(key)
+            if not self._wants(view):
+                raise ConnectionError("the view is over")
+            raise TimeoutError(f"worker {index} has not connected")
 
-    def forget_before(self, view: int) -> None:
-        """Close connections that were made for earlier views, and were not taken."""
+    def end(self, view: int) -> None:
+        """End a view and all before: their connections that nobody has taken are closed."""
         with self._changed:
-            for key in [key for key in self._arrived if key[0] < view]:
+            self._over = max(self._over, view)
+            for key in [key for key in self._arrived if key[0] <= view]:
                 self._arrived.pop(key).close()
+            for key in [key for key in self._failed if key[0] <= view]:
+                del self._failed[key]
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Stop listening."""
@@ -108,12 +143,18 @@ class Listener:
         except (OSError, ValueError, KeyError, TypeError):
             accepted.close()
             return
+        self._keep(key, accepted)
+
+    def _keep(self, key: tuple[int, int], connection: socket.socket) -> None:
         with self._changed:
-            if self._is_closed:
-                accepted.close()
+            if not self._wants(key[0]):
+                connection.close()
                 return
-            self._arrived[key] = accepted
+            self._arrived[key] = connection
             self._changed.notify_all()
+
+    def _wants(self, view: int) -> bool:
+        return not self._is_closed and view > self._over
 
 
 def connect(

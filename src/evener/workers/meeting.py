@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evener.workers.connections import Listener, connect
+from evener.workers.connections import Listener
 from evener.workers.job import Job
 from evener.workers.mesh import Mesh
 from evener.workers.view import View
@@ -27,27 +27,28 @@ def connect_members(job: Job, listener: Listener, view: View, *, patience_second
         patience_seconds: Seconds that an exchange may wait for workers that are alive.
 
     Raises:
-        PeerLost: If one of them does not answer.
+        PeerLost: If one of them does not answer, or the view is over.
     """
     deadline = time.monotonic() + _CONNECT_SECONDS
+    listener.end(view.number - 1)
+    others = [peer for peer in view.members if peer != job.index]
+    for peer in others:
+        if peer > job.index:
+            listener.reach(
+                view.addresses[peer],
+                view=view.number,
+                index=job.index,
+                peer=peer,
+                deadline=deadline,
+            )
     connections: dict[int, Any] = {}
-    listener.forget_before(view.number)
     try:
-        for peer in view.members:
-            if peer > job.index:
-                connections[peer] = connect(
-                    view.addresses[peer],
-                    job.secret,
-                    view=view.number,
-                    index=job.index,
-                    deadline=deadline,
-                )
-            elif peer < job.index:
-                connections[peer] = listener.take(view.number, peer, deadline)
+        for peer in others:
+            connections[peer] = listener.take(view.number, peer, deadline)
     except OSError as error:
         for connection in connections.values():
             connection.close()
-        raise PeerLost(f"another worker does not answer: {error}") from error
+        raise PeerLost(f"no connection to another worker: {error}") from error
     return Mesh(job.index, connections, patience_seconds=patience_seconds)
 
 

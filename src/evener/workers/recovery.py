@@ -68,6 +68,7 @@ class Recovery(StepExchanges):
     def end_view(self) -> None:
         """Break off what waits for the other workers: the view is over. Safe from any thread."""
         self._over = self._member.view.number
+        self._listener.end(self._over)
         self._mesh.abort()
 
     def _recover(self, view: View) -> Log | None:

@@ -94,6 +94,6 @@ def test_connections_of_earlier_views_are_closed(listener: Listener) -> None:
         # The connection of view 1 may arrive behind that of view 2: wait for it.
         with listener._changed:
             assert listener._changed.wait_for(lambda: (1, 1) in listener._arrived, 20.0)
-        listener.forget_before(2)
+        listener.end(1)
         early.settimeout(20.0)
         assert early.recv(1) == b""

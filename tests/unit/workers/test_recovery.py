@@ -2,63 +2,125 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from evener.workers import connections, meeting
 from evener.workers.recovery import Recovery
 from evener.workers.view import View
 from workers.seats import Seats
 
+_LIMIT = 600.0
+
 
 class Membership:
-    """Member of a job whose other worker is lost behind the second view.
+    """Membership of a worker that is alone behind the second view.
 
     Args:
+        index: Number of the worker.
         view: The second view.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, index: int, view: View) -> None:
+        self._index = index
         self.view = view
 
     def next_view(self, done: int) -> View:
-        """Return a view of this worker alone."""
-        address = self.view.addresses[0]
-        self.view = View(number=3, members=(0,), addresses={0: address}, done={0: done}, joined=())
+        own = self._index
+        addresses = {own: self.view.addresses[own]}
+        self.view = View(number=3, members=(own,), addresses=addresses, done={own: done}, joined=())
         return self.view
 
 
-@pytest.mark.parametrize("is_early", [True, False])
-def test_a_view_that_is_over_keeps_nobody_waiting_for_its_members(is_early: bool) -> None:
-    """The other worker is connected, and freezes before it says anything."""
-    seats = Seats(2)
-    [first] = seats.views
-    second = View(number=2, members=(0, 1), addresses=first.addresses, done={0: 0, 1: 0}, joined=())
-    member: Any = Membership(second)
-    recovery = Recovery(seats.jobs[0], member, seats.listeners[0], first, patience_seconds=20.0)
-    problems: list[BaseException] = []
+class Worker:
+    """Worker that enters the second view in a thread, which ends meanwhile.
 
-    def recover() -> None:
+    Args:
+        seats: Places of two workers.
+        index: Number of the worker.
+        addresses: Addresses of both, if others than their own.
+    """
+
+    def __init__(self, seats: Seats, index: int, addresses: dict[int, str] | None = None) -> None:
+        [first] = seats.views
+        self._second = View(
+            number=2,
+            members=(0, 1),
+            addresses=addresses or dict(first.addresses),
+            done={0: 0, 1: 0},
+            joined=(),
+        )
+        member: Any = Membership(index, self._second)
+        self._index = index
+        self._problems: list[BaseException] = []
+        self.recovery = Recovery(
+            seats.jobs[index], member, seats.listeners[index], first, patience_seconds=_LIMIT
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
         try:
-            recovery._recover(second)
+            self.recovery._recover(self._second)
         except BaseException as error:
-            problems.append(error)
+            self._problems.append(error)
 
-    if is_early:
-        recovery.end_view()
-    thread = threading.Thread(target=recover, daemon=True)
-    thread.start()
-    frozen = seats.listeners[1].take(2, 0, time.monotonic() + 20.0)
-    if not is_early:
-        assert frozen.recv(1)  # The first worker waits for the answer.
-        recovery.end_view()
-    thread.join(60.0)
-    assert not thread.is_alive()
-    assert not problems
-    assert recovery.view.members == (0,)
-    frozen.close()
-    recovery._mesh.close()
-    for listener in seats.listeners:
+    def begin(self) -> None:
+        self._thread.start()
+
+    def check_end(self) -> None:
+        """Check that it goes on alone, long before any limit of a connection."""
+        self._thread.join(60.0)
+        assert not self._thread.is_alive()
+        assert not self._problems
+        assert self.recovery.view.members == (self._index,)
+        self.recovery._mesh.close()
+
+
+@pytest.fixture
+def seats(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seats]:
+    monkeypatch.setattr(connections, "_HANDSHAKE_SECONDS", _LIMIT)
+    monkeypatch.setattr(meeting, "_CONNECT_SECONDS", _LIMIT)
+    made = Seats(2)
+    yield made
+    for listener in made.listeners:
         listener.close()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_view_is_over_before_its_members_connect(seats: Seats, index: int) -> None:
+    worker = Worker(seats, index)
+    worker.recovery.end_view()
+    worker.begin()
+    worker.check_end()
+
+
+def test_the_other_worker_does_not_connect(seats: Seats) -> None:
+    worker = Worker(seats, 1)
+    worker.begin()
+    time.sleep(0.2)
+    worker.recovery.end_view()
+    worker.check_end()
+
+
+def test_the_other_worker_freezes_before_it_proves_itself(seats: Seats) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        worker = Worker(seats, 0, {0: "127.0.0.1:1", 1: f"127.0.0.1:{port}"})
+        worker.begin()
+        with server.accept()[0]:
+            worker.recovery.end_view()
+            worker.check_end()
+
+
+def test_the_other_worker_freezes_before_it_exchanges(seats: Seats) -> None:
+    worker = Worker(seats, 0)
+    worker.begin()
+    with seats.listeners[1].take(2, 0, time.monotonic() + 20.0) as frozen:
+        assert frozen.recv(1)
+        worker.recovery.end_view()
+        worker.check_end()
