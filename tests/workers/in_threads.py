@@ -41,7 +41,8 @@ class Fault:
         exchange: Number of the exchange in the attempt, from 0; that behind the last exchange is
             the commit.
         kind: ``"dies"`` before the exchange; ``"dies late"``: behind it; ``"dies in a view"``: when
-            it has stopped in the step for the next view; ``"hears nothing"``: the worker lives on,
+            it has stopped in the step for the next view; ``"dies unconnected"``: before it has
+            connected with the others, which wait for it; ``"hears nothing"``: the worker lives on,
             and does not get what the others have exchanged.
         attempt: Number of the attempt of the step, from 0.
     """
@@ -98,6 +99,11 @@ class FaultyGroup(Group):
             patience_seconds=PATIENCE_SECONDS,
         )
         seats.when_over(index, self.end_view)
+        if any(fault.kind == "dies unconnected" for fault in self.faults):
+            self.die()
+        if seats.is_over:
+            self.end_view()
+        self.connect()
 
     def begin_step(self) -> None:
         """Take note of the variables before a step."""
@@ -217,6 +223,8 @@ def distributed(
         group=group,
         workers=layout.workers_of_replicas,
     )
+    if len(group.view.members) < group.count:
+        controller.begin_with(controller.common_state(), group.view)
     group.keep_common(controller.common_state, controller.begin_with)
     settings = StepSettings(layout=layout, controller=controller, verify=False)
     return _LockedStep(step, settings, shares=shares, **axes)
@@ -302,6 +310,8 @@ def run_workers(
                 while (view := group._member.leave(group._done)) is not None:
                     group._recover(view)
                 outcome.runs[index] = found
+            except Died:
+                return
             except BaseException as error:
                 if index in groups and groups[index].is_dead:
                     return

@@ -35,6 +35,12 @@ class Seats:
         with self._changed:
             self._form()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether a member of the newest view is dead."""
+        with self._changed:
+            return not self._alive >= set(self.views[-1].members)
+
     def when_over(self, index: int, end_view: Callable[[], None]) -> None:
         """Call a function of a worker when a view is over."""
         self._ends[index] = end_view

@@ -71,6 +71,11 @@ def test_rows_that_no_part_needs_are_spoilt(monkeypatch: pytest.MonkeyPatch) -> 
             hold(name, run_case(CASES[name], **options))
 
 
+@pytest.mark.parametrize("worker", [0, 1, 2])
+def test_a_death_before_all_are_connected(worker: int) -> None:
+    run_with(NAMES[0], Fault(worker=worker, step=0, exchange=0, kind="dies unconnected"))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", DISTURBED)
 def test_a_death_at_every_exchange(name: str) -> None:

@@ -81,8 +81,6 @@ class Group(Recovery):
         self._is_asked = False
         self._before_steps: list[Callable[[], object]] = []
         self._late = late
-        if late is None:
-            self._connect(view)
 
     @property
     def index(self) -> int:

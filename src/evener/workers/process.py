@@ -80,8 +80,11 @@ def _join(job: Job, script: str | None) -> Group:
     late, view = _begin(job, member)
     group = Group(job, member, listener, view, late=late)
     groups.append(group)
-    if late is None and member.view.number != view.number:
-        group.end_view()
+    if late is None:
+        if member.is_over:
+            # It was over before the group was there to be told.
+            group.end_view()
+        group.connect()
     atexit.register(_leave, group, coordinator)
     return group
 

@@ -71,6 +71,13 @@ class Recovery(StepExchanges):
         self._listener.end(self._over)
         self._mesh.abort()
 
+    def connect(self) -> None:
+        """Connect to the other workers at the start of the job, or to those that remain."""
+        try:
+            self._connect(self.view)
+        except PeerLost:
+            self._recover(self._member.next_view(self._done))
+
     def _recover(self, view: View) -> Log | None:
         """Go on with the workers of a view; return the exchanges of a call that they had done."""
         while True:

@@ -21,6 +21,8 @@ _LIMIT = 600.0
 class Membership:
     """Membership of a worker that is alone behind the second view.
 
+    A coordinator tells the end of a view by `Recovery.end_view`.
+
     Args:
         index: Number of the worker.
         view: The second view.
