@@ -93,7 +93,7 @@ class Listener:
                 raise self._failed[key]
             if self._is_closed:
                 raise ConnectionError("the listener is closed")
-            if not self._wants(view):
+            if self.is_over(view):
                 raise ConnectionError("the view is over")
             raise TimeoutError(f"worker {index} has not connected")
 
@@ -106,6 +106,10 @@ class Listener:
             for key in [key for key in self._failed if key[0] <= view]:
                 del self._failed[key]
             self._changed.notify_all()
+
+    def is_over(self, view: int) -> bool:
+        """Return whether a view has ended."""
+        return view <= self._over
 
     def close(self) -> None:
         """Stop listening."""
@@ -154,7 +158,7 @@ class Listener:
             self._changed.notify_all()
 
     def _wants(self, view: int) -> bool:
-        return not self._is_closed and view > self._over
+        return not self._is_closed and not self.is_over(view)
 
 
 def connect(

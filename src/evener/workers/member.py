@@ -54,7 +54,6 @@ class Member:
         self._presence: Presence | None = None
         self._threads: list[threading.Thread] = []
         self._view: View | None = None
-        self._over = 0
         self._may_go = False
         self._failure: Exception | None = None
         # Exchanges of this process that wait, and their answers once they are there.
@@ -65,11 +64,6 @@ class Member:
         """The newest view."""
         assert self._view is not None, "the worker has not joined"
         return self._view
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the newest view is over."""
-        return self._view is not None and self._over >= self._view.number
 
     def appear(self) -> None:
         """Tell the coordinator that this process is alive, from now on until it has joined.
@@ -277,7 +271,6 @@ class Member:
                         self._answers[slot] = message
                     self._changed.notify_all()
             case "view_over":
-                self._over = int(message["view"])
                 self._call_back()
             case "go":
                 with self._changed:

@@ -68,6 +68,8 @@ def _join(job: Job, script: str | None) -> Group:
     groups: list[Group] = []
 
     def end_view() -> None:
+        # Also before the group is there to be told: then it does not connect.
+        listener.end(member.view.number)
         for group in groups:
             group.end_view()
 
@@ -81,9 +83,6 @@ def _join(job: Job, script: str | None) -> Group:
     group = Group(job, member, listener, view, late=late)
     groups.append(group)
     if late is None:
-        if member.is_over:
-            # It was over before the group was there to be told.
-            group.end_view()
         group.connect()
     atexit.register(_leave, group, coordinator)
     return group

@@ -47,7 +47,6 @@ class Recovery(StepExchanges):
         self._patience = patience_seconds
         self._common: list[tuple[Callable[[], Any], Callable[[Any, View], None]]] = []
         self._last_log: Log = []
-        self._over = 0
         self._stops = False
         self._results = Results()
         self._variables = Variables()
@@ -67,8 +66,7 @@ class Recovery(StepExchanges):
 
     def end_view(self) -> None:
         """Break off what waits for the other workers: the view is over. Safe from any thread."""
-        self._over = self._member.view.number
-        self._listener.end(self._over)
+        self._listener.end(self._member.view.number)
         self._mesh.abort()
 
     def connect(self) -> None:
@@ -176,7 +174,7 @@ class Recovery(StepExchanges):
         mesh = connect_members(self._job, self._listener, view, patience_seconds=self._patience)
         before, self._mesh = self._mesh, mesh
         before.close()
-        if self._over >= view.number:
+        if self._listener.is_over(view.number):
             # It was over before the mesh was there to be told.
             mesh.abort()
         mesh.find_readers()
