@@ -1,6 +1,6 @@
 """Two workers on one core each, whose data is decoded from JPEG: samples per second, in turns.
 
-    python benchmarks/costly_maps.py --rounds 3
+    python benchmarks/costly_maps.py --rounds 3 [--predict]
 
 Each row is a pair of processes, one pinned to each of two cores, that train the same small CNN:
 
@@ -10,6 +10,8 @@ Each row is a pair of processes, one pinned to each of two cores, that train the
                               nothing, but hides the map: each worker decodes all rows
     MultiWorkerMirrored       TensorFlow's strategy, a custom loop (its `fit` fails in Keras 3);
                               it decodes all elements, and each worker skips those of others
+
+With ``--predict`` the model is not trained: it predicts, and `MultiWorkerMirrored` is left out.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ def images_of(batch_size: int, *, hides_map: bool = False) -> Any:
     return images.batch(batch_size).prefetch(2)
 
 
-def work(kind: str, index: int) -> None:
-    """Train as one of two workers, and print the samples per second."""
+def work(kind: str, index: int, *, predicts: bool) -> None:
+    """Train or predict as one of two workers, and print the samples per second."""
     strategy = begin_on_core(index, kind)
     if strategy is None and kind != "solo":
         import evener
@@ -91,10 +93,26 @@ def work(kind: str, index: int) -> None:
         return
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, jit_compile=False)
+    if predicts:
+        print(rate_of_predict(model, data.map(lambda images, _: images), batch_size))
+        return
     model.fit(data, steps_per_epoch=WARM_UP, verbose=0)
     clock = Clock()
     model.fit(data, steps_per_epoch=WARM_UP + STEPS, verbose=0, callbacks=[clock.callback()])
     print(STEPS * batch_size / clock.seconds)
+
+
+def rate_of_predict(model: Any, data: Any, batch_size: int) -> float:
+    """Return the samples per second of Keras's `predict`."""
+    import keras
+
+    model.predict(data, steps=WARM_UP, verbose=0)
+    begins: list[float] = []
+    mark = keras.callbacks.LambdaCallback(
+        on_predict_batch_end=lambda batch, logs: begins.append(time.perf_counter())
+    )
+    model.predict(data, steps=WARM_UP + STEPS, verbose=0, callbacks=[mark])
+    return STEPS * batch_size / (begins[-1] - begins[WARM_UP - 1])
 
 
 class Clock:
@@ -155,17 +173,19 @@ def main() -> None:
     """Run all kinds in turns, and print the medians."""
     parser = argparse.ArgumentParser(description="Two one-core workers that decode their data.")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--predict", action="store_true", help="predict instead of training")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--kind", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.kind, options.worker)
+        work(options.kind, options.worker, predicts=options.predict)
         return
-    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    kinds, given = (KINDS[:-1], ["--predict"]) if options.predict else (KINDS, [])
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(options.rounds):
-        for kind in KINDS:
-            rates[kind].append(run_pair(__file__, kind))
-    print_rates(rates, BATCH)
+        for kind in kinds:
+            rates[kind].append(run_pair(__file__, kind, given))
+    print_rates(rates, BATCH, peer=kinds[-1])
 
 
 if __name__ == "__main__":

@@ -116,14 +116,16 @@ def begin_on_core(index: int, kind: str) -> Any:
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def print_rates(rates: Mapping[str, Sequence[float]], batch_size: int) -> None:
+def print_rates(
+    rates: Mapping[str, Sequence[float]], batch_size: int, *, peer: str = "MultiWorkerMirrored"
+) -> None:
     """Print the medians of all kinds, beside the limit and the peer."""
-    limit, peer = (statistics.median(rates[kind]) for kind in ("solo", "MultiWorkerMirrored"))
-    print(f"batch {batch_size}, samples/s: median (least to most), of the limit, of the peer")
+    limit, of_peer = (statistics.median(rates[kind]) for kind in ("solo", peer))
+    print(f"batch {batch_size}, samples/s: median (least to most), of the limit, of {peer}")
     for kind, of_kind in rates.items():
         median = statistics.median(of_kind)
         spread = f"{min(of_kind):.0f} to {max(of_kind):.0f}"
-        print(f"  {kind:20} {median:7.0f} ({spread}) {median / limit:5.2f} {median / peer:5.2f}")
+        print(f"  {kind:20} {median:7.0f} ({spread}) {median / limit:5.2f} {median / of_peer:5.2f}")
 
 
 def measure_torch(python: str, kind: str, batch_size: int) -> float:

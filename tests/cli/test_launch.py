@@ -32,13 +32,19 @@ SCRIPT = """
                               layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
 
+    job = os.environ.get("EVENER_JOB", "")
+    is_mortal = '"index": 1' in job and incarnation == "0"
+
     class Mark(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.epoch = epoch
 
         def on_train_batch_begin(self, batch, logs=None):
-            job = os.environ.get("EVENER_JOB", "")
-            if self.epoch == 1 and batch == 5 and '"index": 1' in job and '"incarnation": 0' in job:
+            if is_mortal and marks != "predict" and self.epoch == 1 and batch == 5:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_predict_batch_begin(self, batch, logs=None):
+            if is_mortal and marks == "predict" and batch == 12:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     mapped = []
@@ -54,10 +60,13 @@ SCRIPT = """
 
     data = tf.data.Dataset.range(83).shuffle(83, seed=2).map(row).batch(8).prefetch(2)
     tested = tf.data.Dataset.range(200, 220).map(row).batch(8)
+    seen = tf.data.Dataset.range(300, 540).map(row).map(lambda x, y: x).batch(8)
+    predicted = model.predict(seen, verbose=0, callbacks=[Mark()])
+    in_predict = len(mapped)
     history = model.fit(data, epochs=3, verbose=2, callbacks=[Mark()], validation_data=tested)
-    with open(f"mapped-{os.getpid()}", "w") as count:
-        count.write(f"{len(mapped)}")
-    np.savez(file, *model.get_weights(), *history.history.values())
+    with open(f"mapped-{os.getpid()}", "w") as counts:
+        counts.write(f"{in_predict} {len(mapped) - in_predict}")
+    np.savez(file, *model.get_weights(), *history.history.values(), predicted)
     print("saved")
 """
 
@@ -114,10 +123,26 @@ def test_a_worker_that_is_killed_costs_nothing(script: Path, tmp_path: Path) -> 
     for found, expected in zip(both, alone, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     # While both workers lived, each has mapped its rows.
-    *fewer, all_rows = sorted(int(path.read_text()) for path in tmp_path.glob("mapped-*"))
-    assert all_rows == 3 * (83 + 20)
-    assert fewer
-    assert fewer[-1] < 0.95 * all_rows
+    counts = [path.read_text().split() for path in tmp_path.glob("mapped-*")]
+    in_predict, in_fit = zip(*counts, strict=True)
+    for of_processes, num_rows in ((in_predict, 240), (in_fit, 3 * (83 + 20))):
+        *fewer, all_rows = sorted(map(int, of_processes))
+        assert all_rows == num_rows
+        assert fewer
+        assert fewer[-1] < 0.95 * all_rows
+
+
+@pytest.mark.long
+def test_a_worker_that_is_killed_in_predict_costs_nothing(script: Path, tmp_path: Path) -> None:
+    words = ["launch", "--workers", "3", *3 * ["--devices", "cpu:1"]]
+    done = run(*words, str(script), str(tmp_path / "three.npz"), "predict", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "worker 1 was ended by SIGKILL" in done.stderr
+    alone = run("run", "--devices", "cpu:1", str(script), "one.npz", "-", folder=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    both = (np.load(tmp_path / f"{name}.npz").values() for name in ("three", "one"))
+    for found, expected in zip(*both, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.callbacks.monitor_callback import MonitorCallback
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
@@ -76,6 +77,13 @@ _ITERATORS = Patch(
     "worker map its own rows of the batches.",
     if_it_changes="A resumed fit begins with the first batch of the epoch, and every worker maps "
     "whole batches.",
+)
+_PREDICT = Patch(
+    "predict with batches that lack rows",
+    f"{_TRAINER}:TensorFlowTrainer.predict",
+    why="Keras takes a batch of `predict` from its iterator outside of the step, so the iterator "
+    "has to know that nothing but the step will see the batch.",
+    if_it_changes="Every worker maps whole batches in `predict`.",
 )
 _EPOCHS = Patch(
     "epochs that begin in the middle",
@@ -158,23 +166,38 @@ def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]
     _LOGS.apply(_with_logs)
 
 
-def iterate_by(iterable_of: Callable[[Any, Any], Any]) -> None:
+class IterableOf(Protocol):
+    """Function that returns what Keras iterates."""
+
+    def __call__(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
+        """Return what is iterated.
+
+        Args:
+            epochs: Keras's iterator of the epochs.
+            dataset: Its dataset.
+            only_steps_read: Whether each batch goes to a traced step as it is.
+        """
+        ...
+
+
+def iterate_by(iterable_of: IterableOf) -> None:
     """Let Keras iterate something else than a dataset. Safe to call again.
 
     Args:
-        iterable_of: Function of the iterator of an epoch and the dataset; it returns what is
-            iterated.
+        iterable_of: Function that returns what is iterated.
     """
     global _iterable_of
     _iterable_of = iterable_of
+    _MADE.apply(_attaching)
     _ITERATORS.apply(_with_iterators)
+    _PREDICT.apply(_with_predict)
 
 
-def _dataset_itself(epochs: Any, dataset: Any) -> Any:
+def _dataset_itself(epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
     return dataset
 
 
-_iterable_of: Callable[[Any, Any], Any] = _dataset_itself
+_iterable_of: IterableOf = _dataset_itself
 
 
 @contextlib.contextmanager
@@ -332,6 +355,7 @@ def _listed(callbacks: Any) -> list[Any]:
 def _attaching(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._evener_predicts, _here.predicts = getattr(_here, "predicts", False), False
         feed, _here.waiting = getattr(_here, "waiting", None), None
         if feed is None:
             original(self, *args, **kwargs)
@@ -350,9 +374,32 @@ def _with_iterators(original: Callable[..., Any]) -> Callable[..., Any]:
     def get_iterator(self: Any) -> Any:
         feed, dataset = getattr(self, "_evener_feed", None), original(self)
         dataset = dataset if feed is None else feed.iterate(self, dataset)
-        return _iterable_of(self, dataset)
+        only_steps_read = getattr(self, "_evener_predicts", False)
+        return _iterable_of(self, dataset, only_steps_read=only_steps_read)
 
     return get_iterator
+
+
+def _with_predict(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Taken by the iterator that Keras makes first.
+        _here.predicts = _predicts_by_one_traced_step(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _here.predicts = False
+
+    return predict
+
+
+def _predicts_by_one_traced_step(model: Any) -> bool:
+    """Return whether Keras gives each batch of a `predict` to one traced step, as it is."""
+    is_eager = model.run_eagerly or tf.config.functions_run_eagerly()
+    made, make = model.predict_function, type(model).make_predict_function
+    is_traced = made is None or isinstance(made, tf.types.experimental.PolymorphicFunction)
+    is_keras_own = make is TensorFlowTrainer.make_predict_function and is_traced
+    return not is_eager and is_keras_own and model.steps_per_execution == 1
 
 
 def _with_epochs(original: Callable[..., Any]) -> Callable[..., Any]:

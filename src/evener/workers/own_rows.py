@@ -53,17 +53,20 @@ class OwnRowsOfPipelines:
         self._obstacle: str | None = None
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
-    def iterable_of(self, epochs: Any, dataset: Any) -> Any:
+    def iterable_of(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
         """Return what is iterated: the dataset, or batches of own rows.
 
         Args:
             epochs: Keras's iterator of the epochs.
             dataset: Its dataset.
+            only_steps_read: Whether each batch goes to a traced step as it is.
         """
         for_dataset, found = self._made.get(epochs, (None, None))
         if for_dataset is not dataset:
             found = self._make(epochs, dataset)
             self._made[epochs] = dataset, found
+        if only_steps_read and isinstance(found, OwnRows):
+            return iter(found).of_own_rows()
         return found
 
     def _make(self, epochs: Any, dataset: Any) -> Any:

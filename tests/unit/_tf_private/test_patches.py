@@ -111,6 +111,7 @@ PATCHES = {
     "old checkpoints that workers delete": "CheckpointManager._sweep",
     "profiles of workers": "ProfilerSession",
     "summary writers of workers": "create_summary_file_writer",
+    "predict with batches that lack rows": "TensorFlowTrainer.predict",
     "reads of replaced workers": "BaseResourceVariable._read_variable_op",
     "reads of tensors on the host": "_EagerTensorBase._numpy",
     "reads of unknown dimensions": (

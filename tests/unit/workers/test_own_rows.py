@@ -168,7 +168,7 @@ def test_a_function_that_says_nothing_is_noticed() -> None:
 
 
 def test_others_get_whole_batches() -> None:
-    """A loop of the program, `predict`, or a training function that the program has made."""
+    """A loop of the program, or a training function that the program has made."""
     mapping = Mapping()
     pipeline = own_rows(mapping)
     for _ in range(2):
@@ -193,21 +193,24 @@ class Epochs:
 def test_pipelines_that_cannot_be_split_are_iterated_as_they_are() -> None:
     found = OwnRowsOfPipelines(first_half, is_late=lambda: False)
     epochs, dataset = Epochs(), tf.data.Dataset.range(3).batch(2)
-    assert found.iterable_of(epochs, dataset) is dataset
+    assert found.iterable_of(epochs, dataset, only_steps_read=False) is dataset
     assert "because of its pipeline: no map comes before its .batch()" in found.explain()
     mapped = pipeline(Mapping())
-    rows = found.iterable_of(epochs, mapped)
+    rows = found.iterable_of(epochs, mapped, only_steps_read=False)
     assert isinstance(rows, OwnRows)
     assert isinstance(iter(rows), OwnRowsIterator)
     assert all(isinstance(batch, BatchOfOwnRows) for batch in iter(rows).of_own_rows())
-    assert found.iterable_of(epochs, mapped) is rows
+    assert found.iterable_of(epochs, mapped, only_steps_read=False) is rows
     assert found.explain() == "every worker reads all elements, and maps its own rows"
+    batches = found.iterable_of(epochs, mapped, only_steps_read=True)
+    assert [type(batch) for batch in batches] == 3 * [BatchOfOwnRows]
+    assert found.iterable_of(epochs, dataset, only_steps_read=True) is dataset
 
 
 def test_a_late_worker_maps_nothing_before_it_computes() -> None:
     mapping = Mapping()
     found = OwnRowsOfPipelines(first_half, is_late=lambda: True)
-    rows = found.iterable_of(Epochs(), pipeline(mapping))
+    rows = found.iterable_of(Epochs(), pipeline(mapping), only_steps_read=False)
     assert len(list(iter(rows).of_own_rows())) == 3
     assert mapping.taken() == []
 
