@@ -146,7 +146,14 @@ def test_a_worker_that_is_killed_in_predict_costs_nothing(script: Path, tmp_path
 
 
 @pytest.mark.long
-def test_waiting_for_data_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("loop", "reason"),
+    [
+        ("model.fit(data, verbose=0)", "because of its pipeline"),
+        ("for x, y in data: run(x, y)", "for a loop of the program may look at them"),
+    ],
+)
+def test_waiting_for_data_is_told(loop: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "slow.py"
     lines = """
         import time
@@ -163,13 +170,14 @@ def test_waiting_for_data_is_told(tmp_path: Path) -> None:
         data = tf.data.Dataset.from_generator(rows, output_signature=signature).batch(8)
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
-        model.fit(data, verbose=0)
+        run = tf.function(lambda x, y: model.train_step((x, y)))
     """
-    path.write_text(textwrap.dedent(lines))
+    path.write_text(f"{textwrap.dedent(lines)}{loop}\n")
     words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
     done = run(*words, str(path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("this worker waited for its data") == 1
+    [told] = [line for line in done.stderr.splitlines() if "waited for its data" in line]
+    assert f"every worker reads whole batches, {reason}" in told
 
 
 @pytest.mark.long

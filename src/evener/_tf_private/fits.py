@@ -193,6 +193,22 @@ def iterate_by(iterable_of: IterableOf) -> None:
     _PREDICT.apply(_with_predict)
 
 
+@contextlib.contextmanager
+def keras_reads() -> Iterator[None]:
+    """Mark that the batches that this thread takes in the block are taken by Keras."""
+    before = is_read_by_keras()
+    _here.reads = True
+    try:
+        yield
+    finally:
+        _here.reads = before
+
+
+def is_read_by_keras() -> bool:
+    """Return whether the batches that this thread takes are taken by Keras."""
+    return getattr(_here, "reads", False)
+
+
 def _dataset_itself(epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
     return dataset
 
@@ -386,7 +402,8 @@ def _with_predict(original: Callable[..., Any]) -> Callable[..., Any]:
         # Taken by the iterator that Keras makes first.
         _here.predicts = _predicts_by_one_traced_step(self)
         try:
-            return original(self, *args, **kwargs)
+            with keras_reads():
+                return original(self, *args, **kwargs)
         finally:
             _here.predicts = False
 

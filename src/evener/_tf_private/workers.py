@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
+from evener._tf_private.fits import is_read_by_keras, keras_reads
 from evener._tf_private.functions import CALL
 from evener._tf_private.patches import Patch
 
@@ -32,6 +34,13 @@ _BATCHES = Patch(
     why="Keras's step takes its batch from an iterator inside of a traced function, and a batch "
     "that was taken is lost when the function fails. Here it is taken before.",
     if_it_changes="The death of a worker ends `fit` of the others.",
+)
+_NEXT = Patch(
+    "batches of loops on several workers",
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator.__next__",
+    why="To tell what it costs that every worker reads whole batches in a loop of the program. The "
+    "class has no public name.",
+    if_it_changes="Workers do not tell that such loops wait for their data.",
 )
 
 
@@ -81,6 +90,7 @@ def repeat_calls(
     packed_as: Callable[[Any, Sequence[Any]], Any],
     *,
     take: Take,
+    take_in_loops: Take,
     batch_type: type[Batch],
 ) -> None:
     """Let calls that several workers compute together be made again after a death.
@@ -88,7 +98,8 @@ def repeat_calls(
     Args:
         group: The workers.
         packed_as: Function that returns arrays in the structure of a function's results.
-        take: Function that takes the batches of a training step.
+        take: Function that takes the batches of a training step of Keras.
+        take_in_loops: Function that takes the batches of loops of the program.
         batch_type: Type of batches that may lack rows.
     """
 
@@ -129,6 +140,7 @@ def repeat_calls(
     if group.is_late:
         _READS.apply(checked)
     _BATCHES.apply(lambda make: _with_batches(make, take))
+    _NEXT.apply(lambda original: _taken(original, take_in_loops))
 
 
 def _with_tensors(
@@ -187,7 +199,8 @@ def _with_batches(make: Callable[..., Any], take: Take) -> Callable[..., Any]:
                 source = iterator if of_own_rows is None else of_own_rows()
                 return list(itertools.islice(source, self.steps_per_execution))
 
-            batches = take(read) if is_training else read()
+            with keras_reads():
+                batches = take(read) if is_training else read()
             if not batches:
                 raise StopIteration
             # Keras runs one step after another where it is not given an iterator of tf.data.
@@ -196,3 +209,26 @@ def _with_batches(make: Callable[..., Any], take: Take) -> Callable[..., Any]:
         return function
 
     return _make_function
+
+
+def _taken(original: Callable[[Any], Any], take: Take) -> Callable[[Any], Any]:
+    """Return a replacement of the next batch of an iterator that takes it by a function."""
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_read_by_keras() or not is_main or not tf.executing_eagerly():
+            return original(self)
+
+        def read() -> list[Any]:
+            try:
+                return [original(self)]
+            except StopIteration:
+                return []
+
+        batches = take(read)
+        if not batches:
+            raise StopIteration
+        return batches[0]
+
+    return __next__

@@ -6,6 +6,7 @@ of which waiting is a large part.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -26,6 +27,8 @@ class DataWait:
     Args:
         tell: Function that is called with a line, once.
         explain: Function that returns what the workers do with their data, as a clause.
+        num_steps: Function that returns the number of steps so far: what is read between two
+            batches without a step counts for nothing. None if there is a step behind each.
         clock: Clock in seconds.
     """
 
@@ -34,10 +37,13 @@ class DataWait:
         tell: Callable[[str], object],
         explain: Callable[[], str],
         *,
+        num_steps: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._tell, self._explain, self._clock = tell, explain, clock
-        self._is_told = False
+        self._count = num_steps or itertools.count().__next__
+        self._count_before = -1
+        self._is_told = self._is_taking = False
         self._last: float | None = None
         self._num_steps = 0
         self._waited = self._total = 0.0
@@ -48,17 +54,25 @@ class DataWait:
         The first ones of an epoch, which fill buffers, do not count.
 
         Args:
-            read: Function that reads them; it returns none at the end of the data.
+            read: Function that reads them; it returns none at the end of the data. It may come back
+                here for the batches that it reads by itself.
         """
+        if self._is_taking:
+            return read()
+        self._is_taking = True
         began = self._clock()
-        batches = read()
-        ended = self._clock()
-        if self._last is not None and batches:
+        try:
+            batches = read()
+        finally:
+            self._is_taking = False
+        ended, count = self._clock(), self._count()
+        if self._last is not None and batches and count != self._count_before:
             self._num_steps += 1
             self._waited += ended - began
             self._total += ended - self._last
             if self._num_steps == NUM_STEPS:
                 self._conclude()
+        self._count_before = count
         self._last = ended if batches else None
         return batches
 

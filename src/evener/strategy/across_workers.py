@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from evener._tf_private import fits
-from evener._tf_private.workers import repeat_calls
+from evener._tf_private.workers import Take, repeat_calls
 from evener.checkpoint import others
 from evener.engine.partition.sizes import rows_of_parts
 from evener.engine.pipeline.layout import Layout
@@ -20,6 +20,11 @@ from evener.workers.group import Group
 from evener.workers.late import packed_as
 from evener.workers.own_rows import BatchOfOwnRows, OwnRowsOfPipelines, Rows
 from evener.workers.process import tell_person
+
+_OF_LOOPS = (
+    "every worker reads whole batches, for a loop of the program may look at them (Keras's fit, "
+    "evaluate and predict map own rows)"
+)
 
 
 def devices_of_all(group: Group, own: Sequence[PlanDevice]) -> list[PlanDevice]:
@@ -97,12 +102,20 @@ def shares_of_workers(
     repeat_calls(
         group,
         packed_as,
-        take=DataWait(tell_person, pipelines.explain).take,
+        take=_told(group, pipelines.explain),
+        take_in_loops=_told(group, lambda: _OF_LOOPS),
         batch_type=BatchOfOwnRows,
     )
     others.work_with(group)
     write_files_once(group)
     return controller
+
+
+def _told(group: Group, explain: Callable[[], str]) -> Take:
+    """Return a function that takes batches, and tells once if this worker waits for them."""
+    wait = DataWait(tell_person, explain, num_steps=lambda: group.num_steps)
+    # A replacement that catches up reads as fast as it can.
+    return lambda read: read() if group.is_late else wait.take(read)
 
 
 def _own_rows(controller: SharesOfWorkers, worker: int, count: int) -> Rows:

@@ -64,6 +64,11 @@ class Recovery(StepExchanges):
         """
         self._common.append((state, begin_with))
 
+    @property
+    def num_steps(self) -> int:
+        """Number of calls with steps that this worker has computed or taken over."""
+        return self._done
+
     def end_view(self) -> None:
         """Break off what waits for the other workers: the view is over. Safe from any thread."""
         self._listener.end(self._member.view.number)

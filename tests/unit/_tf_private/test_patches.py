@@ -45,6 +45,7 @@ PATCHES = {
         "DistributedIteratorBase.get_next "
         "DistributedIteratorBase.get_next_as_optional"
     ),
+    "batches of loops on several workers": "OwnedIterator.__next__",
     "batches of workers": "TensorFlowTrainer._make_function",
     "building of models": "TensorFlowTrainer._maybe_symbolic_build",
     "callbacks of a watched program": (

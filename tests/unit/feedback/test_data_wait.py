@@ -62,3 +62,37 @@ def test_short_epochs_count_together() -> None:
     for _ in range(NUM_STEPS):
         run.epoch(3, data=0.1, step=0.1)
     assert len(run.lines) == 1
+
+
+def test_batches_between_which_nothing_is_computed_do_not_count() -> None:
+    """A loop that only reads, such as one that counts the samples."""
+    run = Run()
+    run.wait = DataWait(run.lines.append, lambda: "", num_steps=lambda: 3, clock=lambda: run.now)
+    run.epoch(3 * NUM_STEPS, data=0.1, step=0.0)
+    assert not run.lines
+
+
+def test_what_is_read_by_itself_counts_once() -> None:
+    run = Run()
+
+    def read() -> list[int]:
+        return [*run.wait.take(lambda: run.read(0.1, [1]))]
+
+    for _ in range(NUM_STEPS):
+        run.wait.take(read)
+        run.now += 0.1
+    assert not run.lines
+    run.wait.take(read)
+    assert len(run.lines) == 1
+
+
+def test_an_error_of_the_data_leaves_it_as_it_was() -> None:
+    run = Run()
+
+    def fail() -> list[int]:
+        raise OSError("no such file")
+
+    with pytest.raises(OSError, match="no such file"):
+        run.wait.take(fail)
+    run.epoch(2 * NUM_STEPS, data=0.1, step=0.1)
+    assert len(run.lines) == 1
