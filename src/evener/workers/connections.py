@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import queue
 import secrets
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -179,18 +181,49 @@ def connect(
     return _open(address, secret, {"view": view, "index": index}, deadline)
 
 
-def ask(address: str, secret: bytes, question: Any, deadline: float) -> bytes:
-    """Return the answer of a worker's listener.
+def ask(
+    addresses: Sequence[str], secret: bytes, question: Any, *, seconds: float, patience: float
+) -> tuple[str, bytes]:
+    """Ask several listeners for the same; return the first answer that is not empty, and whose.
+
+    The next one is asked when the one before has failed, or has not answered for a while: it may be
+    frozen.
 
     Args:
-        address: Address of the listener.
+        addresses: Addresses of the listeners, in the order in which they are asked.
         secret: Secret of the job.
         question: A JSON value.
-        deadline: Time of `time.monotonic` until which it is tried.
+        seconds: Time that each may take.
+        patience: Time after which the next one is asked too.
 
     Raises:
-        OSError: If it cannot be reached, or does not know the secret.
+        OSError: If none of them answers, with the reason of each.
     """
+    answers: queue.SimpleQueue[tuple[str, bytes | OSError]] = queue.SimpleQueue()
+
+    def run(address: str) -> None:
+        try:
+            answers.put((address, _ask(address, secret, question, time.monotonic() + seconds)))
+        except OSError as error:
+            answers.put((address, error))
+
+    problems: list[str] = []
+    waiting = deque(addresses)
+    while len(problems) < len(addresses):
+        if waiting:
+            asked = waiting.popleft()
+            threading.Thread(target=run, args=(asked,), name="evener-ask", daemon=True).start()
+        try:
+            address, found = answers.get(timeout=patience if waiting else None)
+        except queue.Empty:
+            continue
+        if isinstance(found, bytes) and found:
+            return address, found
+        problems.append(f"{address}: {found or 'it keeps no results'}")
+    raise ConnectionError("; ".join(problems))
+
+
+def _ask(address: str, secret: bytes, question: Any, deadline: float) -> bytes:
     with _open(address, secret, {"question": question}, deadline) as connection:
         connection.settimeout(max(deadline - time.monotonic(), 0.01))
         return _read(connection, int.from_bytes(_read(connection, _LENGTH), "big"))

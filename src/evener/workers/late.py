@@ -34,6 +34,8 @@ _NEAR = 2
 _MOST_ROUNDS = 20
 """Number of times that a replacement asks for results before it joins in any case."""
 _ANSWER_SECONDS = 60.0
+_PATIENCE_SECONDS = 2.0
+"""Time after which another worker is asked too."""
 _LOOK_SECONDS = 0.2
 """Time between two looks for an exchange that the others have not finished."""
 
@@ -131,6 +133,7 @@ class Late:
         self._count = 0
         self._rounds = 0
         self._state: State | None = None
+        self._answered: str | None = None
 
     def next_results(self, group: Joining) -> CallResults | None:
         """Return the results of the next call; None when this worker stands with the others.
@@ -187,21 +190,23 @@ class Late:
 
     def _fetch(self, view: View) -> None:
         """Ask the others for the results from the next call on."""
-        question = {"results": self._count}
-        problems = []
         # Those who join with this worker know no more than it.
-        for index in sorted(set(view.members) - set(view.joined)):
-            address = view.addresses[index]
-            try:
-                found = ask(address, self._secret, question, time.monotonic() + _ANSWER_SECONDS)
-            except OSError as error:
-                problems.append(f"{address}: {error}")
-                continue
-            if found:
-                arrays = iter(unpack(np.frombuffer(found, np.uint8)))
-                self._waiting.extend(map(CallResults, arrays, arrays))
-                return
-        raise nobody_tells("; ".join(problems) or "none of them keeps its results.")
+        others = [view.addresses[index] for index in sorted({*view.members} - {*view.joined})]
+        # One that did not answer is frozen perhaps, and would be waited for each time.
+        others.sort(key=lambda address: address != self._answered)
+        question = {"results": self._count}
+        try:
+            self._answered, found = ask(
+                others,
+                self._secret,
+                question,
+                seconds=_ANSWER_SECONDS,
+                patience=_PATIENCE_SECONDS,
+            )
+        except OSError as error:
+            raise nobody_tells(str(error) or "none of them is there") from error
+        arrays = iter(unpack(np.frombuffer(found, np.uint8)))
+        self._waiting.extend(map(CallResults, arrays, arrays))
 
 
 def arrays_of(results: Any) -> list[np.ndarray]:

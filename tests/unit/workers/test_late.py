@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,31 @@ def test_a_replacement_gets_all_results_in_order() -> None:
     assert group.taken is not None
     listener.close()
     own.close()
+
+
+def test_a_worker_that_is_frozen_is_waited_for_once() -> None:
+    """Its system takes connections, but nobody answers."""
+    listener = Listener("127.0.0.1", SECRET)
+    calls = [pack([[np.asarray(number)], []]).tobytes() for number in range(3)]
+    listener.answer = lambda question: calls[question["results"]]
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        addresses = dict(enumerate(f"127.0.0.1:{port}" for port in ports_of(frozen, listener)))
+        view = View(number=1, members=(0, 1), addresses=addresses, done={}, joined=())
+        late = Late(view, SECRET, {})
+        group = Group(State(done=3, made=3, chief=0, values=()), view)
+        for number in range(3):
+            found = late.next_results(group)
+            assert found is not None
+            assert int(found.results[0]) == number
+        assert late.next_results(group) is None
+        frozen.settimeout(1.0)
+        with frozen.accept()[0], pytest.raises(TimeoutError):
+            frozen.accept()
+    listener.close()
+
+
+def ports_of(frozen: socket.socket, listener: Listener) -> tuple[int, int]:
+    return frozen.getsockname()[1], listener.port
 
 
 def test_nobody_tells_a_replacement() -> None:
