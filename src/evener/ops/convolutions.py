@@ -1,8 +1,9 @@
 """Convolutions and their gradients.
 
-Keras compiles a convolution of several groups by XLA on a CPU, because TensorFlow's own kernels for
-its gradients know one group alone. What the parts compute is not compiled, so on a CPU gradients
-are computed group by group.
+Keras compiles a convolution of several groups by XLA, because TensorFlow's own kernels for its
+gradients know one group alone on a CPU. XLA takes up to a thousand times as long there, so such a
+convolution runs without it: its gradients are computed group by group, or by the kernels of
+depthwise convolutions where each group has one channel.
 """
 
 from __future__ import annotations
@@ -70,6 +71,22 @@ def _windows(node: Node, axis: int) -> int | None:
     return max(0, (size - covered) // stride + 1)
 
 
+def is_grouped(node: Node) -> bool:
+    """Return whether a node is a convolution of several groups, or a gradient of one.
+
+    Those of Conv2D alone, with the channels last.
+    """
+    match node.op:
+        case "Conv2D":
+            return _groups(node, node.inputs[0], node.inputs[1]) > 1
+        case "Conv2DBackpropInput":
+            return _groups(node, node.outputs[0], node.inputs[1]) > 1
+        case "Conv2DBackpropFilter":
+            return _groups(node, node.inputs[0], node.outputs[0]) > 1
+        case _:
+            return False
+
+
 shape_rule(*OF_IMAGES)(given_by_input(0))
 shape_rule("Dilation2D")(batch_first)
 shape_rule("Dilation2DBackpropInput")(like_input(0))
@@ -127,7 +144,7 @@ def _gradient_of_dilation(node: Node, states: Sequence[State]) -> Decision | Non
 
 
 def _groups(node: Node, images: Tensor, kernel: Tensor) -> int:
-    """Return the number of groups of a gradient of Conv2D; 1 if its kernel knows it by itself."""
+    """Return the number of groups of Conv2D or a gradient of it; 1 if it is not known."""
     is_last = node.text_attr("data_format") in ("", "NHWC")
     if not node.op.startswith("Conv2D") or not is_last or not images.shape or not kernel.shape:
         return 1
@@ -146,6 +163,11 @@ def _images_by_groups(sizes: tuple[Size, ...], groups: int) -> Lower | None:
         if not builder.may_be_on_cpu:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
+        if _is_depthwise(node, node.inputs[1]):
+            of_kernel = _by_groups(node.inputs[1], groups)
+            [kernel] = _reshaped(builder, inputs[1], of_kernel, dtype)
+            given = [builder.vector(sizes, tf.int32), kernel, inputs[2]]
+            return builder.op("DepthwiseConv2dNativeBackpropInput", given, node.attrs)
         of_group = builder.vector((*sizes[:-1], channels // groups), tf.int32)
         kernels, errors = (_split(builder, given, groups, dtype) for given in inputs[1:])
         gradients = [
@@ -167,6 +189,11 @@ def _filter_by_groups(node: Node, groups: int) -> Lower | None:
         if not builder.may_be_on_cpu:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
+        if _is_depthwise(node, node.outputs[0]):
+            of_kernel = builder.vector(_by_groups(node.outputs[0], groups), tf.int32)
+            given = [inputs[0], of_kernel, inputs[2]]
+            [found] = builder.op("DepthwiseConv2dNativeBackpropFilter", given, node.attrs)
+            return _reshaped(builder, found, shape, dtype)
         sizes = builder.vector(of_group, tf.int32)
         images, errors = (_split(builder, inputs[k], groups, dtype) for k in (0, 2))
         gradients = [
@@ -176,6 +203,34 @@ def _filter_by_groups(node: Node, groups: int) -> Lower | None:
         return [_join(builder, gradients, dtype)]
 
     return lower
+
+
+def _is_depthwise(node: Node, kernel: Tensor) -> bool:
+    """Return whether the gradient of a convolution is one of a depthwise convolution on a CPU."""
+    shape, strides = kernel.shape or (), node.ints_attr("strides")
+    return (
+        len(shape) == 4
+        and all(isinstance(size, int) for size in shape)
+        and shape[2] == 1
+        and strides[1] == strides[2]
+        and {*node.ints_attr("dilations")} <= {1}
+        and node.text_attr("padding") in ("SAME", "VALID")
+        and kernel.dtype in (tf.float32, tf.float64)
+    )
+
+
+def _by_groups(kernel: Tensor, groups: int) -> tuple[Size, ...]:
+    """Return the depthwise shape of a kernel of one channel for each group, ``[h, w, 1, n]``."""
+    *windows, _, filters = shape_of(kernel)
+    assert isinstance(filters, int), "the kernel is depthwise"
+    return *windows, groups, filters // groups
+
+
+def _reshaped(
+    builder: Builder, value: str, shape: Sequence[Size], dtype: tf.DType
+) -> Sequence[str]:
+    sizes = builder.vector(shape, tf.int32)
+    return builder.op("Reshape", [value, sizes], {"T": dtype, "Tshape": tf.int32})
 
 
 def _split(builder: Builder, value: str, groups: int, dtype: tf.DType) -> list[str]:

@@ -110,8 +110,8 @@ def convolution(rank: int) -> OpCase:
         # Of many kernels, one may have the size of the batch: channels in and out too.
         sizes: list[tuple[Any, Any, Any]] = [(2, 2, 3), (B, B, 3), (2, 2, B)]
         if rank == 2:
-            # In groups, whose gradients a CPU computes one by one.
-            sizes += [(4, 2, 6), (6, 2, 3)]
+            # In groups, whose gradients a CPU computes one by one, or by depthwise kernels.
+            sizes += [(4, 2, 6), (6, 2, 3), (3, 1, 3), (3, 1, 6)]
         images, channels, filters = draw(st.sampled_from(sizes))
         shape: Shape = (B, *(6, 5, 4)[:rank], images)
         kernel: Shape = (*(3, 2, 2)[:rank], channels, filters)

@@ -15,9 +15,12 @@ from evener.engine.pipeline.passes import WEIGHTS
 from evener.engine.pipeline.staged_step import StagedStep
 from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Node, Tensor
+from evener.ops.convolutions import is_grouped
 from evener.ops.decision import Sharding, rows_of
 
 _RESHAPES = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
+_FREE = _RESHAPES | {"Const", "IdentityN", "NoOp", "ReadVariableOp", "Shape", "ShapeN"}
+"""Operations that cost nothing."""
 PARTS = "parts"
 PARTS_WITH_SAMPLES = "parts with samples"
 """Parts without samples skip these tasks; a separate task if others have counters of loops."""
@@ -68,9 +71,10 @@ def find_places(staged: StagedStep, owner_of: Callable[[Tensor], str]) -> dict[N
     )
 
     views = _views(staged.nodes)
+    only_grouped = _only_grouped(staged.nodes, sharding) if layout.by_xla else frozenset()
 
     def is_for_xla(node: Node) -> bool:
-        return layout.by_xla and _is_for_xla(node)
+        return layout.by_xla and _is_for_xla(node) and node.xla not in only_grouped
 
     def place_of(node: Node) -> Place:
         decision = sharding.decisions.get(node)
@@ -118,6 +122,21 @@ def _views(nodes: Sequence[Node]) -> set[Node]:
         if is_unwritten or (node.op in _RESHAPES and node.inputs[0].node in found):
             found.add(node)
     return found
+
+
+def _only_grouped(nodes: Sequence[Node], sharding: Sharding) -> Collection[str]:
+    """Return the compiled functions that compute a convolution of several groups and nothing else.
+
+    Keras asks XLA for them, as TensorFlow lacks kernels that the rules of the parts do without.
+    """
+    found: set[str] = set()
+    others: set[str] = set()
+    for node in nodes:
+        if not node.xla or node.op in _FREE:
+            continue
+        is_split = node in sharding.decisions and is_grouped(node)
+        (found if is_split else others).add(node.xla)
+    return found - others
 
 
 def _is_for_xla(node: Node) -> bool:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import evener
 from evener import EvenerWarning
+from unit.engine.partition.steps import ops_in, partitioned
 
 SHARES = [3, 1, 2]
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
@@ -126,6 +127,37 @@ def test_what_xla_cannot_pass_between_parts_is_told() -> None:
     with pytest.warns(EvenerWarning, match="ENG-082.*(?s:.*)boolean_mask/Where depends on the"):
         found = distributed(batch())
     np.testing.assert_allclose(found, step(batch()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(("groups", "filters"), [(2, 6), (4, 4), (4, 8)])
+def test_convolutions_of_groups_need_no_compiler(groups: int, filters: int, dtype: str) -> None:
+    """Keras compiles each of them alone, and XLA takes very long for their gradients on a CPU."""
+    keras.utils.set_random_seed(1)
+    layer = keras.layers.Conv2D(filters, 3, 2, padding="same", groups=groups, dtype=dtype)
+    layer.build((None, 6, 5, 4))
+    images = tf.cast(tf.random.stateless_normal((11, 6, 5, 4), (1, 2)), dtype)
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_mean(tf.square(layer(x)))
+        return tape.gradient(loss, [x, *layer.trainable_variables])
+
+    made = partitioned(step, [None, 6, 5, 4], dtype=images.dtype)
+    assert not any(function.by_xla for function in made.functions)
+    distributed = evener.distribute(step, devices=DEVICES, shares=SHARES)
+    limit = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 2e-2}[dtype]
+    for found, expected in zip(distributed(images), tf.function(step)(images), strict=True):
+        difference = tf.cast(tf.abs(found - expected), tf.float64)
+        assert float(tf.reduce_max(difference)) <= limit * float(tf.reduce_max(tf.abs(expected)))
+
+
+def test_a_compiled_function_with_one_among_others_stays_compiled() -> None:
+    kernel = tf.ones([3, 3, 2, 4])
+    step = by_xla(lambda x: tf.reduce_mean(tf.tanh(tf.nn.conv2d(x, kernel, 1, "SAME"))))
+    made = partitioned(step, [None, 6, 5, 4])
+    assert any("Conv2D" in ops_in(each.task) for each in made.functions if each.by_xla)
 
 
 def test_nothing_is_told_where_all_is_compiled() -> None:
