@@ -14,7 +14,7 @@ sample of zeros.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,7 +28,7 @@ from evener.engine.partition.function_arguments import (
 )
 from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.tasks import Partition, TaskFunction
-from evener.graph.dims import PartSymbol, Size, symbol
+from evener.graph.dims import Dim, PartSymbol, Size
 from evener.graph.nodes import Node, Tensor
 from evener.ops.decision import Decision, rows_of
 from evener.ops.states import (
@@ -203,22 +203,31 @@ class _Sizes:
         if argument in self._builder.arguments:
             return self._builder.arguments[argument]
         for tensor, (state, reference) in self._given.items():
-            axis = _axis_of(name, tensor, state)
-            if axis is not None:
-                return self._length(tensor, reference, axis)
+            told = _told_by(name, tensor, state)
+            if told is not None:
+                return self._read(tensor, reference, told)
         if name not in self._asked:
             self._asked.add(name)
             for node in self._nodes:
                 for tensor in node.outputs:
-                    axis = _axis_of(name, tensor, self._sharding.states[tensor])
-                    if axis is not None:
-                        return self._length(tensor, self._of_zeros(node)[tensor.index], axis)
+                    told = _told_by(name, tensor, self._sharding.states[tensor])
+                    if told is not None:
+                        return self._read(tensor, self._of_zeros(node)[tensor.index], told)
         raise _UnknownSizeError(name)
 
-    def _length(self, tensor: Tensor, reference: str, axis: int) -> str:
+    def _read(self, tensor: Tensor, reference: str, told: _Told) -> str:
+        """Return the number of a symbol that the shape of a tensor tells."""
+        builder = self._builder
         attrs = {"T": tensor.dtype, "out_type": tf.int32}
-        shape = self._builder.op("Shape", [reference], attrs)[0]
-        return self._builder.element(shape, axis, tf.int32)
+        shape = builder.op("Shape", [reference], attrs)[0]
+        number = builder.element(shape, told.axis, tf.int32)
+        if told.more:
+            given = [number, builder.constant(told.more, tf.int32)]
+            number = builder.op("Sub", given, {"T": tf.int32})[0]
+        if told.times != 1:
+            given = [number, builder.constant(told.times, tf.int32)]
+            number = builder.op("FloorDiv", given, {"T": tf.int32})[0]
+        return number
 
     def _of_zeros(self, node: Node) -> Sequence[str]:
         """Add an operation on one sample of zeros, whose results have the sizes of any sample's."""
@@ -251,16 +260,24 @@ class _Sizes:
         return _fill(builder, sizes, 0, tensor.dtype)
 
 
-def _axis_of(name: str, tensor: Tensor, state: State) -> int | None:
-    """Return the axis of a tensor that tells the number of a symbol, in every part."""
+class _Told(NamedTuple):
+    """A size of a tensor from which the number of a symbol follows: ``times * symbol + more``."""
+
+    axis: int
+    times: int
+    more: int
+
+
+def _told_by(name: str, tensor: Tensor, state: State) -> _Told | None:
+    """Return a size of a tensor that tells the number of a symbol, in every part."""
     if tensor.shape is None or tensor.dtype in (tf.variant, tf.resource):
         return None
     if not isinstance(state, Sharded | Partial) and state != REPLICATED:
         return None
     for axis, size in enumerate(tensor.shape):
         is_shared = not isinstance(state, Sharded) or state.axis != axis
-        if is_shared and size == symbol(name):
-            return axis
+        if is_shared and isinstance(size, Dim) and {*size.terms} - {()} == {(name,)}:
+            return _Told(axis, times=size.terms[name,], more=size.terms.get((), 0))
     return None
 
 

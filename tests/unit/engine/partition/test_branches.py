@@ -56,6 +56,23 @@ def test_a_part_without_samples_has_the_sizes_that_kernels_know_alone() -> None:
     assert "Conv2D" in operations and "Relu" not in operations
 
 
+def test_a_part_without_samples_knows_a_length_from_a_padded_one() -> None:
+    """The last convolution is given padded rows alone, as causal ones of audio models are."""
+    first, second = (tf.random.stateless_normal([3, 5, 5], [1, seed]) for seed in (2, 3))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        rows = tf.nn.conv1d(x, first, 2, "VALID")
+        padded = tf.pad(rows, [[0, 0], [2, 0], [0, 0]])
+        centred = padded - tf.reduce_mean(padded, 0)
+        return tf.nn.conv1d(tf.concat([centred, centred], 1), second, 1, "VALID")
+
+    step = tf.autograph.experimental.do_not_convert(step)
+    parts = evener.distribute(step, devices=["cpu:0", "cpu:1", "cpu:2"], shares=[1, 1, 1])
+    for num_samples, length in ((6, 7), (2, 7), (1, 9), (5, 11)):
+        x = tf.random.stateless_normal([num_samples, length, 5], [3, num_samples])
+        tf.debugging.assert_near(step(x), parts(x), rtol=1e-4, atol=1e-4)
+
+
 def test_matrices_of_a_part_without_samples_are_not_made_up() -> None:
     """A convolution alone knows a size here, and what is behind it fails on matrices of zeros."""
     kernel = tf.random.stateless_normal([3, 5, 4], [1, 2])
