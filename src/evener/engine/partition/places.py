@@ -134,7 +134,9 @@ def _only_grouped(nodes: Sequence[Node], sharding: Sharding) -> Collection[str]:
     for node in nodes:
         if not node.xla or node.op in _FREE:
             continue
-        is_split = node in sharding.decisions and is_grouped(node)
+        decision = sharding.decisions.get(node)
+        has_kernel = node.op == "Conv2D" or (decision is not None and decision.lower is not None)
+        is_split = decision is not None and is_grouped(node) and has_kernel
         (found if is_split else others).add(node.xla)
     return found - others
 
