@@ -199,12 +199,13 @@ def ask(
     Raises:
         OSError: If none of them answers, with the reason of each.
     """
-    answers: queue.SimpleQueue[tuple[str, bytes | OSError]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
 
     def run(address: str) -> None:
         try:
             answers.put((address, _ask(address, secret, question, time.monotonic() + seconds)))
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # A wrong address too: nobody would wait for a thread that has ended.
             answers.put((address, error))
 
     problems: list[str] = []

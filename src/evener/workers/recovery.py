@@ -67,7 +67,7 @@ class Recovery(StepExchanges):
     @property
     def num_steps(self) -> int:
         """Number of calls with steps that this worker has computed or taken over."""
-        return self._done
+        return len(self._results)
 
     def end_view(self) -> None:
         """Break off what waits for the other workers: the view is over. Safe from any thread."""
