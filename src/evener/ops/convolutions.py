@@ -1,7 +1,7 @@
 """Convolutions and their gradients.
 
 Keras compiles a convolution of several groups by XLA, because TensorFlow's own kernels for its
-gradients know one group alone on a CPU. XLA takes up to a thousand times as long there, so such a
+gradients know one group alone on a CPU. XLA takes up to hundreds of times as long there, so such a
 convolution runs without it: its gradients are computed group by group, or by the kernels of
 depthwise convolutions where each group has one channel.
 """
@@ -76,15 +76,7 @@ def is_grouped(node: Node) -> bool:
 
     Those of Conv2D alone, with the channels last.
     """
-    match node.op:
-        case "Conv2D":
-            return _groups(node, node.inputs[0], node.inputs[1]) > 1
-        case "Conv2DBackpropInput":
-            return _groups(node, node.outputs[0], node.inputs[1]) > 1
-        case "Conv2DBackpropFilter":
-            return _groups(node, node.inputs[0], node.outputs[0]) > 1
-        case _:
-            return False
+    return _groups(node) > 1
 
 
 shape_rule(*OF_IMAGES)(given_by_input(0))
@@ -116,7 +108,7 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
         inputs=(Numbers(sizes), REPLICATED, rows),
         outputs=(rows,),
         needs_samples=True,
-        lower=_images_by_groups(sizes, _groups(node, node.outputs[0], node.inputs[1])),
+        lower=_images_by_groups(sizes, _groups(node)),
         lower_rows=rows.rows,
     )
 
@@ -130,7 +122,7 @@ def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
         inputs=(rows, REPLICATED, rows),
         outputs=(SUM,),
         needs_samples=True,
-        lower=_filter_by_groups(node, _groups(node, node.inputs[0], node.outputs[0])),
+        lower=_filter_by_groups(node, _groups(node)),
         lower_rows=rows.rows,
     )
 
@@ -143,10 +135,19 @@ def _gradient_of_dilation(node: Node, states: Sequence[State]) -> Decision | Non
     return replace(decision, outputs=(SUM,))
 
 
-def _groups(node: Node, images: Tensor, kernel: Tensor) -> int:
+def _groups(node: Node) -> int:
     """Return the number of groups of Conv2D or a gradient of it; 1 if it is not known."""
+    match node.op:
+        case "Conv2D":
+            images, kernel = node.inputs
+        case "Conv2DBackpropInput":
+            images, kernel = node.outputs[0], node.inputs[1]
+        case "Conv2DBackpropFilter":
+            images, kernel = node.inputs[0], node.outputs[0]
+        case _:
+            return 1
     is_last = node.text_attr("data_format") in ("", "NHWC")
-    if not node.op.startswith("Conv2D") or not is_last or not images.shape or not kernel.shape:
+    if not is_last or not images.shape or not kernel.shape:
         return 1
     of_images, of_kernel = images.shape[-1], kernel.shape[-2]
     if not isinstance(of_images, int) or not isinstance(of_kernel, int) or not of_kernel:
