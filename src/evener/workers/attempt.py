@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener.errors import RunError
+from evener.workers.fingerprints import Arrays
 from evener.workers.mesh import Mesh
 from evener.workers.own_rows import BatchOfOwnRows, Rows, RowsMissing
 from evener.workers.wire import PeerLost
@@ -25,6 +26,8 @@ class Attempt:
     Attributes:
         log: Results of its exchanges so far.
         replayed: Results of the exchanges that another worker has handed over; None for none.
+        is_compared: Whether its batch is compared with those of the others.
+        state: Values of all variables before it, if they are compared too.
         kept: Handles and values of the variables that are written early.
         drawn: Objects that stand for the kernels that have drawn.
         num_commits: Number of steps that have committed.
@@ -36,6 +39,8 @@ class Attempt:
 
     log: Log = field(default_factory=list)
     replayed: Log | None = None
+    is_compared: bool = False
+    state: Arrays | None = None
     kept: list[tuple[Any, np.ndarray]] = field(default_factory=list)
     drawn: list[object] = field(default_factory=list)
     num_commits: int = 0

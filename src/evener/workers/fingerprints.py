@@ -1,18 +1,26 @@
-"""Fingerprints of batches: workers that see different data are noticed, and told apart."""
+"""Fingerprints of batches and of states: workers that differ are noticed, and told apart."""
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from evener.errors import RunError
+from evener.errors import RunError, listed
 
 _FIRST, _EVERY = 3, 64
 """The first calls of a program are compared, and each of so many after."""
+_ROUNDING = 1e-5
+"""Difference, relative to the norm of a variable, that workers of unlike devices may come to."""
+_MOST_NAMES = 8
+
+Arrays = Mapping[str, np.ndarray | None]
+"""Values of variables by name; None for those that are gone."""
+Summary = dict[str, tuple[int, float, float]]
+"""Checksum, projection on a fixed direction, and norm of each variable by name."""
 
 
 def is_compared(call: int) -> bool:
@@ -27,6 +35,65 @@ def is_compared(call: int) -> bool:
 def fingerprint(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Return a checksum of each array, int64 vector; one of its type, shape and elements."""
     return np.asarray([_checksum(array) for array in arrays], np.int64)
+
+
+def digest(state: Arrays) -> int:
+    """Return one checksum of a state."""
+    arrays = [np.empty(0) if array is None else array for array in state.values()]
+    return zlib.crc32(fingerprint(arrays).tobytes())
+
+
+def summarize(state: Arrays) -> Summary:
+    """Return what tells the variables of two states apart, and how far they are from each other."""
+    return {
+        name: (_checksum(array), *_lengths(array))
+        for name, array in state.items()
+        if array is not None
+    }
+
+
+def check_states(told: Mapping[int, Summary]) -> None:
+    """Compare the states of all workers, whose digests differ.
+
+    The difference of two projections is about the distance of the values, whatever its direction.
+    Workers of unlike devices may differ in the last bits.
+
+    Args:
+        told: Summary of each worker, by its number.
+
+    Raises:
+        RunError: RUN-079 if a variable differs by more than rounding.
+    """
+    first, *others = told
+    odd: dict[str, int] = {}
+    for name, (checksum, length, norm) in told[first].items():
+        for other in others:
+            theirs = told[other].get(name)
+            if theirs is None or theirs[0] == checksum:
+                continue
+            if not abs(theirs[1] - length) <= _ROUNDING * max(norm, theirs[2]):
+                odd[name] = other
+    if odd:
+        name, other = next(iter(odd.items()))
+        raise RunError(
+            "RUN-079",
+            f"The workers hold different values of {listed(odd, _MOST_NAMES)}.",
+            why=f"All workers have the same state at the same point of the program. Worker {first} "
+            f"and worker {other} differ in {name}: norms {told[first][name][2]:.9g} and "
+            f"{told[other][name][2]:.9g}. Either their programs assign different values, such as "
+            "the time, or evener has a fault.",
+            fix="Start the job again from its newest checkpoint, and let the program assign the "
+            "same values on all workers; if it does, report it with the logs of all workers.",
+        )
+
+
+def _lengths(array: np.ndarray) -> tuple[float, float]:
+    """Return the projection of an array on a fixed direction, and its norm; NaN counts as 0."""
+    if array.dtype == object:
+        return float(_checksum(array)), 1.0
+    flat = np.nan_to_num(array.reshape(-1).astype(np.float64))
+    signs = np.random.default_rng(0).integers(0, 2, flat.size, np.int8) * 2.0 - 1.0
+    return float(flat @ signs), float(np.linalg.norm(flat))
 
 
 def check_fingerprints(found: Sequence[np.ndarray], members: Sequence[int], call: int) -> None:

@@ -13,7 +13,6 @@ exchanges; the others compute it with them. So all workers have the same bits ag
 
 from __future__ import annotations
 
-import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -25,13 +24,13 @@ import tensorflow as tf
 from evener.errors import RunError
 from evener.workers import faults
 from evener.workers.attempt import Attempt, Log
-from evener.workers.connections import Listener
+from evener.workers.fingerprints import check_states, digest, is_compared, summarize
 from evener.workers.job import Job
-from evener.workers.late import Late, Outline, arrays_of
+from evener.workers.late import Late, Outline, arrays_of, ends_with_the_job
 from evener.workers.member import Member
+from evener.workers.network import Network
 from evener.workers.own_rows import BatchOfOwnRows
 from evener.workers.recovery import Recovery
-from evener.workers.too_late import ends_with_the_job
 from evener.workers.view import View, ViewOver
 
 R = TypeVar("R")
@@ -58,27 +57,19 @@ class Group(Recovery):
     Args:
         job: Part of this process in the job.
         member: Connection to the coordinator.
-        listener: Listener of this worker.
+        network: Connections to the other workers.
         view: First view; of a replacement, the view that the others are in.
         late: Calls that a replacement has missed; None for a worker that is there from the start.
-        patience_seconds: Seconds that an exchange may wait for workers that are alive.
     """
 
     def __init__(
-        self,
-        job: Job,
-        member: Member,
-        listener: Listener,
-        view: View,
-        *,
-        late: Late | None = None,
-        patience_seconds: float = 600.0,
+        self, job: Job, member: Member, network: Network, view: View, *, late: Late | None = None
     ) -> None:
-        super().__init__(job, member, listener, view, patience_seconds=patience_seconds)
-        self._numbers = itertools.count()
+        super().__init__(job, member, network, view)
         self._with_steps: weakref.WeakSet[Any] = weakref.WeakSet()
         self._local = threading.local()
         self._is_asked = False
+        self._compared_at = 0
         self._before_steps: list[Callable[[], object]] = []
         self._late = late
 
@@ -166,13 +157,26 @@ class Group(Recovery):
         """Call a function before the first step."""
         self._before_steps.append(function)
 
+    def compare_state(self) -> None:
+        """Compare the whole state of all workers before the next call with exchanges."""
+        self._compares_state = True
+
     def _start(self, scope: _Scope, replayed: Log | None = None) -> None:
         scope.has_steps = True
         while self._before_steps:
             self._before_steps.pop()()
         # The same in all exchanges of a call, so all workers know it behind the same call.
         self._mesh.asks_to_stop = self._is_asked
-        self._call = Attempt(replayed=replayed, is_repeatable=scope.is_repeatable)
+        call = Attempt(replayed=replayed, is_repeatable=scope.is_repeatable)
+        if replayed is not None:
+            # What others have exchanged in the attempt that this worker has not finished.
+            call.is_compared, call.state = self._call.is_compared, self._call.state
+        elif self._late is None:
+            call.is_compared = self._compares_state or is_compared(self._done)
+            if self._compares_state:
+                with tf.init_scope():
+                    call.state = self._variables.by_name()
+        self._call = call
 
     def _repeated(self, function: Callable[[], R], scope: _Scope) -> R:
         while True:
@@ -200,6 +204,8 @@ class Group(Recovery):
                 if self._call.log:
                     self._done += 1
                     self._last_log = self._call.log
+                    self._compares_state &= self._call.replayed is not None
+                    self._call.state = None
             if self._batch is not None:
                 self._batch.end()
             return result
@@ -215,7 +221,7 @@ class Group(Recovery):
             return function()
         with ends_with_the_job():
             try:
-                found = late.next_results(self)
+                found = None if self._stands_with_others() else late.next_results(self)
             except RunError:
                 # Nobody answers any more if the others have finished.
                 self._member.look()
@@ -224,8 +230,20 @@ class Group(Recovery):
             self._results.add(*found)
             self._variables.assign_small(found.variables)
             return outline.pack(found.results)
-        self._late = None
+        self._stands_with_others()
+        self._start(scope)
         return self._repeated(function, scope)
+
+    def _stands_with_others(self) -> bool:
+        """Return whether this worker computes with the others, from here on if it comes to them."""
+        late = self._late
+        if late is None or not late.stands_with_others(self.point):
+            return late is None
+        assert late.state is not None
+        self._variables.assign(late.state.values)
+        self._late = None
+        self._compares_state = True
+        return True
 
     def exchange(self, name: str, value: Any, *, timeout_seconds: float | None = None) -> list[Any]:
         """Return the JSON values of all workers, in their order; outside of steps.
@@ -237,15 +255,39 @@ class Group(Recovery):
             timeout_seconds: Time to wait for the others; None for that of other exchanges.
 
         Raises:
-            RunError: RUN-069 if a worker does not come.
+            RunError: RUN-069 if a worker does not come, RUN-079 if workers hold other states.
         """
-        key = f"{name} {next(self._numbers)}"
-        seconds = timeout_seconds or max(self._job.start_seconds, self._patience)
+        seconds = timeout_seconds or max(self._job.start_seconds, self._job.patience_seconds)
+        is_new = self._compares_state or self._compared_at != len(self._results)
+        self._compared_at = len(self._results)
+
+        def own() -> Any:
+            given = value() if callable(value) else value
+            return [given, digest(self._variables.by_name()) if is_new else None]
+
+        told = self._exchanged(name, own, seconds)
+        if len({state for _, state in told} - {None}) > 1:
+            # On all workers: they have been told the same.
+            summaries = self._exchanged(
+                "states", lambda: [self.index, summarize(self._variables.by_name())], seconds
+            )
+            check_states(dict(summaries))
+        return [given for given, _ in told]
+
+    def _exchanged(self, name: str, own: Callable[[], Any], seconds: float) -> list[Any]:
+        key = f"{name} {self._num_exchanges}"
         while True:
             try:
-                return self._exchanged(key, value() if callable(value) else value, seconds)
+                if self._stands_with_others() or self._late is None:
+                    told = self._member.exchange(key, own(), seconds)
+                else:
+                    with ends_with_the_job():
+                        told = self._late.exchanged(key)
+                break
             except ViewOver:
                 self._recover(self._member.next_view(self._done))
+        self._num_exchanges += 1
+        return told
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
         """Return the chief's JSON value, on every worker; outside of steps.
@@ -270,24 +312,17 @@ class Group(Recovery):
         self._is_asked |= is_requested
         return self._stops
 
-    def _exchanged(self, key: str, value: Any, seconds: float) -> list[Any]:
-        if self._late is not None:
-            with ends_with_the_job():
-                found = self._late.exchanged(key, self._member, seconds)
-            if found is not None:
-                return found
-        return self._member.exchange(key, value, seconds)
-
     def leave(self) -> None:
         """Wait until all workers have finished, and end the part of this process in the job."""
-        while (view := self._member.leave(self._done)) is not None:
+        self._stands_with_others()
+        while (view := self._member.leave(self._done, summarize(self._variables.by_name()))):
             self._recover(view)
         self.close()
 
     def close(self) -> None:
         """End the part of this process in the job at once."""
         self._mesh.close()
-        self._listener.close()
+        self._network.close()
         self._member.close()
 
     def _put_back(self, error: tf.errors.OpError) -> None:

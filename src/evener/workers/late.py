@@ -2,29 +2,32 @@
 
 ::
 
-    others         call 0 .. call 811 | call 812 .. call 815 | call 816
-    replacement    traces the steps,    the rest of them,      computes too, with the
-                   takes results                               variables of the others
+    others         call 0 .. call 811 | call 812 .. save 3, rate = 0.1, call 815 | call 816
+    replacement    traces the steps,    takes their results, saves nothing,        computes too, with
+                   takes results        assigns the rate itself                    their variables
 
-Calls that the others have finished are not computed: they return the results that the others have
-had. So the program's own state, such as its position in the data, its callbacks and its history,
-is what it would be, and the variables are handed over last.
+Calls and exchanges that the others have finished are not made again: they return what the others
+have had. So the program's own state, such as its position in the data, its callbacks and its history,
+is what it would be. The variables are handed over with the *point* of the program at which they
+hold: the numbers of calls and of exchanges outside of steps before it. They are assigned there, and
+only there: earlier, the program would assign its own values behind them, and later, before them.
 """
 
 from __future__ import annotations
 
 import json
-import time
+import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from evener.errors import RunError
 from evener.workers.arrays import pack, unpack
-from evener.workers.connections import ask
 from evener.workers.faults import nobody_tells, other_program
 from evener.workers.results import CallResults
 from evener.workers.view import View
@@ -33,11 +36,20 @@ _NEAR = 2
 """Number of calls that a replacement may be behind the others when it joins them."""
 _MOST_ROUNDS = 20
 """Number of times that a replacement asks for results before it joins in any case."""
-_ANSWER_SECONDS = 60.0
-_PATIENCE_SECONDS = 2.0
-"""Time after which another worker is asked too."""
 _LOOK_SECONDS = 0.2
 """Time between two looks for an exchange that the others have not finished."""
+
+
+class Point(NamedTuple):
+    """Point of the program between two calls or exchanges.
+
+    Attributes:
+        calls: Number of calls with steps before it.
+        exchanges: Number of exchanges outside of steps before it.
+    """
+
+    calls: int
+    exchanges: int
 
 
 class Outline(Protocol):
@@ -52,45 +64,25 @@ class Outline(Protocol):
         ...
 
 
-class Joining(Protocol):
-    """The group that a replacement joins."""
-
-    view: View
-
-    def join(self) -> State:
-        """Become a member."""
-        ...
-
-    def take_over(self, state: State) -> None:
-        """Assign the values of variables."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """State of a worker between two calls.
 
     Attributes:
+        point: Point of the program at which it holds.
         done: Number of calls with exchanges so far.
-        made: Number of calls so far.
-        chief: Number of the chief.
         values: Values of the variables of all steps, in the order of their tracing; None for those
             that are gone.
     """
 
+    point: Point
     done: int
-    made: int
-    chief: int
     values: tuple[np.ndarray | None, ...]
 
     def pack(self) -> np.ndarray:
         """Return the state as bytes."""
-        head = {
-            "done": self.done,
-            "made": self.made,
-            "chief": self.chief,
-            "there": [value is not None for value in self.values],
-        }
+        there = [value is not None for value in self.values]
+        head = {"point": self.point, "done": self.done, "there": there}
         text = np.frombuffer(json.dumps(head).encode(), np.uint8)
         return pack([[text], [value for value in self.values if value is not None]])
 
@@ -101,112 +93,151 @@ class State:
         head = json.loads(text.tobytes())
         rest = iter(values)
         return cls(
+            point=Point(*head["point"]),
             done=head["done"],
-            made=head["made"],
-            chief=head["chief"],
             values=tuple(next(rest) if is_there else None for is_there in head["there"]),
         )
 
 
-class Looking(Protocol):
+class Coordinator(Protocol):
     """Way to the coordinator."""
 
     def look(self) -> tuple[View | None, Mapping[str, list[Any]]]:
         """Return the newest view, and the values of all exchanges so far."""
         ...
 
+    def pause(self, seconds: float) -> None:
+        """Wait, as long as this process has not given up."""
+        ...
+
+
+class Joining(Protocol):
+    """The group that a replacement joins."""
+
+    @property
+    def view(self) -> View:
+        """The view that it has joined."""
+        ...
+
+    @property
+    def point(self) -> Point:
+        """Point of the program at which it stands."""
+        ...
+
+    def ask(self, view: View, number: int) -> list[CallResults]:
+        """Ask members of a view that have a state for the results of the calls from a number on."""
+        ...
+
+    def join(self) -> State:
+        """Become a member; return the state that another one hands over."""
+        ...
+
 
 class Late:
-    """Calls that a replacement has missed.
+    """Calls and exchanges that a replacement has missed.
 
     Args:
         view: View that the others are in.
-        secret: Secret of the job.
+        member: Way to the coordinator.
         exchanged: Values of the exchanges outside of steps so far, by key.
+
+    Attributes:
+        state: State that was handed over; None before this worker has joined the others.
     """
 
-    def __init__(self, view: View, secret: bytes, exchanged: Mapping[str, list[Any]]) -> None:
-        self._exchanged = exchanged
+    def __init__(
+        self, view: View, member: Coordinator, exchanged: Mapping[str, list[Any]]
+    ) -> None:
+        self.state: State | None = None
         self._view = view
-        self._secret = secret
+        self._member = member
+        self._exchanged = exchanged
         self._waiting: deque[CallResults] = deque()
-        self._count = 0
         self._rounds = 0
-        self._state: State | None = None
-        self._answered: str | None = None
+
+    def stands_with_others(self, point: Point) -> bool:
+        """Return whether the state that was handed over holds where this worker stands.
+
+        Raises:
+            RunError: RUN-095 if this worker has passed that point.
+        """
+        if self.state is None or point == self.state.point:
+            return self.state is not None
+        if any(own > theirs for own, theirs in zip(point, self.state.point, strict=True)):
+            raise nobody_tells("The others have begun the job again.")
+        return False
 
     def next_results(self, group: Joining) -> CallResults | None:
         """Return the results of the next call; None when this worker stands with the others.
 
         Args:
             group: The group that is joined on the way.
+
+        Raises:
+            RunError: RUN-094 if the others make no call here, RUN-095 if nobody tells the results.
         """
-        while True:
-            # The others may have made calls since, which need nobody else.
-            if self._state is not None and self._count == self._state.made:
-                group.take_over(self._state)
-                return None
-            if self._waiting:
-                break
-            self._fetch(self._view if self._state is None else group.view)
+        while not self._waiting:
+            if self.state is not None:
+                raise other_program(f"no call behind call {group.point.calls} here")
+            self._waiting += group.ask(self._view, group.point.calls)
             self._rounds += 1
-            is_near = len(self._waiting) <= _NEAR or self._rounds >= _MOST_ROUNDS
-            if self._state is None and is_near:
-                self._state = group.join()
-                if self._state.made < self._count:
-                    raise nobody_tells("The others have begun the job again.")
-        self._count += 1
+            if len(self._waiting) <= _NEAR or self._rounds >= _MOST_ROUNDS:
+                self._join(group)
+                if self.stands_with_others(group.point):
+                    return None
         return self._waiting.popleft()
 
-    def exchanged(self, key: str, member: Looking, timeout_seconds: float) -> list[Any] | None:
-        """Return the values of an exchange outside of steps that the others have finished.
+    def _join(self, group: Joining) -> None:
+        """Join the others, and learn all that is missed until the point of their state.
 
-        Before this worker has joined, they do not wait for it, so it waits until they have.
+        So nobody needs to live on until this worker comes there.
+        """
+        self.state = group.join()
+        missed = self.state.point.calls - group.point.calls
+        while len(self._waiting) < missed:
+            number = group.point.calls + len(self._waiting)
+            self._waiting += group.ask(group.view, number)
+        while len(self._waiting) > max(missed, 0):
+            self._waiting.pop()
+        _, self._exchanged = self._member.look()
+
+    def exchanged(self, key: str) -> list[Any]:
+        """Return the values of an exchange outside of steps that the others finish.
+
+        They do not wait for this worker before it has joined, so it waits for them.
 
         Args:
             key: Key of the exchange.
-            member: Way to the coordinator, which knows the values.
-            timeout_seconds: Time to wait for the others.
-
-        Returns:
-            Values; None if this worker has joined, and the others wait for its value.
 
         Raises:
-            RunError: RUN-095 if the others do not come to it.
+            RunError: RUN-094 if the others do not make it, RUN-095 if none of them is left.
         """
-        deadline = time.monotonic() + timeout_seconds
         while key not in self._exchanged:
-            _, self._exchanged = member.look()
+            view, self._exchanged = self._member.look()
             if key in self._exchanged:
                 break
-            if self._state is not None:
-                return None
-            if time.monotonic() >= deadline:
-                raise nobody_tells(
-                    f"They do not come to the exchange {key!r} within {timeout_seconds:g} seconds."
-                )
-            time.sleep(_LOOK_SECONDS)
+            if self.state is not None:
+                raise other_program(f"no exchange {key!r} here")
+            if view is None:
+                raise nobody_tells("They have ended, and the job begins again.")
+            self._member.pause(_LOOK_SECONDS)
         return self._exchanged[key]
 
-    def _fetch(self, view: View) -> None:
-        """Ask the others for the results from the next call on."""
-        # Those who join with this worker know no more than it.
-        others = [view.addresses[index] for index in sorted({*view.members} - {*view.joined})]
-        # One that did not answer is frozen perhaps, and would be waited for each time.
-        others.sort(key=lambda address: address != self._answered)
-        question = {"results": self._count}
-        try:
-            self._answered, found = ask(
-                others,
-                self._secret,
-                question,
-                seconds=_ANSWER_SECONDS,
-                patience=_PATIENCE_SECONDS,
-            )
-        except OSError as error:
-            raise nobody_tells(str(error) or "none of them is there") from error
-        arrays = iter(unpack(np.frombuffer(found, np.uint8)))
-        self._waiting.extend(map(CallResults, arrays, arrays))
+
+@contextmanager
+def ends_with_the_job() -> Iterator[None]:
+    """End this process with 0 if the job is over: the work is done, so this is no error.
+
+    Raises:
+        SystemExit: Instead of RUN-074. Other errors are raised as they are.
+    """
+    try:
+        yield
+    except RunError as error:
+        if error.code != "RUN-074":
+            raise
+        print(f"evener: {error.what} {error.why}", file=sys.stderr)
+        raise SystemExit(0) from None
 
 
 def arrays_of(results: Any) -> list[np.ndarray]:

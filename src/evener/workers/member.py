@@ -170,11 +170,12 @@ class Member:
         self._send(Stop(view=number, done=done))
         return self._view_after(number)
 
-    def leave(self, done: int) -> View | None:
+    def leave(self, done: int, state: Mapping[str, Any]) -> View | None:
         """Wait until all members have finished, and close.
 
         Args:
             done: Calls that this worker has finished.
+            state: Summary of its variables, which must be that of all members.
 
         Returns:
             None at the end of the job. If a member is lost before it has finished, and another
@@ -185,13 +186,17 @@ class Member:
             RunError: RUN-071, RUN-072 or RUN-073, if the job fails.
         """
         number = self.view.number
-        self._send(Leave(view=number, done=done))
+        self._send(Leave(view=number, done=done, state=dict(state)))
         with self._changed:
             self._wait_for(lambda: self._may_go or self.view.number > number)
             if not self._may_go:
                 return self.view
         self.close()
         return None
+
+    def pause(self, seconds: float) -> None:
+        """Wait, as long as this process has not given up."""
+        self._closed.wait(seconds)
 
     def close(self) -> None:
         """End the connection and its threads; the others lose this worker if it has not left."""

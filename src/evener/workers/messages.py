@@ -111,10 +111,12 @@ class Leave:
     Attributes:
         view: Number of its view.
         done: Calls that it has finished.
+        state: Summary of its variables; see `evener.workers.fingerprints`.
     """
 
     view: int
     done: int
+    state: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 Message = Hello | Appear | Look | Beat | Exchange | Stop | Leave

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,14 +11,12 @@ import numpy as np
 
 from evener.workers.arrays import pack, unpack
 from evener.workers.attempt import Log
-from evener.workers.connections import Listener
 from evener.workers.faults import nobody_tells
 from evener.workers.job import Job
-from evener.workers.late import State
-from evener.workers.meeting import connect_members, giver_of, told_by_all
+from evener.workers.late import Point, State
 from evener.workers.member import Member
-from evener.workers.mesh import Mesh
-from evener.workers.results import Results
+from evener.workers.network import Network
+from evener.workers.results import CallResults, Results
 from evener.workers.step_exchanges import StepExchanges
 from evener.workers.variables import Variables
 from evener.workers.view import NOTHING, View
@@ -29,28 +28,30 @@ _LOG = logging.getLogger("evener")
 class Recovery(StepExchanges):
     """Connections of a worker to the others, which are made anew when the members change.
 
+    It has no thread, no clock and no socket: `member` and `network` have them.
+
     Args:
         job: Part of this process in the job.
         member: Connection to the coordinator.
-        listener: Listener of this worker.
+        network: Connections to the other workers.
         view: First view; of a replacement, the view that the others are in.
-        patience_seconds: Seconds that an exchange may wait for workers that are alive.
     """
 
-    def __init__(
-        self, job: Job, member: Member, listener: Listener, view: View, *, patience_seconds: float
-    ) -> None:
-        super().__init__(Mesh(job.index, {}, patience_seconds=patience_seconds), view)
+    def __init__(self, job: Job, member: Member, network: Network, view: View) -> None:
+        super().__init__(network.nobody(), view)
         self._job = job
         self._member = member
-        self._listener = listener
-        self._patience = patience_seconds
+        self._network = network
         self._common: list[tuple[Callable[[], Any], Callable[[Any, View], None]]] = []
         self._last_log: Log = []
         self._stops = False
         self._results = Results()
         self._variables = Variables()
-        listener.answer = self._answer
+        self._num_exchanges = 0
+        self._compares_state = False
+        # Addresses of the members, in the order in which they came.
+        self._seniority = [view.addresses[index] for index in view.members]
+        network.answer(self._results.since)
 
     def keep_common(
         self, state: Callable[[], Any], begin_with: Callable[[Any, View], None]
@@ -69,9 +70,14 @@ class Recovery(StepExchanges):
         """Number of calls with steps that this worker has computed or taken over."""
         return len(self._results)
 
+    @property
+    def point(self) -> Point:
+        """Point of the program at which this worker stands, or where its present call began."""
+        return Point(len(self._results), self._num_exchanges)
+
     def end_view(self) -> None:
         """Break off what waits for the other workers: the view is over. Safe from any thread."""
-        self._listener.end(self._member.view.number)
+        self._network.end(self._member.view.number)
         self._mesh.abort()
 
     def connect(self) -> None:
@@ -88,9 +94,9 @@ class Recovery(StepExchanges):
             try:
                 self._connect(view)
                 replayed = self._handed_over(view)
-                common = told_by_all(
-                    self._mesh,
-                    {"stops": self._stops, "states": [state() for state, _ in self._common]},
+                states = [state() for state, _ in self._common]
+                common = self._told_by_all(
+                    {"stops": self._stops, "seniority": self._seniority, "states": states}
                 )
             except PeerLost:
                 view = self._member.next_view(self._done)
@@ -101,10 +107,15 @@ class Recovery(StepExchanges):
     def _enter(self, view: View, common: Mapping[int, Any]) -> None:
         self._log_members(view)
         self.view = view
-        if self.chief not in view.members:
-            self.chief = min(set(view.members) - set(view.joined), default=min(view.members))
+        self._compares_state = True
         told = common[giver_of(view)]
         self._stops |= told["stops"]
+        # The same on all, also on those that did not see each view. A replacement comes last: it
+        # has not drawn the numbers of the kernels that keep a state.
+        index_of = {address: index for index, address in view.addresses.items()}
+        self._seniority = [address for address in told["seniority"] if address in index_of]
+        self._seniority += [a for a in view.addresses.values() if a not in self._seniority]
+        self.chief = index_of[self._seniority[0]]
         for (_, begin_with), state in zip(self._common, told["states"], strict=True):
             begin_with(state, view)
 
@@ -132,12 +143,12 @@ class Recovery(StepExchanges):
             try:
                 self._connect(view)
                 [parcel] = self._mesh.deliver("handed over", {}).values()
-                common = told_by_all(self._mesh, None)
+                common = self._told_by_all(None)
             except PeerLost:
                 view = self._member.next_view(NOTHING)
                 continue
             state = State.unpack(parcel)
-            self.chief, self._done = state.chief, state.done
+            self._done = state.done
             self._enter(view, common)
             return state
 
@@ -158,28 +169,42 @@ class Recovery(StepExchanges):
         return unpack(next(iter(received.values()))) if self._done < most else None
 
     def _state(self) -> State:
-        """Return what a replacement needs: it stands where this worker stands."""
-        return State(
-            done=self._done,
-            made=len(self._results),
-            chief=self.chief,
-            values=self._variables.values(),
-        )
+        return State(point=self.point, done=self._done, values=self._variables.values())
 
-    def take_over(self, state: State) -> None:
-        """Assign the values of variables that another worker has handed over."""
-        self._variables.assign(state.values)
+    def ask(self, view: View, number: int) -> list[CallResults]:
+        """Ask members of a view that have a state for the results of the calls from a number on.
 
-    def _answer(self, question: Any) -> bytes:
-        """Return the results of calls from a number on, for a replacement."""
-        calls = self._results.since(int(question["results"]))
-        return pack([arrays for call in calls for arrays in call]).tobytes()
+        Raises:
+            RunError: RUN-095 if none of them answers.
+        """
+        # Those who join with this worker know no more than it.
+        others = sorted({*view.members} - {*view.joined}, key=lambda k: -view.done.get(k, 0))
+        try:
+            return self._network.ask([view.addresses[index] for index in others], number)
+        except OSError as error:
+            raise nobody_tells(str(error) or "none of them is there") from error
+
+    def _told_by_all(self, own: Any) -> dict[int, Any]:
+        """Return a JSON value of each member.
+
+        Raises:
+            PeerLost: If the view is over.
+        """
+        text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+        found = self._mesh.gather("common state", text)
+        told = (json.loads(each.tobytes()) for each in found)
+        return dict(zip(self._mesh.members, told, strict=True))
 
     def _connect(self, view: View) -> None:
-        mesh = connect_members(self._job, self._listener, view, patience_seconds=self._patience)
-        before, self._mesh = self._mesh, mesh
+        before, self._mesh = self._mesh, self._network.connect(view)
         before.close()
-        if self._listener.is_over(view.number):
+        if self._network.is_over(view.number):
             # It was over before the mesh was there to be told.
-            mesh.abort()
-        mesh.find_readers()
+            self._mesh.abort()
+        self._mesh.find_readers()
+
+
+def giver_of(view: View) -> int:
+    """Return the member whose state the others take over: one that has finished most calls."""
+    most = max(view.done.values())
+    return min(index for index, done in view.done.items() if done == most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,14 @@ import numpy as np
 from evener.errors import RunError
 from evener.workers.arrays import lengths_of, strings_of
 from evener.workers.attempt import Attempt
-from evener.workers.fingerprints import check_fingerprints, fingerprint, is_compared
+from evener.workers.fingerprints import (
+    Arrays,
+    check_fingerprints,
+    check_states,
+    digest,
+    fingerprint,
+    summarize,
+)
 from evener.workers.mesh import Mesh
 from evener.workers.own_rows import BatchOfOwnRows, Rows
 from evener.workers.view import View
@@ -52,23 +60,35 @@ class StepExchanges:
 
     def is_compared(self) -> np.bool_:
         """Return whether the fingerprints of this batch are compared."""
-        return np.bool_(is_compared(self._done))
+        return np.bool_(self._call.is_compared)
 
     def compare(self, batch: Sequence[np.ndarray]) -> np.bool_:
-        """Compare a batch with those of the other workers.
+        """Compare a batch with those of the other workers, and the state before it if that is due.
 
         Raises:
-            RunError: RUN-096 if they differ.
+            RunError: RUN-096 if the batches differ, RUN-079 if the states do.
         """
         shown = batch if self._batch is None else self._batch.elements
         own = fingerprint([*map(np.asarray, shown)])
         found = self._exchange(lambda mesh: mesh.gather("fingerprints", own))
         try:
             check_fingerprints(found, self.view.members, self._done)
+            if self._call.state is not None:
+                self._compare_states(self._call.state)
         except RunError as error:
             self._call.error = error
             raise
         return np.True_
+
+    def _compare_states(self, state: Arrays) -> None:
+        own = np.asarray([digest(state)])
+        digests = self._exchange(lambda mesh: mesh.gather("digests", own))
+        if all(np.array_equal(each, own) for each in digests):
+            return
+        text = np.frombuffer(json.dumps(summarize(state)).encode(), np.uint8)
+        told = self._exchange(lambda mesh: mesh.gather("states", text))
+        summaries = (json.loads(each.tobytes()) for each in told)
+        check_states(dict(zip(self.view.members, summaries, strict=True)))
 
     def commit(self) -> None:
         """Say that all exchanges of a step are over."""

@@ -53,6 +53,15 @@ class Variables:
             for variable in _alive(self._all)
         )
 
+    def by_name(self) -> dict[str, np.ndarray | None]:
+        """Return the values of all by their names, which are made different by numbers."""
+        return {
+            f"variable {number}" if variable is None else f"{variable.name} ({number})": value
+            for number, (variable, value) in enumerate(
+                zip(_alive(self._all), self.values(), strict=True)
+            )
+        }
+
     def assign(self, values: Sequence[np.ndarray | None]) -> None:
         """Assign values to all, as `values` returned them.
 

@@ -1,0 +1,112 @@
+"""Network of a worker: its connections with the members of a view, and questions to others.
+
+All threads, sockets and waits of a worker's recovery are behind `Network`, so that a test can put a
+simulated one in its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from evener.workers.arrays import pack, unpack
+from evener.workers.connections import Listener, ask
+from evener.workers.job import Job
+from evener.workers.mesh import Mesh
+from evener.workers.results import CallResults
+from evener.workers.view import View
+from evener.workers.wire import PeerLost
+
+_CONNECT_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
+_PATIENCE_SECONDS = 2.0
+"""Time after which another worker is asked too."""
+
+
+class Network:
+    """Connections with the other workers.
+
+    Args:
+        job: Part of this process in the job.
+        listener: Listener of this worker.
+        patience_seconds: Seconds that an exchange may wait for workers that are alive.
+    """
+
+    def __init__(self, job: Job, listener: Listener, *, patience_seconds: float) -> None:
+        self._job = job
+        self._listener = listener
+        self._patience = patience_seconds
+        self._answered: str | None = None
+
+    def nobody(self) -> Mesh:
+        """Return a mesh without other members."""
+        return Mesh(self._job.index, {}, patience_seconds=self._patience)
+
+    def connect(self, view: View) -> Mesh:
+        """Connect with all other members of a view.
+
+        Raises:
+            PeerLost: If one of them does not answer, or the view is over.
+        """
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        self._listener.end(view.number - 1)
+        others = [peer for peer in view.members if peer != self._job.index]
+        for peer in others:
+            if peer > self._job.index:
+                self._listener.reach(
+                    view.addresses[peer],
+                    view=view.number,
+                    index=self._job.index,
+                    peer=peer,
+                    deadline=deadline,
+                )
+        connections: dict[int, Any] = {}
+        try:
+            for peer in others:
+                connections[peer] = self._listener.take(view.number, peer, deadline)
+        except OSError as error:
+            for connection in connections.values():
+                connection.close()
+            raise PeerLost(f"no connection to another worker: {error}") from error
+        return Mesh(self._job.index, connections, patience_seconds=self._patience)
+
+    def answer(self, results_since: Callable[[int], Sequence[CallResults]]) -> None:
+        """Answer replacements that ask for the results of calls, from a number on."""
+
+        def answered(question: Any) -> bytes:
+            calls = results_since(int(question["results"]))
+            return pack([arrays for call in calls for arrays in call]).tobytes()
+
+        self._listener.answer = answered
+
+    def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
+        """Ask other workers for the results of the calls from a number on.
+
+        Raises:
+            OSError: If none of them answers.
+        """
+        # One that did not answer is frozen perhaps, and would be waited for each time.
+        self._answered, found = ask(
+            sorted(addresses, key=lambda address: address != self._answered),
+            self._job.secret,
+            {"results": number},
+            seconds=_ANSWER_SECONDS,
+            patience=_PATIENCE_SECONDS,
+        )
+        arrays = iter(unpack(np.frombuffer(found, np.uint8)))
+        return [CallResults(*pair) for pair in zip(arrays, arrays, strict=True)]
+
+    def end(self, view: int) -> None:
+        """End a view and all before: nobody connects for them any more. Safe from any thread."""
+        self._listener.end(view)
+
+    def is_over(self, view: int) -> bool:
+        """Return whether a view has ended."""
+        return self._listener.is_over(view)
+
+    def close(self) -> None:
+        """End the part of this worker in the network."""
+        self._listener.close()
