@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from evener.launch.events import Joined, Lost, Membership
+from evener.launch.events import Agreed, Joined, Lost, Membership
 from evener.workers.addresses import join_address
 from evener.workers.coordinator import Coordinator
 from evener.workers.events import Event as CoordinatorEvent
@@ -19,7 +19,7 @@ _CLOSING_SECONDS = 5.0
 
 
 class Control(Protocol):
-    """Membership of a job, as the supervisor needs it."""
+    """Membership of a job, as the supervisor needs it; by itself, one that is kept elsewhere."""
 
     def start(self, on_change: Callable[[Membership], None]) -> None:
         """Begin to listen.
@@ -27,7 +27,6 @@ class Control(Protocol):
         Args:
             on_change: Function that is told of changes of the membership, in any thread.
         """
-        ...
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         """Return the variables by which a worker finds the coordinator. For any thread.
@@ -37,28 +36,20 @@ class Control(Protocol):
             incarnation: Number of its restarts.
             host: Host of the worker, under which the others reach it.
         """
-        ...
+        return {}
+
+    def go_without(self, index: int) -> None:
+        """Do not wait for a worker that nobody starts again."""
 
     def stop(self) -> None:
         """Close all connections, and end all threads."""
-        ...
 
 
-class NoControl:
+class NoControl(Control):
     """Stands for a coordinator that runs elsewhere: the environment names it already."""
 
-    def start(self, on_change: Callable[[Membership], None]) -> None:
-        """Do nothing."""
 
-    def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
-        """Return no variables."""
-        return {}
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-
-class JobControl:
+class JobControl(Control):
     """Runs the coordinator of a job, with a secret of its own.
 
     Args:
@@ -88,20 +79,19 @@ class JobControl:
         self._incarnations: dict[int, int] = {}
 
     def start(self, on_change: Callable[[Membership], None]) -> None:
-        """Begin to listen at a free port.
-
-        Args:
-            on_change: Function that is told of changes of the membership, in any thread.
-        """
+        """Begin to listen at a free port."""
 
         def on_event(event: CoordinatorEvent) -> None:
             if isinstance(event, LostMember):
                 on_change(self._lost(event))
             elif isinstance(event, Formed):
-                on_change(Joined(indices=event.view.members))
+                step = max(event.view.done.values(), default=0) + 1
+                on_change(Joined(indices=event.view.members, step=step))
             elif isinstance(event, Failed):
                 for index in sorted(event.missing):
                     on_change(self._absent(index))
+            else:
+                on_change(Agreed())
 
         self._coordinator = Coordinator(
             self._num_workers,
@@ -114,13 +104,7 @@ class JobControl:
         self._coordinator.start()
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
-        """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker.
-
-        Args:
-            index: Number of the worker.
-            incarnation: Number of its restarts.
-            host: Host of the worker, under which the others reach it.
-        """
+        """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker."""
         assert self._coordinator is not None
         self._incarnations[index] = incarnation
         if incarnation:
@@ -138,6 +122,11 @@ class JobControl:
             start_seconds=self._start_seconds,
         )
         return job.to_environment()
+
+    def go_without(self, index: int) -> None:
+        """Do not wait for a worker that nobody starts again."""
+        assert self._coordinator is not None
+        self._coordinator.go_without(index)
 
     def stop(self) -> None:
         """Close all connections, and end all threads."""

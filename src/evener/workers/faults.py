@@ -11,7 +11,7 @@ from evener.workers.messages import Hello
 EXIT_CODE_OF_LOST = 75
 """Exit code of a worker that lost the others, and may be started again: EX_TEMPFAIL of sysexits."""
 _MOST_NAMES = 8
-_CODES_OF_LOST = frozenset({"RUN-061", "RUN-071", "RUN-072", "RUN-095"})
+_CODES_OF_LOST = frozenset({"RUN-061", "RUN-067", "RUN-071", "RUN-072", "RUN-095"})
 
 
 def is_lost(error: BaseException) -> bool:

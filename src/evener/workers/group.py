@@ -280,7 +280,12 @@ class Group(Recovery):
 
     def leave(self) -> None:
         """Wait until all workers have finished, and end the part of this process in the job."""
-        while (view := self._member.leave(self._done)) is not None:
+        while True:
+            # Whoever waits for this worker in a step from now on has to know that it has left.
+            self._mesh.end_sending()
+            view = self._member.leave(self._done)
+            if view is None:
+                break
             self._recover(view)
         self.close()
 

@@ -18,6 +18,7 @@ are put into the lines of members. So every order of events can be tested.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,8 @@ from evener.workers.exchanges import Exchanges, Line
 from evener.workers.messages import Appear, Beat, Exchange, Hello, Leave, Message, Stop
 from evener.workers.newcomers import Newcomers
 from evener.workers.view import View
+
+_NOBODY = (-1, -math.inf)
 
 
 class Phase(enum.Enum):
@@ -87,6 +90,8 @@ class Membership:
         emit: Callable[[Event], None],
     ) -> None:
         self._count = count
+        # Workers that nobody starts again.
+        self._gone: set[int] = set()
         self._heartbeat_seconds = heartbeat_seconds
         self._start_seconds = start_seconds
         self._patience_seconds = patience_seconds
@@ -98,6 +103,8 @@ class Membership:
         self._exchanges = Exchanges(0, (), self._exchanged)
         self._view: View | None = None
         self._why_over = ""
+        # The member that waits for others in vain, and the calls that it has finished.
+        self._goes_on = _NOBODY
         self._deadline: float | None = None
         # The newest incarnation of each worker that was in a view.
         self._incarnations: dict[int, int] = {}
@@ -146,6 +153,12 @@ class Membership:
             case _:
                 self._lose(seat, now, "it sent a message that does not fit the state of the job")
 
+    def go_without(self, index: int, now: float) -> None:
+        """Do not wait for a worker before a view is formed: nobody starts it again."""
+        self._gone.add(index)
+        if self._phase is Phase.GATHERING:
+            self._gather(now)
+
     def disconnected(self, line: Line, now: float, why: str) -> None:
         """Act on the end of a connection.
 
@@ -172,8 +185,7 @@ class Membership:
         if self._deadline is None or now < self._deadline:
             return
         if self._phase is Phase.GATHERING:
-            there = {seat.index for seat in self._seats.values()}
-            absent = set(range(self._count)) - there
+            absent = self._absent()
             self._fail(faults.missing(absent, self._start_seconds), absent)
         else:
             late = [seat.index for seat in self._members() if seat.done is None]
@@ -230,12 +242,16 @@ class Membership:
         members = [seat.hello for seat in self._members() if seat is not older]
         return faults.difference(members[0], hello) if members else None
 
+    def _absent(self) -> set[int]:
+        return {*range(self._count)} - {seat.index for seat in self._seats.values()} - self._gone
+
     def _gather(self, now: float) -> None:
         if not self._seats:
             self._deadline = None
-        elif self._deadline is None:
+            return
+        if self._deadline is None:
             self._deadline = now + self._start_seconds
-        if len(self._seats) < self._count:
+        if self._absent():
             return
         hellos = sorted((seat.hello for seat in self._seats.values()), key=lambda h: h.index)
         errors = (faults.difference(hellos[0], hello) for hello in hellos[1:])
@@ -247,8 +263,11 @@ class Membership:
 
     def _exchange(self, seat: _Seat, given: Exchange, now: float) -> None:
         if self._phase is Phase.RUNNING and seat.in_view and given.view == self._number:
-            self._exchanges.give(seat.index, seat.line, given, now)
-            return
+            if not self._any_left():
+                self._exchanges.give(seat.index, seat.line, given, now)
+                return
+            self._goes_on = seat.index, math.inf
+            self._lose_early(now)
         error = faults.to_json(faults.view_over(given.view, self._why_over))
         answer = {"kind": "exchange_failed", "view": given.view, "key": given.key, "error": error}
         seat.line.send(answer)
@@ -256,6 +275,7 @@ class Membership:
     def _stop(self, seat: _Seat, message: Stop | Leave, now: float) -> None:
         seat.done, seat.left = message.done, isinstance(message, Leave)
         if self._phase is Phase.RUNNING and not seat.left:
+            self._goes_on = seat.index, message.done
             self._end_view(now, f"worker {seat.index} has stopped")
         else:
             self._advance(now)
@@ -267,6 +287,8 @@ class Membership:
         if self._phase is Phase.GATHERING:
             self._gather(now)
         elif seat.in_view:
+            # Others may have waited for it in vain.
+            self._goes_on = _NOBODY
             self._end_view(now, f"worker {seat.index} is lost: {why}")
 
     def _report_loss(
@@ -298,7 +320,21 @@ class Membership:
         elif all(seat.left for seat in members):
             self._end()
         elif self._phase is Phase.STOPPING and all(seat.done is not None for seat in members):
-            self._form()
+            if not self._lose_early(now):
+                self._form()
+
+    def _lose_early(self, now: float) -> bool:
+        """Lose members that have left, although the program of another one goes on.
+
+        Those that have finished more calls than it have left for good, and serve it.
+        """
+        index, done = self._goes_on
+        early = [s for s in self._members() if s.left and s.done is not None and s.done <= done]
+        for seat in early:
+            seat.done, seat.left = None, False
+        for seat in early:
+            self._lose(seat, now, f"its program ended while that of worker {index} went on")
+        return bool(early)
 
     def _form(self) -> None:
         self._number += 1
@@ -310,7 +346,7 @@ class Membership:
             done={seat.index: seat.done for seat in seats if seat.done is not None},
             joined=tuple(seat.index for seat in seats if not seat.in_view),
         )
-        self._phase, self._deadline = Phase.RUNNING, None
+        self._phase, self._deadline, self._goes_on = Phase.RUNNING, None, _NOBODY
         self._exchanges = Exchanges(self._number, view.members, self._exchanged)
         self._view = view
         for seat in seats:

@@ -8,13 +8,16 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evener.errors import RunError
 from evener.workers.addresses import is_loopback, join_address
 from evener.workers.connections import Listener
 from evener.workers.coordinator import Coordinator
+from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 from evener.workers.group import Group
 from evener.workers.job import Job, job_from_environment
 from evener.workers.late import Late
@@ -25,6 +28,8 @@ from evener.workers.view import View
 
 _LOG = logging.getLogger("evener")
 _ANYWHERE = "0.0.0.0"
+_LOOK_SECONDS = 1.0
+"""Time between two looks whether the job is over."""
 _lock = threading.Lock()
 _joined: list[Group | None] = []
 
@@ -84,7 +89,7 @@ def _join(job: Job, script: str | None) -> Group:
     groups.append(group)
     if late is None:
         group.connect()
-    atexit.register(_leave, group, coordinator)
+    atexit.register(_leave, group, member, coordinator)
     return group
 
 
@@ -100,18 +105,31 @@ def _begin(job: Job, member: Member) -> tuple[Late | None, View]:
     return Late(view, job.secret, exchanged), view
 
 
-def _leave(group: Group, coordinator: Coordinator | None) -> None:
-    """End the part of this process in the job."""
-    if getattr(sys, "last_value", None) is not None:
-        # The program has failed: the others lose this worker.
-        group.close()
-    elif group.is_late:
-        # It has never become a member.
-        group.close()
-    else:
-        group.leave()
+def _leave(group: Group, member: Member, coordinator: Coordinator | None) -> None:
+    """End the part of this process in the job.
+
+    Python's own exit code is settled by now, and 0 would say that the job has come to its end.
+    """
+    code = 0
+    try:
+        if getattr(sys, "last_value", None) is None:
+            while group.is_late:
+                # It has never become a member: the others agree on the end without it.
+                member.look()
+                time.sleep(_LOOK_SECONDS)
+            group.leave()
+    except RunError as error:
+        if error.code != "RUN-074":
+            print(error, file=sys.stderr)
+            code = EXIT_CODE_OF_LOST if is_lost(error) else 1
+    # The others lose a worker that has failed.
+    group.close()
     if coordinator is not None:
         coordinator.stop()
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def tell_person(text: str) -> None:
