@@ -123,13 +123,9 @@ class Policy:
         self._running.add(index)
 
     def joined(self, indices: Iterable[int]) -> list[Source]:
-        """Note that workers compute together: errors of theirs count to the end.
+        """Note that workers compute together, and return the replacements that have joined now.
 
-        Args:
-            indices: Numbers of the workers.
-
-        Returns:
-            Replacements that have joined the others now.
+        Errors of theirs count to the end.
         """
         new = {(index, self._incarnations[index]) for index in indices} - self._joined
         self._joined |= new
@@ -140,14 +136,7 @@ class Policy:
         self._is_over = True
 
     def lost(self, index: int, incarnation: int, why: str, at: float) -> None:
-        """Note that the coordinator gave a worker up, unless it has been replaced meanwhile.
-
-        Args:
-            index: Number of the worker.
-            incarnation: Incarnation that is lost.
-            why: Clause that says why.
-            at: Time at which its process is killed, if it has not ended before.
-        """
+        """Kill a worker that the coordinator gave up at a time, if it has not ended before."""
         if index in self._running and incarnation == self._incarnations[index]:
             self._losses[index] = at, f"was lost: {why}"
 

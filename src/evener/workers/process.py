@@ -67,6 +67,7 @@ def _join(job: Job, script: str | None) -> Group:
             address=job.coordinator,
             heartbeat_seconds=job.heartbeat_seconds,
             start_seconds=job.start_seconds,
+            patience_seconds=job.patience_seconds,
         )
         coordinator.start()
     listener = Listener(job.host if is_loopback(job.host) else _ANYWHERE, job.secret)
@@ -85,7 +86,8 @@ def _join(job: Job, script: str | None) -> Group:
         on_view_over=end_view,
     )
     late, view = _begin(job, member)
-    group = Group(job, member, listener, view, late=late)
+    patience = job.patience_seconds
+    group = Group(job, member, listener, view, late=late, patience_seconds=patience)
     groups.append(group)
     if late is None:
         group.connect()

@@ -19,8 +19,8 @@ def policy(num_workers: int = 3, num_restarts: int = 3) -> Policy:
     )
 
 
-# Of two workers: whether they agree on the end of the program, the exit codes of both, the restarts;
-# and what is done at the end of each. A number is that of the job.
+# Of two workers: whether they agree on the end of the program, their exit codes, the restarts, and
+# what is done at the end of each. A number is the exit code of the job.
 TABLE = [
     (True, (0, 0), 3, ("", 0)),
     (True, (0, SEGFAULT), 3, ("", 0)),
