@@ -21,14 +21,17 @@ import itertools
 import logging
 import multiprocessing
 import random
+import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import greenlet
 import numpy as np
@@ -36,26 +39,27 @@ import tensorflow as tf
 
 from evener.errors import EvenerError, RunError
 from evener.files import once
+from evener.launch import control, supervisor
 from evener.launch.console import Console
 from evener.launch.control import JobControl
-from evener.launch.events import Ended, Joined
 from evener.launch.placement import Start
 from evener.launch.settings import LaunchSettings, WorkerCommand
 from evener.launch.supervisor import Supervisor
-from evener.workers import faults, process
-from evener.workers.events import Failed, Formed, Lost
+from evener.workers import faults, late, process
 from evener.workers.group import Group
 from evener.workers.job import Job
 from evener.workers.member import Member
 from evener.workers.membership import Membership
-from evener.workers.messages import Appear, Beat, Message, Stop
+from evener.workers.messages import Appear, Beat, Leave, Message, Stop
 from evener.workers.view import View
 from evener.workers.wire import PeerLost, other_step
 
 HEARTBEAT = 10.0
 START = 60.0
 GRACE = 20.0
-LONGEST = 900.0
+PATIENCE = 600.0
+RESTARTS = 12
+LONGEST = 300.0
 """Virtual seconds within which every job ends."""
 MOST_EVENTS = 50_000
 _PRIME = (1 << 61) - 1
@@ -142,9 +146,6 @@ class Values:
 
     # What the group asks of its variables.
 
-    def names(self) -> list[str]:
-        return ["weights", "metric", "rate"]
-
     def values(self) -> tuple[np.ndarray, ...]:
         return tuple(np.asarray(value) for value in (self.weights, self.metric, self.rate))
 
@@ -156,6 +157,9 @@ class Values:
 
     def assign_small(self, values: Sequence[np.ndarray]) -> None:
         self.metric = int(values[0])
+
+    def by_name(self) -> dict[str, np.ndarray]:
+        return dict(zip(("weights", "metric", "rate"), self.values(), strict=True))
 
     def is_large(self, handle: object) -> bool:
         return False
@@ -183,10 +187,10 @@ class World:
 
     Args:
         seed: Seed of the schedule.
-        num_faults: Number of faults, or None for a drawn one.
+        faults: Faults by the number of the event after which they are made; None to draw some.
     """
 
-    def __init__(self, seed: int, num_faults: int | None = None) -> None:
+    def __init__(self, seed: int, faults: Sequence[tuple[int, str]] | None = None) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.now = 0.0
@@ -205,13 +209,18 @@ class World:
         self.has_reached_end = False
         self.result: int | None = None
         self.quitter: tuple[int, int] | None = None
-        self.coordinator = Coordinator(self)
+        self.meetings: dict[int, dict[int, Mesh]] = {}
+        self.coordinator: Any = None
         self.launcher = Launcher(self)
-        count = self.rng.choice([1, 1, 2, 3]) if num_faults is None else num_faults
-        length = 60 + 30 * self.count * len(self.program) * self.rounds // 4
-        self._faults = sorted(
-            (self.rng.randint(1, length), self.rng.choice(FAULTS)) for _ in range(count)
-        )
+        length = 60 + 8 * self.count * len(self.program) * self.rounds
+        drawn = [
+            (self.rng.randint(1, length), self.rng.choice(FAULTS))
+            for _ in range(self.rng.choice([1, 1, 2, 3]))
+        ]
+        # A program that ends early where nobody is left to go on has ended, as far as one can know.
+        quits = [fault for fault in drawn if fault[1] == "quit"][:1]
+        quits += [(quits[0][0] + 200, "kill")] if quits and len(drawn) > 1 else []
+        self.faults = (quits or sorted(drawn)) if faults is None else list(faults)
 
     def note(self, text: str) -> None:
         """Note what happens, for a person who looks at one schedule."""
@@ -232,25 +241,28 @@ class World:
         Raises:
             Wrong: If it breaks a promise.
         """
+        left = list(self.faults)
         self.launcher.start()
         while self.result is None:
             if not self._heap:
                 raise Wrong(f"all wait for ever: {self.waits()}")
             self.now, _, act = heapq.heappop(self._heap)
             if self.now > LONGEST or self.num_events > MOST_EVENTS:
-                raise Wrong(f"the job does not end: {self.waits()}")
+                raise Wrong(f"it goes on after {self.num_events} events: {self.waits()}")
             act()
             self.num_events += 1
-            while self._faults and self.num_events >= self._faults[0][0]:
-                _, kind = self._faults.pop(0)
-                self._break(kind)
+            while left and self.num_events >= left[0][0]:
+                self._break(left.pop(0)[1])
         if self.result == 0 and not self.has_reached_end:
             raise Wrong("exit 0, and no worker has come to the end of the program")
         if self.result != 0:
             raise Wrong(f"the job was lost with exit code {self.result}")
+        return self.result
+
+    def close(self) -> None:
+        """End all that is left."""
         for each in self.processes.values():
             each.kill()
-        return self.result
 
     def waits(self) -> str:
         """Return what the living processes wait for."""
@@ -300,7 +312,7 @@ class Process:
         self.position = 0
         self.pair_ends: list[Callable[[], None]] = []
         self.line: Line | None = None
-        self.listener = Listener(self)
+        self.network = Network(self)
         self.group: Any = None
         self._greenlet = greenlet.greenlet(self._main)
         world.at(world.start_delay * (0.5 + world.rng.random()), self.poke)
@@ -367,7 +379,7 @@ class Process:
         self.kill()
         for end in self.pair_ends:
             end()
-        self.listener.close()
+        self.network.close()
         if self.line is not None:
             self.line.cut()
         self.world.at(self.world.delay() + 0.001, lambda: self._on_end(code))
@@ -394,9 +406,13 @@ class Process:
 
     def compute(self) -> None:
         """Let time pass, as a kernel or Python does."""
-        until = self.world.now + 0.01 * (0.5 + self.world.rng.random())
-        self.world.at(until - self.world.now, self.poke)
-        self.wait(lambda: self.world.now >= until, "a kernel")
+        self.pause(0.01 * (0.5 + self.world.rng.random()))
+
+    def pause(self, seconds: float) -> None:
+        """Let a time pass."""
+        until = self.world.now + seconds
+        self.world.at(seconds, self.poke)
+        self.wait(lambda: self.world.now >= until, "a pause")
 
     def _main(self) -> None:
         try:
@@ -413,7 +429,7 @@ class Process:
         except Wrong:
             raise
         except Exception as error:
-            raise Wrong(f"{self} raised {error!r}") from error
+            raise Wrong(f"{self} raised {traceback.format_exc()}") from error
         self.end(code)
 
     def _run(self) -> int:
@@ -428,16 +444,20 @@ class Process:
             incarnation=self.incarnation,
             heartbeat_seconds=HEARTBEAT,
             start_seconds=START,
+            patience_seconds=PATIENCE,
         )
         groups: list[Any] = []
 
         def end_view() -> None:
-            self.listener.end(member.view.number)
+            self.network.end(member.view.number)
             for group in groups:
                 group.end_view()
 
         member = SimulatedMember(self, job, end_view)
-        group = self.group = new_group(self, job, member)
+        late, view = process._begin(job, member)
+        network: Any = self.network
+        group = self.group = Group(job, member, network, view, late=late)
+        group._variables = self.values
         groups.append(group)
         if not group.is_late:
             group.connect()
@@ -454,8 +474,8 @@ class Process:
             self._check()
         world.note(f"{self} leaves at item {self.position}{' late' if group.is_late else ''}")
         at_end = self.position == len(world.program)
-        process._leave(group, None)
-        world.has_reached_end |= at_end and not group.is_late
+        world.has_reached_end |= at_end
+        process._leave(group, member, None)
         return 0
 
     def _check(self) -> None:
@@ -517,14 +537,26 @@ class Process:
 # --- The network ---
 
 
-class Listener:
-    """Listener of a process: what `evener.workers.connections.Listener` is to a worker."""
+class Network:
+    """Network of a process: what `evener.workers.network.Network` is to a worker."""
 
     def __init__(self, owner: Process) -> None:
         self.owner = owner
-        self.answer: Callable[[Any], bytes] | None = None
+        self.results_since: Callable[[int], Sequence[Any]] | None = None
         self._over = 0
         self.is_closed = False
+
+    def nobody(self) -> Mesh:
+        return Mesh(self.owner, 0, [self.owner.index])
+
+    def connect(self, view: View) -> Mesh:
+        return connect(self.owner, view)
+
+    def answer(self, results_since: Callable[[int], Sequence[Any]]) -> None:
+        self.results_since = results_since
+
+    def ask(self, addresses: Sequence[str], number: int) -> list[Any]:
+        return ask(self.owner, addresses, number)
 
     def end(self, view: int) -> None:
         self._over = max(self._over, view)
@@ -574,6 +606,10 @@ class Mesh:
     def find_readers(self) -> None:
         self._exchange("memory", dict.fromkeys(self._peers))
 
+    def end_sending(self) -> None:
+        for peer, side in self._sides.items():
+            side.lose(self._owner.index, self._latest.get(peer, 0.0))
+
     def abort(self) -> None:
         self._is_over = True
         self._owner.world.at(0.0, self._owner.poke)
@@ -606,8 +642,10 @@ class Mesh:
         found: dict[int, Any] = {}
 
         def ready() -> bool:
-            return self._is_over or all(self._arrived[peer] for peer in self._peers) or any(
-                peer in self._gone and not self._arrived[peer] for peer in self._peers
+            return (
+                self._is_over
+                or all(self._arrived[peer] for peer in self._peers)
+                or any(peer in self._gone and not self._arrived[peer] for peer in self._peers)
             )
 
         if self._peers:
@@ -634,13 +672,6 @@ class Mesh:
         self._owner.world.at(delay, arrive)
 
 
-class Meeting:
-    """Members of a view that connect."""
-
-    def __init__(self) -> None:
-        self.meshes: dict[int, Mesh] = {}
-
-
 def connect(owner: Process, view: View) -> Mesh:
     """Connect a process with all other members of a view, as `connect_members` does.
 
@@ -648,8 +679,8 @@ def connect(owner: Process, view: View) -> Mesh:
         PeerLost: If one of them does not answer, or the view is over.
     """
     world = owner.world
-    owner.listener.end(view.number - 1)
-    mesh = world.coordinator.meetings.setdefault(view.number, Meeting()).meshes
+    owner.network.end(view.number - 1)
+    mesh = world.meetings.setdefault(view.number, {})
     # The other side may have made it: a connection is there before both look for it.
     own = mesh.setdefault(owner.index, Mesh(owner, view.number, view.members))
     until = world.now + world.delay()
@@ -662,12 +693,11 @@ def connect(owner: Process, view: View) -> Mesh:
         return each if each is not None and f"{each.index}.{each.incarnation}" == address else None
 
     def failed() -> bool:
-        if owner.listener.is_over(view.number):
+        if owner.network.is_over(view.number):
             return True
         peers = [peer_of(index) for index in others]
         return any(
-            each is None or not each.is_alive or each.listener.is_over(view.number)
-            for each in peers
+            each is None or not each.is_alive or each.network.is_over(view.number) for each in peers
         )
 
     def ready() -> bool:
@@ -686,17 +716,14 @@ def connect(owner: Process, view: View) -> Mesh:
     for index in others:
         peer = peer_of(index)
         assert peer is not None
-        sides[index] = world.coordinator.meetings[view.number].meshes.setdefault(
-            index, Mesh(peer, view.number, view.members)
-        )
+        sides[index] = mesh.setdefault(index, Mesh(peer, view.number, view.members))
     own.join(sides)
     owner.pair_ends = [own.close]
-    own.find_readers()
     return own
 
 
-def ask(owner: Process, addresses: Sequence[str], question: Any) -> tuple[str, bytes]:
-    """Ask other processes one after the other; see `evener.workers.connections.ask`."""
+def ask(owner: Process, addresses: Sequence[str], number: int) -> list[Any]:
+    """Ask other processes one after the other for the results of calls."""
     world = owner.world
     until = world.now + 60.0
     for address in addresses:
@@ -709,10 +736,10 @@ def ask(owner: Process, addresses: Sequence[str], question: Any) -> tuple[str, b
             each = world.processes.get(index)
             if each is None or each.incarnation != incarnation or not each.is_alive:
                 break
-            if each.listener.is_closed:
+            if each.network.is_closed:
                 break
-            if not each.is_frozen and each.listener.answer is not None:
-                return address, each.listener.answer(question)
+            if not each.is_frozen and each.network.results_since is not None:
+                return list(each.network.results_since(number))
             if world.now >= limit and (address != addresses[-1] or world.now >= until):
                 break
             world.at(0.5, owner.poke)
@@ -727,7 +754,7 @@ class Line:
     """Connection of a process to the coordinator, seen by the coordinator; also `Channel` to it."""
 
     def __init__(self, owner: Process, receive: Callable[[Mapping[str, Any]], None]) -> None:
-        self._owner = owner
+        self.owner = self._owner = owner
         self._receive = receive
         self._is_cut = self._is_ended = False
         self._due = [0.0, 0.0]
@@ -817,11 +844,11 @@ class SimulatedMember(Member):
         self._channel: Any = line
         self._send(self._hello)
         self._owner.line = line
-        if self._presence_line is not None:
-            self._presence_line = None
-        view = self._view_after(0)
         self._beat_on(line)
-        return view
+        return self._view_after(0)
+
+    def pause(self, seconds: float) -> None:
+        self._owner.pause(seconds)
 
     def close(self) -> None:
         self._fail(faults.closed(self._job.index))
@@ -849,26 +876,37 @@ class SimulatedMember(Member):
 class Coordinator:
     """The real `Membership`, with simulated lines and a simulated clock."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, count: int, on_event: Callable[[Any], None]) -> None:
         self._world = world
-        self.meetings: dict[int, Meeting] = {}
+        self._on_event = on_event
+        self.address = "coordinator:1"
         self.membership = Membership(
-            world.count,
+            count,
             heartbeat_seconds=HEARTBEAT,
             start_seconds=START,
-            patience_seconds=600.0,
+            patience_seconds=PATIENCE,
             emit=self._emit,
         )
         self._due: float | None = None
+        self._reported = 0.0
+
+    def start(self) -> None:
+        self._world.coordinator = self
 
     def receive(self, line: Line, message: Message) -> None:
-        if isinstance(message, Stop):
-            self._world.note(f"{line._owner} stops: {message}")
+        if isinstance(message, Stop | Leave):
+            self._world.note(
+                f"{line.owner}: {type(message).__name__} {message.view} {message.done}"
+            )
         self.membership.receive(line, message, self._world.now)
         self._plan_tick()
 
     def disconnected(self, line: Line) -> None:
         self.membership.disconnected(line, self._world.now, "its connection closed")
+        self._plan_tick()
+
+    def go_without(self, index: int) -> None:
+        self.membership.go_without(index, self._world.now)
         self._plan_tick()
 
     def expect(self, index: int, incarnation: int) -> None:
@@ -879,7 +917,8 @@ class Coordinator:
         due = self.membership.next_deadline()
         if due is not None and (self._due is None or due < self._due):
             self._due = due
-            self._world.at(max(due - self._world.now, 0.0), self._tick)
+            # A little later: the sum of two times is rounded.
+            self._world.at(max(due - self._world.now, 0.0) + 1e-6, self._tick)
 
     def _tick(self) -> None:
         self._due = None
@@ -890,88 +929,160 @@ class Coordinator:
 
     def _emit(self, event: Any) -> None:
         self._world.note(f"coordinator: {event}")
-        self._world.at(self._world.delay(), lambda: self._world.launcher.hear(event))
+        self._reported = max(self._reported, self._world.now + self._world.delay())
+        self._world.at(self._reported - self._world.now, lambda: self._on_event(event))
 
 
 class Launcher:
-    """The real `Supervisor` without its loop; processes and the coordinator are simulated."""
+    """The real `Supervisor` and `JobControl` without a loop and threads."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        commands = tuple(WorkerCommand(index=k, words=()) for k in range(world.count))
         settings = LaunchSettings(
-            workers=commands,
+            workers=tuple(WorkerCommand(index=k, words=()) for k in range(world.count)),
             environ={},
             logs=Path("/nowhere"),
-            num_restarts=100,
+            num_restarts=RESTARTS,
             heartbeat_seconds=HEARTBEAT,
             start_seconds=START,
             grace_seconds=GRACE,
         )
-        self._control = JobControl(
-            world.count,
-            host="",
-            heartbeat_seconds=HEARTBEAT,
-            start_seconds=START,
-            grace_seconds=GRACE,
-        )
-        self._events: list[Any] = []
+        self._control = JobControl(settings, "host")
         console = Console(io.BytesIO(), io.BytesIO())
-        console.message = world.note  # type: ignore[method-assign]
-        console.show_failure = lambda source: None  # type: ignore[method-assign]
+        vars(console).update(message=world.note, show_failure=lambda source: None)
         placement: Any = SimpleNamespace(start=self._begin)
         self._supervisor = Supervisor(
             settings, self._control, console, placement=placement, clock=lambda: world.now
         )
-        self._supervisor._events = SimpleNamespace(put=self._put)  # type: ignore[assignment]
+        vars(self._supervisor).update(_events=SimpleNamespace(put=self._put))
 
     def start(self) -> None:
+        def make(count: int, secret: bytes, *, on_event: Any, **rest: Any) -> Coordinator:
+            return Coordinator(self._world, count, on_event)
+
+        with mock.patch.object(control, "Coordinator", make):
+            self._control.start(self._handle)
         for index in range(self._world.count):
             self._supervisor._start((index, 0))
         self._supervisor._choose_chief()
 
-    def hear(self, event: Any) -> None:
-        """Take an event of the coordinator, as `JobControl` passes it on."""
-        if isinstance(event, Lost):
-            self._handle(self._control._lost(event))
-        elif isinstance(event, Formed):
-            self._handle(Joined(indices=event.view.members))
-        elif isinstance(event, Failed):
-            for index in sorted(event.missing):
-                self._handle(self._control._absent(index))
-
     def _begin(self, start: Start) -> Any:
         index, incarnation = start.source
-        self._control._incarnations[index] = incarnation
-        if incarnation:
-            self._world.coordinator.expect(index, incarnation)
-        process = Process(
-            self._world, index, incarnation, lambda code: start.on_end(code, "")
-        )
-        self._world.note(f"launcher starts {process}")
-        self._world.processes[index] = process
+        start.environ("host")
+        started = Process(self._world, index, incarnation, lambda code: start.on_end(code, ""))
+        self._world.note(f"launcher starts {started}")
+        self._world.processes[index] = started
         return SimpleNamespace(
-            source=start.source, kill=lambda: process.end(-9), send=lambda number: None
+            source=start.source, kill=lambda: started.end(-9), send=lambda number: None
         )
 
     def _put(self, event: Any) -> None:
         self._world.at(0.0, lambda: self._handle(event))
 
     def _handle(self, event: Any) -> None:
-        if self._world.result is not None:
-            return
-        code = self._supervisor._handle(event)
-        if code is not None:
-            self._world.result = code
-            return
-        self._act()
+        if self._world.result is None:
+            self._world.result = self._supervisor._handle(event)
+            self._act()
 
     def _act(self) -> None:
         if self._world.result is not None:
             return
-        now = self._world.now
-        self._supervisor._start_due(now)
-        self._supervisor._kill_due(now)
-        wait = self._supervisor._timeout(now)
+        self._supervisor._act(self._world.now)
+        wait = self._supervisor._timeout(self._world.now)
         if wait is not None:
             self._world.at(wait, self._act)
+
+
+# --- Many schedules ---
+
+
+@contextmanager
+def in_place() -> Iterator[None]:
+    """Put what a simulated process has in the place of what a real one has."""
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    quiet = SimpleNamespace(read=lambda: None, restore=lambda state: None)
+    with (
+        mock.patch.object(once, "random_state", quiet),
+        mock.patch.object(supervisor, "WorkerOutput", lambda *args: None),
+        mock.patch.object(process, "os", SimpleNamespace(_exit=end)),
+        mock.patch.object(process, "print", lambda *args, **kwargs: None, create=True),
+        mock.patch.object(late, "print", lambda *args, **kwargs: None, create=True),
+    ):
+        logging.getLogger("evener").setLevel(logging.ERROR)
+        yield
+
+
+def failure_of(seed: int, log: list[str] | None = None) -> str | None:
+    """Run the schedule of a seed; return which promise it breaks, or None."""
+    world = World(seed)
+    world.log = log
+    try:
+        world.run()
+    except Wrong as wrong:
+        return str(wrong)
+    finally:
+        world.close()
+    return None
+
+
+def failures(seeds: Sequence[int]) -> list[tuple[int, str]]:
+    """Return the seeds whose jobs break a promise, with the promise."""
+    with in_place():
+        found = ((seed, failure_of(seed)) for seed in seeds)
+        return [(seed, text) for seed, text in found if text is not None]
+
+
+def shrink(seed: int) -> tuple[list[tuple[int, str]], str]:
+    """Return the fewest faults with which the job of a seed fails, and how it fails then."""
+    with in_place():
+        faults_left = World(seed).faults
+        text = failure_of(seed) or ""
+        for fault in list(faults_left):
+            fewer = [each for each in faults_left if each is not fault]
+            world = World(seed, fewer)
+            try:
+                world.run()
+            except Wrong as wrong:
+                faults_left, text = fewer, str(wrong)
+            finally:
+                world.close()
+    return faults_left, text
+
+
+def main() -> int:
+    """Run many schedules; print what fails, and how to see it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--schedules", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--show", action="store_true", help="print the events of the first seed")
+    options = parser.parse_args()
+    if options.show:
+        log: list[str] = []
+        with in_place():
+            text = failure_of(options.seed, log)
+        print("\n".join(log), text or "nothing is wrong", sep="\n")
+        return 0
+    begin = time.monotonic()
+    seeds = range(options.seed, options.seed + options.schedules)
+    parts = [seeds[k : k + 500] for k in range(0, len(seeds), 500)]
+    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+        found = [each for part in pool.imap_unordered(failures, parts) for each in part]
+    seconds = time.monotonic() - begin
+    print(f"{len(seeds)} schedules from seed {seeds[0]} in {seconds:.0f} s: {len(found)} fail")
+    kinds: dict[str, list[tuple[int, str]]] = {}
+    for seed, text in sorted(found):
+        kinds.setdefault(re.sub(r"[\d.]+", "#", text)[:90], []).append((seed, text))
+    for each in kinds.values():
+        faults_left, text = shrink(each[0][0])
+        print(f"{len(each)} times, first --seed {each[0][0]} with {faults_left}: {text}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

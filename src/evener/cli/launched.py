@@ -17,7 +17,7 @@ from evener.launch.on_ray.resources import Resources
 from evener.launch.settings import LaunchSettings
 from evener.launch.slurm import PORT_BASE
 from evener.launch.tasks import task_of
-from evener.workers.job import start_seconds_of
+from evener.workers.job import START_SECONDS, seconds_of
 
 
 def run_task(command: RunCommand, logs: Path | None, limits: Limits, port: int | None) -> int:
@@ -75,7 +75,8 @@ def run_on_ray(
 def _settings(
     command: RunCommand, num_workers: int, logs: Path | None, limits: Limits
 ) -> LaunchSettings:
-    limits = dataclasses.replace(limits, start_seconds=start_seconds_of(os.environ))
+    seconds = seconds_of(os.environ, "start_seconds", START_SECONDS)
+    limits = dataclasses.replace(limits, start_seconds=seconds)
     folder = _log_folder(logs)
     return job_settings(command, num_workers, environ=os.environ, logs=folder, limits=limits)
 

@@ -75,6 +75,7 @@ def _read_plan(path: Path) -> Plan:
 def _read_shares(text: str | None, spec: DeviceSpec) -> str | list[float] | None:
     from evener.cli.usage import wrong_usage
     from evener.plan.shares import check_shares
+    from evener.workers.job import job_from_environment
 
     if text is None or text == "even":
         return text
@@ -85,6 +86,8 @@ def _read_shares(text: str | None, spec: DeviceSpec) -> str | list[float] | None
             f"{text!r} is neither 'even' nor a list of numbers such as 3,1",
             param_hint="'--shares'",
         ) from None
+    job = job_from_environment(os.environ)
     with wrong_usage(f"--shares {text}"):
-        check_shares(shares, num_expected=spec.num_devices)
+        # The devices of other workers have shares too, and are not known yet.
+        check_shares(shares, num_expected=None if job and job.count > 1 else spec.num_devices)
     return shares

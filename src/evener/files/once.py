@@ -78,12 +78,13 @@ class Claim:
 
     def __init__(self, workers: Workers, path: str, paths: dict[int, str]) -> None:
         self._workers = workers
-        self._same = frozenset(index for index, named in paths.items() if named == path)
+        self._others = frozenset(index for index, named in paths.items() if named != path)
 
     @property
     def writer(self) -> int | None:
         """Number of the worker that writes; None for a file that only this late worker names."""
-        there = self._same & set(self._workers.view.members)
+        # Those who were no members then have named nothing; their program is the same.
+        there = {*self._workers.view.members} - self._others
         if self._workers.chief in there:
             return self._workers.chief
         return min(there, default=None)

@@ -6,20 +6,21 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from evener.launch.events import Joined, Lost, Membership
+from evener.launch.events import Agreed, Joined, Lost, Membership
+from evener.launch.settings import LaunchSettings
 from evener.workers.addresses import join_address
 from evener.workers.coordinator import Coordinator
 from evener.workers.events import Event as CoordinatorEvent
 from evener.workers.events import Failed, Formed
 from evener.workers.events import Lost as LostMember
-from evener.workers.job import Job
+from evener.workers.job import PATIENCE_SECONDS, Job, seconds_of
 
 _CLOSING_SECONDS = 5.0
 """Time for a worker to end after its connection: a failing program closes it first."""
 
 
 class Control(Protocol):
-    """Membership of a job, as the supervisor needs it."""
+    """Membership of a job, as the supervisor needs it; by itself, one that is kept elsewhere."""
 
     def start(self, on_change: Callable[[Membership], None]) -> None:
         """Begin to listen.
@@ -27,7 +28,6 @@ class Control(Protocol):
         Args:
             on_change: Function that is told of changes of the membership, in any thread.
         """
-        ...
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         """Return the variables by which a worker finds the coordinator. For any thread.
@@ -37,90 +37,69 @@ class Control(Protocol):
             incarnation: Number of its restarts.
             host: Host of the worker, under which the others reach it.
         """
-        ...
+        return {}
+
+    def go_without(self, index: int) -> None:
+        """Do not wait for a worker that nobody starts again."""
 
     def stop(self) -> None:
         """Close all connections, and end all threads."""
-        ...
 
 
-class NoControl:
+class NoControl(Control):
     """Stands for a coordinator that runs elsewhere: the environment names it already."""
 
-    def start(self, on_change: Callable[[Membership], None]) -> None:
-        """Do nothing."""
 
-    def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
-        """Return no variables."""
-        return {}
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-
-class JobControl:
+class JobControl(Control):
     """Runs the coordinator of a job, with a secret of its own.
 
     Args:
-        num_workers: Number of workers at the start.
+        settings: Settings of the job.
         host: Address of this machine that all workers reach.
-        heartbeat_seconds: Silence after which a worker counts as frozen.
-        start_seconds: Time that workers wait for each other at the start.
-        grace_seconds: Time to end for a worker that is lost after others have finished.
+
+    Raises:
+        RunError: RUN-056 if EVENER_PATIENCE_SECONDS is no duration.
     """
 
-    def __init__(
-        self,
-        num_workers: int,
-        *,
-        host: str,
-        heartbeat_seconds: float,
-        start_seconds: float,
-        grace_seconds: float,
-    ) -> None:
-        self._num_workers = num_workers
+    def __init__(self, settings: LaunchSettings, host: str) -> None:
+        self._settings = settings
         self._host = host
-        self._heartbeat_seconds = heartbeat_seconds
-        self._start_seconds = start_seconds
-        self._grace_seconds = grace_seconds
+        self._patience = seconds_of(settings.environ, "patience_seconds", PATIENCE_SECONDS)
         self._secret = secrets.token_hex(32).encode()
         self._coordinator: Coordinator | None = None
         self._incarnations: dict[int, int] = {}
 
     def start(self, on_change: Callable[[Membership], None]) -> None:
-        """Begin to listen at a free port.
-
-        Args:
-            on_change: Function that is told of changes of the membership, in any thread.
-        """
+        """Begin to listen at a free port."""
 
         def on_event(event: CoordinatorEvent) -> None:
             if isinstance(event, LostMember):
                 on_change(self._lost(event))
             elif isinstance(event, Formed):
-                on_change(Joined(indices=event.view.members))
+                step = max(event.view.done.values(), default=0) + 1
+                on_change(Joined(indices=event.view.members, step=step))
             elif isinstance(event, Failed):
+                # The others have waited for them in vain.
+                why = "it has not joined the others in time"
                 for index in sorted(event.missing):
-                    on_change(self._absent(index))
+                    number = self._incarnations.get(index, 0)
+                    on_change(Lost(index=index, incarnation=number, why=why, wait_seconds=0.0))
+            else:
+                on_change(Agreed())
 
         self._coordinator = Coordinator(
-            self._num_workers,
+            len(self._settings.workers),
             self._secret,
             address=join_address(self._host, 0),
-            heartbeat_seconds=self._heartbeat_seconds,
-            start_seconds=self._start_seconds,
+            heartbeat_seconds=self._settings.heartbeat_seconds,
+            start_seconds=self._settings.start_seconds,
+            patience_seconds=self._patience,
             on_event=on_event,
         )
         self._coordinator.start()
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
-        """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker.
-
-        Args:
-            index: Number of the worker.
-            incarnation: Number of its restarts.
-            host: Host of the worker, under which the others reach it.
-        """
+        """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker."""
         assert self._coordinator is not None
         self._incarnations[index] = incarnation
         if incarnation:
@@ -128,34 +107,30 @@ class JobControl:
             self._coordinator.expect(index, incarnation)
         job = Job(
             index=index,
-            count=self._num_workers,
+            count=len(self._settings.workers),
             coordinator=self._coordinator.address,
             secret=self._secret,
             hosts_coordinator=False,
             host=host,
             incarnation=incarnation,
-            heartbeat_seconds=self._heartbeat_seconds,
-            start_seconds=self._start_seconds,
+            heartbeat_seconds=self._settings.heartbeat_seconds,
+            start_seconds=self._settings.start_seconds,
         )
         return job.to_environment()
+
+    def go_without(self, index: int) -> None:
+        """Do not wait for a worker that nobody starts again."""
+        assert self._coordinator is not None
+        self._coordinator.go_without(index)
 
     def stop(self) -> None:
         """Close all connections, and end all threads."""
         if self._coordinator is not None:
             self._coordinator.stop()
 
-    def _absent(self, index: int) -> Lost:
-        """Return the loss of a worker that the others have waited for in vain."""
-        return Lost(
-            index=index,
-            incarnation=self._incarnations.get(index, 0),
-            why="it has not joined the others in time",
-            wait_seconds=0.0,
-        )
-
     def _lost(self, event: LostMember) -> Lost:
         if not event.is_fault:
-            wait_seconds = self._grace_seconds
+            wait_seconds = self._settings.grace_seconds
         elif "silent" in event.why:
             wait_seconds = 0.0
         else:

@@ -47,9 +47,15 @@ class Joined:
 
     Attributes:
         indices: Numbers of the workers.
+        step: Number of the step that they compute next, from 1.
     """
 
     indices: tuple[int, ...]
+    step: int = 1
+
+
+class Agreed:
+    """All workers have left: their program has come to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +69,8 @@ class Signalled:
     number: int
 
 
-Event = Ended | Lost | Joined | Signalled
-Membership = Lost | Joined
+Membership = Lost | Joined | Agreed
+Event = Ended | Membership | Signalled
 
 
 def ending(code: int) -> str:

@@ -119,7 +119,7 @@ def task_settings(command: RunCommand, task: Task, *, logs: Path, limits: Limits
 
 def run_local(settings: LaunchSettings) -> int:
     """Run a job on this machine, and return its exit code."""
-    return _run(settings, _control(settings, LOOPBACK), ThisMachine())
+    return _run(settings, JobControl(settings, LOOPBACK), ThisMachine())
 
 
 def run_task(settings: LaunchSettings) -> int:
@@ -140,7 +140,7 @@ def run_on_ray(settings: LaunchSettings, cluster: RayCluster) -> int:
     with _ended_by_signals(), contextlib.ExitStack() as stack:
         stack.callback(cluster.stop)
         cluster.reserve(lambda text: print(f"evener: {text}", file=sys.stderr, flush=True))
-        control = _control(settings, cluster.host)
+        control = JobControl(settings, cluster.host)
         # From here on, the supervisor leaves the cluster.
         stack.pop_all()
     # Ray starts the workers seconds apart, so their errors are seconds apart too.
@@ -161,16 +161,6 @@ def _ended_by_signals() -> Generator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _control(settings: LaunchSettings, host: str) -> JobControl:
-    return JobControl(
-        len(settings.workers),
-        host=host,
-        heartbeat_seconds=settings.heartbeat_seconds,
-        start_seconds=settings.start_seconds,
-        grace_seconds=settings.grace_seconds,
-    )
 
 
 def _settings(

@@ -1,11 +1,19 @@
 """Decisions on the end of a worker: a replacement, less workers, or the end of the job.
 
-ends with 0                    it has finished; the job has when all have
-ends by a signal               it is replaced
-ends with 75                   it lost the others, and is replaced
-ends with another code         an error: of the program, if all workers have it at the same
-                               time; else of this worker, which is replaced
-no restart is left             the job goes on without it, while a worker lives
+The program has come to its end when its workers agree: all members of the view have left it::
+
+    they agree, and a worker ends
+      with 0, 75 or by a signal    its work is done; the job ends when all processes have ended
+      with another code            the same; the first such code is that of the job, unless the
+                                   worker is a replacement that took no part
+    they do not agree yet, and a worker ends
+      by a signal                  it is replaced
+      with 75                      it lost the others, and is replaced
+      with 0 or another code       an end of the program, if all workers end like this at the same
+                                   time: the job ends with the first error, or 0 if there is none;
+                                   else of this worker alone, which is replaced after a wait
+      when no restart is left      the job goes on without it, while another one runs or will;
+                                   else the job fails
 """
 
 from __future__ import annotations
@@ -76,6 +84,7 @@ class Policy:
         num_restarts: Number of replacements in all.
         error_wait_seconds: Time after an error of a worker before it is replaced.
         error_window_seconds: Time within which errors of all workers are one of the program.
+        grace_seconds: Time to end for replacements that have nothing to join any more.
     """
 
     def __init__(
@@ -85,6 +94,7 @@ class Policy:
         num_restarts: int,
         error_wait_seconds: float,
         error_window_seconds: float,
+        grace_seconds: float = 60.0,
     ) -> None:
         self._incarnations = dict.fromkeys(workers, 0)
         self._running = set(workers)
@@ -93,8 +103,11 @@ class Policy:
         self._num_restarts = num_restarts
         self._wait_seconds = error_wait_seconds
         self._window_seconds = error_window_seconds
+        self._grace_seconds = grace_seconds
         self._episode: _Episode | None = None
-        self._any_finished = self._has_joined = False
+        self._is_over = self._has_lost_others = False
+        # Workers that were given up: the time at which they are killed, and a clause that says why.
+        self._losses: dict[int, tuple[float, str]] = {}
         self._joined: set[Source] = {(index, 0) for index in workers}
         self._late: tuple[Source, int] | None = None
 
@@ -103,32 +116,43 @@ class Policy:
         """Replacements that were decided and not started yet."""
         return tuple(self._pending.values())
 
-    def num_workers(self) -> int:
-        """Return the number of workers that run, or will."""
-        return len(self._running) + len(self._pending)
-
     def started(self, index: int, incarnation: int) -> None:
         """Note that a replacement was started."""
         self._pending.pop(index, None)
         self._incarnations[index] = incarnation
         self._running.add(index)
 
-    @property
-    def stragglers(self) -> tuple[int, ...]:
-        """Replacements that run and have nothing left to join: another worker has finished."""
-        if not self._any_finished or not self._has_joined:
-            return ()
-        running = sorted(self._running)
-        return tuple(k for k in running if (k, self._incarnations[k]) not in self._joined)
+    def joined(self, indices: Iterable[int]) -> list[Source]:
+        """Note that workers compute together, and return the replacements that have joined now.
 
-    def joined(self, indices: Iterable[int]) -> None:
-        """Note that workers compute together: errors of theirs count to the end.
-
-        Args:
-            indices: Numbers of the workers.
+        Errors of theirs count to the end.
         """
-        self._has_joined = True
-        self._joined.update((index, self._incarnations[index]) for index in indices)
+        new = {(index, self._incarnations[index]) for index in indices} - self._joined
+        self._joined |= new
+        return sorted(new)
+
+    def agreed(self) -> None:
+        """Note that all members have left: their program has come to its end."""
+        self._is_over = True
+
+    def lost(self, index: int, incarnation: int, why: str, at: float) -> None:
+        """Kill a worker that the coordinator gave up at a time, if it has not ended before."""
+        if index in self._running and incarnation == self._incarnations[index]:
+            self._losses[index] = at, f"was lost: {why}"
+
+    def due(self, now: float) -> dict[int, str]:
+        """Return the workers to kill now, each with a clause that says why."""
+        due = [index for index, (at, _) in self._losses.items() if at <= now]
+        return {index: self._losses.pop(index)[1] for index in due}
+
+    def stop(self) -> None:
+        """Start no replacement any more: the job was asked to end."""
+        self._pending.clear()
+
+    def next_time(self) -> float | None:
+        """Return the time at which a worker is to be started or killed, or None."""
+        starts = (replacement.at for replacement in self.pending)
+        return min((*starts, *(at for at, _ in self._losses.values())), default=None)
 
     def ended(self, index: int, code: int, now: float, why: str = "") -> Decision:
         """Return the decision on the end of a worker.
@@ -143,19 +167,22 @@ class Policy:
             A decision, or None where nothing is to be done.
         """
         self._running.discard(index)
-        if code == 0 or self._any_finished:
-            return self._finished(index, code)
+        _, lost = self._losses.pop(index, (now, "lost the other workers"))
+        if self._is_over:
+            return self._finished(index, code, now)
         clause = why or ending(code)
         if code == EXIT_CODE_OF_LOST:
-            clause = why or "lost the other workers"
-        elif code > 0:
-            program_error = self._error(index, code, now)
-            if program_error is not None:
-                return program_error
+            clause = why or lost
+        elif code >= 0:
+            end_of_program = self._end_of_program(index, code, now)
+            if end_of_program is not None:
+                return end_of_program
+            if code == 0:
+                clause += " before the others came to the end of the program"
         if self._num_left == 0:
             return self._without(index, code, clause)
         self._num_left -= 1
-        wait = self._wait_seconds if code > 0 else 0.0
+        wait = self._wait_seconds if code >= 0 else 0.0
         replacement = Replace(
             index=index,
             incarnation=self._incarnations[index] + 1,
@@ -166,17 +193,21 @@ class Policy:
         self._pending[index] = replacement
         return replacement
 
-    def _finished(self, index: int, code: int) -> Decision:
+    def _finished(self, index: int, code: int, now: float) -> Decision:
         """Finish when all have. A signal is no fault then: the work of all is done.
 
         An error is one of what the program does at its end, unless the worker is a replacement
         that came too late to take part.
         """
-        self._any_finished = True
         for failed in self._pending.values():
             self._note_error((failed.index, failed.incarnation - 1), failed.code)
         self._pending.clear()
         self._note_error((index, self._incarnations[index]), code)
+        for late in self._running:
+            # It ends by itself when it comes to its first step, unless it hangs before.
+            if (late, self._incarnations[late]) not in self._joined and late not in self._losses:
+                why = f"it did not end within {self._grace_seconds:g} seconds of the others"
+                self.lost(late, self._incarnations[late], why, now + self._grace_seconds)
         if self._running:
             return None
         source, last_code = self._late or (None, 0)
@@ -187,22 +218,25 @@ class Policy:
         if is_error and self._late is None and source in self._joined:
             self._late = (source, code)
 
-    def _error(self, index: int, code: int, now: float) -> Decision:
+    def _end_of_program(self, index: int, code: int, now: float) -> Finish | None:
+        """Return the end of the job if all workers have ended by themselves at the same time."""
         episode = self._episode
         if episode is None or now - episode.begin > self._window_seconds:
-            source = (index, self._incarnations[index])
-            episode = _Episode(begin=now, first=source, code=code, left=set(self._running))
-            self._episode = episode
+            others = self._running | self._pending.keys()
+            episode = self._episode = _Episode(begin=now, left=others)
+        if code and not episode.code:
+            episode.code, episode.failed = code, (index, self._incarnations[index])
         episode.left.discard(index)
         if episode.left:
             return None
-        return Finish(code=episode.code, failed=episode.first)
+        return Finish(code=episode.code, failed=episode.failed)
 
     def _without(self, index: int, code: int, clause: str) -> Decision:
-        if self.num_workers():
+        self._has_lost_others |= code == EXIT_CODE_OF_LOST
+        if self._running or self._pending:
             return Shrink(index=index, why=f"{clause}; the job goes on without it ({self._used()})")
         return Finish(
-            code=max(code, 1),
+            code=code if code > 0 else EXIT_CODE_OF_LOST if self._has_lost_others else 1,
             why=f"worker {index} {clause}, and no worker is left ({self._used()})",
         )
 
@@ -212,16 +246,16 @@ class Policy:
 
 @dataclass(slots=True, kw_only=True)
 class _Episode:
-    """Errors that belong together.
+    """Ends of workers by themselves that belong together.
 
     Attributes:
         begin: Time of the first one.
-        first: Worker that had it.
-        code: Its exit code.
-        left: Workers that ran then, and have had no error since.
+        left: Workers that ran then, and have not ended like this since.
+        code: Exit code of the first error; 0 if there was none.
+        failed: Worker that had it.
     """
 
     begin: float
-    first: Source
-    code: int
     left: set[int]
+    code: int = 0
+    failed: Source | None = None

@@ -8,30 +8,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 
 from evener.launch.console import Console, Source
 from evener.launch.control import Control
-from evener.launch.events import Ended, Event, Joined, Lost, Signalled
+from evener.launch.events import Agreed, Ended, Event, Joined, Lost, Signalled
 from evener.launch.output import WorkerOutput
 from evener.launch.placement import Placement, Start, Worker
 from evener.launch.policy import Decision, Finish, Policy, Shrink
 from evener.launch.settings import LaunchSettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Deadline:
-    """Time at which a process is killed.
-
-    Attributes:
-        at: Time on the clock of the supervisor.
-        why: Clause that says why.
-    """
-
-    at: float
-    why: str
 
 
 class Supervisor:
@@ -63,7 +49,6 @@ class Supervisor:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._commands = {command.index: command for command in settings.workers}
         self._running: dict[int, Worker] = {}
-        self._lost: dict[int, _Deadline] = {}
         self._killed: dict[int, str] = {}
         self._stop: Signalled | None = None
         self._stop_at = 0.0
@@ -72,6 +57,7 @@ class Supervisor:
             num_restarts=settings.num_restarts,
             error_wait_seconds=settings.error_wait_seconds,
             error_window_seconds=settings.error_window_seconds,
+            grace_seconds=settings.grace_seconds,
         )
 
     def run(self) -> int:
@@ -96,8 +82,7 @@ class Supervisor:
             now = self._clock()
             if self._stop is not None and now >= self._stop_at:
                 return _stop_code(self._stop)
-            self._start_due(now)
-            self._kill_due(now)
+            self._act(now)
             try:
                 event = self._events.get(timeout=self._timeout(now))
             except queue.Empty:
@@ -106,38 +91,38 @@ class Supervisor:
             if code is not None:
                 return code
 
+    def _act(self, now: float) -> None:
+        """Start and kill the workers that are due."""
+        self._start_due(now)
+        for index, why in self._policy.due(now).items():
+            if index in self._running:
+                self._killed[index] = why
+                self._running[index].kill()
+
     def _handle(self, event: Event) -> int | None:
         """Act on an event, and return the exit code if the job is over."""
         if isinstance(event, Signalled):
             return self._signalled(event)
         if isinstance(event, Joined):
-            self._policy.joined(event.indices)
+            for index, number in self._policy.joined(event.indices):
+                joins = f"computes with the others from step {event.step}"
+                self._console.message(f"worker {index} (restart {number}) {joins}")
             return None
-        process = self._running.get(event.index)
-        # A worker that is lost may have ended, and have been replaced, in the meantime.
-        if process is None or process.source[1] != event.incarnation:
+        if isinstance(event, Agreed):
+            self._policy.agreed()
             return None
         if isinstance(event, Lost):
             at = self._clock() + event.wait_seconds
-            self._lost[event.index] = _Deadline(at=at, why=event.why)
+            self._policy.lost(event.index, event.incarnation, event.why, at)
             return None
         return self._ended(event)
 
     def _ended(self, event: Ended) -> int | None:
         del self._running[event.index]
-        self._lost.pop(event.index, None)
         why = self._killed.pop(event.index, event.why)
         if self._stop is not None:
             return None if self._running else _stop_code(self._stop)
-        now = self._clock()
-        decision = self._policy.ended(event.index, event.code, now, why)
-        for index in self._policy.stragglers:
-            # It ends by itself when it comes to its first step, unless it hangs before.
-            late = _Deadline(
-                at=now + self._settings.grace_seconds,
-                why=f"it did not end within {self._settings.grace_seconds:g} seconds of the others",
-            )
-            self._lost.setdefault(index, late)
+        decision = self._policy.ended(event.index, event.code, self._clock(), why)
         if why and (decision is None or not decision.why):
             self._console.message(f"worker {event.index} {why}")
         return self._carry_out(decision, (event.index, event.incarnation))
@@ -149,6 +134,7 @@ class Supervisor:
         if isinstance(decision, Shrink):
             self._console.message(f"worker {decision.index} {decision.why}")
             self._show_failure(source)
+            self._control.go_without(decision.index)
             self._choose_chief()
         # A replacement is started when it is due. A chief that has finished has said all.
         return None
@@ -171,20 +157,13 @@ class Supervisor:
 
     def _start_due(self, now: float) -> None:
         for decision in self._policy.pending:
-            if self._stop is not None or decision.at > now:
+            if decision.at > now:
                 continue
             self._console.message(f"worker {decision.index} {decision.why}")
             self._show_failure((decision.index, decision.incarnation - 1))
             self._policy.started(decision.index, decision.incarnation)
             self._start((decision.index, decision.incarnation))
             self._choose_chief()
-
-    def _kill_due(self, now: float) -> None:
-        for index, lost in tuple(self._lost.items()):
-            if lost.at <= now:
-                del self._lost[index]
-                self._killed[index] = f"was lost: {lost.why}"
-                self._running[index].kill()
 
     def _start(self, source: Source) -> None:
         index, incarnation = source
@@ -218,18 +197,16 @@ class Supervisor:
 
     def _timeout(self, now: float) -> float | None:
         """Return the seconds until something is due, or None if nothing is."""
-        times = [lost.at for lost in self._lost.values()]
-        if self._stop is not None:
-            times.append(self._stop_at)
-        else:
-            times.extend(decision.at for decision in self._policy.pending)
-        return max(min(times) - now, 0.0) if times else None
+        times = (self._policy.next_time(), None if self._stop is None else self._stop_at)
+        due = min((time for time in times if time is not None), default=None)
+        return None if due is None else max(due - now, 0.0)
 
     def _signalled(self, event: Signalled) -> int | None:
         """Pass the first signal on; at the second, do not wait any more."""
         if self._stop is not None or not self._running:
             return _stop_code(event)
         self._stop = event
+        self._policy.stop()
         self._stop_at = self._clock() + self._settings.grace_seconds
         for process in self._running.values():
             process.send(event.number)

@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -26,10 +26,12 @@ from evener._tf_private.patches import Patch
 from evener.auditing.training import trains
 from evener.devices.names import device_name
 from evener.engine.report import NEARLY_ALL
+from evener.plan.names import parse_device_name
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import UserLine, user_line
 from evener.strategy import Strategy
+from evener.workers.process import group_of_process
 
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 
@@ -86,22 +88,29 @@ class IdleDevices:
             self._seconds_of_functions[key] = before + seconds
 
     def fractions(self) -> dict[str, float]:
-        """Return the fraction of the training that each device did; empty if there was none."""
-        devices = list(self._strategy.plan.device_names)
+        """Return the fraction of the training that each device did; empty if there was none.
+
+        Of workers that are gone nothing is said: what they did before was not measured.
+        """
+        devices, group = list(self._strategy.plan.device_names), group_of_process()
         work = dict.fromkeys(devices, 0.0)
         work[devices[0]] += self._tapes.seconds() + sum(self._seconds_of_functions.values())
         for device, fraction in _fractions_of_steps(self._strategy).items():
             work[device] = work.get(device, 0.0) + fraction * self._seconds_of_strategy
+        if group is not None:
+            there = group.view.members
+            work = {name: work[name] for name in work if parse_device_name(name).worker in there}
         total = sum(work.values())
         return {device: seconds / total for device, seconds in work.items()} if total else {}
 
     def report(self, notes: Notes) -> None:
         """Add a note if one device did nearly all the training, or all of them took turns."""
-        fractions, devices = self.fractions(), self._strategy.plan.device_names
+        fractions = self.fractions()
+        devices = list(fractions)
         # Forks of the script end too.
         if len(devices) < 2 or not fractions or os.getpid() != self._process:
             return
-        busiest = max(fractions, key=lambda device: fractions[device])
+        busiest = max(devices, key=lambda device: fractions[device])
         in_turns = self._in_turns()
         if fractions[busiest] >= NEARLY_ALL:
             idle = ", ".join(name for name in devices if name != busiest)
@@ -112,7 +121,7 @@ class IdleDevices:
             what = f"{', '.join(devices)} took turns in {percent} % of the training of this run"
         else:
             return
-        cause, line = self._cause()
+        cause, line = self._cause(devices)
         notes.add(f"{what}: {cause}", line)
 
     def _in_turns(self) -> float:
@@ -124,7 +133,7 @@ class IdleDevices:
         total = alone + self._seconds_of_strategy
         return (alone + in_steps * self._seconds_of_strategy) / total if total else 0.0
 
-    def _cause(self) -> tuple[str, UserLine | None]:
+    def _cause(self, devices: Sequence[str]) -> tuple[str, UserLine | None]:
         eager, steps = self._tapes.seconds(), self._seconds_of_strategy
         functions = sum(self._seconds_of_functions.values())
         if functions >= max(eager, steps):
@@ -141,7 +150,9 @@ class IdleDevices:
                 return "most of a step does not depend on single samples", None
             first = report.gathered[0]
             return f"most of a step is computed once, behind what is gathered: {first}", None
-        shares = ", ".join(f"{share:.0%}" for share in self._strategy.shares)
+        shared = zip(self._strategy.plan.replicas, self._strategy.shares, strict=True)
+        own = [share for replica, share in shared if replica.stages[0].device in devices]
+        shares = ", ".join(f"{share:.0%}" for share in own)
         how = "as measured" if self._strategy.share_controller.is_measured else "as given"
         return f"the shares of the batch are {shares}, {how}", None
 

@@ -16,6 +16,7 @@ from evener.files import write_files_once
 from evener.plan import Plan, PlanDevice, split_batch
 from evener.plan.names import parse_device_name
 from evener.strategy.shares_of_workers import SharesOfWorkers
+from evener.workers.faults import other_program
 from evener.workers.group import Group
 from evener.workers.late import packed_as
 from evener.workers.own_rows import BatchOfOwnRows, OwnRowsOfPipelines, Rows
@@ -30,14 +31,25 @@ _OF_LOOPS = (
 def devices_of_all(group: Group, own: Sequence[PlanDevice]) -> list[PlanDevice]:
     """Return the devices of all workers, such as ``"worker:1/gpu:0"``, in their order.
 
+    A worker that died before it told them has a place for its replacement, with those of another.
+
     Args:
         group: The workers.
         own: The devices of this worker.
+
+    Raises:
+        RunError: RUN-094 if the others expect other devices here.
     """
-    told = group.exchange("devices", [[d.name, d.kind, d.memory_bytes] for d in own])
+    listed = [[d.name, d.kind, d.memory_bytes] for d in own]
+    told = dict(group.exchange("devices", [group.index, listed]))
+    of_another = next(iter(told.values()))
+    everywhere = [told.get(worker, of_another) for worker in range(group.count)]
+    expected = [name for name, *_ in everywhere[group.index]]
+    if expected != [device.name for device in own]:
+        raise other_program(f"{', '.join(expected)} as its devices")
     return [
         PlanDevice(name=f"worker:{worker}/{name}", kind=kind, memory_bytes=memory_bytes)
-        for worker, devices in enumerate(told)
+        for worker, devices in enumerate(everywhere)
         for name, kind, memory_bytes in devices
     ]
 

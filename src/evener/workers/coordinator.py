@@ -127,6 +127,12 @@ class Coordinator:
                 thread.join()
         self._server.close()
 
+    def go_without(self, index: int) -> None:
+        """Do not wait for a worker that nobody starts again."""
+        with self._changed:
+            self._membership.go_without(index, time.monotonic())
+            self._changed.notify_all()
+
     def expect(self, index: int, incarnation: int) -> None:
         """Lose a replacement, whose process is started now, if it does not appear in time.
 

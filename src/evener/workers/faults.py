@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evener.errors import RunError, listed
@@ -11,7 +11,12 @@ from evener.workers.messages import Hello
 EXIT_CODE_OF_LOST = 75
 """Exit code of a worker that lost the others, and may be started again: EX_TEMPFAIL of sysexits."""
 _MOST_NAMES = 8
-_CODES_OF_LOST = frozenset({"RUN-061", "RUN-071", "RUN-072", "RUN-095"})
+_ROUNDING = 1e-5
+"""Difference, relative to the norm of a variable, that workers of unlike devices may come to."""
+
+Summary = Mapping[str, Sequence[float]]
+"""Checksum, projection on a fixed direction, and norm of each variable of a worker, by name."""
+_CODES_OF_LOST = frozenset({"RUN-061", "RUN-067", "RUN-071", "RUN-072", "RUN-095"})
 
 
 def is_lost(error: BaseException) -> bool:
@@ -106,6 +111,39 @@ def difference(first: Hello, second: Hello) -> RunError | None:
                 fix=f"start all workers with the same {fact}.",
             )
     return None
+
+
+def other_states(told: Mapping[int, Summary]) -> RunError | None:
+    """Return the error for variables that differ between workers by more than rounding.
+
+    The difference of two projections is about the distance of the values, whatever its direction.
+    Workers of unlike devices may differ in the last bits.
+
+    Args:
+        told: Summary of the variables of each worker, by its number.
+    """
+    first, *others = sorted(told)
+    odd: dict[str, int] = {}
+    for name, (checksum, length, norm) in told[first].items():
+        for other in others:
+            theirs = told[other].get(name)
+            if theirs is None or theirs[0] == checksum:
+                continue
+            if not abs(theirs[1] - length) <= _ROUNDING * max(norm, theirs[2]):
+                odd[name] = other
+    if not odd:
+        return None
+    name, other = next(iter(odd.items()))
+    return RunError(
+        "RUN-079",
+        f"The workers hold different values of {listed([*odd], _MOST_NAMES)}.",
+        why=f"All workers have the same state at the same point of the program. Worker {first} and "
+        f"worker {other} differ in {name}: its norm is {told[first][name][2]:.9g} and "
+        f"{told[other][name][2]:.9g}. Either their programs assign different values, such as the "
+        "time, or evener has a fault.",
+        fix="Start the job again from its newest checkpoint, and let the program assign the same "
+        "values on all workers; if it does, report it with the logs of all workers.",
+    )
 
 
 def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:

@@ -9,18 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from evener.errors import RunError, listed
+from evener.errors import RunError
+from evener.workers.faults import Summary
 
 _FIRST, _EVERY = 3, 64
 """The first calls of a program are compared, and each of so many after."""
-_ROUNDING = 1e-5
-"""Difference, relative to the norm of a variable, that workers of unlike devices may come to."""
-_MOST_NAMES = 8
 
 Arrays = Mapping[str, np.ndarray | None]
 """Values of variables by name; None for those that are gone."""
-Summary = dict[str, tuple[int, float, float]]
-"""Checksum, projection on a fixed direction, and norm of each variable by name."""
 
 
 def is_compared(call: int) -> bool:
@@ -50,41 +46,6 @@ def summarize(state: Arrays) -> Summary:
         for name, array in state.items()
         if array is not None
     }
-
-
-def check_states(told: Mapping[int, Summary]) -> None:
-    """Compare the states of all workers, whose digests differ.
-
-    The difference of two projections is about the distance of the values, whatever its direction.
-    Workers of unlike devices may differ in the last bits.
-
-    Args:
-        told: Summary of each worker, by its number.
-
-    Raises:
-        RunError: RUN-079 if a variable differs by more than rounding.
-    """
-    first, *others = told
-    odd: dict[str, int] = {}
-    for name, (checksum, length, norm) in told[first].items():
-        for other in others:
-            theirs = told[other].get(name)
-            if theirs is None or theirs[0] == checksum:
-                continue
-            if not abs(theirs[1] - length) <= _ROUNDING * max(norm, theirs[2]):
-                odd[name] = other
-    if odd:
-        name, other = next(iter(odd.items()))
-        raise RunError(
-            "RUN-079",
-            f"The workers hold different values of {listed(odd, _MOST_NAMES)}.",
-            why=f"All workers have the same state at the same point of the program. Worker {first} "
-            f"and worker {other} differ in {name}: norms {told[first][name][2]:.9g} and "
-            f"{told[other][name][2]:.9g}. Either their programs assign different values, such as "
-            "the time, or evener has a fault.",
-            fix="Start the job again from its newest checkpoint, and let the program assign the "
-            "same values on all workers; if it does, report it with the logs of all workers.",
-        )
 
 
 def _lengths(array: np.ndarray) -> tuple[float, float]:

@@ -24,7 +24,7 @@ import tensorflow as tf
 from evener.errors import RunError
 from evener.workers import faults
 from evener.workers.attempt import Attempt, Log
-from evener.workers.fingerprints import check_states, digest, is_compared, summarize
+from evener.workers.fingerprints import digest, is_compared, summarize
 from evener.workers.job import Job
 from evener.workers.late import Late, Outline, arrays_of, ends_with_the_job
 from evener.workers.member import Member
@@ -240,7 +240,10 @@ class Group(Recovery):
         if late is None or not late.stands_with_others(self.point):
             return late is None
         assert late.state is not None
-        self._variables.assign(late.state.values)
+        if self.point.calls:
+            # Before the first call, its own values are right, and the others may not have theirs:
+            # they connect anew before they begin the program, too.
+            self._variables.assign(late.state.values)
         self._late = None
         self._compares_state = True
         return True
@@ -271,7 +274,9 @@ class Group(Recovery):
             summaries = self._exchanged(
                 "states", lambda: [self.index, summarize(self._variables.by_name())], seconds
             )
-            check_states(dict(summaries))
+            error = faults.other_states(dict(summaries))
+            if error is not None:
+                raise error
         return [given for given, _ in told]
 
     def _exchanged(self, name: str, own: Callable[[], Any], seconds: float) -> list[Any]:
@@ -315,7 +320,13 @@ class Group(Recovery):
     def leave(self) -> None:
         """Wait until all workers have finished, and end the part of this process in the job."""
         self._stands_with_others()
-        while (view := self._member.leave(self._done, summarize(self._variables.by_name()))):
+        self._is_at_end = True
+        while True:
+            # Whoever waits for this worker in a step from now on has to know that it has left.
+            self._mesh.end_sending()
+            view = self._member.leave(self._done, summarize(self._variables.by_name()))
+            if view is None:
+                break
             self._recover(view)
         self.close()
 

@@ -17,6 +17,7 @@ from evener.workers.tf_config import cluster_of
 
 HEARTBEAT_SECONDS = 10.0
 START_SECONDS = 300.0
+PATIENCE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Job:
         incarnation: Number of restarts of this worker; a replacement has a higher one.
         heartbeat_seconds: Silence after which a worker counts as lost.
         start_seconds: Time that workers wait for each other at the start.
+        patience_seconds: Time that workers wait for each other later.
     """
 
     index: int
@@ -44,6 +46,7 @@ class Job:
     incarnation: int
     heartbeat_seconds: float
     start_seconds: float
+    patience_seconds: float = PATIENCE_SECONDS
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables from which `job_from_environment` reads this job."""
@@ -59,8 +62,8 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
 
     ``EVENER_JOB`` is read first, which `evener launch` sets; then ``TF_CONFIG``, where worker 0
     hosts the coordinator. ``EVENER_JOB_SECRET``, ``EVENER_COORDINATOR`` (under ``TF_CONFIG``),
-    ``EVENER_INCARNATION`` (under ``TF_CONFIG``), ``EVENER_HEARTBEAT_SECONDS`` and
-    ``EVENER_START_SECONDS`` complete both.
+    ``EVENER_INCARNATION`` (under ``TF_CONFIG``), ``EVENER_HEARTBEAT_SECONDS``,
+    ``EVENER_START_SECONDS`` and ``EVENER_PATIENCE_SECONDS`` complete both.
 
     Args:
         environ: Variables of the environment, as in `os.environ`.
@@ -71,18 +74,6 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
     if environ.get("EVENER_JOB", "").strip():
         return _launched(environ)
     return _listed(environ)
-
-
-def start_seconds_of(environ: Mapping[str, str]) -> float:
-    """Return the time that workers wait for each other at the start.
-
-    Args:
-        environ: Variables of the environment, of which ``EVENER_START_SECONDS`` is read.
-
-    Raises:
-        RunError: RUN-056 if it is no duration.
-    """
-    return _seconds(environ, "start_seconds", START_SECONDS)
 
 
 def _launched(environ: Mapping[str, str]) -> Job:
@@ -109,8 +100,9 @@ def _launched(environ: Mapping[str, str]) -> Job:
         hosts_coordinator=value("hosts_coordinator", "true or false", default=False),
         host=host,
         incarnation=_at_least("EVENER_JOB.incarnation", value("incarnation", "a whole number", 0)),
-        heartbeat_seconds=_seconds(environ, "heartbeat_seconds", HEARTBEAT_SECONDS, values),
-        start_seconds=_seconds(environ, "start_seconds", START_SECONDS, values),
+        heartbeat_seconds=seconds_of(environ, "heartbeat_seconds", HEARTBEAT_SECONDS, values),
+        start_seconds=seconds_of(environ, "start_seconds", START_SECONDS, values),
+        patience_seconds=seconds_of(environ, "patience_seconds", PATIENCE_SECONDS, values),
     )
 
 
@@ -136,8 +128,9 @@ def _listed(environ: Mapping[str, str]) -> Job | None:
         hosts_coordinator=cluster.index == 0,
         host=cluster.addresses[cluster.index][0],
         incarnation=int(incarnation),
-        heartbeat_seconds=_seconds(environ, "heartbeat_seconds", HEARTBEAT_SECONDS),
-        start_seconds=_seconds(environ, "start_seconds", START_SECONDS),
+        heartbeat_seconds=seconds_of(environ, "heartbeat_seconds", HEARTBEAT_SECONDS),
+        start_seconds=seconds_of(environ, "start_seconds", START_SECONDS),
+        patience_seconds=seconds_of(environ, "patience_seconds", PATIENCE_SECONDS),
     )
 
 
@@ -147,12 +140,13 @@ def _at_least(path: str, number: int, least: int = 0) -> int:
     return number
 
 
-def _seconds(
+def seconds_of(
     environ: Mapping[str, str],
     name: str,
     default: float,
     values: Mapping[str, object] | None = None,
 ) -> float:
+    """Return a duration, such as ``"start_seconds"``, from its variable or ``EVENER_JOB``."""
     variable = f"EVENER_{name.upper()}"
     if environ.get(variable):
         return positive_seconds(variable, environ[variable])

@@ -3,14 +3,14 @@
 ::
 
     others         call 0 .. call 811 | call 812 .. save 3, rate = 0.1, call 815 | call 816
-    replacement    traces the steps,    takes their results, saves nothing,        computes too, with
-                   takes results        assigns the rate itself                    their variables
+    replacement    traces the steps,    takes their results, saves nothing,        computes too,
+                   takes results        assigns the rate itself                    in their state
 
 Calls and exchanges that the others have finished are not made again: they return what the others
-have had. So the program's own state, such as its position in the data, its callbacks and its history,
-is what it would be. The variables are handed over with the *point* of the program at which they
-hold: the numbers of calls and of exchanges outside of steps before it. They are assigned there, and
-only there: earlier, the program would assign its own values behind them, and later, before them.
+have had. So the program's own state, such as its position in the data, its callbacks and its
+history, is what it would be. The variables are handed over with the *point* of the program at which
+they hold: the numbers of calls and of exchanges outside of steps before it. They are assigned
+there, and nowhere else: before it, what the program assigns would be done twice; behind it, undone.
 """
 
 from __future__ import annotations
@@ -145,9 +145,7 @@ class Late:
         state: State that was handed over; None before this worker has joined the others.
     """
 
-    def __init__(
-        self, view: View, member: Coordinator, exchanged: Mapping[str, list[Any]]
-    ) -> None:
+    def __init__(self, view: View, member: Coordinator, exchanged: Mapping[str, list[Any]]) -> None:
         self.state: State | None = None
         self._view = view
         self._member = member

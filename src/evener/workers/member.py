@@ -155,19 +155,20 @@ class Member:
             raise faults.from_json(error, ViewOver)
         raise faults.from_json(error)
 
-    def next_view(self, done: int) -> View:
+    def next_view(self, done: int, *, is_at_end: bool = False) -> View:
         """Stop at the end of a step, and wait for the next view.
 
         The other members are told that the view is over, if it is not over yet.
 
         Args:
             done: Calls that this worker has finished.
+            is_at_end: Whether its program has ended.
 
         Raises:
             RunError: RUN-071, RUN-072 or RUN-073, if the job fails.
         """
         number = self.view.number
-        self._send(Stop(view=number, done=done))
+        self._send(Stop(view=number, done=done, is_at_end=is_at_end))
         return self._view_after(number)
 
     def leave(self, done: int, state: Mapping[str, Any]) -> View | None:

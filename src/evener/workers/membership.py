@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evener.errors import RunError
@@ -29,7 +29,6 @@ from evener.workers.exchanges import Exchanges, Line
 from evener.workers.messages import Appear, Beat, Exchange, Hello, Leave, Message, Stop
 from evener.workers.newcomers import Newcomers
 from evener.workers.view import View
-
 
 class Phase(enum.Enum):
     """Phase of a job; the drawing of this module has the steps between them."""
@@ -48,7 +47,9 @@ class _Seat:
         heard_at: Time of its last message.
         in_view: True for a member of the view; others wait for the next one.
         done: Calls that it has finished, once it has stopped or left.
-        left: True once it has finished.
+        is_at_end: True once its program has ended.
+        left: True once it has finished, as far as it knows.
+        state: Summary of its variables, once it has finished.
     """
 
     line: Line
@@ -56,7 +57,9 @@ class _Seat:
     heard_at: float
     in_view: bool = False
     done: int | None = None
+    is_at_end: bool = False
     left: bool = False
+    state: faults.Summary = field(default_factory=dict)
 
     @property
     def index(self) -> int:
@@ -87,6 +90,8 @@ class Membership:
         emit: Callable[[Event], None],
     ) -> None:
         self._count = count
+        # Workers that nobody starts again.
+        self._gone: set[int] = set()
         self._heartbeat_seconds = heartbeat_seconds
         self._start_seconds = start_seconds
         self._patience_seconds = patience_seconds
@@ -146,6 +151,12 @@ class Membership:
             case _:
                 self._lose(seat, now, "it sent a message that does not fit the state of the job")
 
+    def go_without(self, index: int, now: float) -> None:
+        """Do not wait for a worker before a view is formed: nobody starts it again."""
+        self._gone.add(index)
+        if self._phase is Phase.GATHERING:
+            self._gather(now)
+
     def disconnected(self, line: Line, now: float, why: str) -> None:
         """Act on the end of a connection.
 
@@ -172,8 +183,7 @@ class Membership:
         if self._deadline is None or now < self._deadline:
             return
         if self._phase is Phase.GATHERING:
-            there = {seat.index for seat in self._seats.values()}
-            absent = set(range(self._count)) - there
+            absent = self._absent()
             self._fail(faults.missing(absent, self._start_seconds), absent)
         else:
             late = [seat.index for seat in self._members() if seat.done is None]
@@ -230,12 +240,16 @@ class Membership:
         members = [seat.hello for seat in self._members() if seat is not older]
         return faults.difference(members[0], hello) if members else None
 
+    def _absent(self) -> set[int]:
+        return {*range(self._count)} - {seat.index for seat in self._seats.values()} - self._gone
+
     def _gather(self, now: float) -> None:
         if not self._seats:
             self._deadline = None
-        elif self._deadline is None:
+            return
+        if self._deadline is None:
             self._deadline = now + self._start_seconds
-        if len(self._seats) < self._count:
+        if self._absent():
             return
         hellos = sorted((seat.hello for seat in self._seats.values()), key=lambda h: h.index)
         errors = (faults.difference(hellos[0], hello) for hello in hellos[1:])
@@ -248,6 +262,7 @@ class Membership:
     def _exchange(self, seat: _Seat, given: Exchange, now: float) -> None:
         if self._phase is Phase.RUNNING and seat.in_view and given.view == self._number:
             self._exchanges.give(seat.index, seat.line, given, now)
+            self._advance(now)
             return
         error = faults.to_json(faults.view_over(given.view, self._why_over))
         answer = {"kind": "exchange_failed", "view": given.view, "key": given.key, "error": error}
@@ -255,6 +270,8 @@ class Membership:
 
     def _stop(self, seat: _Seat, message: Stop | Leave, now: float) -> None:
         seat.done, seat.left = message.done, isinstance(message, Leave)
+        seat.is_at_end = seat.left or message.is_at_end
+        seat.state = message.state if isinstance(message, Leave) else {}
         if self._phase is Phase.RUNNING and not seat.left:
             self._end_view(now, f"worker {seat.index} has stopped")
         else:
@@ -295,10 +312,29 @@ class Membership:
         if not members:
             self._phase, self._deadline = Phase.GATHERING, None
             self._gather(now)
+        elif early := self._early():
+            for seat in early:
+                seat.left = False
+                self._lose(seat, now, "its program ended while those of others went on")
         elif all(seat.left for seat in members):
             self._end()
         elif self._phase is Phase.STOPPING and all(seat.done is not None for seat in members):
             self._form()
+
+    def _early(self) -> list[_Seat]:
+        """Return the members at the end of their program for which others wait before it.
+
+        These others are in an exchange that all have to make, or in a call behind the last one of
+        those. A member that has finished fewer calls is served.
+        """
+        members = self._members()
+        at_end = [seat for seat in members if seat.is_at_end]
+        if self._phase is Phase.RUNNING:
+            return at_end if self._exchanges.deadline is not None else []
+        if any(seat.done is None for seat in members):
+            return []
+        goes_on = max((s.done for s in members if not s.is_at_end and s.done is not None), default=-1)
+        return [s for s in at_end if s.done is not None and 0 <= s.done <= goes_on]
 
     def _form(self) -> None:
         self._number += 1
@@ -320,6 +356,10 @@ class Membership:
         self._emit(Formed(view=view))
 
     def _end(self) -> None:
+        error = faults.other_states({seat.index: seat.state for seat in self._members()})
+        if error is not None:
+            self._fail(error)
+            return
         self._phase, self._deadline = Phase.ENDED, None
         for seat in self._seats.values():
             if seat.in_view:

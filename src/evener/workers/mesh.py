@@ -174,6 +174,10 @@ class Mesh:
         """End the view: whoever waits for the others gets `PeerLost`. Safe from any thread."""
         self._wire.abort()
 
+    def end_sending(self) -> None:
+        """Send nothing any more: who waits for this worker from now on gets `PeerLost`."""
+        self._wire.end_sending()
+
     def close(self) -> None:
         """Close all connections."""
         self._wire.close()

@@ -102,6 +102,7 @@ class Stop:
 
     view: int
     done: int
+    is_at_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,7 @@ _KINDS: dict[str, type[Message]] = {
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _ALLOWED: dict[Any, tuple[type, ...]] = {
     int: (int,),
+    bool: (bool,),
     float: (int, float),
     str: (str,),
     dict[str, Any]: (dict,),

@@ -12,19 +12,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from evener.errors import RunError
 from evener.workers.addresses import is_loopback, join_address
 from evener.workers.connections import Listener
 from evener.workers.coordinator import Coordinator
+from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 from evener.workers.group import Group
 from evener.workers.job import Job, job_from_environment
-from evener.workers.late import Late
+from evener.workers.late import Late, ends_with_the_job
 from evener.workers.member import Member
+from evener.workers.network import Network
 from evener.workers.seeds import agree_on_seeds
-from evener.workers.too_late import ends_with_the_job
 from evener.workers.view import View
 
 _LOG = logging.getLogger("evener")
 _ANYWHERE = "0.0.0.0"
+_LOOK_SECONDS = 1.0
+"""Time between two looks whether the job is over."""
 _lock = threading.Lock()
 _joined: list[Group | None] = []
 
@@ -62,9 +66,11 @@ def _join(job: Job, script: str | None) -> Group:
             address=job.coordinator,
             heartbeat_seconds=job.heartbeat_seconds,
             start_seconds=job.start_seconds,
+            patience_seconds=job.patience_seconds,
         )
         coordinator.start()
     listener = Listener(job.host if is_loopback(job.host) else _ANYWHERE, job.secret)
+    network = Network(job, listener, patience_seconds=job.patience_seconds)
     groups: list[Group] = []
 
     def end_view() -> None:
@@ -80,11 +86,11 @@ def _join(job: Job, script: str | None) -> Group:
         on_view_over=end_view,
     )
     late, view = _begin(job, member)
-    group = Group(job, member, listener, view, late=late)
+    group = Group(job, member, network, view, late=late)
     groups.append(group)
     if late is None:
         group.connect()
-    atexit.register(_leave, group, coordinator)
+    atexit.register(_leave, group, member, coordinator)
     return group
 
 
@@ -97,21 +103,34 @@ def _begin(job: Job, member: Member) -> tuple[Late | None, View]:
         view, exchanged = member.look()
         if view is None:
             return None, member.join()
-    return Late(view, job.secret, exchanged), view
+    return Late(view, member, exchanged), view
 
 
-def _leave(group: Group, coordinator: Coordinator | None) -> None:
-    """End the part of this process in the job."""
-    if getattr(sys, "last_value", None) is not None:
-        # The program has failed: the others lose this worker.
-        group.close()
-    elif group.is_late:
-        # It has never become a member.
-        group.close()
-    else:
-        group.leave()
+def _leave(group: Group, member: Member, coordinator: Coordinator | None) -> None:
+    """End the part of this process in the job.
+
+    Python's own exit code is settled by now, and 0 would say that the job has come to its end.
+    """
+    code = 0
+    try:
+        if getattr(sys, "last_value", None) is None:
+            while group.is_late:
+                # It has never become a member: the others agree on the end without it.
+                member.look()
+                member.pause(_LOOK_SECONDS)
+            group.leave()
+    except RunError as error:
+        if error.code != "RUN-074":
+            print(error, file=sys.stderr)
+            code = EXIT_CODE_OF_LOST if is_lost(error) else 1
+    # The others lose a worker that has failed.
+    group.close()
     if coordinator is not None:
         coordinator.stop()
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def tell_person(text: str) -> None:

@@ -44,7 +44,7 @@ class Recovery(StepExchanges):
         self._network = network
         self._common: list[tuple[Callable[[], Any], Callable[[Any, View], None]]] = []
         self._last_log: Log = []
-        self._stops = False
+        self._stops = self._is_at_end = False
         self._results = Results()
         self._variables = Variables()
         self._num_exchanges = 0
@@ -99,7 +99,7 @@ class Recovery(StepExchanges):
                     {"stops": self._stops, "seniority": self._seniority, "states": states}
                 )
             except PeerLost:
-                view = self._member.next_view(self._done)
+                view = self._member.next_view(self._done, is_at_end=self._is_at_end)
                 continue
             self._enter(view, common)
             return replayed
@@ -177,8 +177,8 @@ class Recovery(StepExchanges):
         Raises:
             RunError: RUN-095 if none of them answers.
         """
-        # Those who join with this worker know no more than it.
-        others = sorted({*view.members} - {*view.joined}, key=lambda k: -view.done.get(k, 0))
+        # Those who join with this worker know no more than it; the first view has all from the start.
+        others = sorted(view.done or view.members, key=lambda index: -view.done.get(index, 0))
         try:
             return self._network.ask([view.addresses[index] for index in others], number)
         except OSError as error:

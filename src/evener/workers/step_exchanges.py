@@ -12,10 +12,10 @@ import numpy as np
 from evener.errors import RunError
 from evener.workers.arrays import lengths_of, strings_of
 from evener.workers.attempt import Attempt
+from evener.workers.faults import other_states
 from evener.workers.fingerprints import (
     Arrays,
     check_fingerprints,
-    check_states,
     digest,
     fingerprint,
     summarize,
@@ -88,7 +88,9 @@ class StepExchanges:
         text = np.frombuffer(json.dumps(summarize(state)).encode(), np.uint8)
         told = self._exchange(lambda mesh: mesh.gather("states", text))
         summaries = (json.loads(each.tobytes()) for each in told)
-        check_states(dict(zip(self.view.members, summaries, strict=True)))
+        error = other_states(dict(zip(self.view.members, summaries, strict=True)))
+        if error is not None:
+            raise error
 
     def commit(self) -> None:
         """Say that all exchanges of a step are over."""

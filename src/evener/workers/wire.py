@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import struct
@@ -148,6 +149,13 @@ class Wire:
             self._waker.send(b"x")
         except OSError:
             return  # It is closed: nobody waits.
+
+    def end_sending(self) -> None:
+        """Send nothing any more; what was sent arrives."""
+        for connection in self._connections.values():
+            # One that is broken or closed has ended already.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Close all connections."""

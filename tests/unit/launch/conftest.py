@@ -64,6 +64,11 @@ class StartedJob:
         self.lose("joined", *workers)
         assert self.news() == ["heard"]
 
+    def agree(self) -> None:
+        """Tell that all workers have left, and wait until that is heard."""
+        self.lose("agreed")
+        assert self.news() == ["heard"]
+
     def end(self) -> tuple[int, str, str]:
         """Wait for the end, and return the exit code and both outputs."""
         stdout, stderr = self.process.communicate(timeout=LONGEST_SECONDS)

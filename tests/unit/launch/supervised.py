@@ -1,7 +1,7 @@
 """A job of small scripts, in a process that tests can kill: ``python supervised.py SETTINGS``.
 
 Lines of standard input are workers that the coordinator gives up: index, incarnation, seconds; or
-workers that have joined: ``joined`` and their numbers.
+workers that have joined: ``joined`` and their numbers; or ``agreed``: all of them have left.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from evener.launch.console import Console
-from evener.launch.events import Joined, Lost, Membership
+from evener.launch.events import Agreed, Joined, Lost, Membership
 from evener.launch.on_ray.cluster import RayCluster
 from evener.launch.on_ray.resources import parse_resources
 from evener.launch.process import ThisMachine
@@ -27,8 +27,9 @@ class FakeControl:
         def read() -> None:
             for line in sys.stdin:
                 words = line.split()
-                if words[0] == "joined":
-                    on_change(Joined(indices=tuple(map(int, words[1:]))))
+                if words[0] in ("joined", "agreed"):
+                    indices = tuple(map(int, words[1:]))
+                    on_change(Joined(indices=indices, step=8) if indices else Agreed())
                     with Path(os.environ["NEWS"]).open("a") as news:
                         print("heard", file=news)
                     continue
@@ -46,6 +47,9 @@ class FakeControl:
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         return {"INDEX": str(index), "INCARNATION": str(incarnation)}
+
+    def go_without(self, index: int) -> None:
+        print(f"nobody waits for worker {index}", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         print("the coordinator has stopped", file=sys.stderr, flush=True)

@@ -8,11 +8,13 @@ import queue
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from evener.launch.control import JobControl
 from evener.launch.events import Joined, Lost, Membership
+from evener.launch.settings import LaunchSettings, WorkerCommand
 from evener.workers.job import Job, job_from_environment
 from evener.workers.member import Member
 
@@ -23,13 +25,15 @@ LONGEST_SECONDS = 60
 def running(
     num_workers: int, heartbeat_seconds: float = 30.0
 ) -> Iterator[tuple[JobControl, queue.SimpleQueue[Membership]]]:
-    control = JobControl(
-        num_workers,
-        host="127.0.0.1",
+    settings = LaunchSettings(
+        workers=tuple(WorkerCommand(index=index, words=()) for index in range(num_workers)),
+        environ={},
+        logs=Path(),
         heartbeat_seconds=heartbeat_seconds,
         start_seconds=LONGEST_SECONDS,
         grace_seconds=7.0,
     )
+    control = JobControl(settings, "127.0.0.1")
     events: queue.SimpleQueue[Membership] = queue.SimpleQueue()
     control.start(events.put)
     try:

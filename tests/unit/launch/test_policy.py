@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from evener.launch.policy import Finish, Policy, Replace, Shrink
 
 SEGFAULT = -11
+LOST = 75
 
 
 def policy(num_workers: int = 3, num_restarts: int = 3) -> Policy:
@@ -16,9 +19,79 @@ def policy(num_workers: int = 3, num_restarts: int = 3) -> Policy:
     )
 
 
-def test_a_job_has_finished_when_all_workers_have() -> None:
+# Of two workers: whether they agree on the end of the program, their exit codes, the restarts, and
+# what is done at the end of each. A number is the exit code of the job.
+TABLE = [
+    (True, (0, 0), 3, ("", 0)),
+    (True, (0, SEGFAULT), 3, ("", 0)),
+    (True, (SEGFAULT, LOST), 3, ("", 0)),
+    (True, (0, 5), 3, ("", 5)),
+    (True, (5, 6), 3, ("", 5)),
+    (False, (SEGFAULT, SEGFAULT), 3, ("replaced", "replaced")),
+    (False, (LOST, 5), 3, ("replaced", "replaced")),
+    (False, (5, 6), 3, ("replaced", 5)),
+    # All call exit(0) at the same point.
+    (False, (0, 0), 3, ("replaced", 0)),
+    (False, (0, 5), 3, ("replaced", 5)),
+    (False, (5, 0), 3, ("replaced", 5)),
+    # One has ended with 0, and the last one is killed.
+    (False, (0, SEGFAULT), 3, ("replaced", "replaced")),
+    (False, (0, LOST), 3, ("replaced", "replaced")),
+    (False, (SEGFAULT, 0), 3, ("replaced", "replaced")),
+    (False, (0, SEGFAULT), 0, ("given up", 1)),
+    (False, (0, LOST), 0, ("given up", LOST)),
+    (False, (LOST, SEGFAULT), 0, ("given up", LOST)),
+    (False, (SEGFAULT, SEGFAULT), 0, ("given up", 1)),
+    (False, (0, 0), 0, ("given up", 0)),
+    (False, (SEGFAULT, 0), 1, ("replaced", "given up")),
+]
+
+
+@pytest.mark.parametrize(("agreed", "codes", "num_restarts", "expected"), TABLE)
+def test_the_ends_of_two_workers(
+    agreed: bool, codes: tuple[int, int], num_restarts: int, expected: tuple[str | int, ...]
+) -> None:
+    found = policy(num_workers=2, num_restarts=num_restarts)
+    if agreed:
+        found.agreed()
+    kinds = {Replace: "replaced", Shrink: "given up", type(None): ""}
+    decisions = [found.ended(index, code, 10 + index) for index, code in enumerate(codes)]
+    assert expected == tuple(
+        decision.code if isinstance(decision, Finish) else kinds[type(decision)]
+        for decision in decisions
+    )
+
+
+def test_a_worker_that_ends_with_0_alone_is_told_of_and_replaced_after_a_wait() -> None:
+    decision = policy().ended(1, 0, 10)
+    assert decision.at == 12
+    assert decision.why.startswith(
+        "ended with code 0 before the others came to the end of the program; it is started again"
+    )
+
+
+def test_a_worker_that_is_lost_is_killed_in_time_unless_it_ends_or_was_replaced() -> None:
     found = policy()
-    assert [found.ended(index, 0, 10) for index in range(3)] == [None, None, Finish(code=0)]
+    for index in range(3):
+        found.lost(index, 0, "it was silent", 20 + index)
+    assert (found.next_time(), found.due(19)) == (20, {})
+    assert found.due(20) == {0: "was lost: it was silent"}
+    assert found.ended(1, LOST, 20).why.startswith("was lost: it was silent; it is started again")
+    found.started(1, 1)
+    found.lost(1, 0, "it was silent", 20)
+    assert found.due(30) == {2: "was lost: it was silent"}
+    found.ended(2, SEGFAULT, 30)
+    assert found.next_time() == 30
+    found.stop()
+    assert (found.next_time(), found.pending) == (None, ())
+
+
+def test_a_replacement_that_joins_is_told_of_once() -> None:
+    found = policy()
+    assert found.joined([0, 1, 2]) == []
+    found.ended(1, SEGFAULT, 10)
+    found.started(1, 1)
+    assert [found.joined(indices) for indices in ([0, 2], [0, 1, 2], [0, 1])] == [[], [(1, 1)], []]
 
 
 def test_a_worker_that_a_signal_ended_is_replaced_at_once() -> None:
@@ -107,16 +180,11 @@ def test_the_exit_code_of_the_last_worker_is_that_of_the_job() -> None:
     assert found.ended(1, 3, 10).code == 3
 
 
-def test_a_signal_after_the_first_has_finished_is_no_fault() -> None:
-    found = policy()
-    assert found.ended(0, 0, 10) is None
-    assert found.ended(1, SEGFAULT, 10) is None
-    assert found.ended(2, 0, 10) == Finish(code=0)
-
-
 def test_an_error_at_the_end_of_the_program_is_that_of_the_job_in_any_order() -> None:
     before, after = policy(num_workers=2), policy(num_workers=2)
     before.ended(0, 5, 10)
+    before.agreed()
+    after.agreed()
     after.ended(1, 0, 10)
     assert before.ended(1, 0, 10) == after.ended(0, 5, 10) == Finish(code=5, failed=(0, 0))
 
@@ -125,6 +193,7 @@ def test_a_replacement_that_comes_too_late_does_not_count() -> None:
     found = policy(num_workers=2)
     found.ended(0, SEGFAULT, 10)
     found.started(0, 1)
+    found.agreed()
     found.ended(1, 0, 11)
     assert found.ended(0, 2, 12) == Finish(code=0)
 
@@ -134,27 +203,21 @@ def test_a_replacement_that_took_part_counts() -> None:
     found.ended(0, SEGFAULT, 10)
     found.started(0, 1)
     found.joined([0, 1])
+    found.agreed()
     found.ended(1, 0, 11)
     assert found.ended(0, 2, 12) == Finish(code=2, failed=(0, 1))
 
 
-def test_a_replacement_that_has_not_joined_is_a_straggler_when_another_has_finished() -> None:
+def test_a_replacement_that_has_not_joined_is_killed_some_time_after_the_end() -> None:
     found = policy(num_workers=3)
-    found.joined([0, 1, 2])
     for index in (1, 2):
         found.ended(index, SEGFAULT, 10)
         found.started(index, 1)
     found.joined([0, 2])
-    assert found.stragglers == ()
+    assert found.next_time() is None
+    found.agreed()
     found.ended(0, 0, 20)
-    assert found.stragglers == (1,)
-    assert found.ended(1, -9, 30, "was lost: it hangs") is None
-    assert found.ended(2, 0, 31) == Finish(code=0)
-
-
-def test_a_program_that_never_has_a_step_has_no_stragglers() -> None:
-    found = policy(num_workers=2)
-    found.ended(1, SEGFAULT, 10)
-    found.started(1, 1)
-    found.ended(0, 0, 20)
-    assert found.stragglers == ()
+    assert (found.next_time(), found.due(79)) == (80, {})
+    assert found.due(80) == {1: "was lost: it did not end within 60 seconds of the others"}
+    assert found.ended(1, -9, 80, "was lost: it hangs") is None
+    assert found.ended(2, 0, 81) == Finish(code=0)

@@ -27,7 +27,7 @@ def pids_of(job: StartedJob, count: int) -> dict[int, int]:
 
 
 def test_the_output_of_the_chief_appears_as_it_is_and_all_is_logged(start: Start) -> None:
-    job = start(PRINT, PRINT)
+    job = start(PRINT, PRINT, error_wait_seconds=600)
     code, stdout, stderr = job.end()
     assert (code, stdout) == (0, "line\n")
     assert stderr == "problem\nthe coordinator has stopped\n"
@@ -43,11 +43,14 @@ def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
     os.kill(pids[1], signal.SIGKILL)
     index, incarnation, replacement = job.news()
     assert (index, incarnation) == ("1", "1")
+    job.join(0, 1)
+    job.agree()
     for pid in (pids[0], int(replacement)):
         os.kill(pid, signal.SIGUSR1)
     code, _, stderr = job.end()
     assert code == 0
     assert "worker 1 was ended by SIGKILL; it is started again (1 of 3 restarts used)" in stderr
+    assert "worker 1 (restart 1) computes with the others from step 8\n" in stderr
     assert job.log(1).count("--- worker 1, incarnation ") == 2
 
 
@@ -59,6 +62,7 @@ def test_a_replacement_that_hangs_before_it_joins_does_not_keep_the_job_from_end
     job.join(0, 1)
     os.kill(pids[1], signal.SIGKILL)
     _, _, replacement = job.news()
+    job.agree()
     os.kill(pids[0], signal.SIGUSR1)
     code, _, stderr = job.end()
     assert code == 0
@@ -73,6 +77,7 @@ def test_the_job_goes_on_without_a_worker_when_no_restart_is_left(start: Start) 
     read = ""
     while message not in read:
         read += job.process.stderr.readline()
+    assert job.process.stderr.readline() == "nobody waits for worker 1\n"
     os.kill(pids[0], signal.SIGUSR1)
     assert job.end()[0] == 0
 
@@ -119,6 +124,7 @@ if not incarnation:
 """
     job = start(WAIT_FOR_SIGNAL, error + WAIT_FOR_SIGNAL)
     pids = dict((index, pid) for index, pid in [job.news()[::2], job.news()[::2]])
+    job.agree()
     for pid in pids.values():
         os.kill(int(pid), signal.SIGUSR1)
     code, _, stderr = job.end()
@@ -130,13 +136,16 @@ if not incarnation:
 
 
 def test_a_frozen_worker_is_killed_and_replaced(start: Start) -> None:
-    freeze = "tell(os.getpid()); incarnation or os.kill(os.getpid(), signal.SIGSTOP)"
-    job = start(WAIT_FOR_SIGNAL, freeze)
+    freeze = "tell(os.getpid()); incarnation or os.kill(os.getpid(), signal.SIGSTOP);"
+    job = start(WAIT_FOR_SIGNAL, MASK + freeze + "signal.sigwait([signal.SIGUSR1])")
     pids = pids_of(job, 2)
     job.lose(1, 0, 0)
     wait_for_end(pids[1])
-    assert job.news()[:2] == ["1", "1"]
-    os.kill(pids[0], signal.SIGUSR1)
+    index, incarnation, replacement = job.news()
+    assert (index, incarnation) == ("1", "1")
+    job.agree()
+    for pid in (pids[0], int(replacement)):
+        os.kill(pid, signal.SIGUSR1)
     code, _, stderr = job.end()
     assert code == 0
     assert "worker 1 was lost: it was silent; it is started again" in stderr
@@ -244,8 +253,10 @@ def test_processes_that_a_worker_leaves_behind_are_killed(start: Start) -> None:
 
 
 def test_an_error_after_others_have_finished_is_that_of_the_job(start: Start) -> None:
-    job = start("tell(os.getpid())", MASK + "tell(os.getpid());" + LATE_ERROR)
+    job = start(WAIT_FOR_SIGNAL, MASK + "tell(os.getpid());" + LATE_ERROR)
     pids = pids_of(job, 2)
+    job.agree()
+    os.kill(pids[0], signal.SIGUSR1)
     wait_for_end(pids[0])
     os.kill(pids[1], signal.SIGUSR1)
     code, _, stderr = job.end()

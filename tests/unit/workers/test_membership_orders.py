@@ -29,6 +29,68 @@ def test_a_worker_that_has_finished_serves_those_that_have_not() -> None:
     assert job.lines[0].kinds()[-1] == job.lines[2].kinds()[-1] == "go"
 
 
+def left_early(job: Job) -> bool:
+    """Return whether workers 1 and 2 are lost, because worker 0 goes on without them."""
+    lost = {event.index: event for event in job.events if isinstance(event, Lost)}
+    why = "its program ended while that of worker 0 went on"
+    return {index: each.why for index, each in lost.items() if each.is_fault} == {1: why, 2: why}
+
+
+def test_workers_that_have_left_are_lost_if_another_one_waits_for_them_in_a_step() -> None:
+    job = Job()
+    for index in (1, 2):
+        job.state.receive(job.lines[index], Leave(view=1, done=5), 1.0)
+    job.stop(0, 5)
+    assert left_early(job)
+    assert [job.lines[index].error for index in (1, 2)] == ["RUN-071"] * 2
+    assert (job.view(0)["number"], job.view(0)["members"]) == (2, [0])
+    job.state.receive(job.lines[0], Leave(view=2, done=9), 2.0)
+    assert job.state.phase is Phase.ENDED
+
+
+def test_workers_that_have_left_are_lost_if_another_one_gives_a_value() -> None:
+    job = Job()
+    for index in (1, 2):
+        job.state.receive(job.lines[index], Leave(view=1, done=5), 1.0)
+    job.state.receive(job.lines[0], Exchange(view=1, key="k", value=1, timeout_seconds=9.0), 1.0)
+    assert left_early(job)
+    assert job.lines[0].error == "RUN-070"
+    job.stop(0, 5)
+    assert job.view(0)["members"] == [0]
+
+
+def test_workers_that_have_left_stay_if_a_death_explains_why_another_one_stops() -> None:
+    """It has not connected with all in a view that they have left already."""
+    job = Job()
+    job.state.receive(job.lines[1], Leave(view=1, done=5), 1.0)
+    job.stop(0, 5)
+    job.lose(2)
+    assert job.view(0) == job.view(1)
+    assert job.view(0)["members"] == [0, 1]
+
+
+def test_nobody_waits_for_a_worker_that_is_not_started_again() -> None:
+    job = Job(begin=False)
+    job.greet(0)
+    job.state.go_without(1, 1.0)
+    assert job.state.phase is Phase.GATHERING
+    job.greet(2)
+    assert job.view(0)["members"] == [0, 2]
+    for index in (0, 2):
+        job.lose(index)
+        job.greet(index, incarnation=1)
+    assert job.view(2)["members"] == [0, 2]
+    assert job.view(2)["joined"] == [0, 2]
+
+
+def test_who_is_there_begins_when_the_last_one_that_is_missing_is_given_up() -> None:
+    job = Job(begin=False)
+    job.greet(0)
+    job.greet(2)
+    job.state.go_without(1, 1.0)
+    assert job.view(0)["members"] == [0, 2]
+
+
 def test_nobody_stops_for_a_newcomer_once_a_worker_has_finished() -> None:
     job = Job()
     job.lose(1)
