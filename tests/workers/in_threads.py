@@ -19,6 +19,7 @@ from evener.strategy.shares_of_workers import SharesOfWorkers
 from evener.strategy.step_settings import StepSettings
 from evener.workers.group import Group
 from evener.workers.mesh import Mesh
+from evener.workers.network import Network
 from evener.workers.wire import PeerLost
 from exactness.steps.case import BuiltStep
 from exactness.steps.runs import Run, train
@@ -94,9 +95,8 @@ class FaultyGroup(Group):
         super().__init__(
             seats.jobs[index],
             seat,
-            seats.listeners[index],
+            Network(seats.jobs[index], seats.listeners[index], patience_seconds=PATIENCE_SECONDS),
             seats.views[0],
-            patience_seconds=PATIENCE_SECONDS,
         )
         seats.when_over(index, self.end_view)
         if any(fault.kind == "dies unconnected" for fault in self.faults):
@@ -129,7 +129,7 @@ class FaultyGroup(Group):
         """End this worker, with all of its connections."""
         self.is_dead = True
         self._mesh.close()
-        self._listener.close()
+        self._network.close()
         self.seats.lose(self.index)
         raise Died
 
@@ -307,7 +307,7 @@ def run_workers(
             try:
                 group = groups[index] = FaultyGroup(seats, index, faults)
                 found = work(group, given[index])
-                while (view := group._member.leave(group._done)) is not None:
+                while (view := group._member.leave(group._done, {})) is not None:
                     group._recover(view)
                 outcome.runs[index] = found
             except Died:

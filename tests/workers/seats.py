@@ -135,10 +135,10 @@ class Seat:
     def view(self) -> View:
         return self._seats.views[-1]
 
-    def next_view(self, done: int) -> View:
+    def next_view(self, done: int, *, is_at_end: bool = False) -> View:
         return self._seats.next_view(self._index, done)
 
-    def leave(self, done: int) -> View | None:
+    def leave(self, done: int, state: Any) -> View | None:
         return self._seats.leave(self._index, done)
 
     def exchange(self, key: str, value: Any, timeout_seconds: float) -> list[Any]:

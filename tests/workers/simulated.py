@@ -8,8 +8,8 @@
                ├─ coordinator  the real Membership
                └─ launcher     the real Supervisor and Policy
 
-Behind every event that a worker has computed, its whole state is compared with that of an undisturbed
-run at the same point of the program. A seed gives the same job, event by event.
+Behind every item of its program, the whole state of a worker is compared with that of an undisturbed
+run. A seed gives the same job, event by event.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ from evener.launch.placement import Start
 from evener.launch.settings import LaunchSettings, WorkerCommand
 from evener.launch.supervisor import Supervisor
 from evener.workers import faults, late, process
+from evener.workers.events import Failed
 from evener.workers.group import Group
 from evener.workers.job import Job
 from evener.workers.member import Member
 from evener.workers.membership import Membership
 from evener.workers.messages import Appear, Beat, Leave, Message, Stop
+from evener.workers.results import CallResults
 from evener.workers.view import View
 from evener.workers.wire import PeerLost, other_step
 
@@ -81,9 +83,9 @@ class Item:
     """An item of a program.
 
     Attributes:
-        kind: ``"train"``, ``"test"``: a call with exchanges; ``"alone"``: a call without; ``"assign"``,
-            ``"reset"``: eager assignments; ``"save"``, ``"agree"``: exchanges outside of steps;
-            ``"quit"``: the end of the process of one worker, with 0.
+        kind: ``"train"``, ``"test"``: a call with exchanges; ``"alone"``: a call without one;
+            ``"assign"``, ``"reset"``: eager assignments; ``"save"``, ``"agree"``: exchanges outside
+            of steps.
         number: Number that makes it different from others.
     """
 
@@ -206,7 +208,7 @@ class World:
         self.start_delay = self.rng.choice([0.05, 0.5, 5.0])
         self.processes: dict[int, Process] = {}
         self.saves: dict[int, int] = {}
-        self.has_reached_end = False
+        self.has_reached_end = self.disagreed = False
         self.result: int | None = None
         self.quitter: tuple[int, int] | None = None
         self.meetings: dict[int, dict[int, Mesh]] = {}
@@ -255,7 +257,8 @@ class World:
                 self._break(left.pop(0)[1])
         if self.result == 0 and not self.has_reached_end:
             raise Wrong("exit 0, and no worker has come to the end of the program")
-        if self.result != 0:
+        quits = any(kind == "quit" for _, kind in self.faults)
+        if self.result != 0 and not (quits and self.disagreed):
             raise Wrong(f"the job was lost with exit code {self.result}")
         return self.result
 
@@ -475,7 +478,7 @@ class Process:
         world.note(f"{self} leaves at item {self.position}{' late' if group.is_late else ''}")
         at_end = self.position == len(world.program)
         world.has_reached_end |= at_end
-        process._leave(group, member, None)
+        process._leave(group, None)
         return 0
 
     def _check(self) -> None:
@@ -542,7 +545,7 @@ class Network:
 
     def __init__(self, owner: Process) -> None:
         self.owner = owner
-        self.results_since: Callable[[int], Sequence[Any]] | None = None
+        self.results_since: Callable[[int], bytes] | None = None
         self._over = 0
         self.is_closed = False
 
@@ -552,7 +555,7 @@ class Network:
     def connect(self, view: View) -> Mesh:
         return connect(self.owner, view)
 
-    def answer(self, results_since: Callable[[int], Sequence[Any]]) -> None:
+    def answer(self, results_since: Callable[[int], bytes]) -> None:
         self.results_since = results_since
 
     def ask(self, addresses: Sequence[str], number: int) -> list[Any]:
@@ -739,7 +742,7 @@ def ask(owner: Process, addresses: Sequence[str], number: int) -> list[Any]:
             if each.network.is_closed:
                 break
             if not each.is_frozen and each.network.results_since is not None:
-                return list(each.network.results_since(number))
+                return CallResults.unpack_all(each.network.results_since(number))
             if world.now >= limit and (address != addresses[-1] or world.now >= until):
                 break
             world.at(0.5, owner.poke)
@@ -929,6 +932,7 @@ class Coordinator:
 
     def _emit(self, event: Any) -> None:
         self._world.note(f"coordinator: {event}")
+        self._world.disagreed |= isinstance(event, Failed) and event.error.code == "RUN-079"
         self._reported = max(self._reported, self._world.now + self._world.delay())
         self._world.at(self._reported - self._world.now, lambda: self._on_event(event))
 

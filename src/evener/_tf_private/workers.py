@@ -56,6 +56,10 @@ class Group(Protocol):
         """Refuse to read a variable whose value this worker does not know yet."""
         ...
 
+    def compare_state(self) -> None:
+        """Compare the whole state of all workers before the next call with exchanges."""
+        ...
+
     def call(
         self,
         function: Callable[[], Any],
@@ -139,7 +143,7 @@ def repeat_calls(
     _CALLS.apply(around)
     if group.is_late:
         _READS.apply(checked)
-    _BATCHES.apply(lambda make: _with_batches(make, take))
+    _BATCHES.apply(lambda make: _with_batches(make, take, group.compare_state))
     _NEXT.apply(lambda original: _taken(original, take_in_loops))
 
 
@@ -183,7 +187,9 @@ class _Outline:
         return self._packed_as(self._concrete().structured_outputs, arrays)
 
 
-def _with_batches(make: Callable[..., Any], take: Take) -> Callable[..., Any]:
+def _with_batches(
+    make: Callable[..., Any], take: Take, end_epoch: Callable[[], None]
+) -> Callable[..., Any]:
     """Return a replacement that takes the batches of a step before it calls it."""
 
     @functools.wraps(make)
@@ -202,6 +208,7 @@ def _with_batches(make: Callable[..., Any], take: Take) -> Callable[..., Any]:
             with keras_reads():
                 batches = take(read) if is_training else read()
             if not batches:
+                end_epoch()
                 raise StopIteration
             # Keras runs one step after another where it is not given an iterator of tf.data.
             return on_batches(iter(batches))

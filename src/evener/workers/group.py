@@ -318,8 +318,13 @@ class Group(Recovery):
         return self._stops
 
     def leave(self) -> None:
-        """Wait until all workers have finished, and end the part of this process in the job."""
-        self._stands_with_others()
+        """Wait until all workers have finished, and end the part of this process in the job.
+
+        Raises:
+            RunError: RUN-074 if they finish without this worker, which has not caught up with them.
+        """
+        if not self._stands_with_others() and self._late is not None:
+            self._late.wait_for_end()
         self._is_at_end = True
         while True:
             # Whoever waits for this worker in a step from now on has to know that it has left.

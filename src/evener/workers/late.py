@@ -216,10 +216,26 @@ class Late:
                 break
             if self.state is not None:
                 raise other_program(f"no exchange {key!r} here")
-            if view is None:
-                raise nobody_tells("They have ended, and the job begins again.")
-            self._member.pause(_LOOK_SECONDS)
+            self._wait(view)
         return self._exchanged[key]
+
+    def wait_for_end(self) -> None:
+        """Wait at the end of the program, as no member, until the others have come to it.
+
+        Raises:
+            RunError: RUN-074 when they have, RUN-094 if they go on where this program ends, RUN-095
+                if none of them is left.
+        """
+        while True:
+            if self.state is not None:
+                raise other_program("calls or exchanges behind the end of its program")
+            view, _ = self._member.look()
+            self._wait(view)
+
+    def _wait(self, view: View | None) -> None:
+        if view is None:
+            raise nobody_tells("They have ended, and the job begins again.")
+        self._member.pause(_LOOK_SECONDS)
 
 
 @contextmanager

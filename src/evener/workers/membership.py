@@ -28,7 +28,8 @@ from evener.workers.events import Ended, Event, Failed, Formed, Lost
 from evener.workers.exchanges import Exchanges, Line
 from evener.workers.messages import Appear, Beat, Exchange, Hello, Leave, Message, Stop
 from evener.workers.newcomers import Newcomers
-from evener.workers.view import View
+from evener.workers.view import NOTHING, View
+
 
 class Phase(enum.Enum):
     """Phase of a job; the drawing of this module has the steps between them."""
@@ -333,7 +334,9 @@ class Membership:
             return at_end if self._exchanges.deadline is not None else []
         if any(seat.done is None for seat in members):
             return []
-        goes_on = max((s.done for s in members if not s.is_at_end and s.done is not None), default=-1)
+        goes_on = max(
+            (s.done for s in members if not s.is_at_end and s.done is not None), default=-1
+        )
         return [s for s in at_end if s.done is not None and 0 <= s.done <= goes_on]
 
     def _form(self) -> None:

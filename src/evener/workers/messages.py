@@ -98,6 +98,7 @@ class Stop:
     Attributes:
         view: Number of the view that it leaves.
         done: Calls that it has finished.
+        is_at_end: Whether its program has ended, and it serves others.
     """
 
     view: int

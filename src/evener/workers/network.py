@@ -10,9 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from evener.workers.arrays import pack, unpack
 from evener.workers.connections import Listener, ask
 from evener.workers.job import Job
 from evener.workers.mesh import Mesh
@@ -24,6 +21,8 @@ _CONNECT_SECONDS = 30.0
 _ANSWER_SECONDS = 60.0
 _PATIENCE_SECONDS = 2.0
 """Time after which another worker is asked too."""
+_MARK = b"results"
+"""Begin of each answer: an empty one says that a worker keeps no results."""
 
 
 class Network:
@@ -73,14 +72,9 @@ class Network:
             raise PeerLost(f"no connection to another worker: {error}") from error
         return Mesh(self._job.index, connections, patience_seconds=self._patience)
 
-    def answer(self, results_since: Callable[[int], Sequence[CallResults]]) -> None:
+    def answer(self, results_since: Callable[[int], bytes]) -> None:
         """Answer replacements that ask for the results of calls, from a number on."""
-
-        def answered(question: Any) -> bytes:
-            calls = results_since(int(question["results"]))
-            return pack([arrays for call in calls for arrays in call]).tobytes()
-
-        self._listener.answer = answered
+        self._listener.answer = lambda question: _MARK + results_since(int(question["results"]))
 
     def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
         """Ask other workers for the results of the calls from a number on.
@@ -96,8 +90,7 @@ class Network:
             seconds=_ANSWER_SECONDS,
             patience=_PATIENCE_SECONDS,
         )
-        arrays = iter(unpack(np.frombuffer(found, np.uint8)))
-        return [CallResults(*pair) for pair in zip(arrays, arrays, strict=True)]
+        return CallResults.unpack_all(found[len(_MARK) :])
 
     def end(self, view: int) -> None:
         """End a view and all before: nobody connects for them any more. Safe from any thread."""

@@ -27,8 +27,6 @@ from evener.workers.view import View
 
 _LOG = logging.getLogger("evener")
 _ANYWHERE = "0.0.0.0"
-_LOOK_SECONDS = 1.0
-"""Time between two looks whether the job is over."""
 _lock = threading.Lock()
 _joined: list[Group | None] = []
 
@@ -90,7 +88,7 @@ def _join(job: Job, script: str | None) -> Group:
     groups.append(group)
     if late is None:
         group.connect()
-    atexit.register(_leave, group, member, coordinator)
+    atexit.register(_leave, group, coordinator)
     return group
 
 
@@ -106,7 +104,7 @@ def _begin(job: Job, member: Member) -> tuple[Late | None, View]:
     return Late(view, member, exchanged), view
 
 
-def _leave(group: Group, member: Member, coordinator: Coordinator | None) -> None:
+def _leave(group: Group, coordinator: Coordinator | None) -> None:
     """End the part of this process in the job.
 
     Python's own exit code is settled by now, and 0 would say that the job has come to its end.
@@ -114,10 +112,6 @@ def _leave(group: Group, member: Member, coordinator: Coordinator | None) -> Non
     code = 0
     try:
         if getattr(sys, "last_value", None) is None:
-            while group.is_late:
-                # It has never become a member: the others agree on the end without it.
-                member.look()
-                member.pause(_LOOK_SECONDS)
             group.leave()
     except RunError as error:
         if error.code != "RUN-074":

@@ -177,7 +177,7 @@ class Recovery(StepExchanges):
         Raises:
             RunError: RUN-095 if none of them answers.
         """
-        # Those who join with this worker know no more than it; the first view has all from the start.
+        # Those who join with this worker know no more than it. In the first view, all do.
         others = sorted(view.done or view.members, key=lambda index: -view.done.get(index, 0))
         try:
             return self._network.ask([view.addresses[index] for index in others], number)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import NamedTuple
 
 import numpy as np
 
 from evener.errors import RunError
+from evener.workers.arrays import pack, unpack
 
 LIMIT_BYTES = 256 << 20
+
+
+_LENGTH_BYTES = 8
 
 
 class CallResults(NamedTuple):
@@ -23,6 +28,22 @@ class CallResults(NamedTuple):
     results: list[np.ndarray]
     variables: list[np.ndarray]
 
+    def pack(self) -> bytes:
+        """Return the results as bytes, behind their number."""
+        data = pack(self).tobytes()
+        return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+    @classmethod
+    def unpack_all(cls, packed: bytes) -> list[CallResults]:
+        """Return the results that `pack` made bytes of, one call after the other."""
+        found, begin = [], 0
+        while begin < len(packed):
+            size = int.from_bytes(packed[begin : begin + _LENGTH_BYTES], "big")
+            begin += _LENGTH_BYTES
+            found.append(cls(*unpack(np.frombuffer(packed, np.uint8, size, begin))))
+            begin += size
+        return found
+
 
 class Results:
     """Results of the calls so far, in order, as long as they are few bytes.
@@ -34,7 +55,7 @@ class Results:
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit = limit_bytes
         self._num_bytes = 0
-        self._kept: list[CallResults] | None = []
+        self._kept: list[bytes] | None = []
         self._count = 0
         self._lock = threading.Lock()
 
@@ -46,14 +67,16 @@ class Results:
         """Add what the next call has left; see `CallResults`."""
         with self._lock:
             self._count += 1
-            self._num_bytes += sum(array.nbytes for array in (*results, *variables))
+            if self._kept is None:
+                return
+            # Many small arrays would take many times the bytes of their elements.
+            self._kept.append(CallResults(results, variables).pack())
+            self._num_bytes += sys.getsizeof(self._kept[-1])
             if self._num_bytes > self._limit:
                 self._kept = None
-            if self._kept is not None:
-                self._kept.append(CallResults(results, variables))
 
-    def since(self, number: int) -> list[CallResults]:
-        """Return the results from a call on.
+    def since(self, number: int) -> bytes:
+        """Return the packed results from a call on.
 
         Args:
             number: Number of the call, from 0.
@@ -71,4 +94,4 @@ class Results:
                     fix="The job goes on without it. Start it again from a checkpoint to have all "
                     "workers.",
                 )
-            return self._kept[number:]
+            return b"".join(self._kept[number:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from types import SimpleNamespace
@@ -12,20 +13,19 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import RunError
-from evener.workers.arrays import pack, unpack
+from evener.workers import faults
+from evener.workers.arrays import unpack
 from evener.workers.connections import Listener
-from evener.workers.fingerprints import check_fingerprints, fingerprint
-from evener.workers.late import Late, State, arrays_of, packed_as
+from evener.workers.fingerprints import check_fingerprints, digest, fingerprint, summarize
+from evener.workers.late import Late, Point, State, arrays_of, packed_as
+from evener.workers.network import Network
 from evener.workers.recovery import Recovery
 from evener.workers.results import CallResults, Results
 from evener.workers.variables import Variables
 from evener.workers.view import NOTHING, View
+from workers.seats import Seats
 
 SECRET = b"secret"
-
-
-def view_of(address: str) -> View:
-    return View(number=1, members=(0,), addresses={0: address}, done={}, joined=())
 
 
 def test_results_keep_their_structure() -> None:
@@ -43,9 +43,9 @@ def test_another_number_of_results() -> None:
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
-    state = State(done=3, made=4, chief=1, values=(np.ones([2]), None, np.asarray(2)))
+    state = State(point=Point(4, 1), done=3, values=(np.ones([2]), None, np.asarray(2)))
     found = State.unpack(state.pack())
-    assert (found.done, found.made, found.chief, found.values[1]) == (3, 4, 1, None)
+    assert (found.done, found.point, found.values[1]) == (3, Point(4, 1), None)
     np.testing.assert_array_equal(found.values[0], np.ones([2]))
 
 
@@ -64,13 +64,54 @@ def test_variables_of_another_program() -> None:
 
 
 def test_results_that_are_too_many_are_not_kept() -> None:
-    results = Results(limit_bytes=20)
+    results = Results(limit_bytes=300)
     results.add([np.ones(2, np.float32)], [])
-    assert len(results.since(0)) == 1
-    results.add([np.ones(4, np.float32)], [])
+    assert len(CallResults.unpack_all(results.since(0))) == 1
+    results.add([np.ones(40, np.float32)], [])
     assert len(results) == 2
     with pytest.raises(RunError, match="RUN-093"):
         results.since(1)
+
+
+def test_results_take_the_bytes_that_are_counted() -> None:
+    """A replacement gets them as they were."""
+    results = Results()
+    for number in range(3):
+        results.add([np.asarray(number), np.asarray([b"a", b"bc"], object)], [np.ones([2, 3])])
+    found = CallResults.unpack_all(results.since(1))
+    assert [int(call.results[0]) for call in found] == [1, 2]
+    assert found[0].results[1].tolist() == [b"a", b"bc"]
+    np.testing.assert_array_equal(found[1].variables[0], np.ones([2, 3]))
+    assert len(results.since(0)) < results._num_bytes < 2 * len(results.since(0))
+
+
+def test_a_worker_that_is_frozen_is_waited_for_once() -> None:
+    """Its system takes connections, but nobody answers."""
+    results = Results()
+    for number in range(3):
+        results.add([np.asarray(number)], [])
+    seats = Seats(2)
+    other, own = (
+        Network(job, listener, patience_seconds=60.0)
+        for job, listener in zip(seats.jobs, seats.listeners, strict=True)
+    )
+    other.answer(results.since)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        ports = frozen.getsockname()[1], seats.listeners[0].port
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        for number in range(4):
+            assert len(own.ask(addresses, number)) == 3 - number
+        frozen.settimeout(1.0)
+        with frozen.accept()[0], pytest.raises(TimeoutError):
+            frozen.accept()
+    other.close()
+    with pytest.raises(OSError, match="127"):
+        own.ask(addresses[1:], 0)
+    own.close()
+
+
+def state_at(calls: int, exchanges: int) -> State:
+    return State(point=Point(calls, exchanges), done=calls, values=())
 
 
 class Group:
@@ -78,99 +119,67 @@ class Group:
 
     Args:
         state: State that is handed over.
-        view: View that it joins.
     """
 
-    def __init__(self, state: State, view: View) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self.view = view
-        self.taken: State | None = None
+        self.view = View(number=1, members=(0,), addresses={0: "a"}, done={}, joined=())
+        self.point = Point(0, 0)
+
+    def ask(self, view: View, number: int) -> list[CallResults]:
+        return [CallResults([np.asarray(k)], []) for k in range(number, 6)]
 
     def join(self) -> State:
         return self._state
 
-    def take_over(self, state: State) -> None:
-        self.taken = state
+
+def late_of(group: Group, exchanged: dict[str, Any] | None = None) -> Late:
+    member: Any = SimpleNamespace(look=lambda: (group.view, exchanged or {}), pause=None)
+    return Late(group.view, member, {})
 
 
-def test_a_replacement_gets_all_results_in_order() -> None:
-    listener = Listener("127.0.0.1", SECRET)
-    calls = [[np.asarray(number)] for number in range(13)]
-
-    def answer(question: Any) -> bytes:
-        # The others have gone on since it asked last; the last call needs nobody else.
-        known = {0: 7, 7: 9}.get(question["results"], 13)
-        return pack([g for c in calls[question["results"] : known] for g in (c, [])]).tobytes()
-
-    listener.answer = answer
-    view = view_of(f"127.0.0.1:{listener.port}")
-    # Its own listener answers too, and is not asked.
-    own = Listener("127.0.0.1", SECRET)
-    own.answer = lambda question: pack([]).tobytes()
-    addresses = {0: f"127.0.0.1:{own.port}", 1: view.addresses[0]}
-    joined = View(number=2, members=(0, 1), addresses=addresses, done={1: 12}, joined=(0,))
-    group = Group(State(done=12, made=12, chief=0, values=()), joined)
-    late = Late(view, SECRET, {})
-    found: list[int] = []
-    while True:
-        results = late.next_results(group)
-        if results is None:
-            break
-        assert isinstance(results, CallResults)
-        found.append(int(results.results[0]))
-    assert found == list(range(12))
-    assert group.taken is not None
-    listener.close()
-    own.close()
+def test_a_state_is_taken_where_it_holds() -> None:
+    """The others stand behind two exchanges, and so between what the program assigns there."""
+    group = Group(state_at(6, 2))
+    late = late_of(group, {"save 0": [1], "save 1": [2]})
+    for number in range(6):
+        found = late.next_results(group)
+        assert found is not None
+        assert int(found.results[0]) == number
+        group.point = Point(number + 1, 0)
+        assert not late.stands_with_others(group.point)
+        late.state = None
+    late.state = state_at(6, 2)
+    assert late.exchanged("save 0") == [1]
+    assert not late.stands_with_others(Point(6, 1))
+    assert late.stands_with_others(Point(6, 2))
 
 
-def test_a_worker_that_is_frozen_is_waited_for_once() -> None:
-    """Its system takes connections, but nobody answers."""
-    listener = Listener("127.0.0.1", SECRET)
-    calls = [pack([[np.asarray(number)], []]).tobytes() for number in range(3)]
-    listener.answer = lambda question: calls[question["results"]]
-    with socket.create_server(("127.0.0.1", 0)) as frozen:
-        addresses = dict(enumerate(f"127.0.0.1:{port}" for port in ports_of(frozen, listener)))
-        view = View(number=1, members=(0, 1), addresses=addresses, done={}, joined=())
-        late = Late(view, SECRET, {})
-        group = Group(State(done=3, made=3, chief=0, values=()), view)
-        for number in range(3):
-            found = late.next_results(group)
-            assert found is not None
-            assert int(found.results[0]) == number
-        assert late.next_results(group) is None
-        frozen.settimeout(1.0)
-        with frozen.accept()[0], pytest.raises(TimeoutError):
-            frozen.accept()
-    listener.close()
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        (lambda late, group: late.stands_with_others(Point(7, 1)), "RUN-095"),
+        (lambda late, group: late.stands_with_others(Point(6, 3)), "RUN-095"),
+        (lambda late, group: late.next_results(group), "RUN-094"),
+        (lambda late, group: late.exchanged("save 9"), "RUN-094"),
+        (lambda late, group: late.wait_for_end(), "RUN-094"),
+    ],
+)
+def test_a_program_that_takes_another_way(act: Any, code: str) -> None:
+    """It goes past the point of the others, or makes other calls, exchanges or an end there."""
+    group = Group(state_at(6, 2))
+    late = late_of(group)
+    late.state = state_at(6, 2)
+    with pytest.raises(RunError, match=code):
+        act(late, group)
 
 
-def ports_of(frozen: socket.socket, listener: Listener) -> tuple[int, int]:
-    return frozen.getsockname()[1], listener.port
-
-
-def test_nobody_tells_a_replacement() -> None:
-    listener = Listener("127.0.0.1", SECRET)
-    view = view_of(f"127.0.0.1:{listener.port}")
-    listener.close()
-    late = Late(view, SECRET, {})
-    with pytest.raises(RunError, match="RUN-095"):
-        late.next_results(Group(State(done=0, made=0, chief=0, values=()), view))
-
-
-def test_the_others_have_begun_again() -> None:
-    """A replacement has had the results of calls that those who are left have not made."""
-    listener = Listener("127.0.0.1", SECRET)
-    call = [[np.ones(1)], []]
-    listener.answer = lambda question: pack(call * (1 if question["results"] else 5)).tobytes()
-    view = view_of(f"127.0.0.1:{listener.port}")
-    late, group = Late(view, SECRET, {}), Group(State(done=0, made=0, chief=0, values=()), view)
-    for _ in range(5):
-        assert late.next_results(group) is not None
-    with pytest.raises(RunError, match=r"RUN-095[\s\S]*begun the job again"):
-        late.next_results(group)
-    assert group.taken is None
-    listener.close()
+@pytest.mark.parametrize("act", [lambda late: late.exchanged("save 9"), Late.wait_for_end])
+def test_nobody_is_left_to_wait_for(act: Any) -> None:
+    member: Any = SimpleNamespace(look=lambda: (None, {}))
+    view = View(number=1, members=(0,), addresses={}, done={}, joined=())
+    with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
+        act(Late(view, member, {}))
 
 
 def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
@@ -185,11 +194,10 @@ def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
 def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
     """Worker 1 missed the last call; worker 2 came in a view that was over at once; 3 is new."""
     sent: dict[int, np.ndarray] = {}
-    state = State(done=5, made=9, chief=0, values=(np.arange(3),))
     giver = SimpleNamespace(
         _job=SimpleNamespace(index=0),
         _last_log=[[np.ones(2)]],
-        _state=lambda: state,
+        _state=lambda: state_at(9, 0),
         _mesh=SimpleNamespace(deliver=lambda label, parcels: sent.update(parcels) or {}),
         _done=5,
     )
@@ -199,7 +207,27 @@ def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
     [[log]] = unpack(sent.pop(1))
     np.testing.assert_array_equal(log, np.ones(2))
     assert sorted(sent) == [2, 3]
-    assert all(State.unpack(parcel).made == 9 for parcel in sent.values())
+    assert all(State.unpack(parcel).point == (9, 0) for parcel in sent.values())
+
+
+def summary(*values: float) -> dict[str, Any]:
+    return summarize({"kernel (0)": np.asarray(values, np.float32), "gone (1)": None})
+
+
+def test_states_that_differ_name_their_variables() -> None:
+    told = {0: summary(1.0, 2.0), 1: summary(1.0, 2.0), 2: summary(1.0, 2.1)}
+    error = faults.other_states(told)
+    assert error is not None
+    assert re.search(r"RUN-079.*kernel \(0\)[\s\S]*worker 2 differ", str(error))
+
+
+def test_states_that_differ_in_the_last_bit_do_not_count() -> None:
+    """Nor do variables that are gone on one worker alone."""
+    nearly = summarize({"kernel (0)": np.asarray([1.0, 2.0000002], np.float32)})
+    assert digest({"k": np.ones(2)}) != digest({"k": np.asarray([1.0, np.nextafter(1.0, 2.0)])})
+    assert faults.other_states({0: summary(1.0, 2.0), 1: nearly, 2: summarize({})}) is None
+    texts = [summarize({"t (0)": np.asarray([text], object)}) for text in (b"a", b"b")]
+    assert faults.other_states(dict(enumerate(texts))) is not None
 
 
 def test_the_worker_with_other_data_is_named() -> None:

@@ -16,8 +16,8 @@ from evener.workers.coordinator import Coordinator
 from evener.workers.events import Ended, Event, Formed
 from evener.workers.faults import not_reached
 from evener.workers.job import Job
+from evener.workers.late import ends_with_the_job
 from evener.workers.member import Member
-from evener.workers.too_late import ends_with_the_job
 
 SECRET = b"a secret of the job"
 
@@ -72,7 +72,7 @@ def test_two_members_from_joining_to_leaving(coordinator: Coordinator) -> None:
     view, exchanged = member(coordinator.address, 1).look()
     assert view == views[0]
     assert exchanged == {"k": [{"a": 1}, 2]}
-    assert both(lambda: members[0].leave(3), lambda: members[1].leave(3)) == [None, None]
+    assert both(lambda: members[0].leave(3, {}), lambda: members[1].leave(3, {})) == [None, None]
     with pytest.raises(RunError, match="RUN-076"):
         members[0].exchange("late", 1, 1.0)
 
@@ -135,7 +135,7 @@ def test_a_replacement_is_seen_from_its_start_until_it_joins() -> None:
             events.get(timeout=1.2)
         newcomer.join()
         assert isinstance(events.get(timeout=20), Formed)
-        newcomer.leave(1)
+        newcomer.leave(1, {})
         assert isinstance(events.get(timeout=20), Ended)
         assert not [t for t in threading.enumerate() if t.name.startswith("evener-presence")]
     finally:
@@ -162,7 +162,7 @@ def test_a_replacement_that_comes_when_all_have_finished(
 ) -> None:
     members = [member(coordinator.address, index) for index in range(2)]
     both(members[0].join, members[1].join)
-    both(lambda: members[0].leave(3), lambda: members[1].leave(3))
+    both(lambda: members[0].leave(3, {}), lambda: members[1].leave(3, {}))
     replacement = member(coordinator.address, 1)
     with pytest.raises(RunError, match="RUN-074"):
         replacement.look()

@@ -32,7 +32,7 @@ def test_a_worker_that_has_finished_serves_those_that_have_not() -> None:
 def left_early(job: Job) -> bool:
     """Return whether workers 1 and 2 are lost, because worker 0 goes on without them."""
     lost = {event.index: event for event in job.events if isinstance(event, Lost)}
-    why = "its program ended while that of worker 0 went on"
+    why = "its program ended while those of others went on"
     return {index: each.why for index, each in lost.items() if each.is_fault} == {1: why, 2: why}
 
 
@@ -59,14 +59,23 @@ def test_workers_that_have_left_are_lost_if_another_one_gives_a_value() -> None:
     assert job.view(0)["members"] == [0]
 
 
-def test_workers_that_have_left_stay_if_a_death_explains_why_another_one_stops() -> None:
-    """It has not connected with all in a view that they have left already."""
+def test_workers_that_have_left_serve_another_one_that_is_behind_or_at_its_end() -> None:
+    """Worker 0 has missed the end of the last call; worker 2 could not connect behind its end."""
     job = Job()
     job.state.receive(job.lines[1], Leave(view=1, done=5), 1.0)
-    job.stop(0, 5)
-    job.lose(2)
-    assert job.view(0) == job.view(1)
-    assert job.view(0)["members"] == [0, 1]
+    job.stop(0, 4)
+    job.state.receive(job.lines[2], Stop(view=1, done=5, is_at_end=True), 1.0)
+    assert job.view(0) == job.view(1) == job.view(2)
+    assert job.view(0)["members"] == [0, 1, 2]
+
+
+def test_a_job_has_no_end_where_its_workers_hold_different_values() -> None:
+    job = Job()
+    for index, checksum in enumerate((1, 1, 2)):
+        state = {"rate (0)": [checksum, 3.0 + checksum, 4.0]}
+        job.state.receive(job.lines[index], Leave(view=1, done=5, state=state), 1.0)
+    assert [job.lines[index].error for index in range(COUNT)] == ["RUN-079"] * COUNT
+    assert job.state.phase is Phase.GATHERING
 
 
 def test_nobody_waits_for_a_worker_that_is_not_started_again() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from evener.workers import connections, meeting
+from evener.workers import connections
+from evener.workers import network as network_module
+from evener.workers.network import Network
 from evener.workers.recovery import Recovery
 from evener.workers.view import View
 from workers.seats import Seats
@@ -32,7 +34,7 @@ class Membership:
         self._index = index
         self.view = view
 
-    def next_view(self, done: int) -> View:
+    def next_view(self, done: int, *, is_at_end: bool = False) -> View:
         own = self._index
         addresses = {own: self.view.addresses[own]}
         self.view = View(number=3, members=(own,), addresses=addresses, done={own: done}, joined=())
@@ -60,9 +62,9 @@ class Worker:
         member: Any = Membership(index, self._second)
         self._index = index
         self._problems: list[BaseException] = []
-        self.recovery = Recovery(
-            seats.jobs[index], member, seats.listeners[index], first, patience_seconds=_LIMIT
-        )
+        job = seats.jobs[index]
+        network = Network(job, seats.listeners[index], patience_seconds=_LIMIT)
+        self.recovery = Recovery(job, member, network, first)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
@@ -86,7 +88,7 @@ class Worker:
 @pytest.fixture
 def seats(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seats]:
     monkeypatch.setattr(connections, "_HANDSHAKE_SECONDS", _LIMIT)
-    monkeypatch.setattr(meeting, "_CONNECT_SECONDS", _LIMIT)
+    monkeypatch.setattr(network_module, "_CONNECT_SECONDS", _LIMIT)
     made = Seats(2)
     yield made
     for listener in made.listeners:
