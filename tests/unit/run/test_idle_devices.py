@@ -1,4 +1,4 @@
-"""Which devices a run says had little to do, after workers have died."""
+"""Devices that are said to have had little to do, after workers have died."""
 
 from __future__ import annotations
 
