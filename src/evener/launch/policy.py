@@ -34,13 +34,15 @@ class Replace:
         index: Number of the worker.
         incarnation: Number of the new incarnation.
         at: Time of the start, on the clock of the policy.
-        why: Clause that says what happened to the last incarnation.
+        clause: Clause that says what happened to the last incarnation.
+        why: The same, and that it is started again.
         code: Exit code of the last incarnation.
     """
 
     index: int
     incarnation: int
     at: float
+    clause: str
     why: str
     code: int
 
@@ -110,6 +112,8 @@ class Policy:
         self._losses: dict[int, tuple[float, str]] = {}
         self._joined: set[Source] = {(index, 0) for index in workers}
         self._late: tuple[Source, int] | None = None
+        # Of workers that are not started again, because the others have come to the end before.
+        self._untold: list[str] = []
 
     @property
     def pending(self) -> tuple[Replace, ...]:
@@ -187,6 +191,7 @@ class Policy:
             index=index,
             incarnation=self._incarnations[index] + 1,
             at=now + wait,
+            clause=clause,
             why=f"{clause}; it is started again ({self._used()})",
             code=code,
         )
@@ -201,6 +206,7 @@ class Policy:
         """
         for failed in self._pending.values():
             self._note_error((failed.index, failed.incarnation - 1), failed.code)
+            self._untold.append(f"worker {failed.index} {failed.clause}")
         self._pending.clear()
         self._note_error((index, self._incarnations[index]), code)
         for late in self._running:
@@ -211,7 +217,7 @@ class Policy:
         if self._running:
             return None
         source, last_code = self._late or (None, 0)
-        return Finish(code=last_code, failed=source)
+        return Finish(code=last_code, failed=source, why="\n".join(self._untold))
 
     def _note_error(self, source: Source, code: int) -> None:
         is_error = code > 0 and code != EXIT_CODE_OF_LOST

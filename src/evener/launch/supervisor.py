@@ -97,21 +97,21 @@ class Supervisor:
 
     def _handle(self, event: Event) -> int | None:
         """Act on an event, and return the exit code if the job is over."""
-        if isinstance(event, Signalled):
-            return self._signalled(event)
-        if isinstance(event, Joined):
-            for index, number in self._policy.joined(event.indices):
-                joins = f"computes with the others from step {event.step}"
-                self._console.message(f"worker {index} (restart {number}) {joins}")
-            return None
-        if isinstance(event, Agreed):
-            self._policy.agreed()
-            return None
-        if isinstance(event, Lost):
-            at = self._clock() + event.wait_seconds
-            self._policy.lost(event.index, event.incarnation, event.why, at)
-            return None
-        return self._ended(event)
+        match event:
+            case Signalled():
+                return self._signalled(event)
+            case Ended():
+                return self._ended(event)
+            case Agreed():
+                self._policy.agreed()
+            case Lost():
+                at = self._clock() + event.wait_seconds
+                self._policy.lost(event.index, event.incarnation, event.why, at)
+            case Joined():
+                for index, number in self._policy.joined(event.indices):
+                    joins = f"computes with the others from step {event.step}"
+                    self._console.message(f"worker {index} (restart {number}) {joins}")
+        return None
 
     def _ended(self, event: Ended) -> int | None:
         del self._running[event.index]

@@ -357,6 +357,8 @@ class Membership:
 
     def _end(self) -> None:
         self._phase, self._deadline = Phase.ENDED, None
+        # Before any of them ends.
+        self._emit(Ended())
         for seat in self._seats.values():
             if seat.in_view:
                 seat.line.send({"kind": "go"})
@@ -364,7 +366,6 @@ class Membership:
             else:
                 _refuse(seat.line, faults.job_over(seat.index))
         self._seats.clear()
-        self._emit(Ended())
 
     def _fail(self, error: RunError, missing: Iterable[int] = ()) -> None:
         """Give up all workers; others may gather again."""
