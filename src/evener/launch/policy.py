@@ -18,6 +18,7 @@ The program has come to its end when its workers agree: all members of the view 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -153,10 +154,10 @@ class Policy:
         """Start no replacement any more: the job was asked to end."""
         self._pending.clear()
 
-    def next_time(self) -> float | None:
-        """Return the time at which a worker is to be started or killed, or None."""
+    def next_time(self) -> float:
+        """Return the time at which a worker is to be started or killed; infinite for none."""
         starts = (replacement.at for replacement in self.pending)
-        return min((*starts, *(at for at, _ in self._losses.values())), default=None)
+        return min((*starts, *(at for at, _ in self._losses.values())), default=math.inf)
 
     def ended(self, index: int, code: int, now: float, why: str = "") -> Decision:
         """Return the decision on the end of a worker.

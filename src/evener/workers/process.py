@@ -29,7 +29,6 @@ from evener.workers.view import View
 _LOG = logging.getLogger("evener")
 _ANYWHERE = "0.0.0.0"
 _LOOK_SECONDS = 1.0
-"""Time between two looks whether the job is over."""
 _lock = threading.Lock()
 _joined: list[Group | None] = []
 

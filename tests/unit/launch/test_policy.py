@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from evener.launch.policy import Finish, Policy, Replace, Shrink
@@ -92,7 +94,7 @@ def test_a_worker_that_is_lost_is_killed_in_time_unless_it_ends_or_was_replaced(
     found.ended(2, SEGFAULT, 30)
     assert found.next_time() == 30
     found.stop()
-    assert (found.next_time(), found.pending) == (None, ())
+    assert (found.next_time(), found.pending) == (math.inf, ())
 
 
 def test_a_replacement_that_joins_is_told_of_once() -> None:
@@ -226,7 +228,7 @@ def test_a_replacement_that_has_not_joined_is_killed_some_time_after_the_end() -
         found.ended(index, SEGFAULT, 10)
         found.started(index, 1)
     found.joined([0, 2])
-    assert found.next_time() is None
+    assert found.next_time() == math.inf
     found.agreed()
     found.ended(0, 0, 20)
     assert (found.next_time(), found.due(79)) == (80, {})
