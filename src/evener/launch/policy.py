@@ -172,12 +172,12 @@ class Policy:
             A decision, or None where nothing is to be done.
         """
         self._running.discard(index)
-        _, lost = self._losses.pop(index, (now, "lost the other workers"))
+        self._losses.pop(index, None)
         if self._is_over:
             return self._finished(index, code, now)
         clause = why or ending(code)
         if code == EXIT_CODE_OF_LOST:
-            clause = why or lost
+            clause = why or "lost the other workers"
         elif code >= 0:
             end_of_program = self._end_of_program(index, code, now)
             if end_of_program is not None:

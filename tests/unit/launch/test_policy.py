@@ -87,7 +87,7 @@ def test_a_worker_that_is_lost_is_killed_in_time_unless_it_ends_or_was_replaced(
         found.lost(index, 0, "it was silent", 20 + index)
     assert (found.next_time(), found.due(19)) == (20, {})
     assert found.due(20) == {0: "was lost: it was silent"}
-    assert found.ended(1, LOST, 20).why.startswith("was lost: it was silent; it is started again")
+    assert found.ended(1, LOST, 20).clause == "lost the other workers"
     found.started(1, 1)
     found.lost(1, 0, "it was silent", 20)
     assert found.due(30) == {2: "was lost: it was silent"}
