@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,11 +15,15 @@ import numpy as np
 import pytest
 
 from cli.commands import SOURCE, assert_wrong_usage, run
+from evener.cli.run_layout import read_layout
+from evener.cli.usage import WrongUsage
+from evener.run.session import Layout
 
 SCRIPT = """
     import os
     import signal
     import sys
+    import time
     import keras
     import numpy as np
     import tensorflow as tf
@@ -40,7 +45,18 @@ SCRIPT = """
             self.epoch = epoch
 
         def on_train_batch_begin(self, batch, logs=None):
-            if is_mortal and marks != "predict" and self.epoch == 1 and batch == 5:
+            at = self.epoch, batch
+            if is_mortal and marks in ("sys.exit", "os._exit") and at == (1, 5):
+                with open("pid", "w") as pid:
+                    pid.write(str(os.getpid()))
+                sys.exit(0) if marks == "sys.exit" else os._exit(0)
+            if not is_mortal and marks in ("sys.exit", "os._exit") and at == (2, 5):
+                with open("pid") as pid:
+                    other = f"/proc/{pid.read()}"
+                while os.path.exists(other):
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGKILL)
+            if is_mortal and marks != "predict" and at == (1, 5):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def on_predict_batch_begin(self, batch, logs=None):
@@ -134,7 +150,7 @@ def test_a_worker_that_is_killed_costs_nothing(script: Path, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_a_worker_that_is_killed_in_predict_costs_nothing(script: Path, tmp_path: Path) -> None:
-    words = ["launch", "--workers", "3", *3 * ["--devices", "cpu:1"]]
+    words = ["launch", "--workers", "3", *3 * ["--devices", "cpu:1"], "--shares", "5,2,1"]
     done = run(*words, str(script), str(tmp_path / "three.npz"), "predict", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "worker 1 was ended by SIGKILL" in done.stderr
@@ -143,6 +159,38 @@ def test_a_worker_that_is_killed_in_predict_costs_nothing(script: Path, tmp_path
     both = (np.load(tmp_path / f"{name}.npz").values() for name in ("three", "one"))
     for found, expected in zip(*both, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("os._exit", "worker 1 ended with code 0 before the others came to the end"),
+        ("sys.exit", "[worker 1] Why: its program ended while that of worker 0 went on."),
+    ],
+)
+def test_a_worker_that_ends_with_0_in_mid_training_has_not_finished(
+    ends: str, told: str, script: Path, tmp_path: Path
+) -> None:
+    """The other one goes on without it, and is killed: the job has not come to its end."""
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
+    done = run(*words, "--no-replace", str(script), "out.npz", ends, folder=tmp_path)
+    assert told in done.stderr
+    assert "the job goes on without it (0 of 0 restarts used)" in done.stderr
+    assert "worker 0 was ended by SIGKILL, and no worker is left" in done.stderr
+    # One that has lost the others asks for another try.
+    assert done.returncode == {"os._exit": 1, "sys.exit": 75}[ends]
+
+
+def test_shares_are_those_of_the_devices_of_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(shares: str) -> Layout:
+        return read_layout(devices="cpu:1", plan=None, shares=shares, verify=None)
+
+    with pytest.raises(WrongUsage, match="PLAN-010"):
+        read("5,2,1")
+    job = {"index": 1, "count": 3, "coordinator": "127.0.0.1:7000", "host": "127.0.0.1"}
+    monkeypatch.setenv("EVENER_JOB", json.dumps(job))
+    assert read("5,2,1").shares == [5.0, 2.0, 1.0]
 
 
 @pytest.mark.long

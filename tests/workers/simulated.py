@@ -19,6 +19,7 @@ import heapq
 import io
 import itertools
 import logging
+import math
 import multiprocessing
 import random
 import re
@@ -992,9 +993,9 @@ class Launcher:
         if self._world.result is not None:
             return
         self._supervisor._act(self._world.now)
-        wait = self._supervisor._timeout(self._world.now)
-        if wait is not None:
-            self._world.at(wait, self._act)
+        due = self._supervisor._policy.next_time()
+        if due < math.inf:
+            self._world.at(max(due - self._world.now, 0.0) + 1e-6, self._act)
 
 
 # --- Many schedules ---

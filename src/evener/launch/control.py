@@ -130,14 +130,8 @@ class JobControl(Control):
 
     def _lost(self, event: LostMember) -> Lost:
         if not event.is_fault:
-            wait_seconds = self._settings.grace_seconds
-        elif "silent" in event.why:
-            wait_seconds = 0.0
+            wait = self._settings.grace_seconds
         else:
-            wait_seconds = _CLOSING_SECONDS
-        return Lost(
-            index=event.index,
-            incarnation=event.incarnation,
-            why=event.why,
-            wait_seconds=wait_seconds,
-        )
+            wait = 0.0 if "silent" in event.why else _CLOSING_SECONDS
+        number, why = event.incarnation, event.why
+        return Lost(index=event.index, incarnation=number, why=why, wait_seconds=wait)

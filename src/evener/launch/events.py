@@ -54,6 +54,7 @@ class Joined:
     step: int = 1
 
 
+@dataclass(frozen=True, slots=True)
 class Agreed:
     """All workers have left: their program has come to its end."""
 

@@ -18,6 +18,7 @@ The program has come to its end when its workers agree: all members of the view 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,13 +35,15 @@ class Replace:
         index: Number of the worker.
         incarnation: Number of the new incarnation.
         at: Time of the start, on the clock of the policy.
-        why: Clause that says what happened to the last incarnation.
+        clause: Clause that says what happened to the last incarnation.
+        why: The same, and that it is started again.
         code: Exit code of the last incarnation.
     """
 
     index: int
     incarnation: int
     at: float
+    clause: str
     why: str
     code: int
 
@@ -110,6 +113,8 @@ class Policy:
         self._losses: dict[int, tuple[float, str]] = {}
         self._joined: set[Source] = {(index, 0) for index in workers}
         self._late: tuple[Source, int] | None = None
+        # Of workers that are not started again, because the others have come to the end before.
+        self._untold: list[str] = []
 
     @property
     def pending(self) -> tuple[Replace, ...]:
@@ -149,10 +154,10 @@ class Policy:
         """Start no replacement any more: the job was asked to end."""
         self._pending.clear()
 
-    def next_time(self) -> float | None:
-        """Return the time at which a worker is to be started or killed, or None."""
+    def next_time(self) -> float:
+        """Return the time at which a worker is to be started or killed; infinite for none."""
         starts = (replacement.at for replacement in self.pending)
-        return min((*starts, *(at for at, _ in self._losses.values())), default=None)
+        return min((*starts, *(at for at, _ in self._losses.values())), default=math.inf)
 
     def ended(self, index: int, code: int, now: float, why: str = "") -> Decision:
         """Return the decision on the end of a worker.
@@ -167,12 +172,12 @@ class Policy:
             A decision, or None where nothing is to be done.
         """
         self._running.discard(index)
-        _, lost = self._losses.pop(index, (now, "lost the other workers"))
+        self._losses.pop(index, None)
         if self._is_over:
             return self._finished(index, code, now)
         clause = why or ending(code)
         if code == EXIT_CODE_OF_LOST:
-            clause = why or lost
+            clause = why or "lost the other workers"
         elif code >= 0:
             end_of_program = self._end_of_program(index, code, now)
             if end_of_program is not None:
@@ -187,6 +192,7 @@ class Policy:
             index=index,
             incarnation=self._incarnations[index] + 1,
             at=now + wait,
+            clause=clause,
             why=f"{clause}; it is started again ({self._used()})",
             code=code,
         )
@@ -201,6 +207,7 @@ class Policy:
         """
         for failed in self._pending.values():
             self._note_error((failed.index, failed.incarnation - 1), failed.code)
+            self._untold.append(f"worker {failed.index} {failed.clause}")
         self._pending.clear()
         self._note_error((index, self._incarnations[index]), code)
         for late in self._running:
@@ -211,7 +218,7 @@ class Policy:
         if self._running:
             return None
         source, last_code = self._late or (None, 0)
-        return Finish(code=last_code, failed=source)
+        return Finish(code=last_code, failed=source, why="\n".join(self._untold))
 
     def _note_error(self, source: Source, code: int) -> None:
         is_error = code > 0 and code != EXIT_CODE_OF_LOST

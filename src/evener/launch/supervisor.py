@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import signal
 import threading
@@ -51,7 +52,7 @@ class Supervisor:
         self._running: dict[int, Worker] = {}
         self._killed: dict[int, str] = {}
         self._stop: Signalled | None = None
-        self._stop_at = 0.0
+        self._stop_at = math.inf
         self._policy = Policy(
             tuple(self._commands),
             num_restarts=settings.num_restarts,
@@ -80,11 +81,12 @@ class Supervisor:
     def _loop(self) -> int:
         while True:
             now = self._clock()
-            if self._stop is not None and now >= self._stop_at:
-                return _stop_code(self._stop)
+            if self._stop and now >= self._stop_at:
+                return 128 + self._stop.number
             self._act(now)
+            due = min(self._policy.next_time(), self._stop_at)
             try:
-                event = self._events.get(timeout=self._timeout(now))
+                event = self._events.get(timeout=max(due - now, 0.0) if due < math.inf else None)
             except queue.Empty:
                 continue
             code = self._handle(event)
@@ -101,27 +103,27 @@ class Supervisor:
 
     def _handle(self, event: Event) -> int | None:
         """Act on an event, and return the exit code if the job is over."""
-        if isinstance(event, Signalled):
-            return self._signalled(event)
-        if isinstance(event, Joined):
-            for index, number in self._policy.joined(event.indices):
-                joins = f"computes with the others from step {event.step}"
-                self._console.message(f"worker {index} (restart {number}) {joins}")
-            return None
-        if isinstance(event, Agreed):
-            self._policy.agreed()
-            return None
-        if isinstance(event, Lost):
-            at = self._clock() + event.wait_seconds
-            self._policy.lost(event.index, event.incarnation, event.why, at)
-            return None
-        return self._ended(event)
+        match event:
+            case Signalled():
+                return self._signalled(event)
+            case Ended():
+                return self._ended(event)
+            case Agreed():
+                self._policy.agreed()
+            case Lost():
+                at = self._clock() + event.wait_seconds
+                self._policy.lost(event.index, event.incarnation, event.why, at)
+            case Joined():
+                for index, number in self._policy.joined(event.indices):
+                    joins = f"computes with the others from step {event.step}"
+                    self._console.message(f"worker {index} (restart {number}) {joins}")
+        return None
 
     def _ended(self, event: Ended) -> int | None:
         del self._running[event.index]
         why = self._killed.pop(event.index, event.why)
         if self._stop is not None:
-            return None if self._running else _stop_code(self._stop)
+            return None if self._running else 128 + self._stop.number
         decision = self._policy.ended(event.index, event.code, self._clock(), why)
         if why and (decision is None or not decision.why):
             self._console.message(f"worker {event.index} {why}")
@@ -195,16 +197,10 @@ class Supervisor:
         if shown and self._console.chief not in shown:
             self._console.set_chief(min(shown, key=lambda source: (source[1], source[0])))
 
-    def _timeout(self, now: float) -> float | None:
-        """Return the seconds until something is due, or None if nothing is."""
-        times = (self._policy.next_time(), None if self._stop is None else self._stop_at)
-        due = min((time for time in times if time is not None), default=None)
-        return None if due is None else max(due - now, 0.0)
-
     def _signalled(self, event: Signalled) -> int | None:
         """Pass the first signal on; at the second, do not wait any more."""
         if self._stop is not None or not self._running:
-            return _stop_code(event)
+            return 128 + event.number
         self._stop = event
         self._policy.stop()
         self._stop_at = self._clock() + self._settings.grace_seconds
@@ -236,7 +232,3 @@ class Supervisor:
         finally:
             for number in handled:
                 signal.signal(number, before[number])
-
-
-def _stop_code(stop: Signalled) -> int:
-    return 128 + stop.number

@@ -88,16 +88,14 @@ class IdleDevices:
             self._seconds_of_functions[key] = before + seconds
 
     def fractions(self) -> dict[str, float]:
-        """Return the fraction of the training that each device did; empty if there was none.
-
-        Of workers that are gone nothing is said: what they did before was not measured.
-        """
+        """Return the fraction of the training that each device did; empty if there was none."""
         devices, group = list(self._strategy.plan.device_names), group_of_process()
         work = dict.fromkeys(devices, 0.0)
         work[devices[0]] += self._tapes.seconds() + sum(self._seconds_of_functions.values())
         for device, fraction in _fractions_of_steps(self._strategy).items():
             work[device] = work.get(device, 0.0) + fraction * self._seconds_of_strategy
         if group is not None:
+            # What workers did that are gone was not measured.
             there = group.view.members
             work = {name: work[name] for name in work if parse_device_name(name).worker in there}
         total = sum(work.values())

@@ -364,6 +364,8 @@ class Membership:
             self._fail(error)
             return
         self._phase, self._deadline = Phase.ENDED, None
+        # Before any of them ends.
+        self._emit(Ended())
         for seat in self._seats.values():
             if seat.in_view:
                 seat.line.send({"kind": "go"})
@@ -371,7 +373,6 @@ class Membership:
             else:
                 _refuse(seat.line, faults.job_over(seat.index))
         self._seats.clear()
-        self._emit(Ended())
 
     def _fail(self, error: RunError, missing: Iterable[int] = ()) -> None:
         """Give up all workers; others may gather again."""

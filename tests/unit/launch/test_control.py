@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from evener.errors import RunError
 from evener.launch.control import JobControl
-from evener.launch.events import Joined, Lost, Membership
+from evener.launch.events import Agreed, Joined, Lost, Membership
 from evener.launch.settings import LaunchSettings, WorkerCommand
 from evener.workers.job import Job, job_from_environment
 from evener.workers.member import Member
@@ -64,6 +65,21 @@ def test_workers_find_the_coordinator_by_their_environment() -> None:
         assert len(secrets) == 1
     with running(2) as (control, _):
         assert job_of(control, 0).secret not in secrets
+
+
+def test_a_patience_that_is_no_duration_is_refused_before_anything_starts() -> None:
+    environ = {"EVENER_PATIENCE_SECONDS": "long"}
+    with pytest.raises(RunError, match="RUN-056"):
+        JobControl(LaunchSettings(workers=(), environ=environ, logs=Path()), "127.0.0.1")
+
+
+def test_the_end_and_who_is_not_waited_for() -> None:
+    with running(2) as (control, events):
+        control.go_without(1)
+        member = joined(job_of(control, 0))
+        assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
+        assert member.leave(5) is None
+        assert events.get(timeout=LONGEST_SECONDS) == Agreed()
 
 
 def test_a_worker_whose_connection_closes_may_end_by_itself() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from evener.launch.policy import Finish, Policy, Replace, Shrink
@@ -70,20 +72,29 @@ def test_a_worker_that_ends_with_0_alone_is_told_of_and_replaced_after_a_wait() 
     )
 
 
+def test_a_worker_that_is_not_started_again_since_the_others_have_ended_is_told_of() -> None:
+    found = policy()
+    found.ended(1, 0, 10)
+    found.agreed()
+    assert found.ended(0, 0, 11) is None
+    why = "worker 1 ended with code 0 before the others came to the end of the program"
+    assert found.ended(2, 0, 11) == Finish(code=0, why=why)
+
+
 def test_a_worker_that_is_lost_is_killed_in_time_unless_it_ends_or_was_replaced() -> None:
     found = policy()
     for index in range(3):
         found.lost(index, 0, "it was silent", 20 + index)
     assert (found.next_time(), found.due(19)) == (20, {})
     assert found.due(20) == {0: "was lost: it was silent"}
-    assert found.ended(1, LOST, 20).why.startswith("was lost: it was silent; it is started again")
+    assert found.ended(1, LOST, 20).clause == "lost the other workers"
     found.started(1, 1)
     found.lost(1, 0, "it was silent", 20)
     assert found.due(30) == {2: "was lost: it was silent"}
     found.ended(2, SEGFAULT, 30)
     assert found.next_time() == 30
     found.stop()
-    assert (found.next_time(), found.pending) == (None, ())
+    assert (found.next_time(), found.pending) == (math.inf, ())
 
 
 def test_a_replacement_that_joins_is_told_of_once() -> None:
@@ -101,6 +112,7 @@ def test_a_worker_that_a_signal_ended_is_replaced_at_once() -> None:
         index=1,
         incarnation=1,
         at=10,
+        clause="was ended by SIGSEGV",
         why="was ended by SIGSEGV; it is started again (1 of 3 restarts used)",
         code=SEGFAULT,
     )
@@ -186,7 +198,9 @@ def test_an_error_at_the_end_of_the_program_is_that_of_the_job_in_any_order() ->
     before.agreed()
     after.agreed()
     after.ended(1, 0, 10)
-    assert before.ended(1, 0, 10) == after.ended(0, 5, 10) == Finish(code=5, failed=(0, 0))
+    assert after.ended(0, 5, 10) == Finish(code=5, failed=(0, 0))
+    why = "worker 0 ended with code 5"
+    assert before.ended(1, 0, 10) == Finish(code=5, failed=(0, 0), why=why)
 
 
 def test_a_replacement_that_comes_too_late_does_not_count() -> None:
@@ -214,7 +228,7 @@ def test_a_replacement_that_has_not_joined_is_killed_some_time_after_the_end() -
         found.ended(index, SEGFAULT, 10)
         found.started(index, 1)
     found.joined([0, 2])
-    assert found.next_time() is None
+    assert found.next_time() == math.inf
     found.agreed()
     found.ended(0, 0, 20)
     assert (found.next_time(), found.due(79)) == (80, {})

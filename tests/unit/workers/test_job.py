@@ -65,15 +65,17 @@ def test_a_launched_job_is_read_as_it_was_written() -> None:
         incarnation=3,
         heartbeat_seconds=1.5,
         start_seconds=20.0,
+        patience_seconds=30.0,
     )
     assert job_from_environment(job.to_environment()) == job
 
 
 def test_settings_of_the_environment() -> None:
     environ = {**config(), "EVENER_HEARTBEAT_SECONDS": "2.5", "EVENER_COORDINATOR": "127.0.0.1:9"}
-    job = job_from_environment(environ)
+    job = job_from_environment({**environ, "EVENER_PATIENCE_SECONDS": "900"})
     assert job is not None
     assert (job.heartbeat_seconds, job.coordinator) == (2.5, "127.0.0.1:9")
+    assert job.patience_seconds == 900.0
 
 
 @pytest.mark.parametrize(
@@ -98,6 +100,7 @@ def test_settings_of_the_environment() -> None:
         (launched(coordinator="host:port"), "RUN-054", "host:port"),
         (config(worker=["127.0.0.1:1", "127.0.0.1:1"]), "RUN-055", "127.0.0.1:1"),
         ({**config(), "EVENER_START_SECONDS": "soon"}, "RUN-056", "EVENER_START_SECONDS"),
+        ({**launched(), "EVENER_PATIENCE_SECONDS": "0"}, "RUN-056", "EVENER_PATIENCE_SECONDS"),
         (launched(heartbeat_seconds=0), "RUN-056", "EVENER_JOB.heartbeat_seconds"),
         (config(worker=["10.0.0.1:1", "10.0.0.2:1"]), "RUN-057", "EVENER_JOB_SECRET"),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evener.workers.events import Ended, Event, Failed, Formed, Lost
+from evener.workers.faults import is_lost
 from evener.workers.membership import Membership, Phase
 from evener.workers.messages import Beat, Exchange, Hello, Leave, Stop
 
@@ -97,6 +98,8 @@ def test_who_is_missing_is_named() -> None:
     failed = job.events[-1]
     assert isinstance(failed, Failed)
     assert failed.missing == {1, 2}
+    # No wrong usage: a scheduler may try again.
+    assert is_lost(failed.error)
 
 
 def test_a_death_ends_the_view_and_the_others_go_on() -> None:

@@ -242,6 +242,20 @@ def test_a_closed_mesh_ends_that_of_the_others() -> None:
     assert all(isinstance(error, PeerLost) for error in found)
 
 
+def test_a_member_that_has_left_ends_those_who_wait_for_it_but_not_what_it_has_sent() -> None:
+    with meshes(2) as made:
+
+        def leave() -> list[np.ndarray]:
+            found = made[1].gather("x", np.ones(3))
+            made[1].end_sending()
+            return found
+
+        found = together(lambda: made[0].gather("x", np.ones(3)), leave)
+        assert [len(arrays) for arrays in found] == [2, 2]
+        with pytest.raises(PeerLost, match="worker 1 is gone"):
+            made[0].gather("y", np.ones(3))
+
+
 def test_abort_wakes_one_who_waits() -> None:
     with meshes(2) as made:
         is_waiting = threading.Event()
