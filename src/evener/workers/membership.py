@@ -315,7 +315,8 @@ class Membership:
             self._gather(now)
         elif early := self._early():
             for seat in early:
-                seat.left = False
+                seat.done, seat.left, seat.is_at_end = None, False, False
+            for seat in early:
                 self._lose(seat, now, "its program ended while those of others went on")
         elif all(seat.left for seat in members):
             self._end()
