@@ -78,7 +78,7 @@ def test_the_end_and_who_is_not_waited_for() -> None:
         control.go_without(1)
         member = joined(job_of(control, 0))
         assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
-        assert member.leave(5) is None
+        assert member.leave(5, {}) is None
         assert events.get(timeout=LONGEST_SECONDS) == Agreed()
 
 

@@ -1,0 +1,59 @@
+"""Whole jobs under seeded schedules of deaths, freezes, cuts and ends, in simulation."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers import simulated
+from workers.simulated import Item, World, in_place
+
+EVERYDAY, ALL = 1_500, 40_000
+FIRST_FOUND = {
+    "a state was taken behind the program's own assignments": 10,
+    "exit 0 behind a worker that ended in mid-training, and a death": 29,
+    "the others waited for a worker that had left": 35,
+    "a worker that died in the first view had nobody to ask": 390,
+    "nobody wrote for workers that joined in the middle of a save": 1223,
+    "workers connected anew before their program began": 1168,
+    "a member was late at the end of the program": 7739,
+    "an exchange was given before a worker left early": 170,
+}
+"""Seeds whose jobs went wrong before; what they did then."""
+
+
+@pytest.mark.parametrize("seed", FIRST_FOUND.values(), ids=FIRST_FOUND.keys())
+def test_what_was_found_first(seed: int) -> None:
+    assert simulated.failures([seed]) == []
+
+
+def test_schedules() -> None:
+    assert simulated.failures(range(EVERYDAY)) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(4))
+def test_many_schedules(part: int) -> None:
+    begin = 1_000_000 + part * ALL
+    assert simulated.failures(range(begin, begin + ALL)) == []
+
+
+def test_a_broken_promise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that assigns another value on a replacement; a state that holds elsewhere."""
+    apply = simulated.Values.apply
+
+    def apply_elsewhere(values: simulated.Values, item: Item, total: int) -> None:
+        apply(values, item, total + (item.kind == "train" and values.count == 7))
+
+    monkeypatch.setattr(simulated.Values, "apply", apply_elsewhere)
+    with in_place(), pytest.raises(simulated.Wrong, match="at item"):
+        for seed in range(50):
+            World(seed).run()
+
+
+def test_a_seed_is_a_schedule() -> None:
+    logs: list[list[str]] = [[], []]
+    with in_place():
+        for log in logs:
+            assert simulated.failure_of(390, log) is None
+    assert logs[0] == logs[1]
+    assert any("restart 1" in line for line in logs[0])
