@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from evener.workers.late import Late, Point
 from workers import simulated
-from workers.simulated import Item, World, in_place
+from workers.simulated import in_place
 
 EVERYDAY, ALL = 1_500, 40_000
 FIRST_FOUND = {
@@ -37,17 +38,14 @@ def test_many_schedules(part: int) -> None:
     assert simulated.failures(range(begin, begin + ALL)) == []
 
 
-def test_a_broken_promise_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that assigns another value on a replacement; a state that holds elsewhere."""
-    apply = simulated.Values.apply
+def test_a_state_that_is_taken_elsewhere_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was before: at the next call, behind what the program has assigned meanwhile."""
 
-    def apply_elsewhere(values: simulated.Values, item: Item, total: int) -> None:
-        apply(values, item, total + (item.kind == "train" and values.count == 7))
+    def stands(late: Late, point: Point) -> bool:
+        return late.state is not None and point.calls == late.state.point.calls
 
-    monkeypatch.setattr(simulated.Values, "apply", apply_elsewhere)
-    with in_place(), pytest.raises(simulated.Wrong, match="at item"):
-        for seed in range(50):
-            World(seed).run()
+    monkeypatch.setattr(Late, "stands_with_others", stands)
+    assert [seed for seed, _ in simulated.failures([442, 550, 602])] == [442, 550, 602]
 
 
 def test_a_seed_is_a_schedule() -> None:
