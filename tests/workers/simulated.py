@@ -214,6 +214,8 @@ class World:
         self.quitter: tuple[int, int] | None = None
         self.meetings: dict[int, dict[int, Mesh]] = {}
         self.coordinator: Any = None
+        # One in so many jobs has few replacements.
+        self.restarts = seed // 13 % 2 if seed % 13 == 12 else RESTARTS
         self.launcher = Launcher(self)
         length = 60 + 8 * self.count * len(self.program) * self.rounds
         drawn = [
@@ -259,7 +261,8 @@ class World:
         if self.result == 0 and not self.has_reached_end:
             raise Wrong("exit 0, and no worker has come to the end of the program")
         quits = any(kind == "quit" for _, kind in self.faults)
-        if self.result != 0 and not (quits and self.disagreed):
+        is_spent = self.restarts < RESTARTS and not self.waits()
+        if self.result != 0 and not is_spent and not (quits and self.disagreed):
             raise Wrong(f"the job was lost with exit code {self.result}")
         return self.result
 
@@ -947,7 +950,7 @@ class Launcher:
             workers=tuple(WorkerCommand(index=k, words=()) for k in range(world.count)),
             environ={},
             logs=Path("/nowhere"),
-            num_restarts=RESTARTS,
+            num_restarts=world.restarts,
             heartbeat_seconds=HEARTBEAT,
             start_seconds=START,
             grace_seconds=GRACE,
