@@ -9,6 +9,7 @@ import threading
 from typing import BinaryIO, Literal
 
 from evener.launch.handover import continuation
+from evener.units import printable
 
 Stream = Literal["stdout", "stderr"]
 Source = tuple[int, int]
@@ -87,7 +88,7 @@ class Console:
     def message(self, text: str) -> None:
         """Print a message of the supervisor on standard error."""
         with self._lock:
-            lines = [f"evener: {line}\n".encode() for line in text.splitlines()]
+            lines = [f"evener: {printable(line)}\n".encode() for line in text.splitlines()]
             self._write("stderr", b"".join(lines))
 
     def last_lines(self, source: Source) -> list[bytes]:
@@ -97,10 +98,10 @@ class Console:
 
     def show_failure(self, source: Source) -> None:
         """Print the last lines of a worker's standard error, each with its number."""
-        prefix = f"[worker {source[0]}] ".encode()
-        lines = self.last_lines(source)
+        texts = (line.decode(errors="replace").rstrip() for line in self.last_lines(source))
+        shown = [f"[worker {source[0]}] {printable(t, keeps_colours=True)}\n" for t in texts]
         with self._lock:
-            self._write("stderr", b"".join(prefix + line.rstrip(b"\r\n") + b"\n" for line in lines))
+            self._write("stderr", "".join(shown).encode())
 
     def _show(self, stream: Stream, line: bytes) -> None:
         self._shown[stream].append(line)
