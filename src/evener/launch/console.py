@@ -49,11 +49,7 @@ class Console:
         return self._chief
 
     def set_chief(self, source: Source) -> None:
-        """Show the lines of a worker from now on, where those of the last chief ended.
-
-        Args:
-            source: Number and incarnation of the worker.
-        """
+        """Show the lines of a worker from now on, where those of the last chief ended."""
         with self._lock:
             if self._chief == source:
                 return
@@ -66,13 +62,7 @@ class Console:
                     self._show(stream, line)
 
     def line(self, source: Source, stream: Stream, line: bytes) -> None:
-        """Take a line of a worker; it appears if the worker is the chief.
-
-        Args:
-            source: Number and incarnation of the worker.
-            stream: Stream that the worker wrote it to.
-            line: Bytes of the line, with its end.
-        """
+        """Take a line of a worker, with its end; it appears if the worker is the chief."""
         with self._lock:
             self._own[source, stream].append(line)
             if source != self._chief:

@@ -54,11 +54,7 @@ class Channel:
                 raise
 
     def poll(self, seconds: float) -> bool:
-        """Wait for a message, or the end of the connection.
-
-        Args:
-            seconds: Longest time to wait.
-        """
+        """Wait some seconds for a message, or the end of the connection."""
         # Once more at the end: this process may have been stopped all the time.
         return self._connection.poll(seconds) or self._connection.poll(0)
 

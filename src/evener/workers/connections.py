@@ -212,10 +212,6 @@ def _proof(secret: bytes, role: bytes, nonces: bytes) -> bytes:
 class Listener:
     """Socket on which a worker takes the connections of the others.
 
-    Args:
-        host: Address to listen on.
-        secret: Secret of the job.
-
     Attributes:
         port: Port of the socket.
         answer: Function that answers the question of a worker that is no member; see `ask`.
@@ -340,15 +336,7 @@ def ask(
 ) -> tuple[str, bytes]:
     """Ask several listeners for the same; return the first answer that is not empty, and whose.
 
-    The next one is asked when the one before has failed, or has not answered for a while: it may be
-    frozen.
-
-    Args:
-        addresses: Addresses of the listeners, in the order in which they are asked.
-        secret: Secret of the job.
-        question: A JSON value.
-        seconds: Time that each may take.
-        patience: Time after which the next one is asked too.
+    The next one is asked when the one before has failed, or takes longer than the patience.
 
     Raises:
         OSError: If none of them answers, with the reason of each.
@@ -386,26 +374,25 @@ def _ask(address: str, secret: bytes, question: Any, deadline: float) -> bytes:
 
 def _open(address: str, secret: bytes, hello: Any, deadline: float) -> socket.socket:
     host, _, port = address.rpartition(":")
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"{address} does not answer")
+    text = json.dumps(hello).encode()
+    while (left := deadline - time.monotonic()) > 0:
         try:
             made = socket.create_connection((host, int(port)), timeout=min(left, 10.0))
-            break
-        except ConnectionRefusedError:
-            raise
         except TimeoutError:
             time.sleep(_RETRY_SECONDS)
-    try:
-        made.settimeout(min(left, _HANDSHAKE_SECONDS))
-        introduce(made, secret)
-        text = json.dumps(hello).encode()
-        made.sendall(len(text).to_bytes(_LENGTH, "big") + text)
-    except BaseException:
-        made.close()
-        raise
-    return made
+            continue
+        try:
+            made.settimeout(min(left, _HANDSHAKE_SECONDS))
+            introduce(made, secret)
+            made.sendall(len(text).to_bytes(_LENGTH, "big") + text)
+            return made
+        except BaseException as error:
+            made.close()
+            # A flood of strangers may have pushed it out.
+            if isinstance(error, WrongSecret | NoPeer) or not isinstance(error, ConnectionError):
+                raise
+        time.sleep(_RETRY_SECONDS)
+    raise TimeoutError(f"{address} does not answer")
 
 
 def tune(connection: socket.socket) -> None:

@@ -68,9 +68,6 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
     ``EVENER_INCARNATION`` (under ``TF_CONFIG``), ``EVENER_HEARTBEAT_SECONDS`` and
     ``EVENER_START_SECONDS`` complete both.
 
-    Args:
-        environ: Variables of the environment, as in `os.environ`.
-
     Raises:
         RunError: RUN-050 to RUN-057, if a variable is malformed, or the secret is missing.
     """
@@ -80,10 +77,7 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
 
 
 def start_seconds_of(environ: Mapping[str, str]) -> float:
-    """Return the time that workers wait for each other at the start.
-
-    Args:
-        environ: Variables of the environment, of which ``EVENER_START_SECONDS`` is read.
+    """Return the time that workers wait for each other at the start: ``EVENER_START_SECONDS``.
 
     Raises:
         RunError: RUN-056 if it is no duration.

@@ -302,3 +302,18 @@ def test_who_is_refused_is_logged_once_in_a_while(
     (record,) = caplog.records
     assert names[0] in record.getMessage()
     assert "another protocol" in record.getMessage()
+
+
+def test_a_member_that_strangers_have_pushed_out_comes_again(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_first = iter([True, False])
+
+    def greet(connected: socket.socket, secret: bytes) -> None:
+        if next(is_first):
+            raise ConnectionResetError
+        introduce(connected, secret)
+
+    monkeypatch.setattr("evener.workers.connections.introduce", greet)
+    with connect(address_of(listener), SECRET, view=1, index=1, deadline=soon()):
+        listener.take(1, 1, soon()).close()

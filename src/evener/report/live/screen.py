@@ -138,12 +138,7 @@ class TerminalScreen:
                 self.write_above(f"{printable(text, keeps_colours=True)}\n", self._file)
 
     def write_above(self, text: str, stream: TextIO) -> None:
-        """Write lines of the program, as they are, above the view.
-
-        Args:
-            text: Complete lines.
-            stream: Stream that they are written to.
-        """
+        """Write complete lines of the program to their stream, as they are, above the view."""
         with self._lock:
             self._write(self._erased())
             stream.write(text)
@@ -295,12 +290,7 @@ class NotebookScreen:
 
 
 def text_of_view(state: LiveState, width: int = _NOTEBOOK_WIDTH) -> str:
-    """Return the view as plain text.
-
-    Args:
-        state: State of the training.
-        width: Columns.
-    """
+    """Return the view as plain text."""
     out = io.StringIO()
     console = PrintableConsole(
         file=out, width=width, color_system=None, force_jupyter=False, legacy_windows=False
