@@ -28,9 +28,9 @@ _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}<
 class PrintableConsole(Console):
     """Console that leaves control codes out of texts; the codes of its styles are its own."""
 
-    def render(self, *args: Any) -> Iterator[Segment]:
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         """Render an object."""
-        for text, style, control in super().render(*args):
+        for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
 

@@ -120,9 +120,8 @@ class Authenticator:
         limit = time.monotonic() + _HANDSHAKE_SECONDS
         handshake = _Handshake(connected, join_address(*address[:2]), limit)
         self._handshakes[handshake] = None
+        # A member greets as it connects: it is read in the next round, whoever comes behind it.
         self._selector.register(connected, selectors.EVENT_READ, handshake)
-        # A member greets when it connects: in a flood of strangers, its greeting is there already.
-        self._go_on(handshake)
 
     def _go_on(self, handshake: _Handshake) -> None:
         """Read what has come of a handshake, and act on a message that is whole."""

@@ -289,6 +289,14 @@ def test_a_connection_that_gets_no_thread_ends_alone(
         listener.take(1, 2, soon()).close()
 
 
+def test_a_stranger_that_says_nothing_is_dropped_in_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evener.workers.connections._HANDSHAKE_SECONDS", 0.0)
+    with server.dialled() as stranger:
+        assert stranger.recv(1) == b""
+
+
 def test_who_is_refused_is_logged_once_in_a_while(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

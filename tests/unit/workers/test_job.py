@@ -133,12 +133,18 @@ def secret_of(environ: dict[str, str]) -> bytes:
     return job.secret
 
 
-def test_workers_of_one_machine_share_a_key_that_only_their_user_can_read(folder: Path) -> None:
+def test_workers_of_one_machine_share_a_key_that_only_their_user_can_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(secret_of, [config(task={"type": "worker", "index": 0})] * 4))
     assert len(found) == 1
     assert found == {secret_of(config())}
     assert secret_of(config(worker=ADDRESSES[:2])) not in found
+    with monkeypatch.context() as patch:
+        # Another worker makes the key at the same time.
+        patch.setattr(Path, "exists", lambda path: False)
+        assert found == {secret_of(config())}
     (key,) = folder.iterdir()
     assert [stat.S_IMODE(each.stat().st_mode) for each in (folder, key)] == [0o700, 0o600]
     key.unlink()
