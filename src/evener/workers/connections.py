@@ -181,7 +181,7 @@ class Authenticator:
         """Log a problem, at a bounded rate."""
         self._num_problems += 1
         if time.monotonic() >= self._next_report:
-            _LOGGER.warning("%s (%d connections so far)", text, self._num_problems)
+            _LOGGER.warning("%s (%d so far)", text, self._num_problems)
             self._next_report = time.monotonic() + _REPORT_SECONDS
 
 
