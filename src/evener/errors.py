@@ -22,12 +22,14 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 
+from evener.units import printable
+
 _DEVICE = re.compile(r"(cpu|gpu|tpu):\d+")
 
 
 def house_form(code: str, what: str, why: str, fix: str) -> str:
     """Return the three lines in which every message of evener is written."""
-    return f"[{code}] {what}\nWhy: {why}\nFix: {fix}"
+    return printable(f"[{code}] {what}\nWhy: {why}\nFix: {fix}")
 
 
 class EvenerError(Exception):

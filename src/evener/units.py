@@ -1,4 +1,4 @@
-"""Bytes to and from text, and seconds to text."""
+"""Bytes to and from text, seconds to text, and text for terminals and pages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ _BYTE_UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+# The codes of ASCII but tab and line feed, and those that Latin-1 adds.
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+_CONTROLS_BUT_COLOURS = rf"(?!\x1b\[[\d;:]*m){_CONTROLS}"
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -67,3 +70,14 @@ def format_seconds(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def printable(text: str, *, keeps_colours: bool = False) -> str:
+    r"""Return a text without the codes that move a cursor, set a title or ring a bell.
+
+    >>> printable("\x1b]0;title\x07 \x1b[31mred\x9b2J")
+    ']0;title [31mred2J'
+    >>> printable("\x1b[2J\x1b[31mred\r", keeps_colours=True)
+    '[2J\x1b[31mred'
+    """
+    return re.sub(_CONTROLS_BUT_COLOURS if keeps_colours else _CONTROLS, "", text)

@@ -208,3 +208,8 @@ def test_every_code_is_tested() -> None:
     tests = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
     tested = {code for path in tests for code in CODE.findall(path.read_text(encoding="utf-8"))}
     assert not used - tested, f"no test names {sorted(used - tested)}"
+
+
+def test_an_error_about_odd_names_does_not_command_the_terminal() -> None:
+    error = RunError("RUN-001", "No \x1b[2J.", why="\x9b1A", fix="a\tb\r")
+    assert str(error) == "[RUN-001] No [2J.\nWhy: 1A\nFix: a\tb"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from html import unescape
 from typing import Any
 
 import pytest
+from rich.table import Table
+from rich.text import Text
 
 from evener import Diagnosis, Finding, Plan
 from evener.clusters import cluster_named, datasheet_profile, model_named
@@ -16,7 +19,7 @@ from evener.doctor import Severity
 from evener.engine.report import StepReport
 from evener.planner import check_plan
 from evener.report.comparison import Comparison, Difference
-from evener.terminal import html_of
+from evener.terminal import html_of, standard_error, standard_output
 from unit.auditing.test_audit_result import AUDIT
 
 DIAGNOSIS = Diagnosis(
@@ -95,3 +98,23 @@ def test_the_terminal_and_the_environment_do_not_change_it(
 
 def test_long_lines_are_not_wrapped() -> None:
     assert "x" * 300 in html_of("x" * 300)
+
+
+def test_texts_hold_no_codes_for_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = "a\x1b]0;title\x07b\x9b2Jc\x7fd"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for console in (standard_output(highlight=False), standard_error(highlight=False)):
+        table = Table("name")
+        table.add_row(Text(odd, style="red"))
+        console.print(table, Text(odd), odd)
+    for printed in capsys.readouterr():
+        # Colours are rich's own.
+        assert "\x1b[31m" in printed
+        assert printed.count("a]0;titleb2Jcd") == 3
+        assert not re.search(
+            r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", re.sub(r"\x1b\[[\d;]*m", "", printed)
+        )
+    odd_plan = Plan.pipeline({"gpu:0": odd})
+    assert "\x1b" not in f"{odd_plan}{odd_plan._repr_html_()}"

@@ -66,7 +66,7 @@ def run(
     path = os.pathsep.join(sys.path)
     processes = []
     for index in indices:
-        environ = {**os.environ, "PYTHONPATH": path}
+        environ = {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder / "cache")}
         if index is not None:
             task = {"type": "worker", "index": index}
             environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})

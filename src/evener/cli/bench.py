@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,13 +64,12 @@ def bench(
     Each layout runs in a process of its own, in turns, up to its last timed step. Prints a table,
     what limits the fastest layout, and the command to use.
     """
-    from rich.console import Console
-
     from evener.bench.contenders import contenders
     from evener.bench.request import TimedRun
     from evener.bench.table import BenchResult, print_result
     from evener.bench.turns import measure
     from evener.run.script import read
+    from evener.terminal import standard_output
 
     found = read(script, as_module=as_module)
     args = args_of_script(context, args, found)
@@ -98,7 +96,7 @@ def bench(
     if as_json:
         typer.echo(result.to_json())
         return
-    print_result(result, Console(width=None if sys.stdout.isatty() else 120))
+    print_result(result, standard_output())
 
 
 def _devices(spec: str | None) -> list[str]:

@@ -168,12 +168,16 @@ def _fix(
     from evener.report.fixes import print_fixes
     from evener.run.script import read_module
     from evener.terminal import standard_error
+    from evener.units import printable
 
     path = Path(read_module(script).path if as_module else script)
     fixed = fix_program(path, num_gpus=gpus, select=codes[0], ignore=codes[1])
     if write:
         fixed.write()
-    sys.stdout.buffer.write(fixed.diff())
+    diff = fixed.diff()
+    if sys.stdout.isatty():
+        diff = printable(diff.decode(errors="replace")).encode()
+    sys.stdout.buffer.write(diff)
     sys.stdout.buffer.flush()
     sys.stdout.flush()
     told = fixed.after if write else fixed.before

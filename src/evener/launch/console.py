@@ -9,6 +9,7 @@ import threading
 from typing import BinaryIO, Literal
 
 from evener.launch.handover import continuation
+from evener.units import printable
 
 Stream = Literal["stdout", "stderr"]
 Source = tuple[int, int]
@@ -48,11 +49,7 @@ class Console:
         return self._chief
 
     def set_chief(self, source: Source) -> None:
-        """Show the lines of a worker from now on, where those of the last chief ended.
-
-        Args:
-            source: Number and incarnation of the worker.
-        """
+        """Show the lines of a worker from now on, where those of the last chief ended."""
         with self._lock:
             if self._chief == source:
                 return
@@ -65,13 +62,7 @@ class Console:
                     self._show(stream, line)
 
     def line(self, source: Source, stream: Stream, line: bytes) -> None:
-        """Take a line of a worker; it appears if the worker is the chief.
-
-        Args:
-            source: Number and incarnation of the worker.
-            stream: Stream that the worker wrote it to.
-            line: Bytes of the line, with its end.
-        """
+        """Take a line of a worker, with its end; it appears if the worker is the chief."""
         with self._lock:
             self._own[source, stream].append(line)
             if source != self._chief:
@@ -87,7 +78,7 @@ class Console:
     def message(self, text: str) -> None:
         """Print a message of the supervisor on standard error."""
         with self._lock:
-            lines = [f"evener: {line}\n".encode() for line in text.splitlines()]
+            lines = [f"evener: {printable(line)}\n".encode() for line in text.splitlines()]
             self._write("stderr", b"".join(lines))
 
     def last_lines(self, source: Source) -> list[bytes]:
@@ -97,10 +88,10 @@ class Console:
 
     def show_failure(self, source: Source) -> None:
         """Print the last lines of a worker's standard error, each with its number."""
-        prefix = f"[worker {source[0]}] ".encode()
-        lines = self.last_lines(source)
+        texts = (line.decode(errors="replace").rstrip() for line in self.last_lines(source))
+        shown = [f"[worker {source[0]}] {printable(t, keeps_colours=True)}\n" for t in texts]
         with self._lock:
-            self._write("stderr", b"".join(prefix + line.rstrip(b"\r\n") + b"\n" for line in lines))
+            self._write("stderr", "".join(shown).encode())
 
     def _show(self, stream: Stream, line: bytes) -> None:
         self._shown[stream].append(line)

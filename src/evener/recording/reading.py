@@ -10,7 +10,15 @@ from typing import Any, cast
 
 from evener.errors import RunError
 from evener.plan import Plan
-from evener.recording.format import EVENTS, LOSSES, METRICS, RECORD, STEPS, VERSION
+from evener.recording.format import (
+    EVENTS,
+    LOSSES,
+    METRICS,
+    RECORD,
+    STEPS,
+    VERSION,
+    without_secrets,
+)
 
 Line = Mapping[str, Any]
 
@@ -144,7 +152,7 @@ def _read(folder: Path) -> RunRecord:
         return RunRecord(
             path=folder,
             began=str(fields["began"]),
-            command=tuple(map(str, fields["command"])),
+            command=tuple(without_secrets(map(str, fields["command"]))),
             versions={str(k): str(v) for k, v in fields["versions"].items()},
             devices=tuple(map(str, fields["devices"])),
             plan=Plan.from_json(json.dumps(fields["plan"])),

@@ -241,7 +241,7 @@ def _description(strategy: Strategy, command: Sequence[str]) -> dict[str, Any]:
     return {
         "version": names.VERSION,
         "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": list(command),
+        "command": names.without_secrets(command),
         "versions": {
             "evener": __version__,
             "tensorflow": tf.__version__,

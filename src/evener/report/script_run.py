@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -22,9 +21,8 @@ from evener.recording.memory import gpu_memory
 from evener.report.display import device_table
 from evener.report.work import DeviceWork, Owned, StrategyDevices
 from evener.strategy import Strategy
+from evener.terminal import standard_error
 from evener.units import format_seconds
-
-_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +156,7 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
     if as_json:
         print(run.to_json(), flush=True)
         return
-    width = None if sys.stderr.isatty() else _WIDTH
-    console = Console(stderr=True, width=width) if console is None else console
+    console = standard_error() if console is None else console
     console.print(Text(f"\nevener run {run.script}"), soft_wrap=True)
     console.print(device_table(run.devices))
     if len(run.devices) > 1 and all(device.share is None for device in run.devices):

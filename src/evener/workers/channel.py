@@ -1,7 +1,7 @@
-"""Connections between members and the coordinator: authenticated, of JSON messages.
+"""Connections between members and the coordinator: of JSON messages.
 
-Both sides prove by an HMAC of a random challenge that they know the secret of the job. What
-they send afterwards is neither encrypted nor signed, so it belongs on a private network.
+Both sides have proved that they know the secret of the job. What they send afterwards is neither
+encrypted nor signed, so it belongs on a private network.
 """
 
 from __future__ import annotations
@@ -13,18 +13,11 @@ import socket
 import struct
 import threading
 from collections.abc import Mapping
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 from typing import Any, cast
-
-from evener.workers.addresses import split_address
 
 LARGEST_MESSAGE = 64 * 2**20
 """Bytes of the largest message; a longer one ends the connection."""
-
-
-class NoPeer(Exception):
-    """The other side does not speak the protocol."""
 
 
 class Channel:
@@ -44,36 +37,6 @@ class Channel:
         self._connection: Connection = Connection(os.dup(connected.fileno()))
         self._sending = threading.Lock()
 
-    def welcome(self, secret: bytes) -> None:
-        """Check that the other side, which has connected, knows the secret.
-
-        Raises:
-            AuthenticationError: if it does not.
-            NoPeer: if its answers have another form.
-            OSError, EOFError: if the connection ends.
-        """
-        with _checked():
-            deliver_challenge(self._connection, secret)
-            answer_challenge(self._connection, secret)
-
-    def introduce(self, secret: bytes, seconds: float) -> None:
-        """Prove to the other side, which has accepted, that this one knows the secret.
-
-        Args:
-            secret: Secret of the job.
-            seconds: Time that each answer may take.
-
-        Raises:
-            AuthenticationError: if its secret is another one.
-            NoPeer: if its answers have another form.
-            OSError, EOFError: if the connection ends, or no answer comes in time.
-        """
-        self._set_timeout(socket.SO_RCVTIMEO, seconds)
-        with _checked():
-            answer_challenge(self._connection, secret)
-            deliver_challenge(self._connection, secret)
-        self._set_timeout(socket.SO_RCVTIMEO, 0)
-
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message.
 
@@ -91,11 +54,7 @@ class Channel:
                 raise
 
     def poll(self, seconds: float) -> bool:
-        """Wait for a message, or the end of the connection.
-
-        Args:
-            seconds: Longest time to wait.
-        """
+        """Wait some seconds for a message, or the end of the connection."""
         # Once more at the end: this process may have been stopped all the time.
         return self._connection.poll(seconds) or self._connection.poll(0)
 
@@ -136,41 +95,3 @@ class Channel:
         # At least a microsecond: zero would mean no limit.
         micro = max(int((seconds - whole) * 1e6), int(0 < seconds < 1))
         self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", whole, micro))
-
-
-def dial(address: str, seconds: float, *, send_seconds: float) -> Channel:
-    """Return a channel to an address, whose sides are not authenticated yet.
-
-    Args:
-        address: ``host:port``.
-        seconds: Time that the connection may take.
-        send_seconds: Time limit of the channel's messages.
-
-    Raises:
-        OSError: if nothing listens there, or its host is not found.
-    """
-    connected = socket.create_connection(split_address(address, "coordinator"), seconds)
-    if connected.getsockname() == connected.getpeername():
-        # TCP connects a port to itself where nothing listens and the system drew the same port.
-        connected.close()
-        raise ConnectionRefusedError("nothing listens there")
-    return Channel(connected, send_seconds=send_seconds)
-
-
-@contextlib.contextmanager
-def _checked() -> Any:
-    """Raise `NoPeer` for answers of another form, which Python reports in several ways."""
-    try:
-        yield
-    except AuthenticationError as error:
-        # Python 3.12 raises it for answers of any wrong form too.
-        if "digest" in str(error) or "rejected" in str(error):
-            raise
-        raise NoPeer(str(error)) from error
-    except (AssertionError, ValueError) as error:
-        raise NoPeer(str(error)) from error
-    except OSError as error:
-        # Its text alone tells a message that is too long from the end of the connection.
-        if error.errno is None and "bad message length" in str(error):
-            raise NoPeer(str(error)) from error
-        raise

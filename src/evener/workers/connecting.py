@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 import time
-from multiprocessing import AuthenticationError
 
 from evener.workers import faults
-from evener.workers.channel import Channel, NoPeer, dial
+from evener.workers.addresses import split_address
+from evener.workers.channel import Channel
+from evener.workers.connections import NoPeer, WrongSecret, introduce
 from evener.workers.job import Job
 
 _LONGEST_PAUSE = 1.0
@@ -29,10 +31,14 @@ def connect(job: Job, closed: threading.Event) -> Channel:
     address, seconds = job.coordinator, job.start_seconds
     deadline = time.monotonic() + seconds
     for attempt in itertools.count():
-        left = max(deadline - time.monotonic(), 0.01)
+        left = min(max(deadline - time.monotonic(), 0.01), _ANSWER_SECONDS)
         try:
-            return _dial(job, min(left, _ANSWER_SECONDS))
-        except (OSError, EOFError) as error:
+            return _dial(job, left)
+        except WrongSecret:
+            raise faults.wrong_secret(address) from None
+        except NoPeer as error:
+            raise faults.no_coordinator(address) from error
+        except OSError as error:
             reason = getattr(error, "strerror", None) or str(error) or "the connection closed"
         pause = min(0.1 * 1.5 ** min(attempt, 20), _LONGEST_PAUSE)
         if time.monotonic() + pause >= deadline:
@@ -43,14 +49,13 @@ def connect(job: Job, closed: threading.Event) -> Channel:
 
 
 def _dial(job: Job, seconds: float) -> Channel:
-    channel = dial(job.coordinator, seconds, send_seconds=job.heartbeat_seconds)
+    connected = socket.create_connection(split_address(job.coordinator, "coordinator"), seconds)
     try:
-        channel.introduce(job.secret, seconds)
-    except BaseException as error:
-        channel.close()
-        if isinstance(error, AuthenticationError):
-            raise faults.wrong_secret(job.coordinator) from None
-        if isinstance(error, NoPeer):
-            raise faults.no_coordinator(job.coordinator) from error
+        if connected.getsockname() == connected.getpeername():
+            # TCP connects a port to itself where nothing listens and the system drew the same port.
+            raise ConnectionRefusedError("nothing listens there")
+        introduce(connected, job.secret)
+        return Channel(connected, send_seconds=job.heartbeat_seconds)
+    except BaseException:
+        connected.close()
         raise
-    return channel

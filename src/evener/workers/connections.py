@@ -5,60 +5,231 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import logging
 import queue
 import secrets
+import selectors
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from evener.workers.addresses import join_address
+
+_LOGGER = logging.getLogger(__name__)
+_MAGIC = b"evener 2"
 _NONCE = 32
+_GREETING = len(_MAGIC) + 2 * _NONCE
 _LENGTH = 8
 _HANDSHAKE_SECONDS = 20.0
+_MOST_STRANGERS, _MOST_GREETED = 128, 1024
+_REPORT_SECONDS = 30.0
 _RETRY_SECONDS = 0.05
 _BUFFER = 4 << 20
 """Bytes that the system holds for each direction of a connection."""
 
 
+class WrongSecret(ConnectionError):
+    """The other side has another secret."""
+
+
+class NoPeer(ConnectionError):
+    """The other side does not speak the protocol."""
+
+
+@dataclass(slots=True, eq=False)
+class _Handshake:
+    """Handshake of a client that has connected."""
+
+    connected: socket.socket
+    address: str
+    limit: float
+    data: bytearray = field(default_factory=bytearray)
+    nonces: bytes = b""  # Once the client has greeted.
+
+
+class Authenticator:
+    """Accepts connections, and passes on those whose other side knows the secret of the job.
+
+    ::
+
+        client                                        server
+        magic, nonce c, HMAC(hello, c)      ------>
+                                            <------   magic, nonce s, HMAC(server, c, s)
+        HMAC(client, c, s)                  ------>
+
+    One thread does all handshakes: a client costs a descriptor and 72 bytes until it is known. The
+    oldest handshakes give way to new ones. Those of clients that greeted with the secret are
+    counted apart, so strangers never take the place of members: a greeting may be a copy of an
+    earlier one, so it proves nothing, but nobody makes one without the secret.
+    """
+
+    def __init__(
+        self, server: socket.socket, secret: bytes, admit: Callable[[socket.socket], None]
+    ) -> None:
+        server.setblocking(False)
+        self._server, self._secret, self._admit = server, secret, admit
+        self._handshakes: dict[_Handshake, None] = {}  # The oldest first.
+        self._selector = selectors.DefaultSelector()
+        self._closing = threading.Event()
+        self._num_problems, self._next_report = 0, 0.0
+        self._thread = threading.Thread(target=self._run, name="evener-accept", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening, and end all handshakes."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            # Otherwise the thread that accepts would wait on.
+            self._server.shutdown(socket.SHUT_RDWR)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._server.close()
+
+    def _run(self) -> None:
+        with self._selector as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            while not self._closing.is_set():
+                for key, _ in selector.select(1.0 if self._handshakes else None):
+                    if key.fileobj is self._server:
+                        self._accept()
+                    elif key.data in self._handshakes:
+                        self._go_on(key.data)
+                now = time.monotonic()
+                for late in [each for each in self._handshakes if each.limit <= now]:
+                    self._refuse(late, f"it took more than {_HANDSHAKE_SECONDS:g} seconds")
+            for each in self._handshakes:
+                each.connected.close()
+
+    def _accept(self) -> None:
+        try:
+            connected, address = self._server.accept()
+        except BlockingIOError:
+            return  # The client is gone.
+        except OSError as error:
+            # Out of descriptors, for example. Strangers have some; others may become free.
+            if not self._closing.is_set() and not self._make_room(1, has_greeted=False):
+                self._report(f"A connection cannot be accepted: {error}")
+                self._closing.wait(0.1)
+            return
+        self._make_room(_MOST_STRANGERS, has_greeted=False)
+        connected.setblocking(False)
+        limit = time.monotonic() + _HANDSHAKE_SECONDS
+        handshake = _Handshake(connected, join_address(*address[:2]), limit)
+        self._handshakes[handshake] = None
+        # A member greets as it connects: it is read in the next round, whoever comes behind it.
+        self._selector.register(connected, selectors.EVENT_READ, handshake)
+
+    def _go_on(self, handshake: _Handshake) -> None:
+        """Read what has come of a handshake, and act on a message that is whole."""
+        wanted = _NONCE if handshake.nonces else _GREETING
+        try:
+            received = handshake.connected.recv(wanted - len(handshake.data))
+            handshake.data += received
+            if not received:
+                self._refuse(handshake, "it closed the connection")
+            elif not handshake.nonces and not _MAGIC.startswith(handshake.data[: len(_MAGIC)]):
+                self._refuse(handshake, "it speaks another protocol")
+            elif len(handshake.data) == wanted:
+                self._answer(handshake, bytes(handshake.data))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._refuse(handshake, str(error))
+
+    def _answer(self, handshake: _Handshake, data: bytes) -> None:
+        connected, greeted, proof = handshake.connected, handshake.nonces, data[-_NONCE:]
+        role, nonces = b"client" if greeted else b"hello", greeted or data[len(_MAGIC) : -_NONCE]
+        if not hmac.compare_digest(proof, _proof(self._secret, role, nonces)):
+            connected.send(_MAGIC + bytes(2 * _NONCE))
+            self._refuse(handshake, "it does not know the secret of the job")
+        elif not greeted:
+            self._make_room(_MOST_GREETED, has_greeted=True)
+            own = secrets.token_bytes(_NONCE)
+            handshake.nonces, handshake.data = nonces + own, bytearray()
+            connected.send(_MAGIC + own + _proof(self._secret, b"server", handshake.nonces))
+        else:
+            self._remove(handshake)
+            try:
+                connected.setblocking(True)
+                self._admit(connected)
+            except (OSError, RuntimeError) as error:
+                # Out of descriptors or threads: the client may come again.
+                connected.close()
+                self._report(f"The connection from {handshake.address} cannot be read: {error}")
+
+    def _make_room(self, most: int, *, has_greeted: bool) -> bool:
+        """End the oldest handshake of a kind if there are that many; return whether there were."""
+        same = [each for each in self._handshakes if bool(each.nonces) == has_greeted]
+        if len(same) >= most:
+            self._refuse(same[0], "others came behind it, and it was not done")
+        return len(same) >= most
+
+    def _refuse(self, handshake: _Handshake, why: str) -> None:
+        self._remove(handshake)
+        handshake.connected.close()
+        self._report(f"The connection from {handshake.address} was refused: {why}")
+
+    def _remove(self, handshake: _Handshake) -> None:
+        del self._handshakes[handshake]
+        self._selector.unregister(handshake.connected)
+
+    def _report(self, text: str) -> None:
+        """Log a problem, at a bounded rate."""
+        self._num_problems += 1
+        if time.monotonic() >= self._next_report:
+            _LOGGER.warning("%s (%d so far)", text, self._num_problems)
+            self._next_report = time.monotonic() + _REPORT_SECONDS
+
+
+def introduce(connected: socket.socket, secret: bytes) -> None:
+    """Prove to an `Authenticator` that this side knows the secret, and let it prove the same.
+
+    Raises:
+        OSError: If the connection ends, or no answer comes within its timeout; `WrongSecret` or
+            `NoPeer` if the other side has another secret, or is another program.
+    """
+    nonce = secrets.token_bytes(_NONCE)
+    with contextlib.suppress(ConnectionError):
+        # Another program may have closed it, behind an answer that is read next.
+        connected.sendall(_MAGIC + nonce + _proof(secret, b"hello", nonce))
+    if _read(connected, len(_MAGIC)) != _MAGIC:
+        raise NoPeer("the answer has another form")
+    nonces = nonce + _read(connected, _NONCE)
+    if not hmac.compare_digest(_read(connected, _NONCE), _proof(secret, b"server", nonces)):
+        raise WrongSecret("the other side has another secret")
+    connected.sendall(_proof(secret, b"client", nonces))
+
+
+def _proof(secret: bytes, role: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(secret, role + nonces, "sha256")
+
+
 class Listener:
     """Socket on which a worker takes the connections of the others.
 
-    Args:
-        host: Address to listen on.
-        secret: Secret of the job.
-
     Attributes:
+        port: Port of the socket.
         answer: Function that answers the question of a worker that is no member; see `ask`.
     """
 
     def __init__(self, host: str, secret: bytes) -> None:
         self._secret = secret
         self.answer: Callable[[Any], bytes] | None = None
-        self._socket = socket.create_server((host, 0), backlog=128)
         self._arrived: dict[tuple[int, int], socket.socket] = {}
         self._failed: dict[tuple[int, int], OSError] = {}
         self._over = 0
         self._changed = threading.Condition()
         self._is_closed = False
-        threading.Thread(target=self._accept, name="evener-listener", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """The port of the socket."""
-        return self._socket.getsockname()[1]
+        server = socket.create_server((host, 0), backlog=1024)
+        self.port: int = server.getsockname()[1]
+        self._server = Authenticator(server, secret, self._admit)
 
     def reach(self, address: str, *, view: int, index: int, peer: int, deadline: float) -> None:
-        """Connect to the listener of another worker, in a thread: `take` returns the connection.
-
-        Args:
-            address: Address of its listener.
-            view: Number of the view for which the connection is made.
-            index: Number of this worker.
-            peer: Number of the other worker.
-            deadline: Time of `time.monotonic` until which it is tried.
-        """
+        """Connect to a peer's listener for a view, in a thread: `take` returns the connection."""
 
         def run() -> None:
             try:
@@ -74,11 +245,6 @@ class Listener:
 
     def take(self, view: int, index: int, deadline: float) -> socket.socket:
         """Return the connection with a worker for a view.
-
-        Args:
-            view: Number of the view.
-            index: Number of the worker.
-            deadline: Time of `time.monotonic` until which it may come.
 
         Raises:
             OSError: If it does not come, or need not come any more: the view is over.
@@ -121,24 +287,14 @@ class Listener:
                 arrived.close()
             self._arrived.clear()
             self._changed.notify_all()
-        with contextlib.suppress(OSError):
-            # Otherwise the thread that accepts would wait on.
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._server.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                accepted, _ = self._socket.accept()
-            except OSError:
-                return
-            # A stranger who says nothing keeps nobody waiting.
-            threading.Thread(target=self._receive, args=(accepted,), daemon=True).start()
+    def _admit(self, accepted: socket.socket) -> None:
+        threading.Thread(target=self._receive, args=(accepted,), daemon=True).start()
 
     def _receive(self, accepted: socket.socket) -> None:
         try:
             accepted.settimeout(_HANDSHAKE_SECONDS)
-            _prove(accepted, self._secret, is_server=True)
             hello = json.loads(_read(accepted, int.from_bytes(_read(accepted, _LENGTH), "big")))
             if "question" in hello:
                 with accepted:
@@ -166,17 +322,10 @@ class Listener:
 def connect(
     address: str, secret: bytes, *, view: int, index: int, deadline: float
 ) -> socket.socket:
-    """Connect to the listener of another worker.
-
-    Args:
-        address: Address of its listener.
-        secret: Secret of the job.
-        view: Number of the view for which the connection is made.
-        index: Number of this worker.
-        deadline: Time of `time.monotonic` until which it is tried.
+    """Connect a worker to the listener of another one, for a view.
 
     Raises:
-        OSError: If it cannot be reached, or does not know the secret.
+        OSError: If it cannot be reached until the deadline, or does not know the secret.
     """
     return _open(address, secret, {"view": view, "index": index}, deadline)
 
@@ -186,15 +335,7 @@ def ask(
 ) -> tuple[str, bytes]:
     """Ask several listeners for the same; return the first answer that is not empty, and whose.
 
-    The next one is asked when the one before has failed, or has not answered for a while: it may be
-    frozen.
-
-    Args:
-        addresses: Addresses of the listeners, in the order in which they are asked.
-        secret: Secret of the job.
-        question: A JSON value.
-        seconds: Time that each may take.
-        patience: Time after which the next one is asked too.
+    The next one is asked when the one before has failed, or takes longer than the patience.
 
     Raises:
         OSError: If none of them answers, with the reason of each.
@@ -232,26 +373,25 @@ def _ask(address: str, secret: bytes, question: Any, deadline: float) -> bytes:
 
 def _open(address: str, secret: bytes, hello: Any, deadline: float) -> socket.socket:
     host, _, port = address.rpartition(":")
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"{address} does not answer")
+    text = json.dumps(hello).encode()
+    while (left := deadline - time.monotonic()) > 0:
         try:
             made = socket.create_connection((host, int(port)), timeout=min(left, 10.0))
-            break
-        except ConnectionRefusedError:
-            raise
         except TimeoutError:
             time.sleep(_RETRY_SECONDS)
-    try:
-        made.settimeout(min(left, _HANDSHAKE_SECONDS))
-        _prove(made, secret, is_server=False)
-        text = json.dumps(hello).encode()
-        made.sendall(len(text).to_bytes(_LENGTH, "big") + text)
-    except BaseException:
-        made.close()
-        raise
-    return made
+            continue
+        try:
+            made.settimeout(min(left, _HANDSHAKE_SECONDS))
+            introduce(made, secret)
+            made.sendall(len(text).to_bytes(_LENGTH, "big") + text)
+            return made
+        except BaseException as error:
+            made.close()
+            # A flood of strangers may have pushed it out.
+            if isinstance(error, WrongSecret | NoPeer) or not isinstance(error, ConnectionError):
+                raise
+        time.sleep(_RETRY_SECONDS)
+    raise TimeoutError(f"{address} does not answer")
 
 
 def tune(connection: socket.socket) -> None:
@@ -268,22 +408,6 @@ def close_all(connections: Sequence[socket.socket]) -> None:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
-
-
-def _prove(connection: socket.socket, secret: bytes, *, is_server: bool) -> None:
-    """Prove to each other that both sides know the secret, which is not sent.
-
-    Raises:
-        ConnectionError: If the other side does not know it.
-    """
-    mine = secrets.token_bytes(_NONCE)
-    connection.sendall(mine)
-    theirs = _read(connection, _NONCE)
-    own, other = (b"server", b"client") if is_server else (b"client", b"server")
-    connection.sendall(hmac.digest(secret, own + theirs + mine, "sha256"))
-    answer = _read(connection, _NONCE)
-    if not hmac.compare_digest(answer, hmac.digest(secret, other + mine + theirs, "sha256")):
-        raise ConnectionError("the other side does not know the secret of the job")
 
 
 def _read(connection: socket.socket, count: int) -> bytes:

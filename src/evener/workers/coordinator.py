@@ -8,12 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing import AuthenticationError
 from typing import Any
 
 from evener.workers import faults
 from evener.workers.addresses import join_address, split_address
-from evener.workers.channel import Channel, NoPeer
+from evener.workers.channel import Channel
+from evener.workers.connections import Authenticator
 from evener.workers.events import Event
 from evener.workers.membership import Membership
 from evener.workers.messages import Appear, Hello, Look, decode
@@ -23,8 +23,6 @@ _GREETING_SECONDS = 10.0
 """Time in which a connection has to say hello, or a member that was given up has to close."""
 _FAREWELL_SECONDS = 1.0
 """Time that `Coordinator.stop` leaves members to close their connections."""
-_MOST_STRANGERS = 64
-"""Connections that may be open at a time without a hello."""
 
 
 class Coordinator:
@@ -71,7 +69,7 @@ class Coordinator:
         self._lines: set[_Line] = set()
         # Connections that have ended; their threads may run for a moment.
         self._ended: set[_Line] = set()
-        self._server: socket.socket | None = None
+        self._server: Authenticator | None = None
         self._threads: list[threading.Thread] = []
 
     @property
@@ -89,11 +87,12 @@ class Coordinator:
         host, port = split_address(self._wanted, "the coordinator")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._server = socket.create_server((host, port), family=family, backlog=128)
+            server = socket.create_server((host, port), family=family, backlog=1024)
         except OSError as error:
             raise faults.cannot_listen(self._wanted, error.strerror or str(error)) from error
-        self._bound = join_address(host, self._server.getsockname()[1])
-        work = [self._accept, self._watch, self._report]
+        self._bound = join_address(host, server.getsockname()[1])
+        self._server = Authenticator(server, self._secret, self._admit)
+        work = [self._watch, self._report]
         self._threads = [
             threading.Thread(target=each, name=f"evener-coordinator{each.__name__}", daemon=True)
             for each in work
@@ -116,8 +115,7 @@ class Coordinator:
             self._changed.notify_all()
             for line in lines:
                 line.end()
-        # Accepting ends with an error; only closing the socket would leave it waiting.
-        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
         deadline = time.monotonic() + _FAREWELL_SECONDS
         for line in lines:
             line.join(deadline)
@@ -125,7 +123,6 @@ class Coordinator:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self._server.close()
 
     def go_without(self, index: int) -> None:
         """Do not wait for a worker that nobody starts again."""
@@ -144,29 +141,9 @@ class Coordinator:
             self._membership.newcomers.expect(index, incarnation, time.monotonic())
             self._changed.notify_all()
 
-    def _accept(self) -> None:
-        assert self._server is not None
-        while True:
-            try:
-                connected, _ = self._server.accept()
-            except OSError as error:
-                with self._changed:
-                    # Out of descriptors, for example: others may become free.
-                    self._changed.wait_for(lambda: self._stopping, timeout=0.1)
-                    if self._stopping:
-                        return
-                _LOGGER.warning("A connection cannot be accepted: %s", error)
-                continue
-            try:
-                self._admit(connected)
-            except OSError as error:
-                connected.close()
-                _LOGGER.warning("A connection cannot be read: %s", error)
-
     def _admit(self, connected: socket.socket) -> None:
         with self._changed:
-            strangers = sum(not line.is_known for line in self._lines)
-            if self._stopping or strangers >= _MOST_STRANGERS:
+            if self._stopping:
                 connected.close()
                 return
             line = _Line(Channel(connected, send_seconds=self._heartbeat_seconds), self._serve)
@@ -192,7 +169,6 @@ class Coordinator:
     def _read_all(self, line: _Line) -> str:
         """Act on the messages of a connection, and return why no more come."""
         try:
-            line.channel.welcome(self._secret)
             while True:
                 message = decode(line.channel.receive())
                 with self._changed:
@@ -206,9 +182,6 @@ class Coordinator:
                     if not line.is_ending:
                         self._membership.receive(line, message, time.monotonic())
                         self._changed.notify_all()
-        except (AuthenticationError, NoPeer) as error:
-            _LOGGER.warning("A process without the secret of the job was refused: %s", error)
-            return "it does not know the secret of the job"
         except (OSError, EOFError):
             return "its connection closed"
         except ValueError as error:
@@ -247,7 +220,7 @@ class _Line:
 
     Attributes:
         channel: Connection.
-        is_known: True once the process has proved its secret and said hello.
+        is_known: True once the process has said hello.
         is_ending: True once nothing more is sent.
         limit: Time at which the connection is interrupted, or None.
     """

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import hashlib
+import hmac
 import json
 import os
+import secrets
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from evener.errors import RunError, did_you_mean
+from evener.profile.cache import cache_folder
 from evener.workers.addresses import is_loopback, join_address, split_address
 from evener.workers.settings import check_index, json_object, positive_seconds, typed, wrong_value
 from evener.workers.tf_config import cluster_of
@@ -18,6 +23,7 @@ from evener.workers.tf_config import cluster_of
 HEARTBEAT_SECONDS = 10.0
 START_SECONDS = 300.0
 PATIENCE_SECONDS = 600.0
+_KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +70,6 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
     hosts the coordinator. ``EVENER_JOB_SECRET``, ``EVENER_COORDINATOR`` (under ``TF_CONFIG``),
     ``EVENER_INCARNATION`` (under ``TF_CONFIG``), ``EVENER_HEARTBEAT_SECONDS``,
     ``EVENER_START_SECONDS`` and ``EVENER_PATIENCE_SECONDS`` complete both.
-
-    Args:
-        environ: Variables of the environment, as in `os.environ`.
 
     Raises:
         RunError: RUN-050 to RUN-057, if a variable is malformed, or the secret is missing.
@@ -157,19 +160,59 @@ def seconds_of(
 def _secret(environ: Mapping[str, str], hosts: list[str], addresses: list[str]) -> bytes:
     """Return the secret of the job.
 
-    Processes of one machine get by without a secret of their own: the connection still tells
-    jobs apart by their addresses.
+    Processes of one user on one machine get by without ``EVENER_JOB_SECRET``: they share a key.
     """
     given = environ.get("EVENER_JOB_SECRET")
     if given:
         return os.fsencode(given)
     reachable = [host for host in hosts if not is_loopback(host)]
     if reachable:
-        raise RunError(
-            "RUN-057",
-            "EVENER_JOB_SECRET is not set.",
-            why=f"other machines reach {reachable[0]}; without a secret, any of them could join.",
-            fix="set EVENER_JOB_SECRET to the same random text on all workers, for example from "
-            "`openssl rand -hex 32`.",
-        )
-    return hashlib.sha256(" ".join(addresses).encode()).digest()
+        raise _no_secret(f"other machines reach {reachable[0]}; without a secret, any could join.")
+    try:
+        key = _key(cache_folder(environ) / "secret")
+    except (OSError, RuntimeError) as error:
+        # RuntimeError: this user has no home.
+        raise _no_secret(
+            f"other users of this machine reach the workers, and no key is kept from them: {error}."
+        ) from error
+    return hmac.digest(key, " ".join(addresses).encode(), "sha256")
+
+
+def _key(folder: Path) -> bytes:
+    """Return the random key of this user, which the first process that needs it makes.
+
+    Raises:
+        OSError: If it cannot be made or read, or another user may read or replace it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_private(folder, folder.lstat())
+    path = folder / "key"
+    if not path.exists():
+        # Complete, and readable by this user alone, before another worker may find it.
+        descriptor, part = tempfile.mkstemp(dir=folder)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(part)
+        Path(part).unlink()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        _check_private(path, os.fstat(file.fileno()))
+        key = file.read()
+    if len(key) != _KEY_BYTES:
+        raise OSError(f"{path} is damaged")
+    return key
+
+
+def _check_private(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{path} belongs to another user, or others have access to it")
+
+
+def _no_secret(why: str) -> RunError:
+    return RunError(
+        "RUN-057",
+        "EVENER_JOB_SECRET is not set.",
+        why=why,
+        fix="set EVENER_JOB_SECRET to the same random text on all workers, for example from "
+        "`openssl rand -hex 32`.",
+    )

@@ -20,11 +20,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return a variable of the environment that holds a JSON object.
-
-    Args:
-        environ: Variables of the environment; the variable is set.
-        name: Name of the variable.
+    """Return a variable of the environment, which is set, and holds a JSON object.
 
     Raises:
         RunError: RUN-050 if it is no JSON, or no object.
@@ -46,12 +42,7 @@ def json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def typed(path: str, value: object, expected: str) -> Any:
-    """Return a value of a JSON object if it is of the expected kind.
-
-    Args:
-        path: Name of the value, for the error, such as ``TF_CONFIG.task.index``.
-        value: Value that was read; None where it is missing.
-        expected: Kind of value, such as ``"a whole number"``.
+    """Return a value of a JSON object, None where it is missing, after a check of its kind.
 
     Raises:
         RunError: RUN-051 if it is missing or of another kind.
@@ -63,14 +54,7 @@ def typed(path: str, value: object, expected: str) -> Any:
 
 
 def wrong_value(path: str, value: object, expected: str, hint: str = "") -> RunError:
-    """Return the error for a value that is missing or wrong.
-
-    Args:
-        path: Name of the value.
-        value: Value that was read; None where it is missing.
-        expected: Noun that says what is expected.
-        hint: Further sentence of the remedy, with a space before it.
-    """
+    """Return the error for a value that is wrong, or None because it is missing."""
     found = "it is missing." if value is None else f"it is {_shown(value)}."
     return RunError(
         "RUN-051",

@@ -65,7 +65,7 @@ def test_workers_of_this_machine_do_not_see_another_job() -> None:
 
 
 def test_the_worker_of_a_task_reads_tf_config() -> None:
-    task = task_of({"TF_CONFIG": TF_CONFIG})
+    task = task_of({"TF_CONFIG": TF_CONFIG, "EVENER_JOB_SECRET": "word"})
     assert (task.index, task.num_workers) == (2, 3)
     limits = Limits(heartbeat_seconds=4)
     settings = task_settings(RunCommand(target=("a.py",)), task, logs=LOGS, limits=limits)

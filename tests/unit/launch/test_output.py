@@ -85,3 +85,16 @@ def test_a_closed_console_is_left_alone(tmp_path: Path) -> None:
             console.line((0, 0), "stdout", b"line\n")
         console.message("goes on")
     assert stderr.getvalue() == b"evener: goes on\n"
+
+
+def test_lines_of_a_worker_that_failed_colour_the_terminal_and_no_more() -> None:
+    stdout, stderr = io.BytesIO(), io.BytesIO()
+    console = Console(stdout, stderr)
+    console.set_chief((0, 0))
+    line = b"\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b[2J \xc3\xa9 \xff\x1b[1A\r\n"
+    for index in range(2):
+        console.line((index, 0), "stderr", line)
+    console.show_failure((1, 0))
+    shown = "[worker 1] \x1b[31mred\x1b[0m ]0;title[2J \u00e9 \ufffd[1A\n"
+    # The output of the program itself is passed on as it is.
+    assert stderr.getvalue() == line + shown.encode()

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import logging
+import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,7 +44,8 @@ def recorded(folder: Path, strategy: evener.Strategy, *, epochs: int = 3) -> Run
     return record
 
 
-def test_a_fit_is_recorded_whole(tmp_path: Path) -> None:
+def test_a_fit_is_recorded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--password=1a2b", "WANDB_API_KEY=3c4d"])
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
     record = recorded(tmp_path, strategy)
     summary = summarise(record)
@@ -53,6 +56,8 @@ def test_a_fit_is_recorded_whole(tmp_path: Path) -> None:
     assert set(record.losses[-1]["values"]) == {"loss", "mae"}
     assert set(typical_step(record)) == {"cpu:0", "cpu:1"}
     assert {"begin", "memory", "end"} <= {event["event"] for event in record.events}
+    command = json.loads((tmp_path / "record.json").read_text())["command"]
+    assert command == ["train.py", "--password=[hidden]", "WANDB_API_KEY=[hidden]"]
 
 
 def test_the_update_waits_for_the_parts_of_all_devices(tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,13 @@ from evener.errors import RunError
 from evener.workers.job import Job, job_from_environment
 
 ADDRESSES = ["127.0.0.1:5000", "127.0.0.1:5001", "127.0.0.1:5002"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the key of this user."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path / ".cache" / "evener" / "secret"
 
 
 def config(task: Any = None, **cluster: Any) -> dict[str, str]:
@@ -117,3 +128,80 @@ def test_a_secret_lets_workers_of_several_machines_join() -> None:
     job = job_from_environment(environ)
     assert job is not None
     assert job.secret == b"word"
+
+
+def secret_of(environ: dict[str, str]) -> bytes:
+    job = job_from_environment(environ)
+    assert job is not None
+    return job.secret
+
+
+def test_workers_of_one_machine_share_a_key_that_only_their_user_can_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(secret_of, [config(task={"type": "worker", "index": 0})] * 4))
+    assert len(found) == 1
+    assert found == {secret_of(config())}
+    assert secret_of(config(worker=ADDRESSES[:2])) not in found
+    with monkeypatch.context() as patch:
+        # Another worker makes the key at the same time.
+        patch.setattr(Path, "exists", lambda path: False)
+        assert found == {secret_of(config())}
+    (key,) = folder.iterdir()
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (folder, key)] == [0o700, 0o600]
+    key.unlink()
+    assert secret_of(config()) not in found  # Of no address, which all may know.
+
+
+def let_others_read(folder: Path) -> None:
+    (folder / "key").chmod(0o640)
+
+
+def let_others_in(folder: Path) -> None:
+    folder.chmod(0o755)
+
+
+def link_elsewhere(folder: Path) -> None:
+    key = folder / "key"
+    key.rename(folder.parent / "key")
+    key.symlink_to(folder.parent / "key")
+
+
+def damage(folder: Path) -> None:
+    (folder / "key").write_bytes(b"")
+
+
+def take_away(folder: Path) -> None:
+    (folder / "key").unlink()
+    folder.rmdir()
+    folder.touch()
+
+
+@pytest.mark.parametrize(
+    "harm", [let_others_read, let_others_in, link_elsewhere, damage, take_away]
+)
+def test_a_key_that_others_may_know_is_not_used(harm: Any, folder: Path) -> None:
+    secret_of(config())
+    harm(folder)
+    with pytest.raises(RunError, match="EVENER_JOB_SECRET") as caught:
+        job_from_environment(config())
+    assert caught.value.code == "RUN-057"
+    assert str(folder) in caught.value.why
+
+
+def test_a_key_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret_of(config())
+    own = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(RunError, match="another user"):
+        job_from_environment(config())
+
+
+def test_a_user_without_a_home_names_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(RunError, match="RUN-057"):
+        job_from_environment(config())

@@ -25,6 +25,8 @@ from rich.text import Text
 from evener.report.live.above import Above, redirected_handlers
 from evener.report.live.display import line_of, panel
 from evener.report.live.state import LiveState
+from evener.terminal import PrintableConsole, html_of, standard_error
+from evener.units import printable
 
 _LINE_SECONDS = 10.0
 _NOTEBOOK_WIDTH = 100
@@ -96,7 +98,7 @@ class TerminalScreen:
     replaces_bar = True
 
     def __init__(self, console: Console | None = None, *, redirects: bool = True) -> None:
-        self._console = Console(stderr=True) if console is None else console
+        self._console = standard_error() if console is None else console
         self._file: TextIO = self._console.file  # type: ignore[assignment]
         self._redirects = redirects
         self._lock = threading.RLock()
@@ -133,15 +135,10 @@ class TerminalScreen:
         """Write a line above the view."""
         with self._lock:
             if self.is_drawn:
-                self.write_above(f"{text}\n", self._file)
+                self.write_above(f"{printable(text, keeps_colours=True)}\n", self._file)
 
     def write_above(self, text: str, stream: TextIO) -> None:
-        """Write lines of the program, as they are, above the view.
-
-        Args:
-            text: Complete lines.
-            stream: Stream that they are written to.
-        """
+        """Write complete lines of the program to their stream, as they are, above the view."""
         with self._lock:
             self._write(self._erased())
             stream.write(text)
@@ -247,7 +244,7 @@ class LineScreen:
         """Print a line."""
         if self._is_open and os.getpid() == self._process:
             self._due = self._clock() + _LINE_SECONDS
-            self._file.write(f"{text}\n")
+            self._file.write(f"{printable(text, keeps_colours=True)}\n")
             self._file.flush()
 
     def close(self) -> None:
@@ -289,20 +286,13 @@ class NotebookScreen:
     def _html(self) -> Any:
         from IPython.display import HTML
 
-        from evener.terminal import html_of
-
         return HTML(html_of("\n".join([*self._lines, text_of_view(self._state)])))
 
 
 def text_of_view(state: LiveState, width: int = _NOTEBOOK_WIDTH) -> str:
-    """Return the view as plain text.
-
-    Args:
-        state: State of the training.
-        width: Columns.
-    """
+    """Return the view as plain text."""
     out = io.StringIO()
-    console = Console(
+    console = PrintableConsole(
         file=out, width=width, color_system=None, force_jupyter=False, legacy_windows=False
     )
     console.print(panel(state), no_wrap=True)

@@ -1,4 +1,4 @@
-"""HTML of the page. Everything that comes from a record is escaped by the template."""
+"""HTML of the page. All texts of a record are escaped, and lose their control codes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from evener import __version__
 from evener.recording.reading import RunRecord
 from evener.report.page.differences import differences
 from evener.report.page.sections import view_of
+from evener.units import printable
 
 
 def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
@@ -22,6 +23,7 @@ def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

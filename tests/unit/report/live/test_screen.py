@@ -55,6 +55,20 @@ def test_output_is_above_the_view_as_it_was_written(monkeypatch: pytest.MonkeyPa
     assert len([line for line in lines if "epoch" in line]) == 1
 
 
+def test_lines_about_the_training_colour_the_terminal_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    odd = "\x1b[32mepoch\x1b[0m \x1b]0;title\x07\x1b[2J"
+    terminal, file = Terminal(), io.StringIO()
+    with drawn(terminal, monkeypatch) as (screen, _):
+        plain = LineScreen(file)
+        plain.open()
+        for each in (screen, plain):
+            each.say(odd)
+    for text in (terminal.getvalue(), file.getvalue()):
+        assert "\x1b[32mepoch\x1b[0m ]0;title[2J\n" in text
+
+
 def test_a_line_that_is_not_complete_is_the_first_of_the_view(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

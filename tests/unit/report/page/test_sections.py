@@ -57,3 +57,20 @@ def test_findings_of_two_runs_are_compared(tmp_path: Path) -> None:
     changed = f"{row}<td>DOC-402 train.py:7</td><td>none</td>"
     assert changed in page_of(first, mended)
     assert row not in page_of(first, first)
+
+
+def test_the_page_has_no_control_codes_and_no_secrets(tmp_path: Path) -> None:
+    event = {"time": 1.0, "event": "log", "text": "\x1b[2Jcleared\x9b1A <b>"}
+    command = ["evener", "run", "train.py", "--token", "1a2b", "\x1b]0;title\x07"]
+    page = page_of(
+        write_record(
+            tmp_path / "run",
+            events=[event],
+            command=command,
+            diagnosis=diagnosis({**FINDING, "evidence": ["x\x08y"]}),
+        )
+    )
+    assert "[2Jcleared1A &lt;b&gt;" in page
+    assert "evener run train.py --token [hidden] ]0;title" in page
+    assert "xy" in page
+    assert not [code for code in page if ord(code) in (*range(9), *range(11, 32), *range(127, 160))]
