@@ -8,8 +8,8 @@
                ├─ coordinator  the real Membership
                └─ launcher     the real Supervisor and Policy
 
-Behind every item of its program, the whole state of a worker is compared with that of an undisturbed
-run. A seed gives the same job, event by event.
+Behind every item of its program, the whole state of a worker is compared with that of an
+undisturbed run. A seed gives the same job, event by event.
 """
 
 from __future__ import annotations

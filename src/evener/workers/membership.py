@@ -28,7 +28,7 @@ from evener.workers.events import Ended, Event, Failed, Formed, Lost
 from evener.workers.exchanges import Exchanges, Line
 from evener.workers.messages import Appear, Beat, Exchange, Hello, Leave, Message, Stop
 from evener.workers.newcomers import Newcomers
-from evener.workers.view import NOTHING, View
+from evener.workers.view import View
 
 
 class Phase(enum.Enum):
@@ -335,10 +335,9 @@ class Membership:
             return at_end if self._exchanges.deadline is not None else []
         if any(seat.done is None for seat in members):
             return []
-        goes_on = max(
-            (s.done for s in members if not s.is_at_end and s.done is not None), default=-1
-        )
-        return [s for s in at_end if s.done is not None and 0 <= s.done <= goes_on]
+        others = (seat.done for seat in members if not seat.is_at_end and seat.done is not None)
+        goes_on = max(others, default=-1)
+        return [seat for seat in at_end if seat.done is not None and seat.done <= goes_on]
 
     def _form(self) -> None:
         self._number += 1

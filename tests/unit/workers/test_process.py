@@ -11,6 +11,8 @@ import pytest
 
 from evener.errors import RunError
 from evener.workers import faults, process
+from evener.workers.late import Late
+from evener.workers.view import View
 from workers.seats import job_of
 
 
@@ -21,8 +23,7 @@ class Ended(Exception):
 class Group:
     """Group that ends with an error, or well."""
 
-    def __init__(self, error: RunError | None = None, *, is_late: bool = False) -> None:
-        self.is_late = is_late
+    def __init__(self, error: RunError | None = None) -> None:
         self.calls: list[str] = []
         self._error = error
 
@@ -53,7 +54,7 @@ def test_a_worker_that_the_others_do_not_agree_with_does_not_end_with_0(
     monkeypatch.setattr(os, "_exit", exit_with)
     group: Any = Group(error)
     with pytest.raises(Ended, match=f"{code}"):
-        process._leave(group, SimpleNamespace(), None)
+        process._leave(group, None)
     assert group.calls == ["leave", "close"]
     assert error.code in capsys.readouterr().err
 
@@ -62,18 +63,22 @@ def test_a_replacement_that_has_caught_up_with_the_end_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks = iter([None, None, faults.job_over(1)])
+    view = View(number=1, members=(0,), addresses={}, done={}, joined=())
 
-    def look() -> None:
+    def look() -> tuple[View, dict[str, Any]]:
         error = next(looks)
         if error is not None:
             raise error
+        return view, {}
 
-    monkeypatch.setattr(process, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(os, "_exit", exit_with)
-    group: Any = Group(is_late=True)
-    process._leave(group, SimpleNamespace(look=look), None)
-    assert group.calls == ["close"]
+    member: Any = SimpleNamespace(look=look, pause=lambda seconds: None)
+    with pytest.raises(RunError, match="RUN-074") as caught:
+        Late(view, member, {}).wait_for_end()
     assert next(looks, "all") == "all"
+    monkeypatch.setattr(os, "_exit", exit_with)
+    group: Any = Group(caught.value)
+    process._leave(group, None)
+    assert group.calls == ["leave", "close"]
 
 
 def test_the_patience_of_a_job_is_that_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
