@@ -84,13 +84,11 @@ def test_a_replacement_that_has_caught_up_with_the_end_waits_for_it(
 def test_the_patience_of_a_job_is_that_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    def group(*args: Any, **kwargs: Any) -> Any:
-        given.update(kwargs)
-        return SimpleNamespace(connect=lambda: None, end_view=lambda: None)
-
     member = SimpleNamespace(join=lambda: SimpleNamespace(number=1))
+    group = SimpleNamespace(connect=lambda: None, end_view=lambda: None)
     monkeypatch.setattr(process, "Member", lambda *_, **__: member)
-    monkeypatch.setattr(process, "Group", group)
+    monkeypatch.setattr(process, "Network", lambda *_, **kwargs: given.update(kwargs))
+    monkeypatch.setattr(process, "Group", lambda *_, **__: group)
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     process._join(job_of(0, 2), None)
     assert given["patience_seconds"] == 600.0
