@@ -80,7 +80,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (_is_outside(strategy) and is_called_by_script(sys._getframe(2))):
+            if not (_is_outside(strategy) and is_called_by_script(sys._getframe(1))):
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
             if not has_batch((args, kwargs)):
