@@ -22,11 +22,7 @@ def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def converted_as_by(fn: Any, body: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the body of a `tf.function` as TensorFlow calls it while that function is traced.
-
-    Args:
-        fn: The `tf.function`, which may exclude AutoGraph; or a function that is to become one.
-        body: Function that it was made of; itself, where it is not taken apart.
+    """Return the body of a `tf.function`, or of what is to become one, as its traces call it.
 
     Why: a person's `tf.function` is taken apart, and what was inside of it has to be converted
     by its own options, in the context that a trace of it begins, but not the engine around it.
