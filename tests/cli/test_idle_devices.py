@@ -108,11 +108,43 @@ PLACED_BY_HAND = f"""{STEP}
     train()
 """
 
+READS_NUMBERS = EAGER.replace("** 2)", "** 2) * (1.0 + 0.0 * line.weight.numpy().max())")
+
+EAGER_FIT = FIT.replace('"mse"', '"mse", run_eagerly=True')
+EAGER_FIT_OF_KERAS_2 = EAGER_FIT.replace("import keras", "import tf_keras as keras")
+
+PLACED_EAGERLY = f"""{STEP}
+    with tf.device("CPU:1"):
+        other = Line()
+    for _ in range(4):
+        step(tf.constant(x), tf.constant(y))
+        with tf.device("CPU:1"):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ other.weight - y) ** 2)
+            other.weight.assign_sub(0.1 * tape.gradient(loss, other.weight))
+            assert loss.device.endswith("CPU:1")
+"""
+
+PINNED = EAGER.replace(
+    "    line = Line()",
+    """
+    import evener
+    with evener.pin("cpu:1"):
+        line = Line()
+        twice = evener.pin("cpu:1")(lambda y: 2.0 * y)
+""",
+).replace("- y)", "- twice(y))")
+
 OF_FIRST = "cpu:0 did 100 % of the training of this run, cpu:1 had little to do"
 PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "fit": (FIT, ()),
     "gathered": (GATHERED, ()),  # the layers behind are computed in parts again
     "eager": (EAGER, ("train.py:20: ", OF_FIRST, "gradients are computed eagerly")),
+    "reads_numbers": (READS_NUMBERS, (OF_FIRST, "eagerly; line 19 prevents more: line.weight.nu")),
+    "eager_fit": (EAGER_FIT, (OF_FIRST, "eagerly; run_eagerly=True")),
+    "eager_fit_of_keras_2": (EAGER_FIT_OF_KERAS_2, (OF_FIRST, "eagerly; run_eagerly=True")),
+    "placed_eagerly": (PLACED_EAGERLY, ()),
+    "pinned": (PINNED, ()),
     "decorated": (DECORATED, ()),
     "over_data": (OVER_DATA, ()),
     "with_break": (WITH_BREAK, ("did 9", "what is gathered: If at train.py:27")),
@@ -134,3 +166,19 @@ def test_it_is_told_at_the_end(name: str, run_forked: Run, tmp_path: Path) -> No
     for words in expected:
         assert words in last
     assert ("of the training of this run" in done.stderr) == bool(expected)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["reads_numbers", "placed_eagerly"])
+def test_what_is_said_at_the_end_is_what_was_said_of_the_step(
+    name: str, run_forked: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(PROGRAMS[name][0]), encoding="utf-8")
+    done = run_forked("evener", "run", "--devices", "cpu:2", "--shares", "even", "train.py")
+    assert done.returncode == 0, done.stderr
+    is_placed = name == "placed_eagerly"
+    assert ("little to do" in done.stderr) != is_placed
+    assert "nothing to do" not in done.stderr
+    assert "make a @tf.function" not in done.stderr
+    reason = "it asks for another device" if is_placed else "line.weight.numpy() gives a number"
+    assert reason in done.stderr

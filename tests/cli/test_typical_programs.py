@@ -10,10 +10,6 @@ from cli.forked import Run, compare_with_plain_python
 
 PROGRAMS = Path(__file__).parents[1] / "programs" / "typical"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
-# What these do within a step cannot be a part of a graph with the same numbers.
-ON_ONE_DEVICE = {
-    "vae": "tf.random draws other numbers in a function than eagerly; draw them before the tape",
-}
 
 
 def test_there_are_fifteen() -> None:
@@ -25,10 +21,5 @@ def test_there_are_fifteen() -> None:
 def test_it_gives_the_results_of_plain_python(name: str, run_forked: Run, tmp_path: Path) -> None:
     found = compare_with_plain_python(run_forked, PROGRAMS / f"{name}.py", tmp_path)
     assert found.evener.stdout.startswith(found.plain.stdout)
-    reason = ON_ONE_DEVICE.get(name)
-    if reason is None:
-        assert found.devices == {"CPU:0", "CPU:1"}, found
-        assert "has nothing to do" not in found.evener.stderr
-    else:
-        assert found.devices == {"CPU:0"}, found
-        assert reason in found.evener.stderr
+    assert found.devices == {"CPU:0", "CPU:1"}, found
+    assert "has nothing to do" not in found.evener.stderr

@@ -445,30 +445,121 @@ for i in (2, 3, 4) * 3:
     out += [float(loss), n]
 """,
     ),
-    "tf.random in a function": Case(
-        "prevents more: tf.random draws",
+    "a block of tf.device": Case(
+        "all",
         """
+for a, b in data:
+    with tf.device("/CPU:0"):
+        with tf.GradientTape() as tape:
+            loss = loss_of(b, model(a, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+    with tf.device("CPU:0"), tf.name_scope("update"):
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    out.append(float(loss))
+""",
+    ),
+    "tf.device around the forward pass": Case(
+        "all",
+        """
+gpus = ["/device:CPU:0"]
+def step(a, b):
+    with tf.GradientTape() as tape:
+        with tf.device(gpus[0]):
+            loss = loss_of(b, model(a, training=True))
+    with tf.device(gpus[0]):
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+for a, b in data: out.append(float(step(a, b)))
+""",
+    ),
+    "stop_recording": Case(
+        "all",
+        """
+for a, b in data:
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2)
+        with tape.stop_recording():
+            slope = tape.gradient(loss, w)
+            size = tf.norm(slope)
+        loss = loss + 0.1 * size * tf.reduce_sum(w ** 2)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    del tape
+    out += [float(loss), float(size)]
+""",
+    ),
+    "a loop over layers and optimizers": Case(
+        "all",
+        """
+pairs = [(layer, keras.optimizers.SGD(rate)) for layer, rate in zip(model.layers[::2], (0.1, 0.02))]
+for a, b in data:
+    with tf.GradientTape(persistent=True) as tape:
+        loss = loss_of(b, model(a, training=True))
+    for layer, its_optimizer in pairs:
+        gradients = tape.gradient(loss, layer.trainable_variables)
+        its_optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
+    del tape
+    out.append(float(loss))
+""",
+    ),
+    **{
+        f"draws {text}{' without a global seed' * (not seed)}": Case(
+            "all",
+            f"""
 def disturb(b):
-    return b + tf.random.normal(tf.shape(b))
+    return b + {text}
+{seed}
+for a, b in data.repeat(2):
+    noise = tf.random.uniform((), 0.5, 1.5)
+    with tf.GradientTape() as tape:
+        own = 0.1 * tf.random.normal(tf.shape(b))
+        loss = noise * tf.reduce_mean((a @ w + own - disturb(b)) ** 2)
+        loss += 0.01 * tf.reduce_sum(tf.nn.dropout(w, 0.5))
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
+out.append(float(tf.random.normal(())))
+{"" if seed else "out = [0.0] * 5; w.assign(tf.zeros((5, 1)))"}
+""",
+        )
+        for text, seed in (
+            ("tf.random.normal(tf.shape(b), stddev=0.1)", "tf.random.set_seed(2)"),
+            ("tf.random.truncated_normal(b.shape, dtype=tf.float32)", "tf.random.set_seed(2)"),
+            ("tf.random.normal(tf.shape(b))", ""),
+            (
+                "tf.cast(tf.random.uniform(tf.shape(b), -3, 4, dtype=tf.int32), tf.float32)",
+                "tf.random.set_seed(-5)",
+            ),
+        )
+    },
+    **{
+        f"draws that are left: {text}": Case(
+            reason,
+            f"""
+def disturb(b):
+    return b + {text}
 tf.random.set_seed(2)
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - disturb(b)) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
+out.append(float(tf.random.normal(())))
 """,
-    ),
-    "tf.random under the tape": Case(
-        "in every call",
-        """
-tf.random.set_seed(2)
-for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((a @ w + tf.random.normal(tf.shape(b)) - b) ** 2)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
-    out.append(float(loss))
-""",
-    ),
+        )
+        for text, reason in (
+            ("tf.random.normal(tf.shape(b), seed=3)", "tf.random draws"),
+            ("tf.random.shuffle(b)", "tf.random draws"),
+            (
+                "(tf.random.normal(()) if len(b) > 3 else 0.0)",
+                "then: it does not draw",
+            ),
+            ("tf.map_fn(lambda r: r + tf.random.normal(()), b)", "it does not draw"),
+            (
+                "tf.cond(b[0, 0] > 0, lambda: tf.random.normal(()), lambda: tf.zeros(()))",
+                "random",
+            ),
+        )
+    },
     "an if of a tensor": Case(
         "cannot be traced",
         """
@@ -725,6 +816,21 @@ for i, (a, b) in enumerate(data.repeat(2)):
         loss = loss_of(b, model(a, training=True))
     tf.print("step", i, "loss", loss)
     gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    out.append(float(loss))
+""",
+    ),
+    "tf.print of what is computed for it": Case(
+        "all",
+        """
+import sys
+for i, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True))
+        tf.print("step", i, tf.cast(99 * tf.reduce_mean(loss), tf.int32), output_stream=sys.stdout)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    norm = tf.linalg.global_norm(gradients)
+    tf.print(tf.shape(a)[0], tf.cast(norm, tf.int32), output_stream=sys.stdout)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
 """,

@@ -54,7 +54,7 @@ def run_hoisted(source: str, path: str) -> tuple[dict[str, Any], Hoister]:
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", CASES)
 def test_the_values_are_those_of_plain_python(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     case, path = CASES[name], str(tmp_path / "train.py")
     source = PRELUDE + case.text
@@ -69,7 +69,7 @@ def test_the_values_are_those_of_plain_python(
         actual["model"].get_weights(), expected["model"].get_weights(), strict=True
     ):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-    output = capsys.readouterr()
+    output = capfd.readouterr()
     _, begins, reason = case.outcome.rpartition("then: ")
     runs = "run on cpu:0, cpu:1" in output.err
     assert runs == (reason == "all" or bool(begins)), hoister.reasons()

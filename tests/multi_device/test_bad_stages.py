@@ -79,6 +79,14 @@ def test_a_plan_that_does_not_fit_the_model(given: Plan, code: str, names: list[
     refused(model, lambda: model.predict(data()[0], verbose=0), code, *names)
 
 
+def test_a_pattern_for_another_program_is_fine_with_every_optimizer() -> None:
+    """Slots, such as those of Adam, belong to no layer that a stage is missing for."""
+    with Strategy(plan(["first", "shape"], ["memory", "last", "other"])).scope():
+        model = chain()
+        model.compile("adam", "mse")
+    assert np.isfinite(model.train_on_batch(*data()))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "given",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager.polymorphic_function import autograph_util
 
 
 def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -19,15 +21,26 @@ def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
     return autograph.tf_convert(fn, autograph.control_status_ctx(), convert_by_default=False)
 
 
-def autographed_always(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function as AutoGraph converts it, whatever it does with the code around.
+def converted_as_by(fn: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the body of a `tf.function`, or of what is to become one, as its traces call it.
 
-    Why: a person's `tf.function` is taken apart, and what was inside of it has to be
-    converted, but not the engine around it. If it changes: loops and conditions on tensors in
-    a traced function given to `strategy.run` raise.
+    Why: a person's `tf.function` is taken apart, and what was inside of it has to be converted
+    by its own options, in the context that a trace of it begins, but not the engine around it.
+    If it changes: loops and conditions on tensors in a traced function given to `strategy.run`,
+    or in the functions that it gives to `strategy.run`, raise.
     """
-    unspecified = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
-    return tf.__internal__.autograph.tf_convert(fn, unspecified)
+    if not getattr(fn, "_autograph", True):
+        return tf.autograph.experimental.do_not_convert(body)
+    features = getattr(fn, "_experimental_autograph_options", None)
+    converted = autograph_util.py_func_from_autograph(body, features)
+
+    @functools.wraps(body, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED, options=features):
+            return converted(*args, **kwargs)
+
+    leave_to_autograph(call)
+    return call
 
 
 def before_autograph_rewrites(error: Exception) -> Callable[[], Exception]:

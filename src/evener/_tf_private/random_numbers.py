@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+import inspect
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.framework import (
-    config,
-)
+from tensorflow.python.framework import config, random_seed
 
 from evener._tf_private.patches import Patch
 
@@ -39,6 +41,85 @@ def set_operation_seeds(state: Any) -> None:
     """Put back what `operation_seeds` returned."""
     if state is not None:
         eager_context.context()._rng.setstate(state)
+
+
+_KERNELS = {
+    "random_standard_normal": tf.raw_ops.StatelessRandomNormalV2,
+    "random_uniform": tf.raw_ops.StatelessRandomUniformV2,
+    "random_uniform_int": tf.raw_ops.StatelessRandomUniformIntV2,
+    "truncated_normal": tf.raw_ops.StatelessTruncatedNormalV2,
+}
+_DRAWN = Patch(
+    "draws in hoisted steps",
+    "tensorflow.python.framework.random_seed:get_seed",
+    *(f"tensorflow.python.ops.gen_random_ops:{name}" for name in _KERNELS),
+    why="An eager call draws its seed from the context, and the first numbers of Philox for it. "
+    "Its two seeds are the key and the upper half of the counter of a kernel without a state.",
+    if_it_changes="Eager steps that draw random numbers run on one device.",
+)
+_DRAW = -1
+
+
+def next_seeds(num_draws: int) -> list[tf.Tensor]:
+    """Return the seeds of the next eager draws as scalars: the first, and the second of each.
+
+    Why: the numbers of a hoisted step are those that its eager calls would have drawn.
+    If it changes: a hoisted step that draws differs from the eager one, and is not used.
+    """
+    with global_seed_for_now():
+        pairs = [random_seed.get_seed(None) for _ in range(num_draws)]
+    seeds = (*(first for first, _ in pairs[:1]), *(second for _, second in pairs))
+    return [tf.constant(seed, tf.int64) for seed in seeds]
+
+
+@contextlib.contextmanager
+def global_seed_for_now() -> Iterator[None]:
+    """Set a global seed until the end of the block, if there is none.
+
+    Why: eager draws without any seed cannot be repeated, and `tf.random.set_seed` would restart all
+    generators. If it changes: such steps differ from the eager ones, and run as they are written.
+    """
+    context: Any = eager_context.context()
+    if context._seed is not None:
+        yield
+        return
+    rng, context._seed = getattr(context, "_rng", None), secrets.randbits(30)
+    context._rng = random.Random(context._seed)
+    try:
+        yield
+    finally:
+        context._seed, context._rng = None, rng
+
+
+@contextlib.contextmanager
+def drawing_by(seeds: Sequence[tf.Tensor]) -> Iterator[Callable[[], int]]:
+    """Let draws in the current graph have the numbers of eager draws with seeds of `next_seeds`.
+
+    Draws with a seed of their own, in inner graphs and of other distributions stay as they are.
+    Yields a function that returns the number of draws so far.
+    """
+    graph, num_draws = tf.compat.v1.get_default_graph(), 0
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_seed(op_seed: Any) -> Any:
+            nonlocal num_draws
+            if op_seed is not None or tf.compat.v1.get_default_graph() is not graph:
+                return original(op_seed)
+            num_draws += 1
+            return num_draws, _DRAW
+
+        def draw(*args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
+            if seed2 != _DRAW or seed >= len(seeds):
+                return original(*args, seed=seed, seed2=seed2, **kwargs)
+            given = inspect.signature(original).bind(*args, **kwargs).arguments
+            key = tf.bitcast(tf.stack(seeds[:1]), tf.uint64)
+            counter = tf.bitcast(tf.stack([tf.zeros([], tf.int64), seeds[seed]]), tf.uint64)
+            return _KERNELS[original.__name__](**given, key=key, counter=counter, alg=1)
+
+        return get_seed if original.__name__ == "get_seed" else draw
+
+    with _DRAWN.applied(wrap):
+        yield lambda: num_draws
 
 
 _DRAWS = Patch(

@@ -73,7 +73,7 @@ def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
         @instead_of(original)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal step, last
-            if not is_called_by_script(sys._getframe(2)):
+            if not is_called_by_script(sys._getframe(1)):
                 return original(function, *args, **kwargs)
             now = time.perf_counter()
             if function is step:

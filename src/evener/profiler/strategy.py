@@ -33,7 +33,7 @@ class CostingStep(DistributedStep[Any, Any]):
     ) -> PreparedStep:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return self._step(*args, **kwargs)
+            return self._converted(*args, **kwargs)
 
         traced = trace_step(
             flat,

@@ -12,6 +12,7 @@ How much of a partitioned step is computed once follows from its floating-point 
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import re
 import time
@@ -27,12 +28,16 @@ from evener.auditing.training import trains
 from evener.devices.names import device_name
 from evener.engine.report import NEARLY_ALL
 from evener.plan.names import parse_device_name
-from evener.run.notes import Notes
+from evener.run.eager_step import eager_step_of
+from evener.run.hoisting import Hoister
+from evener.run.notes import Notes, is_other
 from evener.run.replace import instead_of
-from evener.run.user_line import UserLine, user_line
+from evener.run.user_line import UserLine, callers, line_of_loop, user_line
 from evener.strategy import Strategy
 from evener.workers.process import group_of_process
 
+# Devices that these ask for are part of a partitioned step, or of a library.
+_ENGINE = ("evener.", "tensorflow.")
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 
 _BEGINS = Patch(
@@ -40,6 +45,12 @@ _BEGINS = Patch(
     "tensorflow:GradientTape.__enter__",
     why="The time of eager gradients begins with their tape.",
     if_it_changes="`evener run` does not say that gradients are computed on one device.",
+)
+_PLACED = Patch(
+    "devices that scripts ask for",
+    "tensorflow:device",
+    why="What an eager script places itself is computed on other devices than the first.",
+    if_it_changes="`evener run` says of such a device that it had little to do.",
 )
 _GRADIENTS = Patch(
     "gradients of scripts",
@@ -54,10 +65,15 @@ class IdleDevices:
 
     Args:
         strategy: The strategy of the run.
+        notes: The notes of the run.
+        hoister: Reasons why steps are not partitioned; None where the source has to tell.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
         self._strategy = strategy
+        self._notes = notes
+        self._hoister = hoister
+        self._has_pins = False
         self._process = os.getpid()
         self._is_partitioned: dict[str, bool | None] = {}
         self._seconds_of_strategy = 0.0
@@ -68,6 +84,20 @@ class IdleDevices:
         """Count from now on, until the process ends."""
         _tf_private.functions.around_functions_run(self._counting)
         self._tapes.watch()
+        _PLACED.apply(self._placing)
+
+    def _placing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def device(*args: Any, **kwargs: Any) -> Any:
+            asked = next(iter((*args, *kwargs.values())), "")
+            if tf.executing_eagerly() and is_other(asked, self._strategy):
+                modules = (str(frame.f_globals.get("__name__")) for frame in callers())
+                caller = next(name for name in modules if not name.startswith("evener.run."))
+                self._notes.num_placed += not caller.startswith(_ENGINE)
+                self._has_pins |= caller.startswith("evener.pinning")
+            return original(*args, **kwargs)
+
+        return device
 
     @contextlib.contextmanager
     def _counting(self, function: Any) -> Iterator[None]:
@@ -101,14 +131,16 @@ class IdleDevices:
         total = sum(work.values())
         return {device: seconds / total for device, seconds in work.items()} if total else {}
 
-    def report(self, notes: Notes) -> None:
+    def report(self) -> None:
         """Add a note if one device did nearly all the training, or all of them took turns."""
         fractions = self.fractions()
         devices = list(fractions)
         # Forks of the script end too.
         if len(devices) < 2 or not fractions or os.getpid() != self._process:
             return
-        busiest = max(devices, key=lambda device: fractions[device])
+        if (self._notes.num_placed or self._has_pins) and self._tapes.seconds():
+            return  # nobody has measured what is computed where
+        busiest = max(fractions, key=lambda device: fractions[device])
         in_turns = self._in_turns()
         if fractions[busiest] >= NEARLY_ALL:
             idle = ", ".join(name for name in devices if name != busiest)
@@ -120,7 +152,7 @@ class IdleDevices:
         else:
             return
         cause, line = self._cause(devices)
-        notes.add(f"{what}: {cause}", line)
+        self._notes.add(f"{what}: {cause}", line)
 
     def _in_turns(self) -> float:
         """Return the fraction of the training in which no two devices compute at once."""
@@ -140,8 +172,7 @@ class IdleDevices:
             advice = "call a @tf.function with each batch as an argument, from a loop in Python"
             return f"{name} trains there; {advice}", line
         if eager >= steps:
-            advice = "make a @tf.function of the step, with the batch as an argument"
-            return f"gradients are computed eagerly; {advice}", self._tapes.line
+            return f"gradients are computed eagerly; {self._reason_of_tapes()}", self._tapes.line
         report = self._strategy.report()
         if sum(report.flops_once.values()) > report.flops_of_parts:
             if not report.gathered:
@@ -154,6 +185,18 @@ class IdleDevices:
         how = "as measured" if self._strategy.share_controller.is_measured else "as given"
         return f"the shares of the batch are {shares}, {how}", None
 
+    def _reason_of_tapes(self) -> str:
+        """Return what keeps eager gradients on one device, or how they would leave it."""
+        line, reason = self._tapes.line, None
+        if self._tapes.is_of_trainer:
+            return "run_eagerly=True, or run_functions_eagerly(True), asks for that"
+        if line is not None and self._hoister is not None:
+            reason = self._hoister.obstacle_at(line)
+        elif line is not None:
+            step = eager_step_of("".join(linecache.getlines(line.path)), line.number)
+            reason = step.obstacle if step else None
+        return reason or "make a @tf.function of the step, with the batch as an argument"
+
 
 class _EagerTapes:
     """The time of gradients that are computed eagerly, while the variables change.
@@ -164,6 +207,7 @@ class _EagerTapes:
 
     def __init__(self) -> None:
         self.line: UserLine | None = None
+        self.is_of_trainer = False
         self._seconds = 0.0
         self._before: tuple[tf.Variable, bytes] | None = None
 
@@ -208,6 +252,7 @@ class _EagerTapes:
         variables = [found for found in values if isinstance(found, tf.Variable)]
         if variables:
             self.line = user_line()
+            self.is_of_trainer = line_of_loop() is None
             smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
             self._before = smallest, _bytes(smallest)
 

@@ -25,12 +25,9 @@ from evener.run.advice import advice_for
 from evener.run.hoisting import Hoister
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
-from evener.run.user_line import UserLine, callers, line_of, user_line
+from evener.run.user_line import line_of_loop, user_line
 from evener.strategy import Strategy
 from evener.strategy.arguments import has_batch
-
-# An optimizer that these modules call is part of `fit`.
-_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
 
 _UPDATES = Patch(
     "updates of scripts",
@@ -80,7 +77,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (_is_outside(strategy) and is_called_by_script(sys._getframe(2))):
+            if not (_is_outside(strategy) and is_called_by_script(sys._getframe(1))):
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
             if not has_batch((args, kwargs)):
@@ -113,7 +110,7 @@ def _noticing(
     @instead_of(original)
     def apply(self: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_noted
-        line = _line_of_loop() if not is_noted and _is_outside(strategy) else None
+        line = line_of_loop() if not is_noted and _is_outside(strategy) else None
         if line is not None and not (hoister is not None and hoister.explains(line)):
             source = "".join(linecache.getlines(line.path))
             advice = advice_for(source, line.number, is_traced=not tf.executing_eagerly())
@@ -121,12 +118,7 @@ def _noticing(
                 advice = hoister.obstacle_at(line) or advice
             if advice is not None:
                 is_noted = True
-                first, *idle = strategy.plan.device_names
-                if not idle:
-                    return original(self, *args, **kwargs)
-                has = "have" if len(idle) > 1 else "has"
-                what = f"this training step computes every batch on {first}"
-                notes.add(f"{what}; {', '.join(idle)} {has} nothing to do\n  {advice}", line)
+                notes.add_unpartitioned(strategy.plan.device_names, advice, line)
         return original(self, *args, **kwargs)
 
     return apply
@@ -137,14 +129,3 @@ def _is_outside(strategy: Strategy) -> bool:
     if not tf.distribute.has_strategy():
         return True
     return tf.distribute.in_cross_replica_context() and tf.distribute.get_strategy() is strategy
-
-
-def _line_of_loop() -> UserLine | None:
-    """Return the script's line, or None if Keras runs the loop or no line is the script's."""
-    own: UserLine | None = None
-    for frame in callers():
-        if str(frame.f_globals.get("__name__", "")).startswith(_TRAINERS):
-            return None
-        if own is None and is_own(frame.f_code.co_filename):
-            own = line_of(frame)
-    return own

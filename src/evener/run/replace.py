@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
+from evener import _tf_private
 
 
 def instead_of(
@@ -16,16 +16,17 @@ def instead_of(
     """Return a decorator for the replacement of a function.
 
     The replacement gets the name and the signature of the original: Keras writes configurations
-    from the signature of ``__init__``. AutoGraph does not convert it.
+    from the signature of ``__init__``. AutoGraph treats it as a function of TensorFlow: it does not
+    convert it, and converts the program's functions that it calls as it did.
 
     Args:
         original: The function to replace.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        wrapped = functools.wraps(original)(function)
-        replacement: Any = tf.autograph.experimental.do_not_convert(wrapped)
-        replacement.__signature__ = inspect.signature(original)
-        return replacement
+        wrapped: Any = functools.wraps(original)(function)
+        wrapped.__signature__ = inspect.signature(original)
+        _tf_private.autograph.leave_to_autograph(wrapped)
+        return wrapped
 
     return decorate

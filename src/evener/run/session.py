@@ -115,10 +115,10 @@ class Session:
             gpu_names.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
         settings.refuse_other_backends()
         settings.report_late_variables(os.environ, self.notes)
-        idle = IdleDevices(self.strategy)
+        idle = IdleDevices(self.strategy, self.notes, hoister)
         idle.watch()
         # Before the report of the run, which has all notes: it was registered earlier.
-        atexit.register(idle.report, self.notes)
+        atexit.register(idle.report)
         if self.verify:
             atexit.register(report_unverified(self.strategy, self.notes))
         try:

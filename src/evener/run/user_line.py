@@ -9,6 +9,9 @@ from types import FrameType
 
 from evener.own_code import is_own, short_path
 
+# An optimizer that these modules call is part of `fit`.
+_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers", "tf_keras.src.engine.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLine:
@@ -49,3 +52,14 @@ def line_of(frame: FrameType) -> UserLine:
     """Return the current line of a frame."""
     code = frame.f_code
     return UserLine(path=code.co_filename, number=frame.f_lineno, function=code.co_name)
+
+
+def line_of_loop() -> UserLine | None:
+    """Return the script's line, or None if Keras runs the loop or no line is the script's."""
+    own: UserLine | None = None
+    for frame in callers():
+        if str(frame.f_globals.get("__name__", "")).startswith(_TRAINERS):
+            return None
+        if own is None and is_own(frame.f_code.co_filename):
+            own = line_of(frame)
+    return own

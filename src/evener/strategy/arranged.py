@@ -40,7 +40,8 @@ class ArrangedReplica(OneReplica):
             owned_bytes=self._owner_registry.owned_bytes,
             when_traced=self._records.add_partitioned,
             when_prepared=self._note_prepared,
-            paths=lambda: [variable.path for variable in self._owner_registry.variables],
+            # Those of optimizers and metrics belong to no layer.
+            paths=lambda: [v.path for v in self._owner_registry.variables if v.is_trainable],
             owner_of_handle=self._owner_registry.common_owner if self._group else lambda _: None,
         )
         return FunctionSteps(self, self._step_type, settings, self._records)

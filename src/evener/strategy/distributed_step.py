@@ -54,6 +54,7 @@ class DistributedStep(Generic[P, R]):
         signature: Sequence[Any] | None = None,
     ) -> None:
         self._step = _tf_private.functions.body_of(step)
+        self._converted = _tf_private.autograph.converted_as_by(step, self._step)
         self._signature = signature or getattr(step, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
         self._settings = settings
@@ -184,7 +185,7 @@ class DistributedStep(Generic[P, R]):
     @functools.cached_property
     def _function(self) -> Any:
         """The step as it is written, traced."""
-        return tf.function(self._step)
+        return tf.function(self._converted)
 
     def _run_body(self, body: Callable[[Any], Any], batch: Any) -> Any:
         if not has_batch(batch):
@@ -204,7 +205,7 @@ class DistributedStep(Generic[P, R]):
         num_samples: int | None = None,
     ) -> PreparedStep:
         return PreparedStep(
-            self._step,
+            self._converted,
             arguments,
             specs,
             dataclasses.replace(self._settings, controller=self._split.controller),

@@ -46,7 +46,8 @@ class FunctionSteps:
         # Kept with the function, so that both are freed together.
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
         if self not in steps:
-            converted = _tf_private.autograph.autographed_always(_tf_private.functions.body_of(fn))
+            body = _tf_private.functions.body_of(fn)
+            converted = _tf_private.autograph.converted_as_by(fn, body)
             steps[self] = self._make(converted, signature=fn)
         return steps[self]
 

@@ -26,11 +26,12 @@ _SMALL_BYTES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedVariable:
-    """One entry of the registry: a variable, its owner and its size."""
+    """One entry of the registry: a variable, its owner, its size, and whether it is trained."""
 
     path: str
     device: str
     num_bytes: int
+    is_trainable: bool
 
 
 class OwnerRegistry:
@@ -112,7 +113,10 @@ class OwnerRegistry:
             variable = next_creator(**kwargs)
         num_bytes = _num_bytes(variable.shape, variable.dtype)
         self._variables[variable._unique_id] = OwnedVariable(
-            path=path, device=self._own(device), num_bytes=num_bytes
+            path=path,
+            device=self._own(device),
+            num_bytes=num_bytes,
+            is_trainable=variable.trainable,
         )
         handle = id(variable.handle)
         self._common[handle] = device

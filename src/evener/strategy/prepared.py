@@ -67,7 +67,7 @@ class PreparedStep:
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return _tf_private.autograph.autographed(step)(*args, **kwargs)
+            return step(*args, **kwargs)
 
         _tf_private.autograph.leave_to_autograph(flat)
 

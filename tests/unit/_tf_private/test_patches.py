@@ -66,6 +66,10 @@ PATCHES = {
     ),
     "devices of variables that wait": "Variable.__init__",
     "devices with names of hardware": "device compat.v1.device compat.v2.device",
+    "devices that scripts ask for": "device",
+    "draws in hoisted steps": (
+        "get_seed random_standard_normal random_uniform random_uniform_int truncated_normal"
+    ),
     "epochs that begin in the middle": "TFEpochIterator._enumerate_iterator",
     "evener.Strategy in scripts": "Strategy",
     "evener.pin in scripts": "pin",

@@ -94,6 +94,36 @@ def test_regions_shrink_from_the_step_with_its_surroundings_to_the_gradients() -
     assert [region.results for region in regions] == [(), ("loss",), ("gradients", "loss")]
 
 
+TAPE = "with GradientTape(persistent=True) as tape:\n    loss = f(x)\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "span"),
+    [
+        (f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}opt.minimize(loss)", (2, 5)),
+        (TAPE + "with tf.device(a): g = tape.gradient(loss, w)\nopt.apply_gradients(g)", (2, 5)),
+        (
+            TAPE + "for v in a:\n    o.apply_gradients(tape.gradient(loss, v))\ndel tape",
+            (2, 6),
+        ),
+        (
+            TAPE + "    with tape.stop_recording(): n = g(loss)\nopt.minimize(loss)",
+            (2, 5),
+        ),
+        # It holds the whole step: the block in it is hoisted.
+        (
+            f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}  opt.minimize(loss)",
+            (3, 5),
+        ),
+        (f"with lock:\n{textwrap.indent(TAPE, '  ')}opt.minimize(loss)", None),
+        (TAPE + "for x in more:\n    opt.apply_gradients(other.gradient(f(x), w))", None),
+    ],
+)
+def test_blocks_and_loops_that_are_parts_of_a_step(step: str, span: tuple[int, int] | None) -> None:
+    regions = found_in("for x in data:\n" + textwrap.indent(step, "    ")).regions
+    assert (regions and (regions[0].first, regions[0].last)) == (span or ())
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -119,7 +149,7 @@ def test_what_is_not_hoisted(text: str) -> None:
         ("self.x = x", 3, "it changes self.x"),
         ("seen.append(x)", 3, "seen.append() changes"),
         ("n = x.numpy()", 3, "x.numpy() gives a number"),
-        ("z = tf.random.normal([3])", 3, "tf.random.normal() draws"),
+        ("z = tf.random.shuffle(x)", 3, "tf.random.shuffle() draws"),
         ("import a", 3, "`import`"),
     ],
 )

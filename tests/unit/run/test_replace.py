@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import inspect
 
+import tensorflow as tf
+
 from evener.run.replace import instead_of
 
 
@@ -17,3 +19,16 @@ def test_what_stands_in_for_a_function_has_its_name_and_signature() -> None:
     assert inspect.getfullargspec(replacement) == inspect.getfullargspec(original)
     assert (replacement.__name__, replacement.__doc__) == ("original", "Do it.")
     assert replacement(1, name="a") == (1, ("name", "a"))
+
+
+def test_autograph_converts_what_the_original_calls_as_without_the_replacement() -> None:
+    def original(x: tf.Tensor) -> tf.Tensor:
+        # As a custom gradient or an update of an optimizer: TensorFlow converts what it maps.
+        return tf.map_fn(lambda row: row if row > 0 else -row, x)
+
+    @instead_of(original)
+    def replacement(x: tf.Tensor) -> tf.Tensor:
+        return original(x)
+
+    step = tf.function(lambda x: replacement(x))
+    assert step(tf.constant([-1.0, 2.0])).numpy().tolist() == [1.0, 2.0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
+import evener
 from evener import DeviceError, EvenerWarning, Plan, PlanError, Strategy
 from evener.plan import (
     PlanDevice,
@@ -168,3 +171,55 @@ def test_eager_mode_gives_the_same(synchronized: bool) -> None:
         weights.append(model.get_weights())
     for a, b in zip(*weights, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+DOORS = {
+    "a function of the program": lambda strategy, step: tf.function(
+        lambda x: strategy.run(step, args=(x,))
+    ),
+    "a function that the strategy runs": lambda strategy, step: functools.partial(
+        lambda traced, x: strategy.run(traced, args=(x,)), tf.function(step)
+    ),
+    "both": lambda strategy, step: functools.partial(
+        lambda traced, x: strategy.run(traced, args=(x,)),
+        tf.function(lambda x: strategy.run(step, args=(x,))),
+    ),
+    "a distributed step": lambda strategy, step: evener.distribute(
+        step, devices=["cpu:0", "cpu:1"], shares=[3, 1]
+    ),
+    "a distributed function": lambda strategy, step: evener.distribute(
+        tf.function(step), devices=["cpu:0", "cpu:1"], shares=[3, 1]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_conditions_and_loops_on_tensors_work_in_every_door(name: str) -> None:
+    def clipped(loss: tf.Tensor) -> tf.Tensor:
+        while loss > 1.0:
+            loss = loss / 2.0
+        return loss
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        loss = tf.reduce_mean(x)
+        if loss > 3.0:
+            return clipped(loss)
+        return -loss
+
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
+    run = DOORS[name](strategy, step)
+    x = tf.reshape(tf.range(8.0), [4, 2])
+    assert [float(run(x)), float(run(x - 3.0))] == [0.875, -0.5]
+
+
+@pytest.mark.parametrize("name", [*DOORS][1:3] + [*DOORS][4:])
+def test_a_function_without_autograph_stays_without_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return x if tf.reduce_mean(x) > 3.0 else -x
+
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
+    monkeypatch.setattr(tf, "function", functools.partial(tf.function, autograph=False))
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+        DOORS[name](strategy, step)(tf.ones([4, 2]))

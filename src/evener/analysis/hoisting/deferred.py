@@ -20,6 +20,11 @@ from collections.abc import Iterator, Sequence
 from evener.analysis.hoisting.names import loads_in, targets_of
 
 _READS = ("numpy", "item", "tolist", "format", "shape", "join")
+# What computes from tensors alone, and where `tf.print` writes.
+_COMPUTES = (
+    *("tf.reduce_", "tf.math.", "tf.linalg.", "tf.norm.", "tf.shape.", "tf.cast."),
+    *("tf.float", "tf.int", "tf.argmax.", "tf.sqrt.", "sys.stdout.", "sys.stderr."),
+)
 _FUNCTIONS = ("float", "int", "str", "len", "round", "abs", "print", "repr", "bool")
 _EXPRESSIONS = (
     *(ast.Constant, ast.Name, ast.JoinedStr, ast.FormattedValue, ast.BinOp, ast.UnaryOp),
@@ -61,7 +66,7 @@ def _is_number(node: ast.AST) -> bool:
 def _only_reads(node: ast.AST) -> bool:
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute):
-            if inner.attr not in _READS:
+            if inner.attr not in _READS and not f"{ast.unparse(inner)}.".startswith(_COMPUTES):
                 return False
         elif isinstance(inner, ast.Call):
             function = inner.func
@@ -88,7 +93,7 @@ def can_defer(statements: Sequence[ast.stmt]) -> bool:
     for statement in _in_order(statements):
         if is_deferrable(statement):
             read |= {load.id for load in loads_in(statement)}
-        elif read & _bound_by(statement):
+        elif read & bound_by(statement):
             return False
     return True
 
@@ -116,7 +121,8 @@ def _in_order(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
 
 
-def _bound_by(statement: ast.stmt) -> set[str]:
+def bound_by(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement binds or deletes."""
     return {
         name
         for node in ast.walk(statement)

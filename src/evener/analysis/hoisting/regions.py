@@ -174,7 +174,10 @@ def _step_in(block: Sequence[ast.stmt], first: int, last: int) -> Span | None:
     if not ends:
         return None
     if tapes:
-        return (tapes[0], max(ends[-1], tapes[-1])) if ends[-1] >= tapes[0] else None
+        end = max(ends[-1], tapes[-1])
+        while end < last and isinstance(block[end + 1], ast.Delete):
+            end += 1  # `del tape`: it cannot be given to what comes behind
+        return (tapes[0], end) if ends[-1] >= tapes[0] else None
     # The gradients come from a function of the program.
     used = {load.id for i in ends if is_update(block[i]) for load in loads_in(block[i])}
     given = [

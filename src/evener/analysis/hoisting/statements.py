@@ -10,12 +10,14 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evener.analysis.hoisting.deferred import is_deferrable
+from evener.analysis.hoisting.deferred import bound_by, is_deferrable
 from evener.analysis.module import last_name
 
 UPDATES = ("apply_gradients", "apply", "minimize", "assign_sub", "assign_add", "assign")
 """Methods that end a training step: of optimizers, and of variables."""
 _TAPE = "GradientTape"
+# Blocks that only say where or under which name their statements run, or that no tape records them.
+_BLOCKS = frozenset(("device", "name_scope", "stop_recording"))
 _GRADIENTS = ("gradient", "jacobian", "batch_jacobian")
 # Of Python: what reads or changes more than its arguments.
 _IMPURE = {
@@ -33,7 +35,9 @@ _CHANGES = (
 )
 # By the names that everybody gives these modules; the run sees others.
 _DRAWS = ("tf.random.", "np.random.", "numpy.random.", "random.", "time.")
-_DRAWS_BY_SEED = ("tf.random.stateless_",)
+_DRAWS_IN_GRAPHS = tuple(
+    f"tf.random.{name}" for name in ("stateless_", "normal", "uniform", "truncated_normal")
+)
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert, ast.Pass, ast.Raise)
 _WORDS: dict[type[ast.stmt], str] = {
     ast.Try: "try",
@@ -64,11 +68,21 @@ class Obstacle:
 
 
 def is_tape(node: ast.AST) -> bool:
-    """Return whether a statement opens a gradient tape."""
-    return isinstance(node, ast.With) and any(
-        isinstance(item.context_expr, ast.Call) and last_name(item.context_expr.func) == _TAPE
-        for item in node.items
-    )
+    """Return whether a statement opens a gradient tape, or is a block around one and no update."""
+    if not isinstance(node, ast.With) or _TAPE in _entered(node):
+        return isinstance(node, ast.With)
+    is_around = _is_block(node) and any(map(is_tape, node.body))
+    return is_around and not any(map(is_update, ast.walk(node)))
+
+
+def _is_block(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and _entered(node) <= _BLOCKS
+
+
+def _entered(node: ast.With) -> set[str | None]:
+    """Return the names of the functions whose results a statement enters."""
+    items = (item.context_expr for item in node.items)
+    return {last_name(item.func) if isinstance(item, ast.Call) else None for item in items}
 
 
 def tapes_in(node: ast.AST) -> Iterator[str]:
@@ -80,25 +94,31 @@ def tapes_in(node: ast.AST) -> Iterator[str]:
                     yield item.optional_vars.id
 
 
-def takes_gradient(node: ast.AST) -> bool:
-    """Return whether a statement asks a tape for gradients."""
-    return any(_is_method(inner, _GRADIENTS) for inner in ast.walk(node))
+def takes_gradient(node: ast.AST, tapes: set[str] | None = None) -> bool:
+    """Return whether a statement asks a tape, or one with such a name, for gradients."""
+    calls = [inner for inner in ast.walk(node) if _is_method(inner, _GRADIENTS)]
+    return any(tapes is None or ast.unparse(call).partition(".")[0] in tapes for call in calls)
 
 
 def is_update(node: ast.AST) -> bool:
     """Return whether a statement is a call that applies gradients, or changes a variable."""
     if isinstance(node, ast.Expr | ast.Assign):
         return _is_method(node.value, UPDATES)
-    return isinstance(node, ast.For) and any(is_update(inner) for inner in node.body)
+    return isinstance(node, ast.For | ast.With) and any(is_update(inner) for inner in node.body)
 
 
-def holds_step(node: ast.AST) -> bool:
-    """Return whether a statement with other statements in it holds a step of its own."""
-    return any(
-        is_tape(inner) or _is_method(inner, ("apply_gradients",))
-        for inner in ast.walk(node)
-        if inner is not node
-    )
+def holds_step(node: ast.AST, before: set[str]) -> bool:
+    """Return whether a statement with other statements in it holds a step of its own.
+
+    What takes gradients of a tape among the names ``before`` is part of the step of that tape.
+    """
+    inner = [found for found in ast.walk(node) if found is not node]
+    has_tape = any(map(is_tape, inner))
+    if _is_block(node):
+        return has_tape and any(map(is_update, inner))
+    if has_tape or not any(_is_method(found, ("apply_gradients",)) for found in inner):
+        return has_tape
+    return not takes_gradient(node, before)
 
 
 def obstacle_in(
@@ -118,7 +138,8 @@ def obstacle_in(
         if all(isinstance(target, ast.Name) and target.id in fresh for target in statement.targets):
             return None
         return Obstacle(line=statement.lineno, reason="it deletes what the step did not make")
-    if isinstance(statement, ast.If | ast.For | ast.While) or is_tape(statement):
+    is_with = is_tape(statement) or _is_block(statement)
+    if is_with or isinstance(statement, ast.If | ast.For | ast.While):
         return _in_block(statement, fresh, in_loop=in_loop)
     if in_loop and isinstance(statement, ast.Break | ast.Continue):
         return None
@@ -129,7 +150,7 @@ def obstacle_in(
 
 
 def _in_block(statement: ast.stmt, fresh: set[str], *, in_loop: bool) -> Obstacle | None:
-    if not is_tape(statement) and holds_step(statement):
+    if not is_tape(statement) and holds_step(statement, fresh):
         return Obstacle(line=statement.lineno, reason="it holds the whole step")
     if isinstance(statement, ast.For) and not isinstance(statement.target, ast.Name | ast.Tuple):
         return Obstacle(line=statement.lineno, reason="it binds more than names")
@@ -140,17 +161,12 @@ def _in_block(statement: ast.stmt, fresh: set[str], *, in_loop: bool) -> Obstacl
             found = obstacle_in(
                 child, inner, in_loop=in_loop, can_defer=isinstance(statement, ast.With)
             )
-            inner |= _bound_by(child)
+            inner |= bound_by(child)
         else:
             found = _in_expressions(child, fresh, line=statement.lineno)
         if found is not None:
             return found
     return None
-
-
-def _bound_by(statement: ast.stmt) -> set[str]:
-    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def _in_targets(statement: ast.stmt) -> Obstacle | None:
@@ -198,7 +214,7 @@ def _reason(node: ast.AST, fresh: set[str]) -> str | None:
             return f"it calls {function.id}(): {_IMPURE[function.id]}"
     if isinstance(function, ast.Attribute):
         text = ast.unparse(function)
-        if text.startswith(_DRAWS) and not text.startswith(_DRAWS_BY_SEED):
+        if text.startswith(_DRAWS) and not text.startswith(_DRAWS_IN_GRAPHS):
             return f"{text}() draws numbers of its own in every call"
         if function.attr in _HOST_READS and not node.args:
             return f"{text}() gives a number of a tensor to Python"

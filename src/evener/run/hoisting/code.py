@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from evener import _tf_private
 from evener.run.eager_step import NOT_FOLLOWED
@@ -68,6 +69,7 @@ _DIFFERENT = {
     "constant_value": "it asks whether a tensor has a value",
     "summary": "it prints",
 }
+_SEEDS_OF_DRAWS = str(Path("framework", "random_seed.py"))
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _PURE_BUILTINS = frozenset(
     (
@@ -135,6 +137,7 @@ class Observed:
     Attributes:
         code: The followed code, with the globals of each.
         problem: The line and a clause; None if there is none.
+        num_draws: Number of random draws without a seed of their own.
     """
 
     def __init__(self, path: str = "", left_out: Sequence[tuple[int, int]] = ()) -> None:
@@ -142,6 +145,7 @@ class Observed:
         self._left_out = left_out
         self.code: dict[types.CodeType, dict[str, Any]] = {}
         self.problem: tuple[str, int, str] | None = None
+        self.num_draws = 0
 
     def __enter__(self) -> Observed:
         # Finalizers and callbacks of the collector run anywhere: they are no part of the code.
@@ -164,8 +168,7 @@ class Observed:
                 reason = _reason_of_builtin(argument)
             else:
                 reason = "it prints" if argument is builtins.print else None
-            if reason is not None:
-                self._blame(frame, reason)
+            self._blame(frame, reason)
 
     def _see_call(self, frame: types.FrameType) -> None:
         code = frame.f_code
@@ -176,12 +179,13 @@ class Observed:
             if code.co_flags & _GENERATOR and code.co_name != "<genexpr>":
                 self._blame(frame, "it is a generator")
         elif frame.f_back is not None and is_followed(frame.f_back.f_code.co_filename):
-            reason = _reason_of_library(code)
-            if reason is not None:
-                self._blame(frame.f_back, reason)
+            self._blame(frame.f_back, _reason_of_library(code))
+        is_seed = code.co_name == "get_seed" and code.co_filename.endswith(_SEEDS_OF_DRAWS)
+        if is_seed and tf.executing_eagerly():  # and not where Keras asks for the shapes of a layer
+            self.num_draws += frame.f_locals["op_seed"] is None
 
-    def _blame(self, frame: types.FrameType, reason: str) -> None:
-        if self.problem is None:
+    def _blame(self, frame: types.FrameType, reason: str | None) -> None:
+        if self.problem is None and reason is not None:
             line: types.FrameType | None = frame
             while line is not None and not is_followed(line.f_code.co_filename):
                 line = line.f_back

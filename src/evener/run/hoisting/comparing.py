@@ -12,7 +12,7 @@ from evener.run.hoisting.code import Observed, keep_operation_seeds
 from evener.run.hoisting.reads import Call, ChangesArrays
 from evener.run.hoisting.state import State, differences, is_rounding, numbers_of
 from evener.run.hoisting.values import CannotHoist, same
-from evener.run.hoisting.variant import Variant
+from evener.run.hoisting.variant import OTHER_DRAWS, Variant
 from evener.strategy import Strategy
 
 
@@ -70,9 +70,12 @@ class Comparison:
         changed = self._variant.reads.changed()
         if changed is not None:
             raise AsWritten(f"it changes {changed}", expected)
+        if self.observed.num_draws != self._variant.num_draws:
+            raise AsWritten(OTHER_DRAWS, expected)
         truth = self._state.now()
         found = _differences(expected, actual, truth, after)
-        if not is_rounding(found) and not is_rounding(found, self._disturbed(expected, truth)):
+        eager, on_all = (expected, truth), (actual, after)
+        if not is_rounding(found) and not is_rounding(found, self._disturbed(eager, on_all)):
             raise AsWritten("as a function it computes other values than as written", expected)
         return expected
 
@@ -94,18 +97,21 @@ class Comparison:
         self._put_back_seeds()
 
     def _disturbed(
-        self, expected: tuple[Any, ...], truth: Sequence[np.ndarray]
+        self, eager: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
     ) -> list[float] | None:
-        """Return how much rounding changes the results of the step; its effects are undone."""
+        """Return how much rounding changes results and variables; its effects are undone."""
         put_back_seeds: Callable[[], None] = keep_operation_seeds()
         self._put_back_seeds()
         self._state.disturb()
         try:
-            results = self._call.run()
-            return _differences(expected, results, truth, self._state.now())
+            if not self._variant.num_draws:
+                return _differences(eager[0], self._call.run(), eager[1], self._state.now())
+            # Eager kernels draw other numbers when they draw again.
+            results = self._variant.call(self._call, self._strategy)
+            return _differences(actual[0], results, actual[1], self._state.now())
         finally:
             self._undo()
-            self._state.assign(truth)
+            self._state.assign(eager[1])
             put_back_seeds()
 
 

@@ -49,7 +49,5 @@ def _check(kind: str, is_stateful: bool) -> None:
     if kind in ("VarHandleOp",):
         raise CannotHoist("it makes variables")
     if "Random" in kind or kind in ("Multinomial", "ParameterizedTruncatedNormal"):
-        raise CannotHoist(
-            "tf.random draws other numbers in a function than eagerly; draw them before the tape"
-        )
+        raise CannotHoist(f"tf.random draws other numbers by {kind} in a function than eagerly")
     raise CannotHoist(f"the operation {kind} does more than compute")

@@ -32,8 +32,8 @@ from evener.run.hoisting.reads import Body, Call, check_arrays, check_shown, rea
 from evener.run.hoisting.state import all_variables
 from evener.run.hoisting.step import Step
 from evener.run.hoisting.values import CannotHoist, Scalar
-from evener.run.hoisting.variant import Variant, traced
-from evener.run.notes import Notes
+from evener.run.hoisting.variant import OTHER_DRAWS, Variant, traced
+from evener.run.notes import Notes, is_other
 from evener.run.user_line import UserLine
 from evener.strategy import Strategy
 
@@ -43,6 +43,7 @@ _CALLS_FOR_ANOTHER = 20
 _MOST_KEPT = 6
 _NUM_COMPARED_SHAPES = 4
 _MOST_ATTEMPTS = 4
+_PLACED = "it asks for another device by tf.device, and runs there"
 
 
 class Hoister:
@@ -88,7 +89,10 @@ class Hoister:
         return any(step.covers(line) for step in self._steps.values())
 
     def obstacle_at(self, line: UserLine) -> str | None:
-        """Return what keeps statements before a line out of every region, or None."""
+        """Return what keeps the step at a line, or statements before it, from all devices."""
+        refused = [s.obstacle for s in self._steps.values() if s.obstacle and s.covers(line)]
+        if refused:
+            return refused[-1]
         found = [
             obstacle
             for obstacle in self._obstacles.get(line.path, ())
@@ -117,6 +121,8 @@ class Hoister:
         ):
             return None
         try:
+            if is_other(_tf_private.devices.explicit_device(), self._strategy):
+                raise CannotHoist(_PLACED)
             try:
                 values = read()
             except NameError:
@@ -140,11 +146,13 @@ class Hoister:
         if asked is None or not self._lock.acquire(blocking=False):
             yield
             return
-        observed = Observed(step.path, step.region.deferred)
+        observed, num_placed = Observed(step.path, step.region.deferred), self._notes.num_placed
         try:
             with observed:
                 yield
             try:
+                if self._notes.num_placed > num_placed:
+                    raise CannotHoist(_PLACED)
                 self._was_observed(step, asked[0], asked[1], observed)
             except CannotHoist as reason:
                 self._refuse(step, str(reason), observed)
@@ -188,8 +196,12 @@ class Hoister:
             places = (
                 i for i, structure in enumerate(call.structures) if isinstance(structure, Scalar)
             )
-            variant = step.pending = Variant(reads=reads, places=frozenset(places))
+            variant = step.pending = Variant(
+                reads=reads, places=frozenset(places), num_draws=observed.num_draws
+            )
             variant.function = traced(step.region, variant, call.body)
+        if observed.num_draws != variant.num_draws:
+            raise CannotHoist(OTHER_DRAWS)
         variant.reads = reads
         variant.observed.add(call.shapes)
 
@@ -229,9 +241,12 @@ class Hoister:
 
     def _compare(self, step: Step, variant: Variant, call: Call) -> Any:
         """Return the results of a call that was computed both ways; None if it has not run."""
-        comparison = Comparison(variant, call, self._strategy, self._others)
+        draws = variant.num_draws > 0
+        seeded = _tf_private.random_numbers.global_seed_for_now if draws else contextlib.nullcontext
         try:
-            results = comparison.run()
+            with seeded():
+                comparison = Comparison(variant, call, self._strategy, self._others)
+                results = comparison.run()
         except CannotHoist as problem:
             # What comes out of a trace may be a copy, with the lines of it as its text.
             raise variant.problem or problem from None
@@ -305,9 +320,6 @@ class Hoister:
             line = number if is_here else str(UserLine(path=path, number=number))
             step.obstacle = prevents(line, reason)
         parts = (other for other in self._steps.values() if other.overlaps(step))
-        first, *idle = self._strategy.plan.device_names
-        if idle and all(part.obstacle is not None for part in parts):
-            has = "have" if len(idle) > 1 else "has"
-            what = f"this training step computes every batch on {first}"
-            text = f"{what}; {', '.join(idle)} {has} nothing to do\n  {step.obstacle}"
-            self._notes.add(text, step.line)
+        if all(part.obstacle is not None for part in parts):
+            devices = self._strategy.plan.device_names
+            self._notes.add_unpartitioned(devices, step.obstacle, step.line)

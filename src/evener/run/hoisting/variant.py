@@ -29,6 +29,7 @@ from evener.run.hoisting.values import (
 from evener.strategy import Strategy
 
 _MOST_TRACES = 12
+OTHER_DRAWS = "it does not draw the same random numbers in each call"
 
 
 class NotObserved(Exception):
@@ -54,6 +55,7 @@ class Variant:
         conditions: Comparisons of these numbers that the traces depend on.
         given: The arguments of the call of now.
         num_compared: Number of comparisons of both ways.
+        num_draws: Number of random draws without a seed of their own.
     """
 
     reads: Reads
@@ -70,6 +72,7 @@ class Variant:
     conditions: list[Condition] = field(default_factory=list)
     given: Sequence[Any] = ()
     num_compared: int = 0
+    num_draws: int = 0
 
     def is_for(self, call: Call) -> bool:
         """Return whether a call, with its numbers as tensors, reads the same values."""
@@ -84,7 +87,13 @@ class Variant:
         """Run the step on all devices."""
         self.given = call.values
         flat = [_as_tensor(tensor, narrows=self.narrows) for tensor in call.tensors]
-        results = strategy.run(self.function, args=tuple(flat))
+        seeds = _tf_private.random_numbers.operation_seeds()
+        flat += _tf_private.random_numbers.next_seeds(self.num_draws)
+        try:
+            results = strategy.run(self.function, args=tuple(flat))
+        except BaseException:
+            _tf_private.random_numbers.set_operation_seeds(seeds)
+            raise
         return tuple(put_together(result, results, call.values) for result in self.results)
 
 
@@ -102,8 +111,12 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
             if variant.num_traces > _MOST_TRACES:
                 raise CannotHoist("it is traced anew for every size of a batch")
             given = [_given(scope, i, structure, tensors) for i, structure in enumerate(structures)]
-            with _tf_private.tensors.symbolic_lengths():
+            seeds = tensors[len(tensors) - variant.num_draws - 1 :] if variant.num_draws else ()
+            drawing = _tf_private.random_numbers.drawing_by(seeds)
+            with _tf_private.tensors.symbolic_lengths(), drawing as num_draws:
                 results = body(*given)
+            if num_draws() != variant.num_draws:
+                raise CannotHoist(OTHER_DRAWS)
             known = variant.reads.guards.known
             apart, flat = results_apart(results, given, known, expression_of)
             if scope.problem is not None:
