@@ -638,6 +638,8 @@ class Mesh:
         world.at(due - world.now, lambda: self._owner.handle(see))
 
     def _exchange(self, label: str, sends: Mapping[int, Any]) -> dict[int, Any]:
+        if self._is_over:
+            raise PeerLost("the view is over")
         self._count += 1
         world = self._owner.world
         for peer, sent in sends.items():

@@ -94,6 +94,7 @@ class Mesh:
             RunError: RUN-090 if another worker exchanges something else.
         """
         if not self._peers:
+            self._wire.check()
             return list(arrays)
         flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
         is_small = sum(array.nbytes for array in flat) <= _SMALL_BYTES

@@ -100,6 +100,7 @@ class Wire:
             RunError: RUN-090 if another worker exchanges something else, RUN-091 if it does not
                 come.
         """
+        self.check()
         self._count += 1
         pairs = {
             connection: _Pair(self, peer, label, sends[peer], room)
@@ -115,6 +116,11 @@ class Wire:
         finally:
             # Before the caller lets go of what the others might still read.
             self._window.close()
+
+    def check(self) -> None:
+        """Raise `PeerLost` if the view is over, also without any other member."""
+        if self._is_over.is_set():
+            raise PeerLost("the view is over")
 
     def deliver(self, label: str, parcels: Mapping[int, memoryview]) -> dict[int, np.ndarray]:
         """Send bytes to some members, and return what others have sent to this one.
@@ -203,8 +209,7 @@ class Wire:
         waiting = set(pairs)
         latest = time.monotonic()
         while waiting:
-            if self._is_over.is_set():
-                raise PeerLost("the view is over")
+            self.check()
             ready = selector.select(timeout=1.0)
             if not ready and time.monotonic() - latest > self._patience:
                 raise _too_late(label, [pairs[c].peer for c in waiting], self._patience)

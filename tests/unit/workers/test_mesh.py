@@ -272,3 +272,14 @@ def test_abort_wakes_one_who_waits() -> None:
         assert isinstance(error, PeerLost)
         with pytest.raises(PeerLost):
             made[0].gather("y", np.ones(3))
+
+
+def test_a_worker_alone_learns_that_its_view_is_over() -> None:
+    """Else a replacement would wait for as long as the last worker computes."""
+    with meshes(1) as [alone]:
+        ones = [np.ones(3)]
+        assert alone.reduce("sum", ones, "sum") == ones
+        alone.abort()
+        for exchange in (alone.find_readers, lambda: alone.reduce("sum", ones, "sum")):
+            with pytest.raises(PeerLost):
+                exchange()
