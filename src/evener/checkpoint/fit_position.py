@@ -25,6 +25,16 @@ import tensorflow as tf
 
 from evener._tf_private import fits
 from evener.checkpoint import random_state
+from evener.checkpoint.contents import is_count
+
+POSITION = {
+    **dict.fromkeys(("seed", "step", "iterator", "num_drawn"), is_count),
+    "drawn_before": [is_count],
+    "num_batches": lambda value: value is None or is_count(value),
+    "random_at_fit": random_state.check,
+    "random_at_epochs": [random_state.check],
+}
+"""Kinds of the entries of a position as JSON has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +71,7 @@ def as_json(position: DataPosition) -> dict[str, Any]:
 def from_json(values: dict[str, Any]) -> DataPosition:
     """Return the position that `as_json` has written."""
     lists = {name: tuple(values[name]) for name in ("drawn_before", "random_at_epochs")}
-    return DataPosition(**{**values, **lists})
+    return DataPosition(**{name: lists.get(name, values[name]) for name in POSITION})
 
 
 class FitFeed:

@@ -1,4 +1,4 @@
-"""Plain attributes of callbacks, and the history, as JSON values."""
+"""State of callbacks, their log files, and the history."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 _ABSENT = object()
 
@@ -55,6 +57,42 @@ def set_attributes(callbacks: Mapping[str, Any], stored: Mapping[str, Mapping[st
             setattr(callback, key, value)
 
 
+def best_weights(callbacks: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
+    """Return the best weights of each `keras.callbacks.EarlyStopping` that has some, by name."""
+    stopping = keras.callbacks.EarlyStopping
+    found = {n: item.best_weights for n, item in callbacks.items() if isinstance(item, stopping)}
+    return {name: arrays for name, arrays in found.items() if arrays}
+
+
+def log_lengths(callbacks: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes in the file of each `keras.callbacks.CSVLogger` so far, by name."""
+    return {
+        name: tf.io.gfile.stat(item.filename).length
+        for name, item in callbacks.items()
+        if isinstance(item, keras.callbacks.CSVLogger) and tf.io.gfile.exists(item.filename)
+    }
+
+
+def resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cuts: bool) -> None:
+    """Let files of `keras.callbacks.CSVLogger` go on behind the rows that a checkpoint knows.
+
+    Args:
+        callbacks: Callbacks by name.
+        lengths: Value of `log_lengths` at the checkpoint.
+        cuts: Whether this worker removes the rows of epochs that are done again.
+    """
+    for name, length in lengths.items():
+        logger = callbacks.get(name)
+        if not isinstance(logger, keras.callbacks.CSVLogger):
+            continue
+        logger.append = True
+        if cuts and tf.io.gfile.exists(logger.filename):
+            with tf.io.gfile.GFile(logger.filename, "rb") as file:
+                rows = file.read(length)
+            with tf.io.gfile.GFile(logger.filename, "wb") as file:
+                file.write(rows)
+
+
 class EpochLogs:
     """Logs of all epochs, as `keras.callbacks.History` has them.
 
@@ -75,8 +113,9 @@ class EpochLogs:
             self._logs.setdefault(name, []).append(None if plain is _ABSENT else plain)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the logs as JSON has them."""
-        return {"epochs": self._epochs, "logs": self._logs}
+        """Return a copy of the logs as JSON has them, which is written while the fit goes on."""
+        logs = {name: [*values] for name, values in self._logs.items()}
+        return {"epochs": [*self._epochs], "logs": logs}
 
     def put_into(self, history: keras.callbacks.History) -> None:
         """Let a history have these epochs."""

@@ -5,6 +5,9 @@ The only place of this package that knows of other workers.
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -27,12 +30,24 @@ class Workers(Protocol):
 
 
 _workers: Workers | None = None
+_job: str | None = None
 
 
 def work_with(workers: Workers | None) -> None:
     """Work with other workers from now on; None for a process without others."""
-    global _workers
-    _workers = workers
+    global _workers, _job
+    if workers is not _workers:
+        _workers, _job = workers, None
+        # All workers come here; later, one of them writes alone.
+        _job = None if workers is None else workers.agree("job", job)
+
+
+def job() -> str:
+    """Return a text that tells the job of this process from all others."""
+    global _job
+    if _job is None:
+        _job = f"process {os.getpid()} of {socket.gethostname()} ({secrets.token_hex(8)})"
+    return _job
 
 
 def are_there() -> bool:
