@@ -231,6 +231,60 @@ def test_a_replacement_that_never_starts_is_replaced(script: Path, tmp_path: Pat
     assert "it was silent for 20 seconds after its start; it is started again" in done.stderr
 
 
+BEST = """
+    import os, signal, sys
+    import keras
+    import numpy as np
+    from evener.workers.process import group_of_process
+
+    group = group_of_process()
+
+    class Death(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2 and group and group.index == 1 and not group.incarnation:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_end(self, epoch, logs=None):
+            # All workers see in the same epoch that the replacement is there.
+            if epoch > 2 and (not group or len(group.view.members) == 2):
+                self.model.stop_training = True
+
+    class Reader(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.get_weights()
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(0.001), "mse")
+    rng = np.random.default_rng(0)
+    x, y = rng.random((80, 300), np.float32), rng.random((80, 2), np.float32)
+    # The first epoch is the best: a replacement has never had its weights.
+    best = keras.callbacks.EarlyStopping("loss", 0, 10**6, 0, "max", restore_best_weights=True)
+    callbacks = [Reader(), Death()] if "reads" in sys.argv else [best, Death()]
+    epochs = 50 if "reads" in sys.argv else 10**6
+    model.fit(x, y, 16, epochs=epochs, verbose=0, callbacks=callbacks)
+    np.savez(f"{sys.argv[1]}-{os.getpid()}.npz", *model.get_weights(), best.best_epoch)
+"""
+
+
+@pytest.mark.long
+def test_a_replacement_has_the_best_weights_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "best.py"
+    path.write_text(textwrap.dedent(BEST))
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
+    done = run(*words, str(path), str(tmp_path / "two"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ended = run("run", "--devices", "cpu:1", str(path), str(tmp_path / "one"), folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    [expected] = ([*np.load(file).values()] for file in tmp_path.glob("one-*"))
+    first, second = ([*np.load(file).values()] for file in tmp_path.glob("two-*"))
+    assert int(expected[-1]) == 0
+    for mine, theirs, alone in zip(first, second, expected, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-6)
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")

@@ -102,13 +102,7 @@ class CheckpointCallback(keras.callbacks.Callback):
     def run_fit(
         self, model: keras.Model, callbacks: list[Any], proceed: Callable[[list[Any]], Any]
     ) -> Any:
-        """Run a ``fit`` of Keras: follow its data and signals, and resume it.
-
-        Args:
-            model: Model to train.
-            callbacks: All callbacks of the call.
-            proceed: Function that runs it with some callbacks, and returns its value.
-        """
+        """Run a ``fit`` of Keras: follow its data and signals, and resume it."""
         self.checkpoint = Checkpoint(
             self.checkpoint.path, keep=self.checkpoint.keep, model=model, **self._trackables
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import os
@@ -41,40 +40,6 @@ class Position:
     step: int
     epoch: int = 0
     position: Any = None
-
-
-class BackgroundWriter:
-    """Runs one task at a time in a thread.
-
-    The thread is no daemon: when the interpreter exits, it waits for the last task.
-    """
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def start(self, task: Callable[[], None]) -> None:
-        """Run a task in the background; `wait` must have been called since the last one."""
-        assert self._thread is None, "the writer still runs"
-        self._thread = threading.Thread(
-            target=self._run, args=(task,), name="evener-checkpoint", daemon=False
-        )
-        self._thread.start()
-
-    def wait(self) -> BaseException | None:
-        """Wait for the task; return its error once, or None."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        return error
-
-    def _run(self, task: Callable[[], None]) -> None:
-        try:
-            task()
-        except BaseException as error:
-            # `wait` hands it over.
-            self._error = error
 
 
 class Checkpoint:
@@ -135,7 +100,8 @@ class Checkpoint:
         self._model = model
         self._optimizer = optimizer
         self._trackables = dict(trackables)
-        self._writer = BackgroundWriter()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
         self._damaged = set[str]()
         self._begun: str | None = None
         self._cleared = False
@@ -211,13 +177,7 @@ class Checkpoint:
         extra: Mapping[str, Any],
         arrays: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        """Copy the state, and write it in the background; see `save`.
-
-        Args:
-            position: Position of the training.
-            extra: Entries for ``state.json``, as JSON has them.
-            arrays: Arrays beside the variables, by name.
-        """
+        """Copy the state, and write it in the background; see `save`."""
         self.wait()
         if not others.writes():
             return
@@ -241,7 +201,11 @@ class Checkpoint:
             model=self._model,
             arrays=arrays or {},
         )
-        self._writer.start(functools.partial(self._write, folders.name_of(position.step), made))
+        # It is no daemon: when the interpreter exits, it waits for what is written.
+        self._thread = threading.Thread(
+            target=self._write, args=(folders.name_of(position.step), made), daemon=False
+        )
+        self._thread.start()
 
     def leave_folder(self) -> None:
         """Leave the folder to other jobs."""
@@ -253,7 +217,10 @@ class Checkpoint:
         Raises:
             CheckpointError: CKPT-004 if it could not be written. Older ones are whole.
         """
-        error = self._writer.wait()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
         if error is None:
             return
         if not isinstance(error, tf.errors.OpError | OSError):
@@ -289,24 +256,11 @@ class Checkpoint:
 
     def load(
         self,
-        check: Callable[[Mapping[str, Any]], object] = lambda state: None,
+        check: contents.Check = lambda state: None,
         *,
         locks: bool = False,
     ) -> Loaded | None:
-        """Read the newest whole checkpoint, and assign nothing.
-
-        Args:
-            check: Function that raises `DamagedError` if further entries of the state are wrong.
-            locks: Whether to take the folder for this job.
-
-        Returns:
-            The checkpoint, or None if there is none.
-
-        Raises:
-            CheckpointError: CKPT-007 for one of another version of evener; CKPT-014 if other
-                workers restore one that cannot be read here; CKPT-015 if all are damaged; CKPT-016
-                if another job has the folder.
-        """
+        """Read the newest whole checkpoint, and assign nothing."""
         self.wait()
         own: dict[str, Loaded] = {}
 
@@ -333,11 +287,7 @@ class Checkpoint:
             ) from error
 
     def _take_folder(self) -> None:
-        """Take the folder for this job.
-
-        Raises:
-            CheckpointError: CKPT-016 if another job has it.
-        """
+        """Take the folder for this job."""
         try:
             self._lock = folders.lock(self.path, others.job())
         except folders.LockedError as error:
@@ -401,15 +351,7 @@ class Checkpoint:
         return loaded
 
     def assign(self, loaded: Loaded) -> None:
-        """Assign the values of a checkpoint to all variables.
-
-        Args:
-            loaded: Checkpoint that `load` returned.
-
-        Raises:
-            CheckpointError: CKPT-002 or CKPT-003 for a checkpoint of another model, before
-                anything is assigned.
-        """
+        """Assign the values of a checkpoint to all variables."""
         folder = folders.join(self.path, loaded.name)
         pairs = matched(self._variables().named, loaded.specs, folder)
         values = {spec.path: value for spec, value in zip(loaded.specs, loaded.values, strict=True)}
@@ -442,16 +384,20 @@ class Checkpoint:
         return variables_of(objects)
 
     def _write(self, name: str, made: Contents) -> None:
-        self._take_folder()
-        tf.io.gfile.makedirs(self.path)
-        if not self._cleared:
-            folders.remove_remains(self.path)
-            self._cleared = True
-        with folders.replacing(self.path, name) as folder:
-            contents.write(folder, made)
-        _LOG.info("checkpoint %s is written", folders.join(self.path, name))
-        self._damaged.discard(name)
-        self._remove_old(name)
+        try:
+            self._take_folder()
+            tf.io.gfile.makedirs(self.path)
+            if not self._cleared:
+                folders.remove_remains(self.path)
+                self._cleared = True
+            with folders.replacing(self.path, name) as folder:
+                contents.write(folder, made)
+            _LOG.info("checkpoint %s is written", folders.join(self.path, name))
+            self._damaged.discard(name)
+            self._remove_old(name)
+        except BaseException as error:
+            # `wait` raises it.
+            self._error = error
 
     def _remove_old(self, newest: str) -> None:
         whole = [name for name in folders.whole_names(self.path) if name not in self._damaged]

@@ -13,7 +13,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import keras
@@ -71,27 +71,17 @@ _STATE = {
 }
 
 
-def no_more(state: Mapping[str, Any]) -> None:
-    """Check nothing of a state."""
-
-
 def check(value: Any, kind: Any, where: str) -> None:
-    """Check that a JSON value is of a kind.
+    """Check that a JSON value is of a kind; `DamagedError` if it is not, or lacks an entry.
 
-    Args:
-        value: Value that was read.
-        kind: Function that returns whether it is; a list with the kind of all items; or a
-            dictionary with the kinds of all entries, or with that of any entry under `str`.
-        where: Name of the value.
-
-    Raises:
-        DamagedError: If it is not, or an entry is missing.
+    A kind is a function that returns whether a value is of it; a list with the kind of all items;
+    or a dictionary with the kinds of entries, or with that of all entries under `str`.
     """
     try:
         if isinstance(kind, dict | list) and type(value) is not type(kind):
             raise TypeError(f"it is {value!r:.60}")
         if isinstance(kind, dict):
-            for name in value.keys() if str in kind else kind:
+            for name in value if str in kind else kind:
                 check(value[name], kind.get(name, kind.get(str)), f"{where}.{name}")
         elif isinstance(kind, list):
             for index, item in enumerate(value):
@@ -104,15 +94,7 @@ def check(value: Any, kind: Any, where: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """State of a training at one moment, on the host.
-
-    Attributes:
-        variables: Variables that it was copied from.
-        values: Values of the variables, in their order.
-        state: Everything else, as JSON has it.
-        model: Model whose weights are written for Keras as well; None for none.
-        arrays: Arrays beside the variables, by name.
-    """
+    """State of a training at one moment, on the host."""
 
     variables: ProgramVariables
     values: Sequence[np.ndarray]
@@ -123,15 +105,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Whole checkpoint that was read and verified.
-
-    Attributes:
-        name: Name of its folder.
-        specs: Variables.
-        values: Values of the variables, in their order.
-        arrays: Arrays beside the variables, by name.
-        state: Everything else, as JSON has it.
-    """
+    """Whole checkpoint that was read and verified."""
 
     name: str
     specs: tuple[VariableSpec, ...]
@@ -143,12 +117,7 @@ class Loaded:
 def copied_values(
     variables: ProgramVariables, buffers: Sequence[np.ndarray] | None = None
 ) -> list[np.ndarray]:
-    """Copy the values of variables to the host.
-
-    Args:
-        variables: Variables to copy.
-        buffers: Arrays of an earlier copy, which are written over; None for new ones.
-    """
+    """Copy the values of variables to the host."""
     copies: list[np.ndarray] = []
     for index, item in enumerate(variables.named):
         value = _host_value(item.variable)
@@ -170,12 +139,7 @@ def _fits(buffer: np.ndarray, value: np.ndarray) -> bool:
 
 
 def write(folder: str, contents: Contents) -> None:
-    """Write the files of a checkpoint.
-
-    Args:
-        folder: Folder that exists.
-        contents: State to write.
-    """
+    """Write the files of a checkpoint."""
     arrays = [
         VariableSpec(path=name, shape=each.shape, dtype=each.dtype.name, key=f"evener/{name}")
         for name, each in contents.arrays.items()
@@ -194,13 +158,7 @@ def write(folder: str, contents: Contents) -> None:
         if contents.model is not None:
             _write_weights(folder, contents, contents.model)
     entries = [
-        {
-            "path": spec.path,
-            "shape": list(spec.shape),
-            "dtype": spec.dtype,
-            "key": spec.key,
-            "sha256": _checksum(value),
-        }
+        {**asdict(spec), "sha256": _checksum(value)}
         for spec, value in zip(specs, values, strict=True)
     ]
     count = len(contents.values)
@@ -210,12 +168,7 @@ def write(folder: str, contents: Contents) -> None:
 
 
 def write_state(folder: str, state: dict[str, Any]) -> None:
-    """Write the state of a checkpoint, with its checksum.
-
-    Args:
-        folder: Folder of the checkpoint.
-        state: Values as JSON has them.
-    """
+    """Write the state of a checkpoint, with its checksum."""
     text = json.dumps({"format": FORMAT, **state}, indent=1, sort_keys=True)
     envelope = {"checksum": _text_checksum(text), "state": json.loads(text)}
     with tf.io.gfile.GFile(join(folder, STATE), "w") as file:
@@ -241,30 +194,15 @@ def _write_weights(folder: str, contents: Contents, model: keras.Model) -> None:
 
 
 def read(folder: str, name: str, check_more: Check) -> Loaded:
-    """Read a checkpoint and verify all that it has.
-
-    Args:
-        folder: Folder of the checkpoint.
-        name: Name of the checkpoint.
-        check_more: Further check of the state.
-
-    Raises:
-        DamagedError: If a file is missing, torn, or not what was written.
-        UnknownFormatError: If another version wrote it.
-    """
+    """Read a checkpoint and verify all that it has."""
     if not is_whole(folder):
         raise DamagedError("its marker is missing")
     state = _read_state(folder)
     check_more(state)
     entries = [*state["variables"], *state["arrays"]]
     specs = [
-        VariableSpec(
-            path=entry["path"],
-            shape=tuple(entry["shape"]),
-            dtype=entry["dtype"],
-            key=entry["key"],
-        )
-        for entry in entries
+        VariableSpec(path=e["path"], shape=tuple(e["shape"]), dtype=e["dtype"], key=e["key"])
+        for e in entries
     ]
     try:
         files = {name: _file_checksum(join(folder, name)) for name in _files_in(folder)}
@@ -300,14 +238,7 @@ def _read_state(folder: str) -> dict[str, Any]:
             envelope = json.loads(file.read())
         checksum, state = envelope["checksum"], envelope["state"]
         is_same = checksum == _text_checksum(json.dumps(state, indent=1, sort_keys=True))
-    except (
-        tf.errors.OpError,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ) as error:
+    except (*_UNREADABLE, LookupError, RecursionError) as error:
         raise DamagedError(f"{STATE} cannot be read: {error}") from error
     if not is_same:
         raise DamagedError(f"{STATE} has another checksum than was written")

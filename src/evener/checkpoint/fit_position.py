@@ -70,17 +70,13 @@ def as_json(position: DataPosition) -> dict[str, Any]:
 
 def from_json(values: dict[str, Any]) -> DataPosition:
     """Return the position that `as_json` has written."""
-    lists = {name: tuple(values[name]) for name in ("drawn_before", "random_at_epochs")}
-    return DataPosition(**{name: lists.get(name, values[name]) for name in POSITION})
+    known: dict[str, Any] = {name: values[name] for name in POSITION}
+    lists = {name: tuple(known[name]) for name in ("drawn_before", "random_at_epochs")}
+    return DataPosition(**{**known, **lists})
 
 
 class FitFeed:
-    """Follower of the data of a ``fit``, which begins it at a position.
-
-    Args:
-        resumed: Position to begin at; None for the beginning.
-        random_at_fit: States of the random generators when ``fit`` was called.
-    """
+    """Follower of the data of a ``fit``, which begins it at a position."""
 
     def __init__(self, resumed: DataPosition | None, random_at_fit: random_state.State) -> None:
         self.iterator: Any = None
@@ -110,11 +106,7 @@ class FitFeed:
         return fits.data_kind(self.iterator)
 
     def take_step(self, step: int) -> None:
-        """Note that a number of steps of the epoch are done.
-
-        Args:
-            step: Number of steps done in the epoch.
-        """
+        """Note that a number of steps of the epoch are done."""
         self._step = step
         self._resumes_epoch = False
 

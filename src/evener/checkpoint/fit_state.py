@@ -30,10 +30,6 @@ def changed_attributes(
     """Return the plain attributes of callbacks that are other than before.
 
     What a program has configured, such as ``patience``, stays as the program says.
-
-    Args:
-        callbacks: Callbacks by name.
-        before: Their plain attributes at the beginning, by name.
     """
     return {
         name: {
@@ -46,12 +42,7 @@ def changed_attributes(
 
 
 def set_attributes(callbacks: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set attributes of callbacks that are still there.
-
-    Args:
-        callbacks: Callbacks by name.
-        stored: Attributes by name, as `changed_attributes` returned them.
-    """
+    """Set attributes of callbacks that are still there."""
     for name, callback in callbacks.items():
         for key, value in stored.get(name, {}).items():
             setattr(callback, key, value)
@@ -74,15 +65,9 @@ def log_lengths(callbacks: Mapping[str, Any]) -> dict[str, int]:
 
 
 def resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cuts: bool) -> None:
-    """Let files of `keras.callbacks.CSVLogger` go on behind the rows that a checkpoint knows.
-
-    Args:
-        callbacks: Callbacks by name.
-        lengths: Value of `log_lengths` at the checkpoint.
-        cuts: Whether this worker removes the rows of epochs that are done again.
-    """
+    """Let files of `keras.callbacks.CSVLogger` go on behind the rows that a checkpoint knows."""
     for name, length in lengths.items():
-        logger = callbacks.get(name)
+        logger: Any = callbacks.get(name)
         if not isinstance(logger, keras.callbacks.CSVLogger):
             continue
         logger.append = True
@@ -94,11 +79,7 @@ def resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cut
 
 
 class EpochLogs:
-    """Logs of all epochs, as `keras.callbacks.History` has them.
-
-    Args:
-        stored: Value of `as_json` of an earlier run; None for none.
-    """
+    """Logs of all epochs, as `keras.callbacks.History` has them."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         self._epochs: list[int] = list(stored["epochs"]) if stored else []

@@ -36,11 +36,7 @@ class LockedError(Exception):
 
 
 class FolderLock:
-    """Lock of a folder, held as long as this object is there.
-
-    Args:
-        descriptor: Descriptor of the file that is locked.
-    """
+    """Lock of a folder, held as long as this object is there."""
 
     def __init__(self, descriptor: int) -> None:
         close = weakref.finalize(self, os.close, descriptor)
@@ -52,19 +48,7 @@ _locks: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictiona
 
 
 def lock(path: str, job: str) -> FolderLock | None:
-    """Lock a folder for this process, which may lock it again.
-
-    Args:
-        path: Folder, which is made if it is not there.
-        job: Text that tells this job from all others.
-
-    Returns:
-        The lock; None if another process of the job has it, or the file system has no locks.
-
-    Raises:
-        LockedError: If another job has it.
-        OSError: If the file for it cannot be written.
-    """
+    """Lock a folder for this process, which may lock it again."""
     if is_remote(path):
         return None
     real = os.path.realpath(path)
@@ -112,11 +96,7 @@ def is_whole(folder: str) -> bool:
 
 
 def names_in(path: str) -> list[str]:
-    """Return the names of all checkpoints of a folder, by their steps.
-
-    Args:
-        path: Folder of the checkpoints; it need not exist.
-    """
+    """Return the names of all checkpoints of a folder, by their steps."""
     if not tf.io.gfile.isdir(path):
         return []
     entries = [entry.rstrip("/") for entry in tf.io.gfile.listdir(path)]
@@ -134,10 +114,6 @@ def replacing(path: str, name: str) -> Iterator[str]:
     """Yield a folder to write into; at the end of the block it becomes the checkpoint.
 
     If the block fails, what it has written is removed, and an older checkpoint of this name stays.
-
-    Args:
-        path: Folder of the checkpoints.
-        name: Name of the checkpoint.
     """
     final = join(path, name)
     if is_remote(path):

@@ -61,19 +61,10 @@ def writes() -> bool:
 
 
 def agree(name: str, value: Callable[[], Any]) -> Any:
-    """Return the value of the chief, which is that of a process without others.
-
-    Args:
-        name: Name of the value.
-        value: Function that returns the value of this process; called on the chief alone.
-    """
+    """Return the value of the chief, which is that of a process without others."""
     return value() if _workers is None else _workers.agree(name, value)
 
 
 def stops(*, is_requested: bool) -> bool:
-    """Return whether the program stops behind this step.
-
-    Args:
-        is_requested: Whether this process was asked to.
-    """
+    """Return whether the program stops behind this step."""
     return is_requested if _workers is None else _workers.stops(is_requested=is_requested)

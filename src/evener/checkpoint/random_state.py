@@ -48,11 +48,7 @@ def check(state: State) -> bool:
 
 
 def derived_seed() -> int:
-    """Return a seed that depends on the states of the generators, without a draw from them.
-
-    Returns:
-        Number below 2**31: the same for programs that set the same seeds, another one otherwise.
-    """
+    """Return a seed that depends on the states of the generators, without a draw from them."""
     digest = hashlib.sha256(json.dumps(read()).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 

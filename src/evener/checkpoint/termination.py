@@ -43,12 +43,7 @@ class Termination:
         return self._noted is not None
 
     def act(self) -> None:
-        """Do what the signal does without this object; end as by SIGTERM if there was none.
-
-        Raises:
-            BaseException: What its handler raises, such as KeyboardInterrupt.
-            SystemExit: If it has none.
-        """
+        """Do what the signal does without this object; end as by SIGTERM if there was none."""
         number, handler = self._noted or (int(signal.SIGTERM), None)
         self._noted = None
         if not callable(handler):

@@ -29,14 +29,7 @@ _NUMBER = re.compile(r"_\d+(?=/|$|_)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableSpec:
-    """Description of a variable, as it stands in a checkpoint.
-
-    Attributes:
-        path: Path, such as ``"model/sequential/dense/kernel"``; unique in a checkpoint.
-        shape: Shape.
-        dtype: Name of the type, such as ``"float32"``.
-        key: Name of the tensor in the checkpoint's files.
-    """
+    """Description of a variable, as it stands in a checkpoint."""
 
     path: str
     shape: tuple[int, ...]
@@ -57,23 +50,14 @@ class NamedVariable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramVariables:
-    """All variables of a program that a checkpoint keeps.
-
-    Attributes:
-        named: Variables, each once.
-        graph: Description of the objects, for `tf.train.Checkpoint`.
-    """
+    """All variables of a program that a checkpoint keeps."""
 
     named: tuple[NamedVariable, ...]
     graph: bytes
 
 
 def variables_of(objects: Mapping[str, Any]) -> ProgramVariables:
-    """Return all variables of some objects.
-
-    Args:
-        objects: Models, optimizers, variables and other trackable objects by name.
-    """
+    """Return all variables of some objects."""
     graph, keys = _describe(objects)
     seen, counted = set[int](), dict[str, int]()
     named: list[NamedVariable] = []
@@ -115,15 +99,6 @@ def matched(
 
     They belong together by their paths. If the program numbers its layers otherwise
     (``dense_2`` for ``dense``), they belong together by their order.
-
-    Args:
-        program: Variables of the program.
-        stored: Variables of the checkpoint.
-        where: Path of the checkpoint, for errors.
-
-    Raises:
-        CheckpointError: CKPT-002 if a variable is in one of them only; CKPT-003 if shapes or types
-            differ.
     """
     by_path = {spec.path: spec for spec in stored}
     if by_path.keys() == {item.spec.path for item in program}:
@@ -177,14 +152,7 @@ def _unnumbered(path: str) -> str:
 
 
 def _describe(objects: Mapping[str, Any]) -> tuple[bytes, dict[int, str]]:
-    """Describe objects as ``tf.train.Checkpoint(**objects)`` does.
-
-    Args:
-        objects: Trackable objects by their names in the checkpoint.
-
-    Returns:
-        The description, and the key of every variable by the ``id`` of the variable.
-    """
+    """Describe objects as ``tf.train.Checkpoint(**objects)`` does."""
     root = tf.train.Checkpoint(**objects)
     view = tf.train.TrackableView(root)
     graph = TrackableObjectGraph()
