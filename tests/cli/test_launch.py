@@ -246,7 +246,7 @@ BEST = """
 
         def on_epoch_end(self, epoch, logs=None):
             # All workers see in the same epoch that the replacement is there.
-            if epoch > 2 and (not group or len(group.view.members) == 2):
+            if epoch > 2 and (not group or len(group.view.members) == group.count):
                 self.model.stop_training = True
 
     class Reader(keras.callbacks.Callback):
@@ -255,15 +255,17 @@ BEST = """
                 self.model.get_weights()
 
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(2)])
+    # Its steps take longer than to take over their results, so that a replacement catches up.
+    stack = [keras.layers.Dense(1000, "tanh"), keras.layers.Dense(1000), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((1000,)), *stack])
     model.compile(keras.optimizers.SGD(0.001), "mse")
     rng = np.random.default_rng(0)
-    x, y = rng.random((80, 300), np.float32), rng.random((80, 2), np.float32)
+    x, y = rng.random((2000, 1000), np.float32), rng.random((2000, 2), np.float32)
     # The first epoch is the best: a replacement has never had its weights.
     best = keras.callbacks.EarlyStopping("loss", 0, 10**6, 0, "max", restore_best_weights=True)
     callbacks = [Reader(), Death()] if "reads" in sys.argv else [best, Death()]
-    epochs = 50 if "reads" in sys.argv else 10**6
-    model.fit(x, y, 16, epochs=epochs, verbose=0, callbacks=callbacks)
+    epochs = 50 if "reads" in sys.argv else 3000
+    model.fit(x, y, 1000, epochs=epochs, verbose=0, callbacks=callbacks)
     np.savez(f"{sys.argv[1]}-{os.getpid()}.npz", *model.get_weights(), best.best_epoch)
 """
 
@@ -272,16 +274,17 @@ BEST = """
 def test_a_replacement_has_the_best_weights_of_before(tmp_path: Path) -> None:
     path = tmp_path / "best.py"
     path.write_text(textwrap.dedent(BEST))
-    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
-    done = run(*words, str(path), str(tmp_path / "two"), folder=tmp_path)
+    # Of two, the one that is left has no exchange in which it would see that another one comes.
+    words = ["launch", "--workers", "3", *["--devices", "cpu:1"] * 3]
+    done = run(*words, str(path), str(tmp_path / "three"), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     ended = run("run", "--devices", "cpu:1", str(path), str(tmp_path / "one"), folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     [expected] = ([*np.load(file).values()] for file in tmp_path.glob("one-*"))
-    first, second = ([*np.load(file).values()] for file in tmp_path.glob("two-*"))
-    assert int(expected[-1]) == 0
-    for mine, theirs, alone in zip(first, second, expected, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
+    first, *others = ([*np.load(file).values()] for file in tmp_path.glob("three-*"))
+    assert int(expected[-1]) == 0 and len(others) == 2
+    for mine, *theirs, alone in zip(first, *others, expected, strict=True):
+        assert all(np.array_equal(mine, each) for each in theirs)
         np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-6)
 
 
