@@ -288,5 +288,5 @@ def weights_are_read() -> RunError:
         "weights that the program reads between two steps",
         why=f"{name} reads weights between two steps, and a replacement has them when it has come "
         "to the other workers.",
-        fix=f"The job goes on without it. Do without {name} there, or read what a step returns.",
+        fix="The job goes on without it. Read what steps return, such as the values of metrics.",
     )
