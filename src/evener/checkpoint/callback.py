@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -148,11 +147,10 @@ class CheckpointCallback(keras.callbacks.Callback):
             return
         self.checkpoint.assign(self._loaded)
         position, stored = self._loaded.state["position"], self._loaded.state["fit"]
-        arrays = iter(self._loaded.arrays.values())
+        arrays = self._loaded.arrays
         for name, count in stored["best_weights"].items():
-            weights = [array for _, array in zip(range(count), arrays, strict=False)]
             if name in self._callbacks:
-                self._callbacks[name].best_weights = weights
+                self._callbacks[name].best_weights = [arrays[f"{name}/{k}"] for k in range(count)]
         for name in stored["log_bytes"]:
             if name in self._callbacks:
                 # Its file is open now.
@@ -225,8 +223,6 @@ class CheckpointCallback(keras.callbacks.Callback):
             # All epochs were done before.
             set_attributes(self._callbacks, self._loaded.state["fit"]["callbacks"])
             self._logs.put_into(self.model.history)
-        elif self._feed is not None:
-            self._stop_if_asked()
         self._wait()
 
     def _is_due(self) -> bool:
@@ -316,9 +312,10 @@ def check_fit(state: Mapping[str, Any]) -> None:
     """Check what a checkpoint has of a ``fit``; see `Checkpoint.load`."""
     check(state, {"fit": _FIT}, "state")
     stored = state["fit"]
-    counts = Counter(entry["path"].rpartition("/")[0] for entry in state["arrays"])
-    data = stored["data"]
-    if counts != stored["best_weights"] or not data["iterator"] or data["num_drawn"] < data["step"]:
+    paths = [entry["path"] for entry in state["arrays"]]
+    counts, data = stored["best_weights"], stored["data"]
+    known = [f"{n}/{k}" for n, count in counts.items() for k in range(min(count, len(paths) + 1))]
+    if {*known} ^ {*paths} or not data["iterator"] or data["num_drawn"] < data["step"]:
         raise DamagedError("state.json: the entries of fit do not belong together")
 
 

@@ -23,8 +23,6 @@ from evener.checkpoint.variables import ProgramVariables, matched, variables_of
 from evener.errors import CheckpointError, listed, warn
 
 _LOG = logging.getLogger("evener")
-# What cannot be written now fails in the thread too, which says so.
-_IF_WRITABLE = contextlib.suppress(OSError, tf.errors.OpError)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +114,7 @@ class Checkpoint:
         Raises:
             CheckpointError: CKPT-016 if another job has the folder.
         """
-        with _IF_WRITABLE:
-            self._agree("checkpoints", self._take_folder)
+        self._agree("checkpoints", self._take_writable)
         self._termination.__enter__()
         return self
 
@@ -181,8 +178,7 @@ class Checkpoint:
         self.wait()
         if not others.writes():
             return
-        with _IF_WRITABLE:
-            self._take_folder()
+        self._take_writable()
         found = self._variables()
         reusable = self._buffers if self._buffer_graph == found.graph else None
         self._buffers = contents.copied_values(found, reusable)
@@ -266,8 +262,7 @@ class Checkpoint:
 
         def newest() -> str | None:
             if locks:
-                with _IF_WRITABLE:
-                    self._take_folder()
+                self._take_writable()
             own.update(self._newest(check))
             return next(iter(own), None)
 
@@ -285,6 +280,11 @@ class Checkpoint:
                 why=f"{error}.",
                 fix="Give all workers a folder that they share, such as one of a network drive.",
             ) from error
+
+    def _take_writable(self) -> None:
+        # What cannot be written now fails in the thread too, which says so.
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            self._take_folder()
 
     def _take_folder(self) -> None:
         """Take the folder for this job."""

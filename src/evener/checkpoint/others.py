@@ -20,6 +20,11 @@ class Workers(Protocol):
         """Whether this worker writes."""
         ...
 
+    @property
+    def is_late(self) -> bool:
+        """Whether this worker is a replacement that does not stand with the others yet."""
+        ...
+
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
         """Return the chief's JSON value, on every worker."""
         ...
@@ -57,7 +62,7 @@ def are_there() -> bool:
 
 def writes() -> bool:
     """Return whether this process writes checkpoints; all processes restore them."""
-    return _workers is None or _workers.is_chief
+    return _workers is None or (_workers.is_chief and not _workers.is_late)
 
 
 def agree(name: str, value: Callable[[], Any]) -> Any:

@@ -377,7 +377,7 @@ def test_wrong_input_is_refused_at_once(tmp_path: Path) -> None:
 class _Second:
     """A worker that is not the chief."""
 
-    is_chief = False
+    is_chief = is_late = False
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
         return None
@@ -386,9 +386,16 @@ class _Second:
         return False
 
 
-def test_the_chief_alone_writes(tmp_path: Path) -> None:
+class _LateChief(_Second):
+    """A replacement of the first worker, whose view is that of before its death."""
+
+    is_chief = is_late = True
+
+
+@pytest.mark.parametrize("workers", [_Second(), _LateChief()])
+def test_the_chief_alone_writes(tmp_path: Path, workers: Any) -> None:
     checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
-    others.work_with(_Second())
+    others.work_with(workers)
     try:
         checkpoint.save(step=1)
         checkpoint.wait()
@@ -412,7 +419,7 @@ def test_the_state_is_json(tmp_path: Path) -> None:
 class _Chief:
     """A worker that writes, beside others."""
 
-    is_chief = True
+    is_chief, is_late = True, False
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
         del name
