@@ -180,7 +180,8 @@ def test_two_jobs_in_a_folder(tmp_path: Path) -> None:
         assert other.stdout is not None and other.stdout.readline()
         second = evener.Checkpoint(tmp_path, weight=weight)
         assert second.restore() is None  # To read is no harm.
-        for begin in (lambda: second.save(step=1), second.__enter__):
+        fit: Any = evener.CheckpointCallback(tmp_path).run_fit
+        for begin in (lambda: second.save(step=1), second.__enter__, lambda: fit(None, [], None)):
             with pytest.raises(CheckpointError, match=r"CKPT-016[\s\S]*process 7 of here"):
                 begin()
         other.kill()
