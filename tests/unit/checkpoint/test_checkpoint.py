@@ -246,8 +246,9 @@ def test_a_second_signal_acts_at_once(tmp_path: Path) -> None:
     # The first one acts at the end of the block: there is no end of a step before.
     with pytest.raises(KeyboardInterrupt), checkpoint:
         signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as at_once:
             signal.raise_signal(signal.SIGINT)
+    assert at_once.type is KeyboardInterrupt
     assert not folders.whole_names(str(tmp_path))
 
 
