@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,81 @@ def test_callbacks_go_on_where_they_were(tmp_path: Path, at: int) -> None:
     assert_equal(again, expected)
 
 
+class SignalAt(keras.callbacks.Callback):
+    """Sends a signal to its own process, in a step or in the validation behind it."""
+
+    def __init__(self, number: int, step: int, *, in_validation: bool = False) -> None:
+        super().__init__()
+        self._at = [number, step, in_validation]
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._come(in_validation=False)
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._come(in_validation=True)
+
+    def _come(self, *, in_validation: bool) -> None:
+        number, left, where = self._at
+        if where == in_validation:
+            self._at[1] = left - 1
+            if left == 1:
+                signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_acts_at_the_end_of_the_step(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    error = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    more = {"epochs": 1, "every_steps": None}
+    with pytest.raises(error) as caught:
+        train(make_model(), tmp_path, KINDS["arrays"](), SignalAt(number, 5), **more)
+    assert number == signal.SIGINT or caught.value.code == 143
+    assert [path.name for path in tmp_path.glob("s*")] == ["step-00000005"]
+    assert signal.getsignal(number) is before
+
+
+def test_a_handler_that_returns_lets_the_fit_go_on(tmp_path: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    data = {**KINDS["arrays"](), "validation_data": (X, Y), "validation_batch_size": 50}
+    try:
+        at = SignalAt(signal.SIGTERM, 2, in_validation=True)
+        again = train(make_model(), tmp_path / "a", data, at, epochs=1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+    assert_equal(again, train(make_model(), tmp_path / "b", data, epochs=1))
+
+
+# With a row of an epoch that is done again; with a row behind the checkpoint of its epoch.
+@pytest.mark.parametrize(
+    ("at", "every", "appends"), [(29, 20, False), pytest.param(16, 1, True, marks=pytest.mark.long)]
+)
+def test_log_files_and_best_weights_are_those_of_a_whole_run(
+    tmp_path: Path, at: int, every: int, appends: bool
+) -> None:
+    def callbacks(name: str) -> list[Any]:
+        file = tmp_path / f"{name}.csv"
+        if appends and not file.exists():
+            file.write_text("epoch,loss\n0,of an earlier run\n")
+        # The first epoch is the best.
+        best = keras.callbacks.EarlyStopping("mae", mode="max", restore_best_weights=True)
+        best.patience = 9
+        return [keras.callbacks.CSVLogger(file, append=appends), best]
+
+    data, more = KINDS["arrays"](), {"every_steps": every, "every_epoch": False}
+    expected = train(make_model(), tmp_path / "whole", data, *callbacks("whole"), **more)
+    ended(tmp_path / "run", data, *(killed := callbacks("run")), at=at, **more)
+    killed[0].csv_file.close()
+    for _ in range(2):
+        # The second time, all epochs were done before.
+        again = callbacks("run")
+        assert_equal(train(make_model(), tmp_path / "run", data, *again, **more), expected)
+        assert again[0].append == appends
+        rows = (tmp_path / "run.csv").read_text()
+        assert rows == (tmp_path / "whole.csv").read_text() and len(rows.splitlines()) > 3
+
+
 @pytest.mark.long
 def test_several_steps_in_one_call_are_resumed(tmp_path: Path) -> None:
     def model() -> keras.Model:
@@ -244,7 +320,7 @@ def test_seconds_between_checkpoints(tmp_path: Path) -> None:
         clock=lambda: float(next(now)),
     )
     # The clock is read at each of 13 steps and at each save.
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000006", "step-00000012"]
+    assert sorted(path.name for path in tmp_path.glob("s*")) == ["step-00000006", "step-00000012"]
 
 
 @pytest.mark.long

@@ -279,6 +279,57 @@ def test_a_replacement_that_never_starts_is_replaced(script: Path, tmp_path: Pat
     assert "it was silent for 20 seconds after its start; it is started again" in done.stderr
 
 
+BEST = """
+    import os, signal, sys
+    import keras
+    import numpy as np
+    from evener.workers.process import group_of_process
+
+    group = group_of_process()
+
+    class Death(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2 and group and group.index == 1 and not group.incarnation:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_end(self, epoch, logs=None):
+            # All workers see in the same epoch that the replacement is there.
+            is_there = not group or (len(group.view.members) == group.count and not group.is_late)
+            if epoch > 2 and is_there:
+                self.model.stop_training = True
+
+    keras.utils.set_random_seed(1)
+    # Its steps take longer than to take over their results, so that a replacement catches up.
+    stack = [keras.layers.Dense(1000, "tanh"), keras.layers.Dense(1000), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((1000,)), *stack])
+    model.compile(keras.optimizers.SGD(0.001), "mse")
+    rng = np.random.default_rng(0)
+    x, y = rng.random((2000, 1000), np.float32), rng.random((2000, 2), np.float32)
+    # The first epoch is the best: a replacement has never had its weights.
+    best = keras.callbacks.EarlyStopping("loss", 0, 10**6, 0, "max", restore_best_weights=True)
+    model.fit(x, y, 1000, epochs=3000, verbose=0, callbacks=[best, Death()])
+    np.savez(f"{sys.argv[1]}-{os.getpid()}.npz", *model.get_weights(), best.best_epoch)
+"""
+
+
+@pytest.mark.long
+def test_a_replacement_has_the_best_weights_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "best.py"
+    path.write_text(textwrap.dedent(BEST))
+    # Of two, the one that is left has no exchange in which it would see that another one comes.
+    words = ["launch", "--workers", "3", *["--devices", "cpu:1"] * 3]
+    done = run(*words, str(path), str(tmp_path / "three"), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    ended = run("run", "--devices", "cpu:1", str(path), str(tmp_path / "one"), folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    [expected] = ([*np.load(file).values()] for file in tmp_path.glob("one-*"))
+    first, *others = ([*np.load(file).values()] for file in tmp_path.glob("three-*"))
+    assert int(expected[-1]) == 0 and len(others) == 2
+    for mine, *theirs, alone in zip(first, *others, expected, strict=True):
+        assert all(np.array_equal(mine, each) for each in theirs)
+        np.testing.assert_allclose(mine, alone, rtol=0, atol=1e-6)
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")

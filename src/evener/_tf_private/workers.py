@@ -35,6 +35,14 @@ _BATCHES = Patch(
     "that was taken is lost when the function fails. Here it is taken before.",
     if_it_changes="The death of a worker ends `fit` of the others.",
 )
+_STOPPING = Patch(
+    "best weights of workers",
+    "keras.src.callbacks.early_stopping:EarlyStopping.on_train_begin",
+    "keras.src.callbacks.early_stopping:EarlyStopping.on_epoch_end",
+    why="The callback reads weights between two steps, which a replacement does not know yet. It "
+    "is handed over the best ones of another worker instead.",
+    if_it_changes="A worker of a program with `restore_best_weights=True` cannot be replaced.",
+)
 _NEXT = Patch(
     "batches of loops on several workers",
     "tensorflow.python.data.ops.iterator_ops:OwnedIterator.__next__",
@@ -50,6 +58,10 @@ class Group(Protocol):
     @property
     def is_late(self) -> bool:
         """Whether this worker does not stand with the others yet."""
+        ...
+
+    def hand_over(self, owner: object, name: str) -> None:
+        """Let a replacement have an attribute of an object: a list of arrays."""
         ...
 
     def check_read(self, handle: Any) -> None:
@@ -140,6 +152,21 @@ def repeat_calls(
 
         return _read_variable_op
 
+    def stopping(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> None:
+            restores = self.restore_best_weights
+            if restores and name == "on_train_begin":
+                group.hand_over(self, "best_weights")
+            self.restore_best_weights = restores and not group.is_late
+            try:
+                original(self, *args, **kwargs)
+            finally:
+                self.restore_best_weights = restores
+
+        return method
+
+    _STOPPING.apply_by_name(stopping)
     _CALLS.apply(around)
     if group.is_late:
         _READS.apply(checked)

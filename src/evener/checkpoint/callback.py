@@ -12,18 +12,30 @@ import numpy as np
 
 from evener._tf_private import fits
 from evener.checkpoint import others, random_state
-from evener.checkpoint.checkpoint import Checkpoint
-from evener.checkpoint.contents import Loaded
-from evener.checkpoint.fit_position import FitFeed, as_json, from_json
+from evener.checkpoint.checkpoint import Checkpoint, Position, wrong_number
+from evener.checkpoint.contents import DamagedError, Loaded, check, is_count, is_number
+from evener.checkpoint.fit_position import POSITION, FitFeed, as_json, from_json
 from evener.checkpoint.fit_state import (
     EpochLogs,
+    best_weights,
     changed_attributes,
+    log_lengths,
     name_callbacks,
     plain_attributes,
+    resume_logs,
     set_attributes,
 )
-from evener.checkpoint.termination import EXIT_CODE, Termination
+from evener.checkpoint.termination import Termination
 from evener.errors import CheckpointError, warn
+
+_FIT = {
+    "data": POSITION,
+    "callbacks": {str: {str: is_number}},
+    "best_weights": {str: is_count},
+    "log_bytes": {str: is_count},
+    "history": {"epochs": [is_count], "logs": {str: [is_number]}},
+    "has_stopped": lambda value: isinstance(value, bool),
+}
 
 
 class CheckpointCallback(keras.callbacks.Callback):
@@ -31,8 +43,9 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     The same script, run again, goes on in the middle of the epoch with the batch after the last one
     of the checkpoint. Logs and history are those of a run without interruption. Arrays are shuffled
-    by a seed that the checkpoint has; `tf.data` pipelines must be seeded. With SIGTERM the run
-    writes a checkpoint at the next step and exits with code 143.
+    by a seed that the checkpoint has; `tf.data` pipelines must be seeded. With SIGINT or SIGTERM a
+    checkpoint is written at the end of the step, and then the signal acts: as KeyboardInterrupt, by
+    the exit code 143, or by the handler of the program. A second signal acts at once.
 
     Args:
         path: Folder for the checkpoints, of this training only; see `evener.Checkpoint`.
@@ -88,37 +101,35 @@ class CheckpointCallback(keras.callbacks.Callback):
     def run_fit(
         self, model: keras.Model, callbacks: list[Any], proceed: Callable[[list[Any]], Any]
     ) -> Any:
-        """Run a ``fit`` of Keras: follow its data and SIGTERM, and resume it.
-
-        Args:
-            model: Model to train.
-            callbacks: All callbacks of the call.
-            proceed: Function that runs it with some callbacks, and returns its value.
-        """
+        """Run a ``fit`` of Keras: follow its data and signals, and resume it."""
         self.checkpoint = Checkpoint(
             self.checkpoint.path, keep=self.checkpoint.keep, model=model, **self._trackables
         )
-        others = [item for item in callbacks if item is not self]
-        self._callbacks = name_callbacks(others)
+        before_self = [item for item in callbacks if item is not self]
+        self._callbacks = name_callbacks(before_self)
         self._before = {name: plain_attributes(item) for name, item in self._callbacks.items()}
-        self._loaded = self.checkpoint.load()
-        stored = None if self._loaded is None else self._loaded.state["fit"]
-        resumed = None if stored is None else from_json(stored["data"])
-        if resumed is not None:
-            random_state.restore(resumed.random_at_fit)
-        self._feed = FitFeed(resumed, random_state.read())
-        self._logs = EpochLogs(None if stored is None else stored["history"])
+        random_before = random_state.read()
         self._termination = Termination()
         try:
-            with (
-                fits.following(self._feed),
-                self._termination.watching(),
-                fits.beginning_at(model),
-            ):
+            self._loaded = self.checkpoint.load(check_fit, locks=True)
+            stored = None if self._loaded is None else self._loaded.state["fit"]
+            resumed = None if stored is None else from_json(stored["data"])
+            if stored is not None and resumed is not None:
+                random_state.restore(resumed.random_at_fit)
+                resume_logs(self._callbacks, stored["log_bytes"], cuts=others.writes())
+            self._feed = FitFeed(resumed, random_state.read())
+            self._logs = EpochLogs(None if stored is None else stored["history"])
+            with fits.following(self._feed), self._termination, fits.beginning_at(model):
                 # Other callbacks change what it saves, such as the learning rate.
-                return proceed([*others, self])
+                return proceed([*before_self, self])
+        except CheckpointError:
+            if self._loaded is not None:
+                # Nothing is restored.
+                random_state.restore(random_before)
+            raise
         finally:
             self._wait()
+            self.checkpoint.leave_folder()
             self._feed = self._loaded = None
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -136,6 +147,14 @@ class CheckpointCallback(keras.callbacks.Callback):
             return
         self.checkpoint.assign(self._loaded)
         position, stored = self._loaded.state["position"], self._loaded.state["fit"]
+        arrays = self._loaded.arrays
+        for name, count in stored["best_weights"].items():
+            if name in self._callbacks:
+                self._callbacks[name].best_weights = [arrays[f"{name}/{k}"] for k in range(count)]
+        for name in stored["log_bytes"]:
+            if name in self._callbacks:
+                # Its file is open now.
+                self._callbacks[name].append = self._before[name]["append"]
         self._metrics = [_value(variable) for variable in self.model.metrics_variables]
         self._total = self._saved_total = position["step"]
         self._step = stored["data"]["step"]
@@ -168,8 +187,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._total += batch + 1 - self._step
         self._step = batch + 1
         self._feed.take_step(self._step)
-        if others.stops(is_requested=self._termination.is_requested):
-            self._exit()
+        self._stop_if_asked()
         # The end of the epoch saves the same, and its logs.
         is_last = self._every_epoch and self._step == self.params.get("steps")
         if self._is_due() and not is_last:
@@ -181,14 +199,9 @@ class CheckpointCallback(keras.callbacks.Callback):
             self._validation_metrics = [_value(v) for v in self.model.metrics_variables]
 
     def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Exit, if SIGTERM came; the validation is done again."""
-        if self._feed is None or self._validation_metrics is None:
-            return
-        if others.stops(is_requested=self._termination.is_requested):
-            metrics = self.model.metrics_variables
-            for variable, value in zip(metrics, self._validation_metrics, strict=True):
-                variable.assign(value)
-            self._exit()
+        """Stop, if a signal came; the validation is done again."""
+        if self._feed is not None and self._validation_metrics is not None:
+            self._stop_if_asked(self._validation_metrics)
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Forget the metrics of the epoch."""
@@ -200,8 +213,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._logs.add(epoch, logs or {})
         self._feed.end_epoch()
         self._epoch, self._step = epoch + 1, 0
-        if others.stops(is_requested=self._termination.is_requested):
-            self._exit()
+        self._stop_if_asked()
         if self._every_epoch or self._is_due():
             self._save()
 
@@ -223,26 +235,41 @@ class CheckpointCallback(keras.callbacks.Callback):
         assert self._feed is not None
         self._saved_at, self._saved_total = self._clock(), self._total
         self._wait()
+        best = best_weights(self._callbacks)
         stored = {
             "data": as_json(self._feed.position()),
             "callbacks": changed_attributes(self._callbacks, self._before),
+            "best_weights": {name: len(arrays) for name, arrays in best.items()},
+            "log_bytes": log_lengths(self._callbacks) if others.writes() else {},
             "history": self._logs.as_json(),
             "has_stopped": bool(self.model.stop_training),
         }
-        self.checkpoint.save(
-            step=self._total, epoch=self._epoch, position=self._step, extra={"fit": stored}
+        self.checkpoint.write(
+            Position(step=self._total, epoch=self._epoch, position=self._step),
+            {"fit": stored},
+            {f"{name}/{k}": a for name, arrays in best.items() for k, a in enumerate(arrays)},
         )
 
-    def _exit(self) -> None:
+    def _stop_if_asked(self, metrics: list[np.ndarray] | None = None) -> None:
+        """Save, and let a signal act that came; with values of metrics, where they are others."""
+        if not others.stops(is_requested=self._termination.is_requested):
+            return
+        variables = self.model.metrics_variables
+        now = [_value(variable) for variable in variables]
+        for variable, value in zip(variables, metrics or now, strict=True):
+            variable.assign(value)
         self._save()
         self._wait()
-        raise SystemExit(EXIT_CODE)
+        self._termination.act()
+        # A handler of the program lets it go on.
+        for variable, value in zip(variables, now, strict=True):
+            variable.assign(value)
 
     def _wait(self) -> None:
         try:
             self.checkpoint.wait()
         except CheckpointError as error:
-            if self._on_failure == "raise":
+            if self._on_failure == "raise" or error.code != "CKPT-004":
                 raise
             warn(
                 "CKPT-009",
@@ -277,12 +304,19 @@ def _check(name: str, value: Any) -> None:
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not value > 0 or (name == "every_steps" and not isinstance(value, int)):
-        raise CheckpointError(
-            "CKPT-011",
-            f"{name} is {value!r}.",
-            why="It is a number above 0, and for steps a whole one, or None.",
-            fix=f"Set {name}=100, for example.",
-        )
+        why = "It is a number above 0, and for steps a whole one, or None."
+        raise wrong_number(name, value, why)
+
+
+def check_fit(state: Mapping[str, Any]) -> None:
+    """Check what a checkpoint has of a ``fit``; see `Checkpoint.load`."""
+    check(state, {"fit": _FIT}, "state")
+    stored = state["fit"]
+    paths = [entry["path"] for entry in state["arrays"]]
+    counts, data = stored["best_weights"], stored["data"]
+    known = [f"{n}/{k}" for n, count in counts.items() for k in range(min(count, len(paths) + 1))]
+    if {*known} ^ {*paths} or not data["iterator"] or data["num_drawn"] < data["step"]:
+        raise DamagedError("state.json: the entries of fit do not belong together")
 
 
 def _warn_of_shuffle() -> None:

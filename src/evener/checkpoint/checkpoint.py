@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from evener.checkpoint import contents, folders, others, random_state
-from evener.checkpoint.contents import Contents, Loaded
-from evener.checkpoint.position import Position
-from evener.checkpoint.state_file import DamagedError, UnknownFormatError
+from evener.checkpoint.contents import Contents, DamagedError, Loaded, UnknownFormatError
+from evener.checkpoint.termination import Termination
 from evener.checkpoint.variables import ProgramVariables, matched, variables_of
-from evener.checkpoint.writer import BackgroundWriter
-from evener.errors import CheckpointError, warn
+from evener.errors import CheckpointError, listed, warn
 
 _LOG = logging.getLogger("evener")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Point of a training at which a checkpoint was taken.
+
+    Attributes:
+        step: Number of steps since the start of the training, from 0.
+        epoch: Index of the epoch, from 0.
+        position: Value of the program, such as its step in the epoch; as JSON has it.
+    """
+
+    step: int
+    epoch: int = 0
+    position: Any = None
 
 
 class Checkpoint:
@@ -33,9 +47,12 @@ class Checkpoint:
     global random generators, and the position. They are restored under any plan and on any number
     of devices. ``tf.train.Checkpoint`` and ``model.load_weights`` read them without evener.
 
+    In a ``with`` block, a step during which SIGINT or SIGTERM comes is finished: `save` writes a
+    checkpoint, whatever its ``every``, and then the signal acts. A second signal acts at once.
+
     Args:
-        path: Folder for the checkpoints, or an address that TensorFlow can write, such as
-            ``"gs://bucket/run"``.
+        path: Folder for the checkpoints of one job at a time, or an address that TensorFlow can
+            write, such as ``"gs://bucket/run"``.
         model: Keras model to keep.
         optimizer: Optimizer to keep; by default that of the compiled model.
         keep: Number of newest checkpoints to keep, from 1.
@@ -81,12 +98,33 @@ class Checkpoint:
         self._model = model
         self._optimizer = optimizer
         self._trackables = dict(trackables)
-        self._writer = BackgroundWriter()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
         self._damaged = set[str]()
         self._begun: str | None = None
         self._cleared = False
         self._buffers: list[np.ndarray] | None = None
         self._buffer_graph = b""
+        self._lock: folders.FolderLock | None = None
+        self._termination = Termination()
+
+    def __enter__(self) -> Self:
+        """Take the folder for this job, and note SIGINT and SIGTERM until the end of the block.
+
+        Raises:
+            CheckpointError: CKPT-016 if another job has the folder.
+        """
+        self._agree("checkpoints", self._take_writable)
+        self._termination.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait until the last checkpoint is on disk."""
+        try:
+            self.wait()
+        finally:
+            self.leave_folder()
+            self._termination.__exit__()
 
     @property
     def latest(self) -> str | None:
@@ -101,6 +139,7 @@ class Checkpoint:
         epoch: int = 0,
         position: Any = None,
         extra: Mapping[str, Any] | None = None,
+        every: int = 1,
     ) -> None:
         """Copy the state, and write it in the background.
 
@@ -111,27 +150,62 @@ class Checkpoint:
             epoch: Index of the epoch, from 0.
             position: Value that `restore` returns, such as the step in the epoch; as JSON has it.
             extra: Entries for ``state.json``, as JSON has them.
+            every: Number of steps between checkpoints, from 1; in other steps, nothing is saved
+                but for a signal.
 
         Raises:
             CheckpointError: CKPT-004 if the checkpoint before could not be written; CKPT-005 if
-                the model is not built; CKPT-013 if there is nothing to keep.
+                the model is not built; CKPT-011 for a wrong number; CKPT-013 if there is nothing
+                to keep; CKPT-016 if another job has the folder.
         """
+        for name, number, least in (("step", step, 0), ("epoch", epoch, 0), ("every", every, 1)):
+            if not contents.is_count(number) or number < least:
+                raise wrong_number(name, number, f"It is a whole number from {least}.")
+        stops = others.stops(is_requested=self._termination.is_requested)
+        if stops or step % every == 0:
+            self.write(Position(step=step, epoch=epoch, position=position), extra or {})
+        if stops:
+            self.wait()
+            self._termination.act()
+
+    def write(
+        self,
+        position: Position,
+        extra: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Copy the state, and write it in the background; see `save`."""
         self.wait()
         if not others.writes():
             return
+        self._take_writable()
         found = self._variables()
         reusable = self._buffers if self._buffer_graph == found.graph else None
         self._buffers = contents.copied_values(found, reusable)
         self._buffer_graph = found.graph
         state = {
+            **extra,
             "versions": _versions(),
-            "position": dataclasses.asdict(Position(step=step, epoch=epoch, position=position)),
+            "position": dataclasses.asdict(position),
             "random": random_state.read(),
             **_layout(self._model),
-            **(extra or {}),
         }
-        made = Contents(variables=found, values=self._buffers, state=state, model=self._model)
-        self._writer.start(functools.partial(self._write, folders.name_of(step), made))
+        made = Contents(
+            variables=found,
+            values=self._buffers,
+            state=state,
+            model=self._model,
+            arrays=arrays or {},
+        )
+        # It is no daemon: when the interpreter exits, it waits for what is written.
+        self._thread = threading.Thread(
+            target=self._write, args=(folders.name_of(position.step), made), daemon=False
+        )
+        self._thread.start()
+
+    def leave_folder(self) -> None:
+        """Leave the folder to other jobs."""
+        self._lock = None
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on disk.
@@ -139,7 +213,10 @@ class Checkpoint:
         Raises:
             CheckpointError: CKPT-004 if it could not be written. Older ones are whole.
         """
-        error = self._writer.wait()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
         if error is None:
             return
         if not isinstance(error, tf.errors.OpError | OSError):
@@ -162,39 +239,40 @@ class Checkpoint:
 
         Raises:
             CheckpointError: CKPT-002 or CKPT-003 for a checkpoint of another model; CKPT-005 if
-                the model is not built; CKPT-007 for one of a newer version of evener.
+                the model is not built; CKPT-007 for one of another version of evener; CKPT-015 if
+                all are damaged.
         """
         loaded = self.load()
         if loaded is None:
             return None
         self.assign(loaded)
         random_state.restore(loaded.state["random"])
-        return Position(**loaded.state["position"])
+        stored = loaded.state["position"]
+        return Position(**{name: stored[name] for name in ("step", "epoch", "position")})
 
-    def load(self) -> Loaded | None:
-        """Read the newest whole checkpoint, and assign nothing.
-
-        Returns:
-            The checkpoint, or None if there is none.
-
-        Raises:
-            CheckpointError: CKPT-007 for one of a newer version of evener; CKPT-014 if other
-                workers restore one that cannot be read here.
-        """
+    def load(
+        self,
+        check: contents.Check = lambda state: None,
+        *,
+        locks: bool = False,
+    ) -> Loaded | None:
+        """Read the newest whole checkpoint, and assign nothing."""
         self.wait()
         own: dict[str, Loaded] = {}
 
         def newest() -> str | None:
-            own.update(self._newest())
+            if locks:
+                self._take_writable()
+            own.update(self._newest(check))
             return next(iter(own), None)
 
         # All workers restore the same one.
-        self._begun = name = others.agree("checkpoint", newest)
+        self._begun = name = self._agree("checkpoint", newest)
         if name is None or name in own:
             return own.get(name or "")
         folder = folders.join(self.path, name)
         try:
-            return contents.read(folder, name)
+            return contents.read(folder, name, check)
         except DamagedError as error:
             raise CheckpointError(
                 "CKPT-014",
@@ -203,40 +281,77 @@ class Checkpoint:
                 fix="Give all workers a folder that they share, such as one of a network drive.",
             ) from error
 
-    def _newest(self) -> dict[str, Loaded]:
-        """Return the newest whole checkpoint by its name, if there is one."""
-        for name in reversed(folders.whole_names(self.path)):
-            folder = folders.join(self.path, name)
+    def _take_writable(self) -> None:
+        # What cannot be written now fails in the thread too, which says so.
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            self._take_folder()
+
+    def _take_folder(self) -> None:
+        """Take the folder for this job."""
+        try:
+            self._lock = folders.lock(self.path, others.job())
+        except folders.LockedError as error:
+            raise CheckpointError(
+                "CKPT-016",
+                f"Another job writes its checkpoints to {self.path}.",
+                why=f"It is {error}; checkpoints of two jobs would replace each other.",
+                fix="Wait until it has ended, or end it; or use another folder.",
+            ) from error
+
+    def _agree(self, name: str, value: Callable[[], Any]) -> Any:
+        """Return the chief's value on every worker, or raise its error there."""
+
+        def outcome() -> dict[str, Any]:
             try:
-                return {name: contents.read(folder, name)}
+                return {"value": value()}
+            except CheckpointError as error:
+                return {"error": [error.code, error.what, error.why, error.fix]}
+
+        told = others.agree(name, outcome)
+        if "error" in told:
+            code, what, why, fix = told["error"]
+            raise CheckpointError(code, what, why=why, fix=fix)
+        return told["value"]
+
+    def _newest(self, check: contents.Check) -> dict[str, Loaded]:
+        """Return the newest whole checkpoint by its name, if there is one."""
+        is_remote = folders.is_remote(self.path)
+        names = folders.whole_names(self.path) if is_remote else folders.names_in(self.path)
+        damages: dict[str, DamagedError] = {}
+        loaded: dict[str, Loaded] = {}
+        for name in reversed(names):
+            try:
+                loaded = {name: contents.read(folders.join(self.path, name), name, check)}
+                break
             except DamagedError as error:
-                self._damaged.add(name)
-                warn(
-                    "CKPT-006",
-                    f"The checkpoint {folder} is damaged; the one before is used.",
-                    why=f"{error}.",
-                    fix="Look at the disk; remove the folder.",
-                    stacklevel=3,
-                )
+                damages[name] = error
             except UnknownFormatError as error:
                 raise CheckpointError(
                     "CKPT-007",
-                    f"The checkpoint {folder} is of a newer version of evener.",
+                    f"The checkpoint {name} in {self.path} is of another version of evener.",
                     why=f"{error}.",
-                    fix="Install that version: pip install --upgrade evener.",
+                    fix="Install that version; the newest is pip install --upgrade evener.",
                 ) from error
-        return {}
+        self._damaged |= damages.keys()
+        if damages and not loaded:
+            raise CheckpointError(
+                "CKPT-015",
+                f"All checkpoints in {self.path} are damaged.",
+                why=listed([f"{name}: {error}" for name, error in damages.items()], 3) + ".",
+                fix="Look at the disk. To begin from the start, remove the folder.",
+            )
+        for name, error in damages.items():
+            warn(
+                "CKPT-006",
+                f"The checkpoint {name} in {self.path} is damaged; {min(loaded)} is used.",
+                why=f"{error}.",
+                fix="Look at the disk; remove the folder.",
+                stacklevel=3,
+            )
+        return loaded
 
     def assign(self, loaded: Loaded) -> None:
-        """Assign the values of a checkpoint to all variables.
-
-        Args:
-            loaded: Checkpoint that `load` returned.
-
-        Raises:
-            CheckpointError: CKPT-002 or CKPT-003 for a checkpoint of another model, before
-                anything is assigned.
-        """
+        """Assign the values of a checkpoint to all variables."""
         folder = folders.join(self.path, loaded.name)
         pairs = matched(self._variables().named, loaded.specs, folder)
         values = {spec.path: value for spec, value in zip(loaded.specs, loaded.values, strict=True)}
@@ -269,15 +384,20 @@ class Checkpoint:
         return variables_of(objects)
 
     def _write(self, name: str, made: Contents) -> None:
-        tf.io.gfile.makedirs(self.path)
-        if not self._cleared:
-            folders.remove_remains(self.path)
-            self._cleared = True
-        with folders.replacing(self.path, name) as folder:
-            contents.write(folder, made)
-        _LOG.info("checkpoint %s is written", folders.join(self.path, name))
-        self._damaged.discard(name)
-        self._remove_old(name)
+        try:
+            self._take_folder()
+            tf.io.gfile.makedirs(self.path)
+            if not self._cleared:
+                folders.remove_remains(self.path)
+                self._cleared = True
+            with folders.replacing(self.path, name) as folder:
+                contents.write(folder, made)
+            _LOG.info("checkpoint %s is written", folders.join(self.path, name))
+            self._damaged.discard(name)
+            self._remove_old(name)
+        except BaseException as error:
+            # `wait` raises it.
+            self._error = error
 
     def _remove_old(self, newest: str) -> None:
         whole = [name for name in folders.whole_names(self.path) if name not in self._damaged]
@@ -296,6 +416,12 @@ def _layout(model: keras.Model | None) -> dict[str, Any]:
         "plan": None if plan is None else json.loads(plan.to_json()),
         "shares": None if shares is None else list(shares),
     }
+
+
+def wrong_number(name: str, value: Any, why: str) -> CheckpointError:
+    """Return the error for a number that cannot be."""
+    fix = f"Set {name}=100, for example."
+    return CheckpointError("CKPT-011", f"{name} is {value!r}.", why=why, fix=fix)
 
 
 def _versions() -> dict[str, str]:

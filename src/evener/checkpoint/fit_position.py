@@ -25,6 +25,16 @@ import tensorflow as tf
 
 from evener._tf_private import fits
 from evener.checkpoint import random_state
+from evener.checkpoint.contents import is_count
+
+POSITION = {
+    **dict.fromkeys(("seed", "step", "iterator", "num_drawn"), is_count),
+    "drawn_before": [is_count],
+    "num_batches": lambda value: value is None or is_count(value),
+    "random_at_fit": random_state.check,
+    "random_at_epochs": [random_state.check],
+}
+"""Kinds of the entries of a position as JSON has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +70,13 @@ def as_json(position: DataPosition) -> dict[str, Any]:
 
 def from_json(values: dict[str, Any]) -> DataPosition:
     """Return the position that `as_json` has written."""
-    lists = {name: tuple(values[name]) for name in ("drawn_before", "random_at_epochs")}
-    return DataPosition(**{**values, **lists})
+    known: dict[str, Any] = {name: values[name] for name in POSITION}
+    lists = {name: tuple(known[name]) for name in ("drawn_before", "random_at_epochs")}
+    return DataPosition(**{**known, **lists})
 
 
 class FitFeed:
-    """Follower of the data of a ``fit``, which begins it at a position.
-
-    Args:
-        resumed: Position to begin at; None for the beginning.
-        random_at_fit: States of the random generators when ``fit`` was called.
-    """
+    """Follower of the data of a ``fit``, which begins it at a position."""
 
     def __init__(self, resumed: DataPosition | None, random_at_fit: random_state.State) -> None:
         self.iterator: Any = None
@@ -100,11 +106,7 @@ class FitFeed:
         return fits.data_kind(self.iterator)
 
     def take_step(self, step: int) -> None:
-        """Note that a number of steps of the epoch are done.
-
-        Args:
-            step: Number of steps done in the epoch.
-        """
+        """Note that a number of steps of the epoch are done."""
         self._step = step
         self._resumes_epoch = False
 

@@ -1,4 +1,4 @@
-"""Plain attributes of callbacks, and the history, as JSON values."""
+"""State of callbacks, their log files, and the history."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 _ABSENT = object()
 
@@ -28,10 +30,6 @@ def changed_attributes(
     """Return the plain attributes of callbacks that are other than before.
 
     What a program has configured, such as ``patience``, stays as the program says.
-
-    Args:
-        callbacks: Callbacks by name.
-        before: Their plain attributes at the beginning, by name.
     """
     return {
         name: {
@@ -44,23 +42,44 @@ def changed_attributes(
 
 
 def set_attributes(callbacks: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set attributes of callbacks that are still there.
-
-    Args:
-        callbacks: Callbacks by name.
-        stored: Attributes by name, as `changed_attributes` returned them.
-    """
+    """Set attributes of callbacks that are still there."""
     for name, callback in callbacks.items():
         for key, value in stored.get(name, {}).items():
             setattr(callback, key, value)
 
 
-class EpochLogs:
-    """Logs of all epochs, as `keras.callbacks.History` has them.
+def best_weights(callbacks: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
+    """Return the best weights of each `keras.callbacks.EarlyStopping` that has some, by name."""
+    stopping = keras.callbacks.EarlyStopping
+    found = {n: item.best_weights for n, item in callbacks.items() if isinstance(item, stopping)}
+    return {name: arrays for name, arrays in found.items() if arrays}
 
-    Args:
-        stored: Value of `as_json` of an earlier run; None for none.
-    """
+
+def log_lengths(callbacks: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes in the file of each `keras.callbacks.CSVLogger` so far, by name."""
+    return {
+        name: tf.io.gfile.stat(item.filename).length
+        for name, item in callbacks.items()
+        if isinstance(item, keras.callbacks.CSVLogger) and tf.io.gfile.exists(item.filename)
+    }
+
+
+def resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cuts: bool) -> None:
+    """Let files of `keras.callbacks.CSVLogger` go on behind the rows that a checkpoint knows."""
+    for name, length in lengths.items():
+        logger: Any = callbacks.get(name)
+        if not isinstance(logger, keras.callbacks.CSVLogger):
+            continue
+        logger.append = True
+        if cuts and tf.io.gfile.exists(logger.filename):
+            with tf.io.gfile.GFile(logger.filename, "rb") as file:
+                rows = file.read(length)
+            with tf.io.gfile.GFile(logger.filename, "wb") as file:
+                file.write(rows)
+
+
+class EpochLogs:
+    """Logs of all epochs, as `keras.callbacks.History` has them."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
         self._epochs: list[int] = list(stored["epochs"]) if stored else []
@@ -75,8 +94,9 @@ class EpochLogs:
             self._logs.setdefault(name, []).append(None if plain is _ABSENT else plain)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the logs as JSON has them."""
-        return {"epochs": self._epochs, "logs": self._logs}
+        """Return a copy of the logs as JSON has them, which is written while the fit goes on."""
+        logs = {name: [*values] for name, values in self._logs.items()}
+        return {"epochs": [*self._epochs], "logs": logs}
 
     def put_into(self, history: keras.callbacks.History) -> None:
         """Let a history have these epochs."""

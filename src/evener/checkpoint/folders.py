@@ -6,21 +6,73 @@ A checkpoint is written to a temporary folder beside its place, and renamed when
 
 Object stores (``gs://``) rename no folders at once. There the files are written in place. In both
 cases ``DONE`` is written last, and a folder without it is no checkpoint.
+
+One job at a time writes to a folder: it has a lock of the system on the file ``.lock``. The system
+opens the lock when the process ends, however it does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
 import re
+import weakref
 from collections.abc import Iterator
 
 import tensorflow as tf
 
 DONE = "DONE"
-_NAME = re.compile(r"step-(\d{8,})/?")
 _TEMPORARY = ".tmp-"
 _REPLACED = ".old-"
+# Also one that was about to be replaced: its process ended before the new one had its name.
+_NAME = re.compile(r"step-(\d{8,})|\.old-step-(\d{8,})-\d+")
+_LOG = logging.getLogger("evener")
+
+
+class LockedError(Exception):
+    """Lock of a folder that another job has; the text says which."""
+
+
+class FolderLock:
+    """Lock of a folder, held as long as this object is there."""
+
+    def __init__(self, descriptor: int) -> None:
+        close = weakref.finalize(self, os.close, descriptor)
+        # A child that outlives this process would keep the lock.
+        os.register_at_fork(after_in_child=close)
+
+
+_locks: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictionary()
+
+
+def lock(path: str, job: str) -> FolderLock | None:
+    """Lock a folder for this process, which may lock it again."""
+    if is_remote(path):
+        return None
+    real = os.path.realpath(path)
+    if (held := _locks.get(real)) is not None:
+        return held
+    tf.io.gfile.makedirs(path)
+    descriptor = os.open(join(path, ".lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 1000, 0).decode(errors="replace")
+            if holder != job:
+                raise LockedError(holder) from None
+            return None
+        except OSError as error:
+            _LOG.warning("%s cannot be locked, so that two jobs may write there: %s", path, error)
+            return None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, job.encode(), 0)
+        stack.pop_all()
+    _locks[real] = held = FolderLock(descriptor)
+    return held
 
 
 def is_remote(path: str) -> bool:
@@ -38,17 +90,23 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def whole_names(path: str) -> list[str]:
-    """Return the names of all complete checkpoints of a folder, by their steps.
+def is_whole(folder: str) -> bool:
+    """Return whether a folder is that of a complete checkpoint."""
+    return tf.io.gfile.exists(join(folder, DONE))
 
-    Args:
-        path: Folder of the checkpoints; it need not exist.
-    """
+
+def names_in(path: str) -> list[str]:
+    """Return the names of all checkpoints of a folder, by their steps."""
     if not tf.io.gfile.isdir(path):
         return []
-    found = [entry.rstrip("/") for entry in tf.io.gfile.listdir(path) if _NAME.fullmatch(entry)]
-    whole = [name for name in found if tf.io.gfile.exists(join(join(path, name), DONE))]
-    return sorted(whole, key=lambda name: int(name.removeprefix("step-")))
+    entries = [entry.rstrip("/") for entry in tf.io.gfile.listdir(path)]
+    found = {name: match for name in entries if (match := _NAME.fullmatch(name))}
+    return sorted(found, key=lambda name: (int(found[name][1] or found[name][2]), name))
+
+
+def whole_names(path: str) -> list[str]:
+    """Return the names of all complete checkpoints of a folder; see `names_in`."""
+    return [name for name in names_in(path) if is_whole(join(path, name))]
 
 
 @contextlib.contextmanager
@@ -56,10 +114,6 @@ def replacing(path: str, name: str) -> Iterator[str]:
     """Yield a folder to write into; at the end of the block it becomes the checkpoint.
 
     If the block fails, what it has written is removed, and an older checkpoint of this name stays.
-
-    Args:
-        path: Folder of the checkpoints.
-        name: Name of the checkpoint.
     """
     final = join(path, name)
     if is_remote(path):
@@ -94,10 +148,11 @@ def remove(path: str, name: str) -> None:
 
 def remove_remains(path: str) -> None:
     """Remove temporary folders of processes that ended while they wrote."""
-    if not tf.io.gfile.isdir(path):
-        return
     for entry in tf.io.gfile.listdir(path):
-        if entry.startswith((_TEMPORARY, _REPLACED)):
+        final = join(path, entry.removeprefix(_REPLACED).rpartition("-")[0])
+        if entry.startswith(_REPLACED) and not tf.io.gfile.exists(final):
+            tf.io.gfile.rename(join(path, entry), final)
+        elif entry.startswith((_TEMPORARY, _REPLACED)):
             tf.io.gfile.rmtree(join(path, entry))
 
 

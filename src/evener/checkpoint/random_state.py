@@ -32,22 +32,23 @@ def read() -> State:
 
 def restore(state: State) -> None:
     """Put back the states that `read` returned."""
-    version, words, gauss = state["python"]
-    random.setstate((version, _unpacked(words), gauss))
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, np.array(_unpacked(keys), np.uint32), position, has_gauss, cached))
+    random.setstate(_python_state(state["python"]))
+    np.random.set_state(_numpy_state(state["numpy"]))
     if state["tensorflow"] is not None:
-        version, words, gauss = state["tensorflow"]
-        seeds = (version, _unpacked(words), gauss)
-        _tf_private.random_numbers.set_operation_seeds(seeds)
+        _tf_private.random_numbers.set_operation_seeds(_python_state(state["tensorflow"]))
+
+
+def check(state: State) -> bool:
+    """Return True for states that `restore` can put back; an error is raised for others."""
+    random.Random().setstate(_python_state(state["python"]))
+    random.Random().setstate(_python_state(state["tensorflow"] or state["python"]))
+    np.random.RandomState().set_state(_numpy_state(state["numpy"]))
+    # NumPy reads the word there unchecked.
+    return 0 <= state["numpy"][2] <= len(_unpacked(state["numpy"][1]))
 
 
 def derived_seed() -> int:
-    """Return a seed that depends on the states of the generators, without a draw from them.
-
-    Returns:
-        Number below 2**31: the same for programs that set the same seeds, another one otherwise.
-    """
+    """Return a seed that depends on the states of the generators, without a draw from them."""
     digest = hashlib.sha256(json.dumps(read()).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
@@ -57,6 +58,16 @@ def _packed_python(state: Any) -> Any:
         return None
     version, words, gauss = state
     return [version, _packed(words), gauss]
+
+
+def _python_state(state: Any) -> tuple[Any, ...]:
+    version, words, gauss = state
+    return version, _unpacked(words), None if gauss is None else float(gauss)
+
+
+def _numpy_state(state: Any) -> tuple[Any, ...]:
+    name, keys, position, has_gauss, cached = state
+    return name, np.array(_unpacked(keys), np.uint32), position, has_gauss, cached
 
 
 def _packed(words: Any) -> str:

@@ -1,42 +1,65 @@
-"""SIGTERM, which clusters send before they end a process."""
+"""SIGINT and SIGTERM, which people and clusters send to end a process."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-EXIT_CODE = 128 + int(signal.SIGTERM)
-"""Exit code of a program that wrote a checkpoint after SIGTERM: 143. Launchers start it again."""
+_EXIT_CODE = 128 + int(signal.SIGTERM)
+"""Exit code of a program that ends after SIGTERM: 143. Launchers start it again."""
 
 
 class Termination:
-    """Flag that says whether SIGTERM came.
+    """Notes SIGINT and SIGTERM within its ``with`` block, and lets them act later.
 
-    Attributes:
-        is_requested: Whether it came.
+    Only the main thread may do so; in others, nothing changes. A second signal acts at once.
     """
 
     def __init__(self) -> None:
-        self.is_requested = False
+        self._before: dict[int, Any] = {}
+        self._noted: tuple[int, Any] | None = None
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Notice SIGTERM instead of ending, until the end of the block.
-
-        Python lets only the main thread do so; in other threads nothing changes.
-        """
+    def __enter__(self) -> None:
+        """Note signals, but not those that are ignored, as under ``nohup``."""
         if threading.current_thread() is not threading.main_thread():
-            yield
             return
-        before = signal.signal(signal.SIGTERM, self._request)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, self._note)
 
-    def _request(self, number: int, frame: Any) -> None:
-        del number, frame
-        self.is_requested = True
+    def __exit__(self, *error: object) -> None:
+        """Handle signals as before, and let one that was noted act."""
+        self._put_back()
+        if self.is_requested:
+            self.act()
+            self._put_back()
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether a signal was noted that has not acted yet."""
+        return self._noted is not None
+
+    def act(self) -> None:
+        """Do what the signal does without this object; end as by SIGTERM if there was none."""
+        number, handler = self._noted or (int(signal.SIGTERM), None)
+        self._noted = None
+        if not callable(handler):
+            raise SystemExit(128 + number)
+        handler(number, None)
+        # It has returned, so the program goes on.
+        self.__enter__()
+
+    def _note(self, number: int, frame: Any) -> None:
+        del frame
+        self._noted = number, self._before[number]
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for number, handler in [*self._before.items()]:
+            # Otherwise the program has set another one meanwhile.
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before.clear()

@@ -1,31 +1,35 @@
-"""Variables of a model and of other objects by path, and their comparison with a checkpoint."""
+"""Variables of a model and of other objects by path, and their comparison with a checkpoint.
+
+They have the names by which plain `tf.train.Checkpoint` reads them: TensorFlow finds a variable by
+its way from the root object, which the checkpoint describes in an entry of its own::
+
+    model/_functional/_operations/1/bias/.ATTRIBUTES/VARIABLE_VALUE
+"""
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
-from evener.checkpoint.object_graph import describe, is_variable
 from evener.errors import CheckpointError, did_you_mean, listed
 
+GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_ATTRIBUTE = "VARIABLE_VALUE"
+# A variable that `tf.train.Checkpoint` has besides what it is given.
+COUNTER_KEY = f"save_counter/.ATTRIBUTES/{_ATTRIBUTE}"
 _NUMBER = re.compile(r"_\d+(?=/|$|_)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableSpec:
-    """Description of a variable, as it stands in a checkpoint.
-
-    Attributes:
-        path: Path, such as ``"model/sequential/dense/kernel"``; unique in a checkpoint.
-        shape: Shape.
-        dtype: Name of the type, such as ``"float32"``.
-        key: Name of the tensor in the checkpoint's files.
-    """
+    """Description of a variable, as it stands in a checkpoint."""
 
     path: str
     shape: tuple[int, ...]
@@ -46,24 +50,15 @@ class NamedVariable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramVariables:
-    """All variables of a program that a checkpoint keeps.
-
-    Attributes:
-        named: Variables, each once.
-        graph: Description of the objects, for `tf.train.Checkpoint`.
-    """
+    """All variables of a program that a checkpoint keeps."""
 
     named: tuple[NamedVariable, ...]
     graph: bytes
 
 
 def variables_of(objects: Mapping[str, Any]) -> ProgramVariables:
-    """Return all variables of some objects.
-
-    Args:
-        objects: Models, optimizers, variables and other trackable objects by name.
-    """
-    graph, keys = describe(objects)
+    """Return all variables of some objects."""
+    graph, keys = _describe(objects)
     seen, counted = set[int](), dict[str, int]()
     named: list[NamedVariable] = []
     for name, trackable in objects.items():
@@ -86,15 +81,15 @@ def variables_of(objects: Mapping[str, Any]) -> ProgramVariables:
 
 
 def _variables_in(trackable: Any) -> Iterator[Any]:
-    if is_variable(trackable):
+    if _is_variable(trackable):
         yield trackable
         return
     for attribute in ("variables", "metrics_variables"):
         found = getattr(trackable, attribute, ())
-        yield from (variable for variable in found if is_variable(variable))
+        yield from (variable for variable in found if _is_variable(variable))
     if not isinstance(trackable, keras.layers.Layer | keras.optimizers.Optimizer):
         found = tf.train.TrackableView(trackable).descendants()
-        yield from (variable for variable in found if is_variable(variable))
+        yield from (variable for variable in found if _is_variable(variable))
 
 
 def matched(
@@ -104,15 +99,6 @@ def matched(
 
     They belong together by their paths. If the program numbers its layers otherwise
     (``dense_2`` for ``dense``), they belong together by their order.
-
-    Args:
-        program: Variables of the program.
-        stored: Variables of the checkpoint.
-        where: Path of the checkpoint, for errors.
-
-    Raises:
-        CheckpointError: CKPT-002 if a variable is in one of them only; CKPT-003 if shapes or types
-            differ.
     """
     by_path = {spec.path: spec for spec in stored}
     if by_path.keys() == {item.spec.path for item in program}:
@@ -163,3 +149,44 @@ def _described(spec: VariableSpec) -> str:
 
 def _unnumbered(path: str) -> str:
     return _NUMBER.sub("", path)
+
+
+def _describe(objects: Mapping[str, Any]) -> tuple[bytes, dict[int, str]]:
+    """Describe objects as ``tf.train.Checkpoint(**objects)`` does."""
+    root = tf.train.Checkpoint(**objects)
+    view = tf.train.TrackableView(root)
+    graph = TrackableObjectGraph()
+    graph.nodes.add()
+    numbers, keys = {id(root): 0}, dict[int, str]()
+    waiting: deque[tuple[Any, str]] = deque([(root, "")])
+    while waiting:
+        node, path = waiting.popleft()
+        number = numbers[id(node)]
+        if _is_variable(node):
+            key = f"{path}/.ATTRIBUTES/{_ATTRIBUTE}"
+            graph.nodes[number].attributes.add(
+                name=_ATTRIBUTE, full_name=node.name, checkpoint_key=key
+            )
+            keys[id(node)] = key
+            continue
+        for name, child in view.children(node).items():
+            if id(child) not in numbers:
+                numbers[id(child)] = len(graph.nodes)
+                graph.nodes.add()
+                escaped = name.replace(".", "..").replace("/", ".S")
+                waiting.append((child, f"{path}/{escaped}" if path else escaped))
+            graph.nodes[number].children.add(node_id=numbers[id(child)], local_name=name)
+    _add_counter(graph)
+    return graph.SerializeToString(), keys
+
+
+def _add_counter(graph: TrackableObjectGraph) -> None:
+    graph.nodes[0].children.add(node_id=len(graph.nodes), local_name="save_counter")
+    graph.nodes.add().attributes.add(
+        name=_ATTRIBUTE, full_name="save_counter", checkpoint_key=COUNTER_KEY
+    )
+
+
+def _is_variable(value: object) -> bool:
+    """Return whether an object is a variable of Keras or of TensorFlow."""
+    return isinstance(value, keras.Variable | tf.Variable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -292,17 +293,38 @@ def nobody_tells(why: str) -> RunError:
     )
 
 
-def other_program(found: str) -> RunError:
+def other_program(
+    found: str,
+    why: str = "It runs the program from its beginning with their results, and the program takes "
+    "another way: it depends on the time, on files that have changed, or on random numbers that "
+    "nobody seeded.",
+    fix: str = "The job goes on without it. Seed the program: keras.utils.set_random_seed(1).",
+) -> RunError:
     """Return the error for a replacement whose program takes another way than that of the others.
 
     Args:
         found: Thing that the others have, and this worker does not.
+        why: Reason.
+        fix: Remedy.
     """
     return RunError(
         "RUN-094",
         f"A replacement does not come to where the other workers are: they have {found}.",
-        why="It runs the program from its beginning with their results, and the program takes "
-        "another way: it depends on the time, on files that have changed, or on random numbers "
-        "that nobody seeded.",
-        fix="The job goes on without it. Seed the program: keras.utils.set_random_seed(1).",
+        why=why,
+        fix=fix,
+    )
+
+
+def weights_are_read() -> RunError:
+    """Return the error for a program of a replacement that reads weights; it names the callback."""
+    import keras
+
+    owners = [frame.frame.f_locals.get("self") for frame in inspect.stack(context=0)]
+    kinds = [type(owner) for owner in owners if isinstance(owner, keras.callbacks.Callback)]
+    name = kinds[0].__name__ if kinds else "The program"
+    return other_program(
+        "weights that the program reads between two steps",
+        why=f"{name} reads weights between two steps, and a replacement has them when it has come "
+        "to the other workers.",
+        fix="The job goes on without it. Read what steps return, such as the values of metrics.",
     )

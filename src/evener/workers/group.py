@@ -102,6 +102,10 @@ class Group(Recovery):
         """Take note of a variable of a step; steps are traced in the same order everywhere."""
         self._variables.add(variable, is_written=is_written)
 
+    def hand_over(self, owner: object, name: str) -> None:
+        """Let a replacement have an attribute of an object of the program: a list of arrays."""
+        self._variables.add_list(owner, name)
+
     def check_read(self, handle: Any) -> None:
         """Refuse to read a variable whose value a replacement does not know yet.
 
@@ -109,7 +113,7 @@ class Group(Recovery):
             RunError: RUN-094 if the variable of the handle is one.
         """
         if self._late is not None and self._variables.is_large(handle):
-            raise faults.other_program("weights that the program reads between two steps")
+            raise faults.weights_are_read()
 
     def call(
         self,

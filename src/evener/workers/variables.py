@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from evener.workers.arrays import pack, unpack
 from evener.workers.faults import other_program
 
 _SMALL_BYTES = 1024
@@ -24,6 +25,12 @@ class Variables:
         self._all: dict[int, weakref.ref[tf.Variable]] = {}
         self._small: dict[int, weakref.ref[tf.Variable]] = {}
         self._large: set[int] = set()
+        self._lists: list[tuple[weakref.ref[Any], str]] = []
+
+    def add_list(self, owner: object, name: str) -> None:
+        """Add an attribute of an object: a list of arrays, or None."""
+        if all(known() is not owner for known, _ in self._lists):
+            self._lists.append((weakref.ref(owner), name))
 
     def add(self, variable: tf.Variable, *, is_written: bool) -> None:
         """Add a variable.
@@ -47,20 +54,20 @@ class Variables:
         return id(handle) in self._large
 
     def values(self) -> tuple[np.ndarray | None, ...]:
-        """Return the values of all; None for those that are gone."""
-        return tuple(
+        """Return the values of all, then the lists as bytes; None for those that are gone."""
+        values = [
             None if variable is None else np.asarray(variable.numpy())
             for variable in _alive(self._all)
-        )
+        ]
+        lists = [getattr(owner(), name, None) for owner, name in self._lists]
+        return (*values, *(pack([each]) if each else None for each in lists))
 
     def by_name(self) -> dict[str, np.ndarray | None]:
         """Return the values of all by their names, which are made different by numbers."""
-        return {
-            f"variable {number}" if variable is None else f"{variable.name} ({number})": value
-            for number, (variable, value) in enumerate(
-                zip(_alive(self._all), self.values(), strict=True)
-            )
-        }
+        names = ["gone" if each is None else each.name for each in _alive(self._all)]
+        names += [f"{name} of {type(owner()).__name__}" for owner, name in self._lists]
+        pairs = zip(names, self.values(), strict=True)
+        return {f"{name} ({number})": value for number, (name, value) in enumerate(pairs)}
 
     def assign(self, values: Sequence[np.ndarray | None]) -> None:
         """Assign values to all, as `values` returned them.
@@ -68,10 +75,14 @@ class Variables:
         Raises:
             RunError: RUN-094 if they are not those of this program.
         """
-        if len(values) != len(self._all):
-            raise other_program(f"{len(values)} variables instead of {len(self._all)}")
-        for variable, value in zip(_alive(self._all), values, strict=True):
+        count = len(self._all)
+        if len(values) != count + len(self._lists):
+            raise other_program(f"{len(values)} variables instead of {count + len(self._lists)}")
+        for variable, value in zip(_alive(self._all), values[:count], strict=True):
             _assign(variable, value)
+        for (owner, name), value in zip(self._lists, values[count:], strict=True):
+            if value is not None and owner() is not None:
+                setattr(owner(), name, unpack(value)[0])
 
     def small_values(self) -> list[np.ndarray]:
         """Return the values of the small ones that steps write; nothing of those that are gone."""

@@ -37,6 +37,7 @@ PATCHES = {
     "automatic XLA of models": "Trainer._resolve_auto_jit_compile",
     "choice of XLA": "Trainer.compile",
     "backward passes of tapes": "imperative_grad",
+    "best weights of workers": "EarlyStopping.on_train_begin EarlyStopping.on_epoch_end",
     "batches of iterators": (
         "OwnedIterator.__next__ "
         "OwnedIterator.get_next "

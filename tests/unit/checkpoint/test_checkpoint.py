@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +75,8 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         checkpoint.save(step=step)
     checkpoint.wait()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    kept = [".lock", "step-00000002", "step-00000003"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
     assert checkpoint.latest == str(tmp_path / "step-00000003")
 
 
@@ -83,7 +89,7 @@ def test_a_step_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
     weight.assign(3.0)
     checkpoint.restore()
     assert float(weight) == 2.0
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-00000001"]
 
 
 def flip_a_bit(path: Path) -> None:
@@ -97,15 +103,23 @@ def cut_in_half(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_in_half, Path.unlink])
-@pytest.mark.parametrize("name", ["state.json", "variables.index", "variables.data-00000-of-00001"])
+@pytest.mark.parametrize(
+    "name",
+    ["state.json", "variables.index", "variables.data-00000-of-00001", "model.weights.h5", "DONE"],
+)
 def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, damage, name: str) -> None:
-    weight = tf.Variable(tf.range(100.0))
-    checkpoint = evener.Checkpoint(tmp_path, keep=1, weight=weight)
+    if name == "DONE" and damage is not Path.unlink:
+        return  # It says nothing but that it is there.
+    model = keras.Sequential([keras.Input((100,)), keras.layers.Dense(1)])
+    checkpoint = evener.Checkpoint(tmp_path, keep=1, model=model)
     checkpoint.keep = 2
     for step in (1, 2):
         checkpoint.save(step=step)
     checkpoint.wait()
-    damage(tmp_path / "step-00000002" / name)
+    folder = tmp_path / "step-00000002"
+    written = {path.name for path in folder.iterdir()}
+    assert name in written and len(written) == 5
+    damage(folder / name)
     checkpoint.keep = 1
     with pytest.warns(EvenerWarning, match="CKPT-006"):
         position = checkpoint.restore()
@@ -117,12 +131,139 @@ def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, damage, name: str) -> N
     assert checkpoint.latest == str(tmp_path / "step-00000001")
 
 
-def test_a_folder_without_its_marker_is_no_checkpoint(tmp_path: Path) -> None:
-    checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
+def test_a_run_does_not_begin_anew_where_all_are_damaged(tmp_path: Path) -> None:
+    weight = tf.Variable(1.0)
+    checkpoint = evener.Checkpoint(tmp_path, weight=weight)
+    for step in (1, 2):
+        checkpoint.save(step=step)
+    checkpoint.wait()
+    weight.assign(2.0)
+    (tmp_path / "step-00000001" / "DONE").unlink()
+    flip_a_bit(tmp_path / "step-00000002" / "variables.index")
+    with pytest.raises(CheckpointError, match=r"CKPT-015[\s\S]*index[\s\S]*marker") as caught:
+        checkpoint.restore()
+    assert str(tmp_path) in caught.value.what and float(weight) == 2.0
+
+
+def test_a_checkpoint_that_was_about_to_be_replaced_is_used(tmp_path: Path) -> None:
+    """The process was killed between the two renames."""
+    weight = tf.Variable(1.0)
+    checkpoint = evener.Checkpoint(tmp_path, weight=weight)
     checkpoint.save(step=1)
     checkpoint.wait()
-    (tmp_path / "step-00000001" / "DONE").unlink()
-    assert checkpoint.restore() is None
+    (tmp_path / "step-00000001").rename(tmp_path / ".old-step-00000001-77")
+    weight.assign(2.0)
+    again = evener.Checkpoint(tmp_path, weight=weight)
+    assert again.restore() == evener.checkpoint.Position(step=1) and float(weight) == 1.0
+    again.save(step=2)
+    again.wait()
+    assert folders.whole_names(str(tmp_path)) == ["step-00000001", "step-00000002"]
+
+
+HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+file.write("process 7 of here (1)")
+file.flush()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_jobs_in_a_folder(tmp_path: Path) -> None:
+    """The second one is told before it writes, and a dead one keeps nobody out."""
+    weight = tf.Variable(1.0)
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / ".lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        second = evener.Checkpoint(tmp_path, weight=weight)
+        assert second.restore() is None  # To read is no harm.
+        fit: Any = evener.CheckpointCallback(tmp_path).run_fit
+        for begin in (lambda: second.save(step=1), second.__enter__, lambda: fit(None, [], None)):
+            with pytest.raises(CheckpointError, match=r"CKPT-016[\s\S]*process 7 of here"):
+                begin()
+        other.kill()
+    second.save(step=1)
+    second.wait()
+    assert folders.whole_names(str(tmp_path)) == ["step-00000001"]
+
+
+def test_workers_of_one_job_do_not_lock_each_other_out(
+    tmp_path: Path, work_with: Callable[[Any], None]
+) -> None:
+    """The worker that has written before is frozen, perhaps."""
+    work_with(_Chief())
+    with (tmp_path / ".lock").open("w") as frozen:
+        fcntl.flock(frozen, fcntl.LOCK_EX)
+        frozen.write(others.job())
+        frozen.flush()
+        checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
+        checkpoint.save(step=1)
+        checkpoint.wait()
+    assert folders.whole_names(str(tmp_path)) == ["step-00000001"]
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_process_that_is_forked_does_not_hold_the_lock(tmp_path: Path) -> None:
+    held = folders.lock(str(tmp_path), "one")
+    assert held is not None and folders.lock(str(tmp_path), "one") is held
+    begun, begins = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(begins, b"1")
+        signal.pause()
+    try:
+        os.read(begun, 1)
+        del held
+        with (tmp_path / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_loop_is_left_at_the_end_of_the_step(tmp_path: Path, number: signal.Signals) -> None:
+    weight = tf.Variable(0.0)
+    before = signal.getsignal(number)
+    error = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(error) as caught, evener.Checkpoint(tmp_path, weight=weight) as checkpoint:
+        for step in range(1, 9):
+            if step == 7:
+                signal.raise_signal(number)
+            weight.assign_add(1.0)
+            checkpoint.save(step=step, every=5)
+    assert number == signal.SIGINT or caught.value.code == 143
+    assert folders.whole_names(str(tmp_path)) == ["step-00000005", "step-00000007"]
+    assert checkpoint.restore() == evener.checkpoint.Position(step=7) and float(weight) == 7.0
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_acts_at_once(tmp_path: Path) -> None:
+    checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(0.0))
+    # The first one acts at the end of the block: there is no end of a step before.
+    with pytest.raises(KeyboardInterrupt), checkpoint:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt) as at_once:
+            signal.raise_signal(signal.SIGINT)
+    assert at_once.type is KeyboardInterrupt
+    assert not folders.whole_names(str(tmp_path))
+
+
+def test_the_handler_of_the_program_is_called(tmp_path: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with evener.Checkpoint(tmp_path, weight=tf.Variable(0.0)) as checkpoint:
+            for step in (1, 2, 3, 4):
+                signal.raise_signal(signal.SIGTERM)
+                checkpoint.save(step=step, every=100)
+        assert seen == [signal.SIGTERM] * 4
+        assert len(folders.whole_names(str(tmp_path))) == checkpoint.keep
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_an_object_store_gets_the_marker_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +299,7 @@ def test_a_full_disk_leaves_the_older_ones_whole(
             checkpoint.save(step=3)
     assert str(tmp_path) in caught.value.what
     assert "No space left" in caught.value.why
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "step-00000001"]
     checkpoint.save(step=4)
     checkpoint.wait()
     assert checkpoint.latest == str(tmp_path / "step-00000004")
@@ -212,11 +353,11 @@ def test_layers_with_other_numbers_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evener.checkpoint import state_file
+    from evener.checkpoint import contents
 
     checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
     with monkeypatch.context() as patch:
-        patch.setattr(state_file, "FORMAT", 2)
+        patch.setattr(contents, "FORMAT", 3)
         checkpoint.save(step=1)
         checkpoint.wait()
     with pytest.raises(CheckpointError, match="CKPT-007"):
@@ -226,6 +367,9 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_wrong_input_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="CKPT-001"):
         evener.Checkpoint(tmp_path, keep=0)
+    for wrong in ({"step": -1}, {"step": 1, "epoch": 0.5}, {"step": 1, "every": 0}):
+        with pytest.raises(CheckpointError, match="CKPT-011"):
+            evener.Checkpoint(tmp_path, weight=tf.Variable(1.0)).save(**wrong)
     with pytest.raises(CheckpointError, match="CKPT-013"):
         evener.Checkpoint(tmp_path).save(step=1)
     with pytest.raises(CheckpointError, match="CKPT-005"):
@@ -235,7 +379,7 @@ def test_wrong_input_is_refused_at_once(tmp_path: Path) -> None:
 class _Second:
     """A worker that is not the chief."""
 
-    is_chief = False
+    is_chief = is_late = False
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
         return None
@@ -244,9 +388,16 @@ class _Second:
         return False
 
 
-def test_the_chief_alone_writes(tmp_path: Path) -> None:
+class _LateChief(_Second):
+    """A replacement of the first worker, whose view is that of before its death."""
+
+    is_chief = is_late = True
+
+
+@pytest.mark.parametrize("workers", [_Second(), _LateChief()])
+def test_the_chief_alone_writes(tmp_path: Path, workers: Any) -> None:
     checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
-    others.work_with(_Second())
+    others.work_with(workers)
     try:
         checkpoint.save(step=1)
         checkpoint.wait()
@@ -270,7 +421,7 @@ def test_the_state_is_json(tmp_path: Path) -> None:
 class _Chief:
     """A worker that writes, beside others."""
 
-    is_chief = True
+    is_chief, is_late = True, False
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
         del name
@@ -290,7 +441,7 @@ class _Replacement(_Chief):
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
         del name, value
-        return self._begun
+        return {"value": self._begun}
 
 
 @pytest.fixture

@@ -8,14 +8,17 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from evener._tf_private import workers as private
 from evener.errors import RunError
 from evener.workers import faults
 from evener.workers.arrays import unpack
 from evener.workers.connections import Listener
+from evener.workers.faults import weights_are_read
 from evener.workers.fingerprints import check_fingerprints, digest, fingerprint, summarize
 from evener.workers.late import Late, Point, State, arrays_of, packed_as
 from evener.workers.network import Network
@@ -61,6 +64,63 @@ def test_variables_of_another_program() -> None:
         variables.assign(values[:1])
     with pytest.raises(RunError, match="RUN-094"):
         variables.assign([np.ones([3], np.float32), values[1]])
+
+
+def test_lists_of_arrays_are_handed_over() -> None:
+    class Owner:
+        best: Any = None
+
+    mine, theirs = Owner(), Owner()
+    theirs.best = [np.ones(2), np.zeros([1, 1])]
+    giving, taking = Variables(), Variables()
+    for variables, owner in ((giving, theirs), (giving, theirs), (taking, mine)):
+        variables.add_list(owner, "best")
+    values = giving.values()
+    taking.assign(values)
+    assert [array.tolist() for array in mine.best] == [[1.0, 1.0], [[0.0]]]
+    theirs.best = None
+    taking.assign(giving.values())
+    assert mine.best is not None
+    with pytest.raises(RunError, match="RUN-094"):
+        Variables().assign(values)
+
+
+def test_a_replacement_does_not_read_best_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it cannot know are handed over with the variables."""
+    wraps: list[Any] = []
+    names = ("_CALLS", "_BATCHES", "_NEXT", "_READS")
+    for name in names:
+        monkeypatch.setattr(private, name, SimpleNamespace(apply=lambda wrap: None))
+    patch = SimpleNamespace(apply_by_name=wraps.append)
+    monkeypatch.setattr(private, "_STOPPING", patch)
+    given: list[Any] = []
+    group: Any = SimpleNamespace(is_late=True, hand_over=lambda *what: given.append(what))
+    options: Any = {"take": None, "take_in_loops": None, "batch_type": None}
+    private.repeat_calls(group, lambda *_: None, **options)
+
+    def read(self: Any) -> None:
+        self.reads += self.restore_best_weights
+
+    stopping = SimpleNamespace(restore_best_weights=True, reads=0)
+    begin, end = (wraps[0](read, name) for name in ("on_train_begin", "on_epoch_end"))
+    begin(stopping)
+    end(stopping)
+    assert given == [(stopping, "best_weights")] and not stopping.reads
+    assert stopping.restore_best_weights
+    group.is_late = False
+    end(stopping)
+    assert stopping.reads == 1
+
+
+def test_the_callback_that_reads_weights_is_named() -> None:
+    class Reader(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            raise weights_are_read()
+
+    lists = keras.callbacks.CallbackList([Reader()])
+    with pytest.raises(RunError, match=r"RUN-094[\s\S]*Why: Reader reads weights"):
+        lists.on_epoch_end(0)
+    assert "The program reads weights" in weights_are_read().why
 
 
 def test_results_that_are_too_many_are_not_kept() -> None:
