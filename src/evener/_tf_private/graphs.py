@@ -268,3 +268,16 @@ def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
     Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
     """
     handle_data_util.copy_handle_data(source, target)
+
+
+def shape_of_variable(handle: tf.Tensor) -> tuple[int, ...] | None:
+    """Return the shape of a variable by its handle in a graph; None where it is not known.
+
+    Why: a body of a loop has the handles of variables alone, as placeholders.
+    If it changes: rows are gathered from variables on one device, loops around them included.
+    """
+    kinds = handle_data_util.get_handle_data(handle).shape_and_type
+    if not kinds or kinds[0].shape.unknown_rank:
+        return None
+    sizes = tuple(dim.size for dim in kinds[0].shape.dim)
+    return None if -1 in sizes else sizes

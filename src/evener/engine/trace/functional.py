@@ -7,26 +7,45 @@ it is read once before the loop, and the value is given to it::
     while(..., handle):  ... read(handle) ...    ->    value = read(handle)
                                                        while(..., value):  ... value ...
 
+Rows that are gathered from a variable are a read of it and a gather of what was read, so that the
+parts gather the rows of their own samples::
+
+    gather(handle, indices)    ->    gather(read(handle), indices)
+
 Conditions that update variables are predicated where they can be, see `predication`. Other bodies
 that change state stay as they are, and so does the operation that calls them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import tensorflow as tf
 
-from evener.engine.trace.predication import can_be_predicated, predicate
+from evener._tf_private import graphs
+from evener.engine.trace.predication import (
+    can_be_predicated,
+    constant_beside,
+    made_beside,
+    predicate,
+)
 from evener.graph.nodes import Graph, Node, Tensor
 
 LOOPS = frozenset({"While", "StatelessWhile"})
 CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _STATELESS = {"While": "StatelessWhile", "If": "StatelessIf", "Case": "StatelessCase"}
+_GATHERS = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
+LARGEST_TABLE = 2**24
+"""Bytes of a variable above which its owner gathers from it, and sends the rows instead of all.
+
+In a loop the parts always read it: else the whole loop would run on the owner.
+"""
 
 
-def open_functions(graph: Graph) -> None:
+def open_functions(graph: Graph, *, is_body: bool = False) -> None:
     """Give every loop and condition without side effects the graphs of its bodies."""
+    _gather_from_reads(graph, math.inf if is_body else LARGEST_TABLE)
     instead: dict[Tensor, Tensor] = {}
     later: dict[Node, frozenset[Node]] = {}
     nodes: list[Node] = []
@@ -35,7 +54,7 @@ def open_functions(graph: Graph) -> None:
         if node.op in LOOPS or node.op in CONDITIONS:
             bodies = bodies_of(node, graph)
             for body in bodies.values():
-                open_functions(body)
+                open_functions(body, is_body=True)
             if all(_only_reads(body, node) for body in bodies.values()):
                 node.bodies = bodies
                 if node.op in LOOPS:
@@ -56,6 +75,43 @@ def open_functions(graph: Graph) -> None:
         for loop in [before for before in node.after if before in later]:
             node.after = node.after - {loop} | later[loop] | loop.after
     graph.outputs = [instead.get(t, t) for t in graph.outputs]
+
+
+def _gather_from_reads(graph: Graph, most_bytes: float) -> None:
+    """Replace gathers from variables by gathers from reads of them."""
+    reads: dict[Node, Node] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        table = _shape_of_table(node) if node.op in _GATHERS else None
+        if table is not None and math.prod(table) * node.outputs[0].dtype.size <= most_bytes:
+            dtype = {"dtype": node.attrs["dtype"]}
+            handle, indices = node.inputs
+            read = made_beside(
+                "ReadVariableOp", node, "read", [handle], dtype, like=node.outputs[0], shape=table
+            )
+            node.inputs = [read.outputs[0], indices]
+            attrs = {"Tparams": dtype["dtype"], "Tindices": node.attrs["Tindices"]}
+            if node.op == "ResourceGather":
+                # The first axis behind those of the batch, where TensorFlow's kernel gathers too.
+                axis = constant_beside(node, "axis", node.int_attr("batch_dims"), like=indices)
+                attrs |= {"batch_dims": node.attrs["batch_dims"], "Taxis": axis.attrs["dtype"]}
+                node.inputs.append(axis.outputs[0])
+                nodes.append(axis)
+            node.op, node.attrs, reads[node] = _GATHERS[node.op], attrs, read
+            nodes.append(read)
+        nodes.append(node)
+    graph.nodes[:] = nodes
+    # What waits for a gather, such as a write of the variable, waits for the read.
+    for node in nodes if reads else ():
+        node.after = frozenset(reads.get(before, before) for before in node.after)
+
+
+def _shape_of_table(node: Node) -> tuple[int, ...] | None:
+    """Return the shape of the variable that a node gathers from, if it is known."""
+    handle = node.inputs[0]
+    assert handle.node.source is not None
+    func_graph, name = handle.node.source
+    return graphs.shape_of_variable(func_graph.get_operation_by_name(name).outputs[handle.index])
 
 
 def bodies_of(node: Node, graph: Graph) -> dict[str, Graph]:
