@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import tensorflow as tf
+
+from evener._tf_private.autograph import autographed_always, leave_to_autograph
 from evener._tf_private.patches import Patch
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
@@ -76,6 +79,77 @@ def _run_by(run: RunBody, body: Any, get_state: Any, set_state: Any) -> Callable
         set_state(run(step, iterate))
 
     return run_body
+
+
+_TAKEN = Patch(
+    "batches that functions take",
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator._next_internal",
+    why="What a traced function computes of `next(iterator)` is a step, of which the batch is an "
+    "argument. There is no public hook.",
+    if_it_changes="Such functions train on one device, and `evener run` says so at its end.",
+)
+
+
+class _Batch(BaseException):
+    """Ends the trace of a function at the first batch that it takes; no part of it may catch it."""
+
+
+def taking_batches(function: Callable[..., Any], *, autograph: bool = True) -> Callable[..., Any]:
+    """Return a function of which `running_bodies` runs what comes of the batch that it takes.
+
+    The trace ends where it takes a batch, and begins anew as a body that is given the batch.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = getattr(_here, "run", None)
+        body = autographed_always(function) if autograph else function
+        if run is None or tf.executing_eagerly():
+            return body(*args, **kwargs)
+        _TAKEN.apply(_with_given_batch)
+        _here.graph = tf.compat.v1.get_default_graph()
+        try:
+            return body(*args, **kwargs)
+        except _Batch as taken:
+            iterator, batch = taken.args
+        finally:
+            _here.graph = None
+
+        def step(batch: Any) -> Any:
+            _here.given = (iterator, batch)
+            try:
+                # Further batches, and loops over data, are part of the step.
+                with running_bodies(None):
+                    return body(*args, **kwargs)
+            finally:
+                _here.given = None
+
+        leave_to_autograph(step)
+        return run(step, batch)
+
+    leave_to_autograph(call)
+    return call
+
+
+def _with_given_batch(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def next_internal(iterator: Any) -> Any:
+        given = getattr(_here, "given", None)
+        if given is not None and given[0] is iterator:
+            _here.given = None
+            return given[1]
+        graph: Any = tf.compat.v1.get_default_graph()
+        # What changes state before would do so twice; a batch in a condition is not always taken.
+        is_first = graph is getattr(_here, "graph", None) and not any(
+            op.op_def.is_stateful and op.type != "ReadVariableOp" for op in graph.get_operations()
+        )
+        _here.graph = None
+        batch = original(iterator)
+        if is_first:
+            raise _Batch(iterator, batch)
+        return batch
+
+    return next_internal
 
 
 _ITERATORS = (

@@ -84,6 +84,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
             if not has_batch((args, kwargs)):
+                _tf_private.functions.take_batches(function)
                 with running_bodies(functools.partial(_run_body, name)):
                     return original(function, *args, **kwargs)
             notes.add(f"{name} runs on {devices}", user_line())
@@ -94,7 +95,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     def _run_body(name: str, body: Callable[[Any], Any], batch: Any) -> Any:
         if not _is_outside(strategy) or not has_batch(batch):
             return body(batch)
-        notes.add(f"{name} loops over its data, and each batch runs on {devices}", user_line())
+        notes.add(f"{name} takes its batches itself, and each runs on {devices}", user_line())
         return strategy.run(body, args=(batch,))
 
     _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrap)
