@@ -13,7 +13,6 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from evener._tf_private.datasets import taking_batches
 from evener._tf_private.patches import Patch
 
 
@@ -39,19 +38,6 @@ def body_of(fn: Callable[..., Any]) -> Callable[..., Any]:
 def is_compiled(fn: Callable[..., Any]) -> bool:
     """Return whether XLA compiles a function. See `body_of`."""
     return bool(getattr(fn, "_jit_compile", None))
-
-
-def take_batches(function: Any) -> None:
-    """Let `running_bodies` run what a function, not traced so far, computes of a batch it takes.
-
-    Why: see `taking_batches`; a `tf.function` is decorated from inside, so that it is still itself.
-    If it changes: functions that take their batches from iterators train on one device.
-    """
-    if function.experimental_get_tracing_count() == 0 and not is_compiled(function):
-        with contextlib.suppress(ValueError):
-            function._decorate(
-                functools.partial(taking_batches, autograph=bool(function._autograph))
-            )
 
 
 def function_graphs(function: Any) -> dict[str, tf.Graph]:

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener._tf_private.datasets import running_bodies
+from evener._tf_private.datasets import running_bodies, take_batches
 from evener._tf_private.patches import Patch
 from evener.own_code import is_own
 from evener.run.advice import advice_for
@@ -84,7 +84,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
             if not has_batch((args, kwargs)):
-                _tf_private.functions.take_batches(function)
+                take_batches(function)
                 with running_bodies(functools.partial(_run_body, name)):
                     return original(function, *args, **kwargs)
             notes.add(f"{name} runs on {devices}", user_line())

@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import tensorflow as tf
 
 from evener import _tf_private
-from evener._tf_private.datasets import running_bodies, taking_batches
+from evener._tf_private.datasets import running_bodies, take_batches
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.engine.origin import warn_at_user_line
@@ -184,7 +184,9 @@ class DistributedStep(Generic[P, R]):
     @functools.cached_property
     def _function(self) -> Any:
         """The step as it is written, traced."""
-        return tf.function(taking_batches(self._step))
+        function = tf.function(self._step)
+        take_batches(function)
+        return function
 
     def _run_body(self, body: Callable[[Any], Any], batch: Any) -> Any:
         if not has_batch(batch):

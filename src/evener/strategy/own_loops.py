@@ -49,7 +49,7 @@ def warn_of_one_device(
 def _cause(report: StepReport) -> str:
     if not report.gathered:
         return (
-            "neither loops `for batch in dataset` nor begins with `next(iterator)`, or it draws all "
+            "does not loop `for batch in dataset` or begin with `next(iterator)`, or it draws all "
             "rows itself: only what is given a batch is partitioned"
         )
     conditions = [found for found in report.gathered if found.operation in CONDITIONS]

@@ -82,7 +82,9 @@ def _gather_from_reads(graph: Graph, most_bytes: float) -> None:
     reads: dict[Node, Node] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        table = _shape_of_table(node) if node.op in _GATHERS else None
+        table = None
+        if node.op in _GATHERS and node.inputs[0].node.source is not None:
+            table = graphs.shape_of_variable(*node.inputs[0].node.source, node.inputs[0].index)
         if table is not None and math.prod(table) * node.outputs[0].dtype.size <= most_bytes:
             dtype = {"dtype": node.attrs["dtype"]}
             handle, indices = node.inputs
@@ -104,14 +106,6 @@ def _gather_from_reads(graph: Graph, most_bytes: float) -> None:
     # What waits for a gather, such as a write of the variable, waits for the read.
     for node in nodes if reads else ():
         node.after = frozenset(reads.get(before, before) for before in node.after)
-
-
-def _shape_of_table(node: Node) -> tuple[int, ...] | None:
-    """Return the shape of the variable that a node gathers from, if it is known."""
-    handle = node.inputs[0]
-    assert handle.node.source is not None
-    func_graph, name = handle.node.source
-    return graphs.shape_of_variable(func_graph.get_operation_by_name(name).outputs[handle.index])
 
 
 def bodies_of(node: Node, graph: Graph) -> dict[str, Graph]:
@@ -189,16 +183,10 @@ def _reads_of(handle: Tensor, body: Graph) -> list[Node] | None:
 
 def _give_value(node: Node, index: int, sample: Node, reads: list[list[Node]]) -> Node:
     handle, first = node.inputs[index], num_leading(node)
-    read = Node(
-        f"{node.name}/read_{index}",
-        "ReadVariableOp",
-        [handle],
-        sample.attrs,
-        dtypes=[sample.outputs[0].dtype],
-        static_shapes=sample.static_shapes,
-        source=node.source,
+    result, shape = sample.outputs[0], sample.static_shapes[0]
+    read = made_beside(
+        "ReadVariableOp", node, f"read_{index}", [handle], sample.attrs, like=result, shape=shape
     )
-    read.after = node.after
     node.inputs[index] = read.outputs[0]
     if node.op in LOOPS:
         node.outputs[index].dtype = sample.outputs[0].dtype
