@@ -7,10 +7,7 @@ it is read once before the loop, and the value is given to it::
     while(..., handle):  ... read(handle) ...    ->    value = read(handle)
                                                        while(..., value):  ... value ...
 
-Rows that are gathered from a variable are a read of it and a gather of what was read, so that the
-parts gather the rows of their own samples::
-
-    gather(handle, indices)    ->    gather(read(handle), indices)
+Gathers from a variable become gathers from a read of it: each part gathers for its own samples.
 
 Conditions that update variables are predicated where they can be, see `predication`. Other bodies
 that change state stay as they are, and so does the operation that calls them.
@@ -37,10 +34,7 @@ CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _STATELESS = {"While": "StatelessWhile", "If": "StatelessIf", "Case": "StatelessCase"}
 _GATHERS = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
 LARGEST_TABLE = 2**24
-"""Bytes of a variable above which its owner gathers from it, and sends the rows instead of all.
-
-In a loop the parts always read it: else the whole loop would run on the owner.
-"""
+"""Bytes of a variable above which its owner gathers, and sends the rows; in loops the parts do."""
 
 
 def open_functions(graph: Graph, *, is_body: bool = False) -> None:
