@@ -84,6 +84,38 @@ WITH_BREAK = OVER_DATA.replace(
     "        for x, y in data:\n            if tf.reduce_sum(x) > 1e6: break",
 )
 
+FROM_ITERATOR = f"""{STEP}
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(36)
+
+    class Loop:
+        def __init__(self):
+            self.batches = iter(data)
+
+        @tf.function
+        def skip(self, number):
+            for _ in tf.range(number):
+                next(self.batches)
+
+        @tf.function
+        def step(self):
+            loss = step(*self.batches.get_next())
+            if loss > 1e6:
+                tf.print("large")
+
+    expected = tf.Variable(line.weight)
+    for a, b in data.skip(1):
+        step(a, b)
+    after, _ = tf.Variable(line.weight), line.weight.assign(expected)
+    for _ in range(20):
+        line.weight.assign(expected)
+        loop = Loop()
+        loop.skip(tf.constant(1))
+        loop.step()
+        loop.step()
+    np.testing.assert_allclose(line.weight, after, rtol=1e-5)
+    assert loop.step.experimental_get_tracing_count() == 1
+"""
+
 WITHOUT_BATCH = f"""{STEP}
     @tf.function
     def train():
@@ -148,6 +180,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "decorated": (DECORATED, ()),
     "over_data": (OVER_DATA, ()),
     "with_break": (WITH_BREAK, ("did 9", "what is gathered: If at train.py:27")),
+    "from_iterator": (FROM_ITERATOR, ()),
     "without_batch": (WITHOUT_BATCH, ("train.py:28: ", OF_FIRST, "train trains there")),
     "looks_at_gradients": (LOOKS_AT_GRADIENTS, ()),
     "placed_by_hand": (PLACED_BY_HAND, ()),

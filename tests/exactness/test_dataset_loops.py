@@ -154,6 +154,61 @@ def test_a_loop_that_leaves_the_training_to_one_device_warns_once(
     assert not texts or ON_ONE_DEVICE[make] in texts[0]
 
 
+def twice(trained: Trained, batches: Any) -> Any:
+    x, y = batches.get_next()
+    more, labels = next(batches)
+    return trained.step(tf.concat([x, more], 0), tf.concat([y, labels], 0))
+
+
+def behind_a_write(trained: Trained, batches: Any) -> Any:
+    """The write must not be made twice, and the batch is taken behind it."""
+    trained.metric.update_state(2.0)
+    return trained.step(*next(batches))
+
+
+def sometimes(trained: Trained, batches: Any) -> Any:
+    if trained.metric.result() < 4.0:
+        trained.step(*next(batches))
+    return trained.metric.result()
+
+
+@pytest.mark.filterwarnings("ignore:.*ENG-093")
+@pytest.mark.parametrize(
+    ("take", "num_steps", "is_split"),
+    [
+        (lambda trained, batches: trained.step(*next(batches)), 6, True),
+        (twice, 3, True),
+        (behind_a_write, 6, False),
+        (sometimes, 3, False),
+    ],
+)
+@pytest.mark.usefixtures("logical_cpus")
+def test_a_step_that_takes_its_batch_from_an_iterator(
+    take: Callable[[Trained, Any], Any], num_steps: int, is_split: bool
+) -> None:
+    """The last batch is smaller; then the iterator is at its end."""
+    found: list[list[np.ndarray]] = []
+    for is_spread in (False, True):
+        start()
+        trained = Trained()
+        batches = iter(trained.data.repeat(2))
+
+        def step(trained: Trained = trained, batches: Any = batches) -> Any:
+            return take(trained, batches)
+
+        several: Any = evener.distribute(step, devices="cpu:3", shares=[5, 3, 2])
+        call = several if is_spread else tf.function(step)
+        results = [call() for _ in range(num_steps)]
+        state = [*results, *trained.model.variables, *trained.optimizer.variables]
+        found.append([np.asarray(value) for value in [*state, trained.metric.result()]])
+        if take is not sometimes:
+            with pytest.raises(tf.errors.OutOfRangeError):
+                call()
+    assert bool(several.report().num_operations) == is_split
+    for expected, value in zip(*found, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.usefixtures("logical_cpus")
 def test_a_loop_that_does_not_train_does_not_warn() -> None:
     step: Any = evener.distribute(

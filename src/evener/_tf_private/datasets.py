@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import tensorflow as tf
+
+from evener._tf_private.autograph import autographed_always, leave_to_autograph
 from evener._tf_private.patches import Patch
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
@@ -76,6 +79,82 @@ def _run_by(run: RunBody, body: Any, get_state: Any, set_state: Any) -> Callable
         set_state(run(step, iterate))
 
     return run_body
+
+
+_TAKEN = Patch(
+    "batches that functions take",
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator._next_internal",
+    why="What a traced function computes of a batch that it takes is a step of that batch.",
+    if_it_changes="Such functions train on one device, and `evener run` says so at its end.",
+)
+
+
+class _Batch(BaseException):
+    """Ends the trace of a function at the first batch that it takes; no program catches it."""
+
+
+def take_batches(function: Any) -> None:
+    """Let `running_bodies` run what a `tf.function` computes of the first batch that it takes.
+
+    The trace ends where it takes a batch, and begins anew as a body that is given the batch.
+
+    Why: a script's own `tf.function` can be decorated until it is traced, by a private method.
+    If it changes: as for the patch.
+    """
+
+    def decorate(original: Callable[..., Any]) -> Callable[..., Any]:
+        # The decorators of TensorFlow's that are noted at the original do not lie around this one.
+        @functools.wraps(original, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            run = getattr(_here, "run", None)
+            body = autographed_always(original) if function._autograph else original
+            if run is None or tf.executing_eagerly():
+                return body(*args, **kwargs)
+            _TAKEN.apply(_given_or_taken)
+            _here.graph = tf.compat.v1.get_default_graph()
+            try:
+                return body(*args, **kwargs)
+            except _Batch as taken:
+                iterator, batch = taken.args
+            finally:
+                _here.graph = None
+
+            def step(batch: Any) -> Any:
+                _here.given = (iterator, batch)
+                # Further batches, and loops over data, are part of the step.
+                with running_bodies(None):
+                    results, _here.given = body(*args, **kwargs), None
+                return results
+
+            leave_to_autograph(step)
+            return run(step, batch)
+
+        leave_to_autograph(call)
+        return call
+
+    if not function._jit_compile:
+        with contextlib.suppress(ValueError):
+            function._decorate(decorate)
+
+
+def _given_or_taken(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def next_internal(iterator: Any) -> Any:
+        given = getattr(_here, "given", None)
+        if given is not None and given[0] is iterator:
+            _here.given = None
+            return given[1]
+        graph: Any = tf.compat.v1.get_default_graph()
+        # What changes state before would do so twice; a batch in a condition is not always taken.
+        is_first = graph is getattr(_here, "graph", None) and not any(
+            op.op_def.is_stateful and op.type != "ReadVariableOp" for op in graph.get_operations()
+        )
+        _here.graph, batch = None, original(iterator)
+        if is_first:
+            raise _Batch(iterator, batch)
+        return batch
+
+    return next_internal
 
 
 _ITERATORS = (

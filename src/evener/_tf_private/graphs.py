@@ -268,3 +268,16 @@ def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
     Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
     """
     handle_data_util.copy_handle_data(source, target)
+
+
+def shape_of_variable(graph: Any, operation: str, index: int) -> tuple[int, ...] | None:
+    """Return the shape of a variable by its handle, an output of an operation, if it is known.
+
+    Why: a body of a loop has the handles of variables alone, as placeholders.
+    If it changes: rows are gathered from variables on one device, loops around them included.
+    """
+    handle = graph.get_operation_by_name(operation).outputs[index]
+    kinds = handle_data_util.get_handle_data(handle).shape_and_type
+    sizes = tuple(dim.size for kind in kinds for dim in kind.shape.dim)
+    is_known = len(kinds) == 1 and not kinds[0].shape.unknown_rank and -1 not in sizes
+    return sizes if is_known else None

@@ -23,4 +23,5 @@ def definition_frames(operation: tf.Operation) -> list[tuple[str, int, str]]:
     Why: it shows what a tape made, and which line to change. The property is public, its form
     is undocumented. If it changes: audits know neither lines nor kinds of work.
     """
-    return [(frame.filename, frame.lineno, frame.name) for frame in operation.traceback]
+    # What TensorFlow has made of a function's definition has none.
+    return [(frame.filename, frame.lineno, frame.name) for frame in operation.traceback or ()]

@@ -12,6 +12,7 @@ from evener.graph.dims import Size, divide, is_at_least
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import alike
+from evener.ops.builder import Builder
 from evener.ops.decision import EXTREMES, ROWS, SUMS, WHOLE, Decision
 from evener.ops.elementwise import broadcasting, elementwise, is_sum
 from evener.ops.registry import (
@@ -30,7 +31,7 @@ from evener.ops.registry import (
     traits,
     value_rule,
 )
-from evener.ops.states import REPLICATED, Partial, State
+from evener.ops.states import REPLICATED, SUM, Partial, Sharded, State
 
 broadcasting("""
 Add AddV2 Div DivNoNan FloorDiv FloorMod Maximum Minimum Mod Mul MulNoNan Pow RealDiv
@@ -153,14 +154,26 @@ def _add(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@inside_rule("Add", "AddV2", "AddN", inputs=SUMS)
-def _add_to_start(node: Node, states: Sequence[State]) -> Decision | None:
-    """A sum that a loop adds up is partial from the start: the start belongs to the first part."""
-    if not any(is_sum(s) for s in states) or not all(is_sum(s) or s == REPLICATED for s in states):
+@inside_rule("Add", "AddV2", "AddN", "Sub", inputs=SUMS)
+def _add_once(node: Node, states: Sequence[State]) -> Decision | None:
+    """In a body, where nothing is combined, one part adds what all of them have."""
+    sums = [t for t, state in zip(node.inputs, states, strict=True) if is_sum(state)]
+    if not 0 < len(sums) < len(states) or not all(_keeps_size(node, t.shape) for t in sums):
         return None
-    if len({t.shape for t in node.inputs}) != 1:
-        return None
-    return Decision(inputs=(Partial("sum"),) * len(states), outputs=(Partial("sum"),))
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        attrs = {"T": node.outputs[0].dtype}
+        # A single row is in one of the parts, also where none has samples.
+        row = builder.number(Sharded(0, rows=1).in_part, tf.int32)
+        has_row = builder.op("Greater", [row, builder.constant(0, tf.int32)], {"T": tf.int32})
+        zero = builder.constant(0, node.outputs[0].dtype)
+        terms = list(inputs)
+        for index, state in enumerate(states):
+            if not is_sum(state):
+                [terms[index]] = builder.op("SelectV2", [*has_row, terms[index], zero], attrs)
+        return builder.copy(node.op, node.name, terms, node.attrs)
+
+    return Decision(inputs=tuple(states), outputs=(SUM,), lower=lower)
 
 
 @partial_rule("Maximum", "Minimum", "LogicalAnd", "LogicalOr", inputs=EXTREMES)

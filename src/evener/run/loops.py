@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener._tf_private.datasets import running_bodies
+from evener._tf_private.datasets import running_bodies, take_batches
 from evener._tf_private.patches import Patch
 from evener.own_code import is_own
 from evener.run.advice import advice_for
@@ -81,6 +81,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
             if not has_batch((args, kwargs)):
+                take_batches(function)
                 with running_bodies(functools.partial(_run_body, name)):
                     return original(function, *args, **kwargs)
             notes.add(f"{name} runs on {devices}", user_line())
@@ -91,7 +92,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     def _run_body(name: str, body: Callable[[Any], Any], batch: Any) -> Any:
         if not _is_outside(strategy) or not has_batch(batch):
             return body(batch)
-        notes.add(f"{name} loops over its data, and each batch runs on {devices}", user_line())
+        notes.add(f"{name} takes its batches itself, and each runs on {devices}", user_line())
         return strategy.run(body, args=(batch,))
 
     _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrap)

@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import tensorflow as tf
 
 from evener import _tf_private
-from evener._tf_private.datasets import running_bodies
+from evener._tf_private.datasets import running_bodies, take_batches
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.engine.origin import warn_at_user_line
@@ -185,7 +185,9 @@ class DistributedStep(Generic[P, R]):
     @functools.cached_property
     def _function(self) -> Any:
         """The step as it is written, traced."""
-        return tf.function(self._converted)
+        function = tf.function(self._converted)
+        take_batches(function)
+        return function
 
     def _run_body(self, body: Callable[[Any], Any], batch: Any) -> Any:
         if not has_batch(batch):

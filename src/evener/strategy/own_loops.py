@@ -49,8 +49,8 @@ def warn_of_one_device(
 def _cause(report: StepReport) -> str:
     if not report.gathered:
         return (
-            "has no loop `for batch in dataset`, as with `next(iterator)`, or where it draws all "
-            "rows itself: only bodies of such loops are partitioned"
+            "does not loop `for batch in dataset` or begin with `next(iterator)`, or it draws all "
+            "rows itself: only what is given a batch is partitioned"
         )
     conditions = [found for found in report.gathered if found.operation in CONDITIONS]
     if conditions:

@@ -173,6 +173,26 @@ def sampled_softmax() -> BuiltStep:
     return BuiltStep(step=step, batch=batch, variables=[*weights, *optimizer.variables])
 
 
+@case("embeddings/rows_between_writes")
+def between_writes() -> BuiltStep:
+    """Every lookup gives the rows of its moment."""
+    rows = table(20, 4, 1)
+
+    def step(ids: Any, y: Any) -> Any:
+        before = tf.nn.embedding_lookup(rows, ids)
+        rows.scatter_sub(tf.IndexedSlices(0.1 * (before - y), ids))
+        between, total = tf.gather_nd(rows, ids[:, None]), tf.zeros([4])
+        for shift in tf.range(3):
+            total += tf.reduce_sum(tf.gather(rows, (ids + shift) % 20), axis=0)
+        rows.assign(0.9 * rows)
+        return before, between, total, tf.gather(rows, ids)
+
+    def batch(rng: Any, n: int) -> tuple[Any, ...]:
+        return integers(rng, 20, n), normal(rng, n, 4)
+
+    return BuiltStep(step=step, batch=batch, variables=[rows])
+
+
 @case("embeddings/bags_summed_by_segments")
 def bags() -> BuiltStep:
     rows = table(20, 4, 1)

@@ -213,6 +213,45 @@ def attention() -> BuiltStep:
     )
 
 
+@case("sequence/decoder_with_lookups_in_loops")
+def decoder_by_hand() -> BuiltStep:
+    """An encoder and a decoder with attention, written by hand: rows of tables in every round."""
+    shapes = {"read": (11, 6), "written": (11, 6), "encode": (14, 8), "ask": (8, 8)}
+    shapes |= {"decode": (22, 8), "guess": (8, 11)}
+    weights = {
+        name: tf.Variable(0.4 * tf.random.stateless_normal(shape, seed=[seed, 1]), name=name)
+        for seed, (name, shape) in enumerate(shapes.items())
+    }
+    optimizer = adam(list(weights.values()))
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            hidden, states = tf.zeros([tf.shape(x)[0], 8]), tf.TensorArray(tf.float32, 4)
+            for time in tf.range(4):
+                row = tf.nn.embedding_lookup(weights["read"], x[:, time])
+                hidden = tf.tanh(tf.concat([row, hidden], 1) @ weights["encode"])
+                states = states.write(time, hidden)
+            memory = tf.transpose(states.stack(), [1, 0, 2])
+            total, time = tf.constant(0.0), tf.constant(1)
+            while time < 5:
+                row = tf.gather(weights["written"], y[:, time - 1])
+                scores = tf.einsum("bsh,bh->bs", memory, hidden @ weights["ask"])
+                seen = tf.einsum("bs,bsh->bh", tf.nn.softmax(scores), memory)
+                hidden = tf.tanh(tf.concat([row, hidden, seen], 1) @ weights["decode"])
+                total += ENTROPY(y[:, time], hidden @ weights["guess"])
+                total += 0.01 * tf.nn.l2_loss(weights["guess"])
+                time += 1
+        of_all = tape.gradient(total, list(weights.values()))
+        optimizer.apply(of_all, list(weights.values()))
+        return total
+
+    return BuiltStep(
+        step=step,
+        batch=lambda rng, n: (integers(rng, 11, n, 4), integers(rng, 11, n, 5)),
+        variables=[*weights.values(), *optimizer.variables],
+    )
+
+
 @case("sequence/ctc_of_tf_nn")
 def ctc() -> BuiltStep:
     model = keras.Sequential(

@@ -97,6 +97,7 @@ PATCHES = {
     "loops over datasets": (
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
     ),
+    "batches that functions take": "OwnedIterator._next_internal",
     "losses and metrics": "Model.compute_loss Model.compute_metrics",
     "fused BatchNormalization": "compat.v1.nn.fused_batch_norm",
     "models of Keras 2": "Model.__init__",

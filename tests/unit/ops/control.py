@@ -62,6 +62,26 @@ def loop_from_a_size(x: Any) -> Any:
     return tf.while_loop(lambda i, _: i < 3, total, (0, tf.shape(x)[0]))[1]
 
 
+def loop_with_terms(x: Any, y: Any) -> Any:
+    """Every round adds to a sum over the batch what all parts have; or takes it away."""
+
+    def body(i: Any, total: Any, rows: Any) -> Any:
+        number = tf.cast(i, x.dtype)
+        return i + 1, 2 - (total + tf.reduce_sum(x) - number), rows + tf.reduce_sum(x, 0) + y
+
+    start = (0, tf.zeros([], x.dtype), tf.zeros([4], x.dtype))
+    return tf.while_loop(lambda i, *_: i < 3, body, start)[1:]
+
+
+def branch_with_term(x: Any, y: Any) -> Any:
+    """As in a loop, one part adds the term."""
+    return tf.cond(
+        tf.shape(x)[1] > 2,
+        lambda: tf.add_n([tf.reduce_sum(x, 0), y]),
+        lambda: 1 - tf.reduce_sum(x, 0),
+    )
+
+
 def loop_over_samples(x: Any) -> Any:
     """A running sum over the samples, one after the other."""
     total = tf.shape(x)[0]
@@ -168,6 +188,7 @@ def assertion(x: Any) -> Any:
         return tf.identity(x) * 2
 
 
+ROW_NUMBERS, NUMBERS = i32(B, 4, values=ints(-4, 9)), i32(4, values=ints(-4, 9))
 ROWS, TIMED, WEIGHTS = f32(B, 4), f32(B, 3, 4), f32(4, 4)
 
 CASES: tuple[OpCase, ...] = (
@@ -177,6 +198,9 @@ CASES: tuple[OpCase, ...] = (
     case("loop_until", loop_until, ROWS, expect="any"),
     case("loop_that_becomes_sharded", loop_that_becomes_sharded, ROWS, expect="any"),
     case("loop_from_a_size", loop_from_a_size, i32(B, 3, values=ints(-4, 9)), gradient=False),
+    case("loop_with_terms", loop_with_terms, ROWS, f32(4)),
+    case("loop_with_integers", loop_with_terms, ROW_NUMBERS, NUMBERS, expect="any", gradient=False),
+    case("branch_with_term", branch_with_term, ROWS, f32(4)),
     case("loop_over_samples", loop_over_samples, ROWS, expect="any"),
     case("branch_of_number", branch_of_number, ROWS, expect="any"),
     case("branch_of_sum", branch_of_sum, ROWS, expect="any"),

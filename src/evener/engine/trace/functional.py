@@ -7,26 +7,39 @@ it is read once before the loop, and the value is given to it::
     while(..., handle):  ... read(handle) ...    ->    value = read(handle)
                                                        while(..., value):  ... value ...
 
+Gathers from a variable become gathers from a read of it: each part gathers for its own samples.
+
 Conditions that update variables are predicated where they can be, see `predication`. Other bodies
 that change state stay as they are, and so does the operation that calls them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import tensorflow as tf
 
-from evener.engine.trace.predication import can_be_predicated, predicate
+from evener._tf_private import graphs
+from evener.engine.trace.predication import (
+    can_be_predicated,
+    constant_beside,
+    made_beside,
+    predicate,
+)
 from evener.graph.nodes import Graph, Node, Tensor
 
 LOOPS = frozenset({"While", "StatelessWhile"})
 CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _STATELESS = {"While": "StatelessWhile", "If": "StatelessIf", "Case": "StatelessCase"}
+_GATHERS = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
+LARGEST_TABLE = 2**24
+"""Bytes of a variable above which its owner gathers, and sends the rows; in loops the parts do."""
 
 
-def open_functions(graph: Graph) -> None:
+def open_functions(graph: Graph, *, is_body: bool = False) -> None:
     """Give every loop and condition without side effects the graphs of its bodies."""
+    _gather_from_reads(graph, math.inf if is_body else LARGEST_TABLE)
     instead: dict[Tensor, Tensor] = {}
     later: dict[Node, frozenset[Node]] = {}
     nodes: list[Node] = []
@@ -35,7 +48,7 @@ def open_functions(graph: Graph) -> None:
         if node.op in LOOPS or node.op in CONDITIONS:
             bodies = bodies_of(node, graph)
             for body in bodies.values():
-                open_functions(body)
+                open_functions(body, is_body=True)
             if all(_only_reads(body, node) for body in bodies.values()):
                 node.bodies = bodies
                 if node.op in LOOPS:
@@ -56,6 +69,37 @@ def open_functions(graph: Graph) -> None:
         for loop in [before for before in node.after if before in later]:
             node.after = node.after - {loop} | later[loop] | loop.after
     graph.outputs = [instead.get(t, t) for t in graph.outputs]
+
+
+def _gather_from_reads(graph: Graph, most_bytes: float) -> None:
+    """Replace gathers from variables by gathers from reads of them."""
+    reads: dict[Node, Node] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        table = None
+        if node.op in _GATHERS and node.inputs[0].node.source is not None:
+            table = graphs.shape_of_variable(*node.inputs[0].node.source, node.inputs[0].index)
+        if table is not None and math.prod(table) * node.outputs[0].dtype.size <= most_bytes:
+            dtype = {"dtype": node.attrs["dtype"]}
+            handle, indices = node.inputs
+            read = made_beside(
+                "ReadVariableOp", node, "read", [handle], dtype, like=node.outputs[0], shape=table
+            )
+            node.inputs = [read.outputs[0], indices]
+            attrs = {"Tparams": dtype["dtype"], "Tindices": node.attrs["Tindices"]}
+            if node.op == "ResourceGather":
+                # The first axis behind those of the batch, where TensorFlow's kernel gathers too.
+                axis = constant_beside(node, "axis", node.int_attr("batch_dims"), like=indices)
+                attrs |= {"batch_dims": node.attrs["batch_dims"], "Taxis": axis.attrs["dtype"]}
+                node.inputs.append(axis.outputs[0])
+                nodes.append(axis)
+            node.op, node.attrs, reads[node] = _GATHERS[node.op], attrs, read
+            nodes.append(read)
+        nodes.append(node)
+    graph.nodes[:] = nodes
+    # What waits for a gather, such as a write of the variable, waits for the read.
+    for node in nodes if reads else ():
+        node.after = frozenset(reads.get(before, before) for before in node.after)
 
 
 def bodies_of(node: Node, graph: Graph) -> dict[str, Graph]:
@@ -133,16 +177,10 @@ def _reads_of(handle: Tensor, body: Graph) -> list[Node] | None:
 
 def _give_value(node: Node, index: int, sample: Node, reads: list[list[Node]]) -> Node:
     handle, first = node.inputs[index], num_leading(node)
-    read = Node(
-        f"{node.name}/read_{index}",
-        "ReadVariableOp",
-        [handle],
-        sample.attrs,
-        dtypes=[sample.outputs[0].dtype],
-        static_shapes=sample.static_shapes,
-        source=node.source,
+    result, shape = sample.outputs[0], sample.static_shapes[0]
+    read = made_beside(
+        "ReadVariableOp", node, f"read_{index}", [handle], sample.attrs, like=result, shape=shape
     )
-    read.after = node.after
     node.inputs[index] = read.outputs[0]
     if node.op in LOOPS:
         node.outputs[index].dtype = sample.outputs[0].dtype

@@ -130,9 +130,11 @@ class _Branch:
         handle, value = node.inputs
         if node.op == "AssignVariableOp":
             dtype = graphs.AttrValue(type=value.dtype.as_datatype_enum)
-            kept = _made("ReadVariableOp", node, "kept", [handle], {"dtype": dtype}, like=value)
+            kept = made_beside(
+                "ReadVariableOp", node, "kept", [handle], {"dtype": dtype}, like=value
+            )
         else:
-            kept = _constant(node, NEUTRAL[node.op], value)
+            kept = constant_beside(node, "neutral", NEUTRAL[node.op], like=value)
         kept.after = _writes(node.after)
         yield kept
         pair = (value, kept.outputs[0]) if self._is_taken else (kept.outputs[0], value)
@@ -153,19 +155,20 @@ def _writes(after: frozenset[Node]) -> frozenset[Node]:
 def _select(node: Node, name: str, inputs: Sequence[Tensor]) -> Node:
     like = max(inputs[1:], key=lambda tensor: len(_shape(tensor) or ()))
     attrs = {"T": graphs.AttrValue(type=like.dtype.as_datatype_enum)}
-    return _made("SelectV2", node, name, inputs, attrs, like=like)
+    return made_beside("SelectV2", node, name, inputs, attrs, like=like)
 
 
-def _constant(node: Node, number: float, like: Tensor) -> Node:
+def constant_beside(node: Node, name: str, number: float, *, like: Tensor) -> Node:
+    """Return a constant of the dtype of a tensor that belongs to a node of the traced step."""
     array = np.asarray(number, like.dtype.as_numpy_dtype)
     attrs = {
         "dtype": graphs.AttrValue(type=like.dtype.as_datatype_enum),
         "value": graphs.AttrValue(tensor=tf.make_tensor_proto(array, dtype=like.dtype)),
     }
-    return _made("Const", node, "neutral", [], attrs, like=like, shape=())
+    return made_beside("Const", node, name, [], attrs, like=like, shape=())
 
 
-def _made(
+def made_beside(
     op: str,
     node: Node,
     name: str,

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading, open_functions
+import evener
+from evener.engine.trace.functional import (
+    CONDITIONS,
+    LARGEST_TABLE,
+    LOOPS,
+    num_leading,
+    open_functions,
+)
 from evener.graph.nodes import Graph, Node
 
 FLOATS = tf.TensorSpec([None, 3])
@@ -154,20 +162,84 @@ def test_random_numbers_in_a_loop_keep_it_as_it_is() -> None:
     assert loop.bodies == {}
 
 
-def test_a_loop_that_gathers_from_a_variable_stays_as_it_is() -> None:
-    """Its place in the order of reads and writes is that of the whole loop."""
+def test_a_loop_gathers_from_a_variable_that_is_read_before_it() -> None:
     table = tf.Variable(tf.ones([5, 3]))
 
     def step(x: tf.Tensor) -> tf.Tensor:
         for k in tf.range(2):
-            x = x + tf.raw_ops.ResourceGather(resource=table.handle, indices=k, dtype=tf.float32)
+            x = x + tf.gather(table, k) + tf.gather_nd(table, [[k]])
+        table.assign(table + 1.0)
+        return x
+
+    graph = opened(step)
+    (loop,) = functional(graph)
+    assert loop.op == "StatelessWhile"
+    assert all(tensor.dtype != tf.resource for tensor in loop.inputs)
+    gathers = [node for node in loop.bodies["body"] if "Gather" in node.op]
+    assert [node.op for node in gathers] == ["GatherV2", "GatherNd"]
+    (of_loop,) = [node for node in reads(graph) if node.outputs[0] in loop.inputs]
+    assert of_loop.static_shapes == ((5, 3),)
+    (write,) = [node for node in graph if node.op == "AssignVariableOp"]
+    assert of_loop in write.after
+
+
+def test_a_loop_that_gathers_and_writes_stays_as_it_is() -> None:
+    table = tf.Variable(tf.ones([5, 3]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for k in tf.range(2):
+            x = x + tf.gather(table, k)
+            table.assign(2.0 * table)
         return x
 
     graph = opened(step)
     (loop,) = functional(graph)
     assert (loop.op, loop.bodies) == ("While", {})
     assert not reads(graph)
-    assert any(tensor.dtype == tf.resource for tensor in loop.inputs)
+
+
+def test_a_gather_comes_between_its_writes() -> None:
+    table = tf.Variable(tf.ones([5, 3]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        table.assign(tf.zeros([5, 3]))
+        row = tf.gather(table, [1])
+        table.assign_add(tf.ones([5, 3]))
+        return x + row
+
+    graph = opened(step)
+    (read,) = reads(graph)
+    first, second = [node for node in graph if node.op.startswith("Assign")]
+    assert first in read.after and read in second.after
+    assert not any(before.op == "GatherV2" for before in second.after)
+
+
+def test_the_owner_gathers_from_a_large_table() -> None:
+    """Unless a loop would run on the owner for it."""
+    table = tf.Variable(tf.zeros([LARGEST_TABLE // 4 // 3 + 1, 3]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for k in tf.range(2):
+            x = x + tf.gather(table, k)
+        return x + tf.gather(table, [0])
+
+    graph = opened(step)
+    assert [node.op for node in graph if "Gather" in node.op] == ["ResourceGather"]
+    assert [loop.op for loop in functional(graph)] == ["StatelessWhile"]
+
+
+def test_rows_are_gathered_along_the_axis_behind_those_of_the_batch() -> None:
+    table = tf.Variable(tf.reshape(tf.range(24.0), [2, 4, 3]))
+    indices = [[3, 0], [1, 1]]
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return x + tf.raw_ops.ResourceGather(
+            resource=table.handle, indices=indices, batch_dims=1, dtype=tf.float32
+        )
+
+    batch = np.ones([2, 2, 3], "float32")
+    np.testing.assert_array_equal(evener.distribute(step)(batch), step(batch))
+    assert "GatherV2" in {node.op for node in opened(step, tf.TensorSpec([None, 2, 3]))}
 
 
 def test_what_a_loop_hands_through_is_what_it_was_given() -> None:
