@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from evener._tf_private.autograph import autographed_always, leave_to_autograph
+from evener._tf_private.autograph import converted_as_by, leave_to_autograph
 from evener._tf_private.patches import Patch
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
@@ -107,7 +107,7 @@ def take_batches(function: Any) -> None:
         @functools.wraps(original, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
             run = getattr(_here, "run", None)
-            body = autographed_always(original) if function._autograph else original
+            body = converted_as_by(function, original)
             if run is None or tf.executing_eagerly():
                 return body(*args, **kwargs)
             _TAKEN.apply(_given_or_taken)

@@ -271,7 +271,7 @@ class Membership:
 
     def _stop(self, seat: _Seat, message: Stop | Leave, now: float) -> None:
         seat.done, seat.left = message.done, isinstance(message, Leave)
-        seat.is_at_end = seat.left or message.is_at_end
+        seat.is_at_end = isinstance(message, Leave) or message.is_at_end
         seat.state = message.state if isinstance(message, Leave) else {}
         if self._phase is Phase.RUNNING and not seat.left:
             self._end_view(now, f"worker {seat.index} has stopped")
