@@ -281,11 +281,14 @@ class RunTensors:
                 known[state.axis - 1] = rows * (per_sample * state.outer)
             stacked.append(
                 tf.raw_ops.TensorListStack(
-                    input_handle=part, element_shape=known, element_dtype=dtype
+                    input_handle=part,
+                    element_shape=tf.convert_to_tensor(known, tf.int32),
+                    element_dtype=dtype,
                 )
             )
         return tf.raw_ops.TensorListFromTensor(
-            tensor=self._join_rows(tensor, state, stacked), element_shape=shape
+            tensor=self._join_rows(tensor, state, stacked),
+            element_shape=tf.convert_to_tensor(shape, tf.int32),
         )
 
     def parts_of(self, tensor: Tensor, state: State) -> list[Any]:
