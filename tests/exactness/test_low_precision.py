@@ -36,9 +36,9 @@ def test_reductions_are_those_of_one_device(dtype: tf.DType, jit_compile: bool) 
     rows, scale = (2000, 100.0) if is_wide else (80, 0.1)
     numbers = np.random.default_rng(1).normal(loc=scale, scale=scale / 10, size=(rows, 8))
     x = tf.cast(tf.constant(numbers), dtype)
-    one = tf.function(statistics, autograph=False, jit_compile=jit_compile)
-    several = evener.distribute(one, devices=["cpu:0", "cpu:1", "cpu:2"], shares=[5, 0, 3])
-    for actual, expected in zip(several(x), one(x), strict=True):
+    plain = tf.function(statistics, autograph=False, jit_compile=jit_compile)
+    several = evener.distribute(plain, devices=["cpu:0", "cpu:1", "cpu:2"], shares=[5, 0, 3])
+    for actual, expected in zip(several(x), plain(x), strict=True):
         assert actual.dtype == expected.dtype == dtype
         actual, expected = (tf.cast(value, tf.float32).numpy() for value in (actual, expected))
         largest = np.abs(expected).max()

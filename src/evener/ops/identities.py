@@ -116,7 +116,7 @@ def _is_kept(table: SymbolTable, size: Size, source: tf.DType, target: tf.DType)
         return True
     of_symbols = [table.symbols[name] for name in symbols_of(size) - {"B"}]
     is_wider = target.size > source.size
-    if is_wider and size not in map(symbol, symbols_of(size)):
+    if is_wider and size not in [symbol(name) for name in symbols_of(size)]:
         return False
     holds = (source if is_wider else target).as_numpy_dtype
     numbers = [found.tensor.dtype for found in of_symbols if found.axis is None]

@@ -193,6 +193,7 @@ def _build(
 ) -> FunctionBuilder:
     """Make the function of a body."""
     builder = FunctionBuilder("body", inference=parent.inference)
+    builder.may_be_on_cpu = parent.may_be_on_cpu
     references = {
         tensor: builder.argument(TensorArgument(tensor, state), tensor.dtype)
         for tensor, state in zip(graph.inputs, states, strict=True)
