@@ -152,6 +152,24 @@ def unlike_types() -> BuiltStep:
 
 
 @build
+def lists_of_numbers() -> BuiltStep:
+    """Lists with one number of every sample, which are joined: each row needs the one before."""
+    weight = tf.Variable(tf.ones([6, 4]))
+
+    def step(x: Any, y: Any) -> Any:
+        numbers = tf.reduce_sum(x, 1)
+        decayed = tf.scan(lambda total, number: 0.5 * total + number, numbers)
+        last = tf.foldl(lambda total, number: tf.tanh(total + number), numbers)
+        first = tf.TensorArray(tf.float32, size=0, dynamic_size=True).unstack(numbers).read(0)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((decayed[:, None] * x @ weight - y) ** 2)
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+        return loss, last, first
+
+    return BuiltStep(step=step, batch=to_regress(), variables=[weight], sizes=SIZES)
+
+
+@build
 def three_layers() -> BuiltStep:
     layers = [tf.Variable(tf.ones(shape)) for shape in ([6, 5], [5, 3], [3, 4])]
 

@@ -58,9 +58,10 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
         for function in getattr(graph, "_evener_functions", ()):
             waiting.extend(function.origins.items())
         for inner in list(graph._functions):
-            called = graph._get_function(inner)
-            if called is not None and called._cached_graph is not None:
-                waiting.append((tf.compat.as_str(inner), called._cached_graph))
+            # TensorFlow's older functions, as those of `tf.nn.ctc_loss`, keep no graph.
+            called = getattr(graph._get_function(inner), "_cached_graph", None)
+            if called is not None:
+                waiting.append((tf.compat.as_str(inner), called))
     return graphs
 
 

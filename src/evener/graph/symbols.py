@@ -10,6 +10,9 @@ import tensorflow as tf
 from evener.graph.dims import Dim, Size, symbol, symbols_of
 from evener.graph.nodes import Tensor
 
+_WIDE = frozenset({tf.int64, tf.uint32, tf.uint64})
+"""Dtypes with numbers that are no int32. Those of uint64 keep their bits in an int64."""
+
 
 @dataclass(frozen=True, slots=True)
 class SymbolSource:
@@ -63,6 +66,12 @@ class SymbolTable:
         if key not in self._by_key:
             self._by_key[key] = self.new_symbol(tensor, None, index)
         return self._by_key[key]
+
+    def dtype_of(self, name: str) -> tf.DType:
+        """Return the dtype in which the number of a symbol is handed on: it holds all of them."""
+        source = self.symbols.get(name)
+        is_wide = source is not None and source.axis is None and source.tensor.dtype in _WIDE
+        return tf.int64 if is_wide else tf.int32
 
     def is_made_of_sizes(self, size: Size) -> bool:
         """Return whether no symbol of a size is a number that is computed from data."""

@@ -112,13 +112,16 @@ def _computed(table: SymbolTable, node: Node, a: Size, b: Size, index: int) -> S
             return {"FloorMod": a % b, "FloorDiv": a // b, "TruncateDiv": truncated}[op]
     if op in ("Maximum", "Minimum") and a == b:
         return a
-    # A number that is computed from data may be 0, and then the division fails.
-    quotient = divide(a, b) if table.is_made_of_sizes(b) else None
+    # A number that is computed from data may be 0, and then the division fails; and it may wrap.
+    is_made_of_sizes = table.is_made_of_sizes(a) and table.is_made_of_sizes(b)
+    quotient = divide(a, b) if is_made_of_sizes else None
     if quotient is not None and op in ("FloorDiv", "TruncateDiv"):
         return quotient
     if quotient is not None and op == "FloorMod":
         return 0
-    return table.symbol_for((op, a, b), node.outputs[0], index)
+    result = node.outputs[0]
+    # A number that wraps is another one in another dtype.
+    return table.symbol_for((op, a, b, is_made_of_sizes or result.dtype), result, index)
 
 
 @partial_rule("Mul", inputs=SUMS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from evener.graph.constants import constant_array
+from evener.graph.dims import Size, symbol, symbols_of
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import like_input
@@ -91,7 +93,34 @@ def _cast_value(table: SymbolTable, node: Node) -> Shapes:
         # `tf.vectorized_map` counts which axes are not negative.
         truths = truths_of(node.inputs[0])
         return None if truths is None else [tuple(map(int, truths))]
-    return [node.inputs[0].value] if source.is_integer else None
+    value, result = node.inputs[0].value, node.outputs[0]
+    if value is None or not source.is_integer:
+        return None
+    return [
+        tuple(
+            size
+            if _is_kept(table, size, source, target)
+            else table.symbol_for(("Cast", size, source, target), result, index)
+            for index, size in enumerate(value)
+        )
+    ]
+
+
+def _is_kept(table: SymbolTable, size: Size, source: tf.DType, target: tf.DType) -> bool:
+    """Return whether a number is the same polynomial in both dtypes.
+
+    A number of the data may not fit fewer bits. And sums and products of such numbers may have
+    wrapped, which they do not in more bits.
+    """
+    if table.is_made_of_sizes(size):
+        return True
+    of_symbols = [table.symbols[name] for name in symbols_of(size) - {"B"}]
+    is_wider = target.size > source.size
+    if is_wider and size not in [symbol(name) for name in symbols_of(size)]:
+        return False
+    holds = (source if is_wider else target).as_numpy_dtype
+    numbers = [found.tensor.dtype for found in of_symbols if found.axis is None]
+    return all(np.can_cast(dtype.as_numpy_dtype, holds) for dtype in numbers)
 
 
 @value_rule("Const")

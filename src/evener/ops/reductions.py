@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from evener.graph.dims import Size, product
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
@@ -76,9 +78,16 @@ def _reduction(node: Node, states: Sequence[State]) -> Decision | None:
         count = product(shape[k] for k in sorted(gone))
 
         def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
-            total = builder.op("Sum", inputs, node.attrs)
-            number = builder.number(count, node.outputs[0].dtype)
-            return builder.op("RealDiv", [total[0], number], {"T": node.outputs[0].dtype})
+            dtype = node.outputs[0].dtype
+            # Kernels of means add in float32, but for the one of float16 on a CPU.
+            is_wide = node.xla or not builder.may_be_on_cpu
+            if dtype == tf.bfloat16 or (dtype == tf.float16 and is_wide):
+                dtype = tf.float32
+            terms = builder.cast(inputs[0], node.outputs[0].dtype, dtype)
+            total = builder.op("Sum", [terms, inputs[1]], {**node.attrs, "T": dtype})
+            number = builder.number(count, dtype)
+            mean = builder.op("RealDiv", [total[0], number], {"T": dtype})[0]
+            return [builder.cast(mean, dtype, node.outputs[0].dtype)]
 
         return Decision(
             inputs=(state, REPLICATED), outputs=(SUM,), lower=lower, lower_rows=state.rows

@@ -64,7 +64,7 @@ class Values:
         """
         if isinstance(argument, NumberArgument):
             (number,) = numbers([symbol(argument.name)], self._num_samples)
-            return tf.constant(number, tf.int32)
+            return number
         assert not isinstance(argument, InputArgument)  # of functions within those of tasks
         tensor = argument.tensor
         if tensor not in self._made:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 PROGRAMS_PER_PROCESS = 300
@@ -23,9 +23,11 @@ SECONDS_FOR_A_PROGRAM = 300.0
 """On a busy machine a process also needs long to start."""
 
 
-def run_worker(seed: str, first: int, known: list[list[str]]) -> Iterator[dict[str, Any]]:
+def run_worker(
+    seed: str, first: int, known: list[list[str]], shares: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """Yield what a process says of its programs, from the number ``first`` on."""
-    arguments = [seed, str(first), str(first + PROGRAMS_PER_PROCESS), json.dumps(known)]
+    arguments = [seed, str(first), str(first + PROGRAMS_PER_PROCESS), json.dumps(known), *shares]
     with subprocess.Popen(
         [sys.executable, "-m", "exactness.fuzz.worker", *arguments],
         stdout=subprocess.PIPE,
@@ -54,12 +56,14 @@ class Campaign:
     Args:
         seed: First part of all seeds.
         end: End of the campaign, in seconds of `time.monotonic`.
+        shares: Shares of the programs in float16 or bfloat16, and of those that XLA compiles.
     """
 
-    def __init__(self, seed: str, end: float) -> None:
+    def __init__(self, seed: str, end: float, shares: Sequence[float]) -> None:
         self.counts: Counter[str] = Counter()
         self.known: list[list[str]] = []
         self._seed = seed
+        self._shares = [str(share) for share in shares]
         self._end = end
         self._begin = self._told = time.monotonic()
 
@@ -68,7 +72,7 @@ class Campaign:
         first = 0
         while time.monotonic() < self._end:
             tried, last = "", first - 1
-            for line in run_worker(self._seed, first, self.known):
+            for line in run_worker(self._seed, first, self.known, self._shares):
                 if "seed" in line:
                     tried, last = line["seed"], int(line["seed"].rpartition(":")[2])
                 elif "done" in line:
@@ -114,8 +118,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
     parser.add_argument("--seed", default="1", help="other seeds give other programs (default: 1)")
+    for name in ("low-precision", "xla"):
+        parser.add_argument(f"--{name}", type=float, default=0.1, help="share (default: 0.1)")
     options = parser.parse_args()
-    campaign = Campaign(options.seed, time.monotonic() + 60 * options.minutes)
+    shares = (options.low_precision, options.xla)
+    campaign = Campaign(options.seed, time.monotonic() + 60 * options.minutes, shares)
     campaign.run()
     print(campaign.summary())
     return int(bool(campaign.known or campaign.counts["died"]))

@@ -19,6 +19,7 @@ from evener.errors import EvenerError
 from exactness.fuzz.program import ARGUMENTS, Program, make_batch, make_step, make_variables
 
 TOLERANCE = 1e-9
+_TOLERANCES = {tf.float32: 1e-5, tf.float16: 3e-2, tf.bfloat16: 2e-1}
 _NUM_DISTURBED = 6
 _ROUNDED_MORE_OFTEN = 1000
 """By so much a sum of parts may differ more than the results that are disturbed one by one."""
@@ -65,7 +66,7 @@ class Trial:
 
     def batches(self) -> list[tuple[tf.Tensor, ...]]:
         """Return the arguments of each step."""
-        return [make_batch(size, self.seed) for size in self.sizes]
+        return [make_batch(size, self.seed, self.program.dtype) for size in self.sizes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class Verdict:
 
 def run(make: Callable[[Any], Any], trial: Trial, *, is_noisy: bool = False) -> list[Outcome]:
     """Return what each step of a trial gave, the variables behind it among the results."""
-    variables = make_variables()
+    variables = make_variables(trial.program.dtype)
     first = {name: variable.numpy() for name, variable in variables.items()}
     step = make(make_step(trial.program.source(is_noisy=is_noisy), variables))
     outcomes: list[Outcome] = []
@@ -142,6 +143,8 @@ def check(trial: Trial) -> Verdict:
 
     def distribute(step: Callable[..., Any]) -> Any:
         axes = tuple(None if name == trial.whole else 0 for name in ARGUMENTS)
+        if trial.program.by_xla:
+            step = tf.function(step, jit_compile=True)
         made.append(evener.distribute(step, plan=PLANS[trial.plan], in_axes=axes))
         return made[0]
 
@@ -163,10 +166,12 @@ def _eagerly(step: Callable[..., Any]) -> Callable[..., Any]:
 
 def _traced(program: Program) -> Callable[[Any], Any]:
     """Return what makes a step of one device; it is traced once, as the other one is."""
+    by_xla = program.by_xla or None
     if program.is_static:
-        return functools.partial(tf.function, reduce_retracing=False)
-    specs = [tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in make_batch(2, 0)]
-    return functools.partial(tf.function, input_signature=specs)
+        return functools.partial(tf.function, reduce_retracing=False, jit_compile=by_xla)
+    batch = make_batch(2, 0, program.dtype)
+    specs = [tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in batch]
+    return functools.partial(tf.function, input_signature=specs, jit_compile=by_xla)
 
 
 def _first_fault(
@@ -209,7 +214,10 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> float:
     """Return the largest difference relative to the largest number; infinite for other kinds."""
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return float("inf")
-    if expected.dtype.kind != "f":
+    dtype = tf.as_dtype(expected.dtype)
+    if dtype.is_floating:
+        expected, actual = expected.astype("float64"), actual.astype("float64")
+    else:
         return 0.0 if np.array_equal(expected, actual) else float("inf")
     finite = np.isfinite(expected)
     if not np.array_equal(expected[~finite], actual[~finite], equal_nan=True):
@@ -218,8 +226,7 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> float:
         return 0.0
     scale = max(1e-3, float(np.abs(expected[finite]).max()))
     apart = float(np.abs(expected - actual)[finite].max()) / scale
-    single = 1e-4 if expected.dtype == np.float32 else 1.0
-    return apart * single if np.isfinite(apart) else float("inf")
+    return apart * TOLERANCE / _TOLERANCES.get(dtype, TOLERANCE)
 
 
 def _is_rounding(trial: Trial, fault: Fault) -> bool:
@@ -234,7 +241,8 @@ def _is_rounding(trial: Trial, fault: Fault) -> bool:
         if isinstance(found, Exception) or fault.result not in found:
             return True
         change = max(change, difference(exact[fault.result], found[fault.result]))
-    return fault.apart <= change * _ROUNDED_MORE_OFTEN
+    is_double = trial.program.dtype == "float64"
+    return fault.apart <= change * (_ROUNDED_MORE_OFTEN if is_double else 10)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ _LARGE = (8, 9, 11, 24)
 _SMALL = (2, 3, 4, 5, 6)
 NUM_LARGE = 2
 _MOST_ELEMENTS = 3000
-_LARGEST = {"f": 1e4, "i": 500.0, "u": 500.0, "b": 1.0}
+_LARGEST = {"f": 1e4, "i": 1e13, "u": 1e13, "b": 1.0}
+_LARGEST_COUNT = 500
 _KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
 _GROUPS = groups()
 _CHOICE = re.compile(r"\{=([^}]*)\}")
@@ -80,7 +81,7 @@ class Drawing:
             fitting = [
                 name
                 for name, values in self.values.items()
-                if slot.kind in ("*", _KINDS.get(values[0].dtype.as_numpy_dtype().dtype.kind))
+                if slot.kind in ("*", _kind_of(values))
                 and slot.least_rank <= len(values[0].shape) <= slot.most_rank
             ]
             if not fitting:
@@ -127,8 +128,21 @@ class Drawing:
         return all(np.isfinite(array).all() for array in arrays) or self.rng.random() < 0.3
 
 
-def draw_trial(seed: str) -> Trial:
-    """Return the trial of a seed."""
+def _kind_of(values: tuple[Any, ...]) -> str | None:
+    """Return the kind of a value; an integer that is too large to be a count is one of its own."""
+    kind = _KINDS.get(values[0].dtype.as_numpy_dtype().dtype.kind)
+    found = [np.abs(np.asarray(v, "float64")) for v in values if v is not None and kind == "i"]
+    return "g" if any(v.max(initial=0) > _LARGEST_COUNT for v in found) else kind
+
+
+def draw_trial(seed: str, *, low_precision: float = 0.1, by_xla: float = 0.02) -> Trial:
+    """Return the trial of a seed.
+
+    Args:
+        seed: Source of all choices.
+        low_precision: Share of the programs in float16 or bfloat16.
+        by_xla: Share of the programs that XLA compiles, which takes long.
+    """
     rng = random.Random(seed)
     is_static = rng.random() < 0.1
     # One sample always: without it half of the parts have none.
@@ -147,13 +161,16 @@ def draw_trial(seed: str) -> Trial:
         drawing.add()
     program = _finished(drawing, is_static=is_static)
     rng.shuffle(sizes)
-    return Trial(
+    trial = Trial(
         program=program,
         plan=rng.choice(list(PLANS)),
         sizes=tuple(sizes),
         seed=batch_seed,
         whole=rng.choice(ARGUMENTS) if rng.random() < 0.1 else "",
     )
+    dtype = rng.choice(["float16", "bfloat16"]) if rng.random() < low_precision else "float64"
+    program = replace(program, dtype=dtype, by_xla=rng.random() < by_xla)
+    return replace(trial, program=program)
 
 
 def _finished(drawing: Drawing, *, is_static: bool) -> Program:

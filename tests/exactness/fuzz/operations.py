@@ -336,6 +336,29 @@ tf.nn.max_pool1d({a:f3}, 2, 1, "VALID")
 tf.identity({a:*})
 """
 
+LARGE = """
+tf.reduce_{=max|min|sum|prod}({a:g1})
+{a:g1}[{=0|-1}]
+{a:g} {=+|-|*|//|%} {=2|3|7}
+{a:g} {=+|-|*} {b:g}
+{a:g1} - {b:g0}
+tf.{=abs|negative|sign}({a:g})
+tf.{=maximum|minimum}({a:g}, 3)
+tf.cast({a:g}, tf.{=int8|uint8|int32|uint32|int64|float32})
+tf.cast(tf.cast({a:g}, tf.{=int8|uint8|int32|uint32|uint64}) {=+ 1|* 3|}, tf.{=int32|int64})
+tf.cast({a:i} * 70001, tf.{=int32|int64})
+tf.range({a:g0}, {a} + tf.cast(B, {a}.dtype))
+tf.range({a:g0}, {a} + {=2|3} * tf.cast(B, {a}.dtype), {=2|3})
+tf.range({a:g0} {=+ 1|* 3|// 2}, {a} {=+ 1|* 3|// 2} + tf.cast(B, {a}.dtype))
+x[:, {=|:}{a:g0}{=|:}, {=0|:}]
+tf.roll({a:*1+}, {b:g0}, 0)
+tf.fill([B], {a:g0})
+tf.stack([{a:g0}, {b:g0}])
+{a:g1} {=>|<|==} {b:g0}
+tf.cond({a:g0} > 0, lambda: {b:f}, lambda: 2.0 * {b})
+tf.where({m:b1}, {a:g1}, {b:g0})
+"""
+
 UPDATES = """
 tf.convert_to_tensor(w.assign_{=add|sub}(0.1 * tf.tanh({a:f1})))
 tf.convert_to_tensor(u.assign_{=add|sub}(0.1 * tf.tanh({a:f2})))
@@ -343,5 +366,13 @@ tf.convert_to_tensor(w.assign(tf.tanh(tf.reduce_{=sum|mean|max}({a:f2}, 0))))
 tf.identity({=w|u})
 """
 
-GROUPS = {COUNTS: 4, USES_OF_COUNTS: 5, REDUCTIONS: 3, ELEMENTWISE: 2, SHAPES: 3, UPDATES: 1}
+GROUPS = {
+    COUNTS: 4,
+    USES_OF_COUNTS: 5,
+    REDUCTIONS: 3,
+    ELEMENTWISE: 2,
+    SHAPES: 3,
+    LARGE: 2,
+    UPDATES: 1,
+}
 """How often an operation of a group is drawn. A line that is indented continues the one before."""

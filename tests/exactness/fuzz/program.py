@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-ARGUMENTS = ("x", "y", "s", "n", "k", "q", "m")
-"""x [B, 4, 3], y [B, 3], s [B] float; n [B] in 1..4, k [B] in -1..1, q [B, 4] int; m [B] bool."""
+ARGUMENTS = ("x", "y", "s", "n", "k", "q", "m", "g")
+"""x [B, 4, 3], y [B, 3], s [B] float; n [B] in 1..4, k [B] in -1..1, q [B, 4] int; m [B] bool;
+g [B] int64 beyond an int32, of one sign."""
 VARIABLES = ("w", "u")
 """w [3], u [3, 3], which a program may also update on its way."""
 WATCHED = ("x", "y", "s", "w", "u")
+EPSILON = {tf.float64: 2e-16, tf.float16: 1e-3, tf.bfloat16: 8e-3}
+"""By so much a number of a dtype is rounded at most, relative to it."""
 _NAME = re.compile(rf"\b(v\d+|{'|'.join((*ARGUMENTS, *VARIABLES))})\b(?!=)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 
@@ -40,12 +43,16 @@ class Program:
         outputs: The names that the step returns.
         losses: The floating-point names of which the loss is made; empty for no gradient.
         is_static: Whether the batch size is asked in Python, ``x.shape[0]``.
+        dtype: The floats of the program; it is drawn in float64.
+        by_xla: Whether XLA compiles it.
     """
 
     instructions: tuple[Instruction, ...]
     outputs: tuple[str, ...]
     losses: tuple[str, ...] = ()
     is_static: bool = False
+    dtype: str = "float64"
+    by_xla: bool = False
 
     def source(self, *, is_noisy: bool = False) -> str:
         """Return the step as Python.
@@ -62,7 +69,7 @@ class Program:
         ]
         results = "{" + ", ".join(f'"{name}": {name}' for name in self.outputs) + "}"
         if not self.losses:
-            return _function([*lines, f"return {results}"])
+            return self._function([*lines, f"return {results}"])
         watched = [name for name in WATCHED if name not in VARIABLES]
         lines.insert(0, f"tape.watch([{', '.join(watched)}])")
         loss = " + ".join(f"tf.reduce_sum(tf.sin({name}))" for name in self.losses)
@@ -79,7 +86,12 @@ class Program:
             "return results",
         ]
         body = ["with tf.GradientTape() as tape:", *(f"    {line}" for line in lines), *after]
-        return _function(body)
+        return self._function(body)
+
+    def _function(self, body: Sequence[str]) -> str:
+        head = f"def step({', '.join(ARGUMENTS)}):"
+        lines = ["@tf.autograph.experimental.do_not_convert", head, *(f"    {b}" for b in body)]
+        return "\n".join(lines).replace("tf.float64", f"tf.{self.dtype}")
 
     def without(self, index: int, instead: str) -> Program:
         """Return the program without an instruction, of whose result another takes the place."""
@@ -107,23 +119,16 @@ class Program:
         return [_NAME.sub("_", instruction.text) for instruction in self.instructions]
 
 
-def _function(body: Sequence[str]) -> str:
-    head = f"def step({', '.join(ARGUMENTS)}):"
-    return "\n".join(
-        ["@tf.autograph.experimental.do_not_convert", head, *(f"    {b}" for b in body)]
-    )
-
-
 def _replaced(names: Iterable[str], gone: str, instead: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(instead if name == gone else name for name in names))
 
 
-def make_variables() -> dict[str, tf.Variable]:
+def make_variables(dtype: str = "float64") -> dict[str, tf.Variable]:
     """Return the variables of a program, as they are at first."""
     rng = np.random.default_rng(5)
     return {
-        "w": tf.Variable(tf.constant(rng.normal(size=3))),
-        "u": tf.Variable(tf.constant(rng.normal(size=(3, 3)))),
+        "w": tf.Variable(tf.cast(rng.normal(size=3), dtype)),
+        "u": tf.Variable(tf.cast(rng.normal(size=(3, 3)), dtype)),
     }
 
 
@@ -136,14 +141,15 @@ def make_step(source: str, variables: Mapping[str, Any]) -> Callable[..., Any]:
 
 def noisy(value: Any) -> Any:
     """Return a value as it could be after other rounding."""
-    if not (isinstance(value, tf.Tensor) and value.dtype == tf.float64):
+    if not (isinstance(value, tf.Tensor) and value.dtype in EPSILON):
         return value
-    noise = tf.random.uniform(tf.shape(value), -1, 1, tf.float64)
-    return tf.where(tf.math.is_finite(value), value * (1 + 4e-16 * noise), value)
+    noise = 2 * EPSILON[value.dtype] * tf.random.uniform(tf.shape(value), -1, 1, tf.float64)
+    disturbed = tf.cast(tf.cast(value, tf.float64) * (1 + noise), value.dtype)
+    return tf.where(tf.math.is_finite(value), disturbed, value)
 
 
-def make_batch(size: int, seed: int) -> tuple[tf.Tensor, ...]:
-    """Return the arguments of a program for so many samples."""
+def make_batch(size: int, seed: int, dtype: str = "float64") -> tuple[tf.Tensor, ...]:
+    """Return the arguments of a program for so many samples, its floats of a dtype."""
     rng = np.random.default_rng([size, seed])
     values = {
         "x": rng.normal(size=(size, 4, 3)),
@@ -154,5 +160,7 @@ def make_batch(size: int, seed: int) -> tuple[tf.Tensor, ...]:
         "k": (rng.integers(-1, 2, size) * (rng.random(size) < 0.4)).astype("int32"),
         "q": rng.integers(-3, 6, (size, 4)).astype("int32"),
         "m": rng.random(size) < 0.6,
+        "g": rng.choice([-1, 1]) * (5_000_000_000 + rng.integers(0, 5, size)),
     }
-    return tuple(tf.constant(values[name]) for name in ARGUMENTS)
+    given = [tf.constant(values[name]) for name in ARGUMENTS]
+    return tuple(tf.cast(t, dtype) if t.dtype == tf.float64 else t for t in given)

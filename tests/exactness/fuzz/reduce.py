@@ -52,6 +52,10 @@ def _smaller(trial: Trial, fault: Fault) -> Iterator[Trial]:
         yield replace(trial, program=replace(program, outputs=(fault.result,)).trimmed())
     if trial.whole:
         yield replace(trial, whole="")
+    if program.by_xla:
+        yield replace(trial, program=replace(program, by_xla=False))
+    if program.dtype != "float64":
+        yield replace(trial, program=replace(program, dtype="float64"))
     if program.is_static:
         yield replace(trial, program=replace(program, is_static=False))
     for names in ("losses", "outputs"):

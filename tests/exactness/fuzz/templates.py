@@ -1,8 +1,8 @@
 """Expressions with places for values.
 
-``{a:f1+}`` stands for a value: a name for further use, the kind (``f`` float, ``i`` integer, ``b``
-bool, ``*`` any) and the rank: exactly (``2``), at least (``1+``), or any. ``{a}`` is the same value
-again, ``{@a}`` one of its axes, ``{=1|2}`` one of several texts.
+``{a:f1+}`` stands for a value: a name for further use, the kind (``f`` float, ``i`` integer, ``g``
+integer that may be large, ``b`` bool, ``*`` any) and the rank: exactly (``2``), at least (``1+``),
+or any. ``{a}`` is the same value again, ``{@a}`` one of its axes, ``{=1|2}`` one of several texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Slot:
 
     Attributes:
         name: Letter by which the template mentions the same value again.
-        kind: ``f``, ``i``, ``b``, or ``*``.
+        kind: ``f``, ``i``, ``g``, ``b``, or ``*``.
         least_rank: The least rank.
         most_rank: The largest rank.
     """
@@ -30,7 +30,7 @@ class Slot:
     most_rank: int
 
 
-_SLOT = re.compile(r"\{(\w):([fib*])(\d?)(\+?)\}")
+_SLOT = re.compile(r"\{(\w):([figb*])(\d?)(\+?)\}")
 
 
 def slots(template: str) -> list[Slot]:

@@ -23,19 +23,23 @@ def write(**fields: Any) -> None:
 def describe(trial: Trial, text: str) -> str:
     """Return a trial as Python, with what came of it."""
     whole = f", {trial.whole} not sharded" if trial.whole else ""
-    head = f'# plan "{trial.plan}", sizes {trial.sizes}, batches {trial.seed}{whole}: {text}'
+    xla = ", by XLA" if trial.program.by_xla else ""
+    plan = f'plan "{trial.plan}", sizes {trial.sizes}, batches {trial.seed}'
+    head = f"# {plan}{whole}{xla}: {text}"
     return f"{head}\n{trial.program.source()}"
 
 
-def try_program(seed: str, known: list[set[str]]) -> None:
+def try_program(seed: str, known: list[set[str]], low_precision: float, by_xla: float) -> None:
     """Try the program of a seed, and reduce it if it has a fault that is not known.
 
     Args:
         seed: Makes the trial.
         known: The operations of the programs with known faults; the new ones are added.
+        low_precision: Share of the programs in float16 or bfloat16.
+        by_xla: Share of the programs that XLA compiles.
     """
     write(seed=seed)
-    trial = draw_trial(seed)
+    trial = draw_trial(seed, low_precision=low_precision, by_xla=by_xla)
     verdict = check(trial)
     fields: dict[str, Any] = {
         "done": seed,
@@ -56,7 +60,7 @@ def try_program(seed: str, known: list[set[str]]) -> None:
     write(**fields)
 
 
-def main(seed: str, first: str, last: str, known: str) -> None:
+def main(seed: str, first: str, last: str, known: str, low_precision: str, by_xla: str) -> None:
     """Try the programs of some seeds.
 
     Args:
@@ -64,6 +68,8 @@ def main(seed: str, first: str, last: str, known: str) -> None:
         first: The first number.
         last: The number behind the last.
         known: The operations of programs with known faults, as JSON.
+        low_precision: Share of the programs in float16 or bfloat16.
+        by_xla: Share of the programs that XLA compiles.
     """
     tf.get_logger().setLevel("ERROR")
     make_stand_ins()
@@ -72,7 +78,7 @@ def main(seed: str, first: str, last: str, known: str) -> None:
     gc.set_threshold(50_000, 10, 10)
     found = [set(operations) for operations in json.loads(known)]
     for index in range(int(first), int(last)):
-        try_program(f"{seed}:{index}", found)
+        try_program(f"{seed}:{index}", found, float(low_precision), float(by_xla))
         if index % 20 == 0:
             free_graphs()
 

@@ -52,6 +52,18 @@ def test_functions_run_inside_a_context(patches_undone: None) -> None:
     assert begin.startswith("begin __inference_") and end == "end"
 
 
+def test_functions_without_a_graph_are_left_out() -> None:
+    """The loops of `tf.nn.ctc_loss` call such functions."""
+
+    @tf.function
+    def loss(logits: tf.Tensor) -> tf.Tensor:
+        lengths = {"label_length": [2], "logit_length": [4]}
+        return tf.nn.ctc_loss([[1, 2]], logits, blank_index=0, **lengths)
+
+    concrete = loss.get_concrete_function(tf.zeros([4, 1, 3]))
+    assert concrete.name.decode() in _tf_private.functions.function_graphs(concrete)
+
+
 @pytest.mark.parametrize("jit_compile", [True, None])
 def test_the_body_of_what_xla_compiles_is_the_function_itself(jit_compile: bool | None) -> None:
     def body() -> tf.Tensor:

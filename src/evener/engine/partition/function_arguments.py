@@ -11,7 +11,7 @@ from evener.ops.states import State
 
 @dataclass(frozen=True, slots=True)
 class NumberArgument:
-    """Value of a symbol, an int32 scalar.
+    """Value of a symbol, a scalar.
 
     Attributes:
         name: Name of the symbol: ``"B"``, ``"b"``, ``"o"`` or another symbol of the step.

@@ -75,7 +75,7 @@ class FunctionBuilder:
         its numbers in an order of its own.
         """
         for number in numbers:
-            self.argument(number, tf.int32)
+            self.argument(number, self.inference.dtype_of(number.name))
         first = [argument for argument in self.arguments if argument not in numbers]
         self.arguments = {key: self.arguments[key] for key in (*first, *numbers)}
         entries = {entry.name: entry for entry in self.definition.signature.input_arg}
@@ -222,7 +222,7 @@ class FunctionBuilder:
         return all(NumberArgument(name) in self.arguments for name in symbols_of(size))
 
     def _symbol_argument(self, name: str) -> str:
-        return self.argument(NumberArgument(name), tf.int32)
+        return self.argument(NumberArgument(name), self.inference.dtype_of(name))
 
     def _symbol(self, name: str) -> str:
         key = ("symbol", name)
@@ -256,7 +256,10 @@ class FunctionBuilder:
     def _polynomial(self, size: Dim, dtype: tf.DType) -> str:
         total = ""
         for monomial, factor in size.terms.items():
-            factors = [self.cast(self._symbol(name), tf.int32, dtype) for name in monomial]
+            factors = [
+                self.cast(self._symbol(name), self.inference.dtype_of(name), dtype)
+                for name in monomial
+            ]
             if factor != 1 or not factors:
                 factors.append(self.constant(factor, dtype))
             term = factors[0]

@@ -71,12 +71,13 @@ def add_loop(
         function.end_with(extra)
         if name == "body":
             for argument in extra:
-                function.output(function.arguments[argument], tf.int32)
+                reference = function.arguments[argument]
+                function.output(reference, function.dtype_of(reference))
         builder.include(function)
     numbers = [builder.number_argument(argument) for argument in extra]
     dtypes = [t.dtype for t in node.inputs]
     attrs: dict[str, Any] = {
-        "T": graphs.type_list([*dtypes, *[tf.int32] * len(extra)]),
+        "T": graphs.type_list([*dtypes, *(builder.inference.dtype_of(a.name) for a in extra)]),
         "cond": graphs.function_reference(made["cond"].name),
         "body": graphs.function_reference(made["body"].name),
         "output_shapes": graphs.unknown_shapes(len(inputs) + len(extra)),
@@ -114,8 +115,9 @@ def add_condition(
         function.end_with(extra)
         builder.include(function)
     numbers = [builder.number_argument(argument) for argument in extra]
+    dtypes = [t.dtype for t in node.inputs[first:]]
     attrs: dict[str, Any] = {
-        "Tin": graphs.type_list([t.dtype for t in node.inputs[first:]] + [tf.int32] * len(extra)),
+        "Tin": graphs.type_list([*dtypes, *(builder.inference.dtype_of(a.name) for a in extra)]),
         "Tout": graphs.type_list([t.dtype for t in node.outputs]),
         "output_shapes": graphs.unknown_shapes(len(node.outputs)),
     }
@@ -191,6 +193,7 @@ def _build(
 ) -> FunctionBuilder:
     """Make the function of a body."""
     builder = FunctionBuilder("body", inference=parent.inference)
+    builder.may_be_on_cpu = parent.may_be_on_cpu
     references = {
         tensor: builder.argument(TensorArgument(tensor, state), tensor.dtype)
         for tensor, state in zip(graph.inputs, states, strict=True)

@@ -118,9 +118,10 @@ def add_guarded(
         "else_branch": _branch(builder, node, decision, has_samples=False),
     }
     extra = extra_arguments(branches.values(), len(inputs))
+    dtypes = [t.dtype for t in node.inputs]
     attrs: dict[str, Any] = {
         "Tcond": tf.bool,
-        "Tin": graphs.type_list([t.dtype for t in node.inputs] + [tf.int32] * len(extra)),
+        "Tin": graphs.type_list([*dtypes, *(builder.inference.dtype_of(a.name) for a in extra)]),
         "Tout": graphs.type_list([t.dtype for t in node.outputs]),
         "output_shapes": graphs.unknown_shapes(len(node.outputs)),
     }
@@ -205,17 +206,17 @@ class _Sizes:
         for tensor, (state, reference) in self._given.items():
             told = _told_by(name, tensor, state)
             if told is not None:
-                return self._read(tensor, reference, told)
+                return self._read(name, tensor, reference, told)
         if name not in self._asked:
             self._asked.add(name)
             for node in self._nodes:
                 for tensor in node.outputs:
                     told = _told_by(name, tensor, self._sharding.states[tensor])
                     if told is not None:
-                        return self._read(tensor, self._of_zeros(node)[tensor.index], told)
+                        return self._read(name, tensor, self._of_zeros(node)[tensor.index], told)
         raise _UnknownSizeError(name)
 
-    def _read(self, tensor: Tensor, reference: str, told: _Told) -> str:
+    def _read(self, name: str, tensor: Tensor, reference: str, told: _Told) -> str:
         """Return the number of a symbol that the shape of a tensor tells."""
         builder = self._builder
         attrs = {"T": tensor.dtype, "out_type": tf.int32}
@@ -227,7 +228,7 @@ class _Sizes:
         if told.times != 1:
             given = [number, builder.constant(told.times, tf.int32)]
             number = builder.op("FloorDiv", given, {"T": tf.int32})[0]
-        return number
+        return builder.cast(number, tf.int32, builder.inference.dtype_of(name))
 
     def _of_zeros(self, node: Node) -> Sequence[str]:
         """Add an operation on one sample of zeros, whose results have the sizes of any sample's."""

@@ -143,7 +143,8 @@ def make_tasks(staged: StagedStep, owner_of: Callable[[Tensor], str]) -> Partiti
     """
     places = find_places(staged, owner_of)
     graph = staged.sharded.graph
-    by_data = frozenset(sizes_of_data(graph) if any(node.xla for node in graph) else ())
+    is_compiled = any(node.xla for node in graph)
+    by_data = sizes_of_data(graph).intersection(staged.nodes) if is_compiled else frozenset[Node]()
     levels = find_levels(staged, places, alone=by_data)
     key_of: dict[Node, _Key] = {node: (places[node], levels[node]) for node in staged.nodes}
     nodes_of: dict[_Key, list[Node]] = {}

@@ -75,7 +75,7 @@ class RunTensors:
             self._total = tf.add_n(self.sizes)
 
     def number(self, name: str, part: int | None) -> tf.Tensor:
-        """Return the number of a symbol, as an int32 scalar.
+        """Return the number of a symbol, a scalar.
 
         Args:
             name: Symbol.
@@ -93,7 +93,8 @@ class RunTensors:
                     value = tf.reshape(self.whole(source.tensor, HOST), [-1])[source.index]
                 else:
                     value = self._length(source.tensor, source.axis)
-                self._symbols[name] = tf.cast(value, tf.int32)
+                dtype = self._partition.inference.dtype_of(name)
+                self._symbols[name] = tf.cast(value, dtype)
         return self._symbols[name]
 
     def can_number(self, name: str) -> bool:
@@ -280,11 +281,14 @@ class RunTensors:
                 known[state.axis - 1] = rows * (per_sample * state.outer)
             stacked.append(
                 tf.raw_ops.TensorListStack(
-                    input_handle=part, element_shape=known, element_dtype=dtype
+                    input_handle=part,
+                    element_shape=tf.convert_to_tensor(known, tf.int32),
+                    element_dtype=dtype,
                 )
             )
         return tf.raw_ops.TensorListFromTensor(
-            tensor=self._join_rows(tensor, state, stacked), element_shape=shape
+            tensor=self._join_rows(tensor, state, stacked),
+            element_shape=tf.convert_to_tensor(shape, tf.int32),
         )
 
     def parts_of(self, tensor: Tensor, state: State) -> list[Any]:

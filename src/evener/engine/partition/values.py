@@ -125,11 +125,11 @@ class Values:
         builder = self._builder
         source = self._inference.symbols.get(name)
         if source is None or not self._has(source):
-            return builder.argument(NumberArgument(name), tf.int32)
+            return builder.argument(NumberArgument(name), self._inference.dtype_of(name))
         reference, tensor = self._references[source.tensor], source.tensor
         if source.axis is None:
             if tensor.rank != 0:
                 reference = builder.element(reference, source.index, tensor.dtype)
-            return builder.cast(reference, tensor.dtype, tf.int32)
+            return builder.cast(reference, tensor.dtype, self._inference.dtype_of(name))
         shape = builder.op("Shape", [reference], {"T": tensor.dtype, "out_type": tf.int32})[0]
         return builder.element(shape, source.axis, tf.int32)

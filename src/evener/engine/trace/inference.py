@@ -182,9 +182,9 @@ class Inference(SymbolTable):
         if loop is None:
             return
         for tensor, role in zip(node.outputs, loop.roles, strict=True):
-            if role is Role.COUNTER and is_at_least(loop.count, 0):
-                tensor.value = (loop.count,)
-                tensor.is_sizes = self.is_made_of_sizes(loop.count)
+            is_certain = self.is_made_of_sizes(loop.count) and is_at_least(loop.count, 0)
+            if role is Role.COUNTER and is_certain:
+                tensor.value, tensor.is_sizes = (loop.count,), True
             elif role in (Role.WRITTEN, Role.PUSHED) and tensor.shape:
                 tensor.shape = (loop.count, *tensor.shape[1:])
             elif role is Role.POPPED:
