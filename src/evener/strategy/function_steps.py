@@ -47,11 +47,11 @@ class FunctionSteps:
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
         if self not in steps:
             converted = _tf_private.autograph.autographed_always(_tf_private.functions.body_of(fn))
-            steps[self] = self._make(converted, signature=fn)
+            steps[self] = self._make(converted, program=fn)
         return steps[self]
 
     def _make(
-        self, fn: Callable[..., Any], signature: Callable[..., Any] | None = None
+        self, fn: Callable[..., Any], program: Callable[..., Any] | None = None
     ) -> DistributedStep[..., Any]:
         run_once = functools.partial(tf.distribute.Strategy.run, self._strategy)
 
@@ -65,7 +65,7 @@ class FunctionSteps:
             call,
             self._settings,
             shares=controller.shares,
-            signature=getattr(signature, "input_signature", None),
+            program=program,
         )
         self._records.follow(step)
         return step

@@ -25,12 +25,13 @@ from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import WorkerGroup
 from evener.engine.report import StepReport
+from evener.engine.trace.draws import StreamState
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
 from evener.engine.trace.step import repack, trace_step
 from evener.graph.dims import Size, evaluate, symbols_of
 from evener.graph.nodes import Graph, Node, Tensor
 from evener.ops.states import Sharded
-from evener.strategy.arguments import Arguments
+from evener.strategy.arguments import Arguments, size_along
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_settings import StepSettings
 from evener.workers.late import packed_as
@@ -45,6 +46,7 @@ class PreparedStep:
         specs: Specs of their tensors.
         settings: Settings of the step; its controller takes the times of steps that train.
         num_samples: Size of all batches, if the specs name it.
+        takes_streams: Whether its random streams are given to it, where that is possible.
         verifier: Verifier that compares the first run with one device; None for no comparison.
         when_checked: Function that is called with the result of a spot check; None for no check.
 
@@ -62,6 +64,7 @@ class PreparedStep:
         settings: StepSettings,
         *,
         num_samples: int | None = None,
+        takes_streams: bool = False,
         verifier: Verifier | None = None,
         when_checked: Callable[[SpotCheck], None] | None = None,
     ) -> None:
@@ -84,6 +87,7 @@ class PreparedStep:
             num_samples=num_samples,
             with_layers=layout.is_scheduled,
             batch_norm_per_device=layout.batch_norm == "per_device",
+            takes_streams=takes_streams,
         )
         self.partitioned: PartitionedStep = partition_step(
             self._traced, layout, settings.paths(), settings.owner_of_handle
@@ -162,18 +166,28 @@ class PreparedStep:
             for mine, other in zip(self.specs, specs, strict=True)
         )
 
+    def samples_of(self, tensors: Sequence[Any]) -> int | None:
+        """Return the number of samples of a batch, None if no argument counts them.
+
+        Raises:
+            DataError: DATA-010 if arguments have different numbers of samples.
+        """
+        for indices in self.equal_sizes:
+            size_along([tensors[index] for index in indices], [0] * len(indices))
+        return size_along(tensors, self.batch_axes)
+
     def draws_from_seeds(self) -> bool:
-        """Return whether it draws from TensorFlow's generators that begin with a fixed seed."""
+        """Return whether kernels of its own draw, and begin with a fixed seed."""
         return draws_from_seeds(self._traced.graph)
 
     def can_change_plan(self) -> bool:
         """Return whether another trace can go on where this one was, also after a failure.
 
-        Kernels that draw from a fixed seed have a state of their own in each trace. What a step has
+        Streams that begin with a fixed seed belong to the steps of one plan. What a step has
         taken from a queue or an iterator is lost if a plan fails, since variables alone are put
         back. Draws without a seed may be others.
         """
-        if self.draws_from_seeds():
+        if self.draws_from_seeds() or self._traced.streams is not None:
             return False
         return all(map(_draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
 
@@ -184,7 +198,10 @@ class PreparedStep:
     @functools.cached_property
     def _run(self) -> Any:
         """The partitioned step as a function of its own, for calls outside of graphs."""
-        signature = [tf.TensorSpec([self._num_replicas], tf.int32), list(self.specs)]
+        specs = list(self.specs)
+        if self._traced.streams is not None:
+            specs.append(tf.TensorSpec([len(self._traced.streams.names), 2], tf.uint64))
+        signature = [tf.TensorSpec([self._num_replicas], tf.int32), specs]
 
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             return self._results(tensors, sizes)
@@ -192,19 +209,25 @@ class PreparedStep:
         function: Any = tf.function(run, input_signature=signature, autograph=False)
         return function.get_concrete_function()
 
-    def __call__(self, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+    def __call__(self, tensors: Sequence[Any], sizes: Sequence[int], state: StreamState) -> Any:
         """Run the step outside of graphs.
 
         Args:
             tensors: Arguments of the step, flat.
             sizes: Number of samples of each replica.
+            state: Where its random streams are.
 
         Returns:
             Results of the step.
         """
         if self._checker is not None:
             self._checker.offer(tensors)
-        return repack(self._traced.structure, self._run(tf.constant(sizes), list(tensors)))
+        streams = self._traced.streams
+        given = [*tensors, *([state.counters_of(streams.names)] if streams is not None else [])]
+        results = self._run(tf.constant(sizes), given)
+        if streams is not None:
+            state.advance(streams.names, results[-1])
+        return repack(self._traced.structure, results)
 
     def trace(self) -> Sequence[Any]:
         """Return the handles of its variables; see `evener.workers.late.Outline`."""
@@ -225,7 +248,8 @@ class PreparedStep:
         write_gathered(self._gathered)
 
         def partitioned() -> Any:
-            inputs = [*tensors, *self._traced.captures]
+            count = len(self.specs)
+            inputs = [*tensors[:count], *self._traced.captures, *tensors[count:]]
             return self.partitioned(inputs, sizes, self._recorder, first_rows=self._rows_of_checks)
 
         if self._verifier is None:
@@ -269,7 +293,7 @@ class PreparedStep:
         return dict(found)
 
     def _can_run_twice(self) -> bool:
-        return can_run_twice(self._traced.graph, self._variable_inputs())
+        return can_run_twice(self._traced.graph, self._variable_inputs(), self._traced.streams)
 
     def _variable_inputs(self) -> set[Tensor]:
         """Return the arguments of the graph that are handles of variables."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition.draws import has_hidden_draws
+from evener.engine.trace.draws import has_hidden_draws
 from evener.engine.trace.step import trace_step
 from evener.errors import EngineError
 
