@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import (
     config,
+    random_seed,
 )
 
 from evener._tf_private.patches import Patch
@@ -39,6 +41,30 @@ def set_operation_seeds(state: Any) -> None:
     """Put back what `operation_seeds` returned."""
     if state is not None:
         eager_context.context()._rng.setstate(state)
+
+
+def num_drawing_operations() -> int:
+    """Return how many operations of the graph that is being made have taken a seed by their number.
+
+    Why: such an operation draws by its number in its graph, and there is no public getter.
+    If it changes: no step can be called in a function.
+    """
+    return random_seed._graph_to_seed_dict.get(tf.compat.v1.get_default_graph(), 0)
+
+
+@contextlib.contextmanager
+def counting_from(first: int | None) -> Iterator[None]:
+    """Number operations that draw as if they were made in the outer graph, from a number on.
+
+    See `num_drawing_operations`. None numbers them from 0, for a graph of their own.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    numbers = random_seed._graph_to_seed_dict
+    if first is not None:
+        numbers[graph] = first
+    yield
+    if first is not None:
+        numbers[graph.outer_graph] = numbers[graph]
 
 
 _DRAWS = Patch(

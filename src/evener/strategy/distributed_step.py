@@ -129,7 +129,10 @@ class DistributedStep(Generic[P, R]):
         if not tf.executing_eagerly():
             shapes = [tensor.shape for tensor in arguments.tensors]
             program = self._traces.of_program((arguments.key(), *map(str, shapes)))
-            trace = self._traces.find(arguments, program, lambda: shapes, self._trace)
+            is_called = _tf_private.functions.is_traced_function(self._program)
+            first = None if is_called else _tf_private.random_numbers.num_drawing_operations()
+            make = functools.partial(self._trace, first_draw=first)
+            trace = self._traces.find(arguments, program, lambda: shapes, make)
             if self._group is not None:
                 self._group.note_step()
             sizes = self._split.sizes_in_graph(arguments.tensors, trace)
@@ -219,6 +222,8 @@ class DistributedStep(Generic[P, R]):
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
         num_samples: int | None = None,
+        *,
+        first_draw: int | None = None,
     ) -> PreparedStep:
         return PreparedStep(
             self._step,
@@ -226,8 +231,7 @@ class DistributedStep(Generic[P, R]):
             specs,
             dataclasses.replace(self._settings, controller=self._split.controller),
             num_samples=num_samples,
-            # Workers take the numbers that one of them has drawn.
-            takes_streams=tf.executing_eagerly() and self._group is None,
+            first_draw=first_draw,
             verifier=Verifier(self.verifications.append) if self._verifies else None,
             when_checked=self.spot_checks.append if self._verifies is None else None,
         )

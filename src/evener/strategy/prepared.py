@@ -46,7 +46,8 @@ class PreparedStep:
         specs: Specs of their tensors.
         settings: Settings of the step; its controller takes the times of steps that train.
         num_samples: Size of all batches, if the specs name it.
-        takes_streams: Whether its random streams are given to it, where that is possible.
+        first_draw: Number of its first operation that draws, in the graph around it; None if it
+            has a graph of its own.
         verifier: Verifier that compares the first run with one device; None for no comparison.
         when_checked: Function that is called with the result of a spot check; None for no check.
 
@@ -64,13 +65,14 @@ class PreparedStep:
         settings: StepSettings,
         *,
         num_samples: int | None = None,
-        takes_streams: bool = False,
+        first_draw: int | None = None,
         verifier: Verifier | None = None,
         when_checked: Callable[[SpotCheck], None] | None = None,
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return _tf_private.autograph.autographed(step)(*args, **kwargs)
+            with _tf_private.random_numbers.counting_from(first_draw):
+                return _tf_private.autograph.autographed(step)(*args, **kwargs)
 
         _tf_private.autograph.leave_to_autograph(flat)
 
@@ -87,7 +89,8 @@ class PreparedStep:
             num_samples=num_samples,
             with_layers=layout.is_scheduled,
             batch_norm_per_device=layout.batch_norm == "per_device",
-            takes_streams=takes_streams,
+            # Workers take the numbers that one of them has drawn.
+            takes_streams=tf.executing_eagerly() and layout.group is None,
         )
         self.partitioned: PartitionedStep = partition_step(
             self._traced, layout, settings.paths(), settings.owner_of_handle
