@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -27,14 +26,12 @@ class Arguments:
         axes: Axis of each tensor that counts samples, or None.
         unknown: Indices of tensors whose first axis may count samples: its size is not known before
             the step runs, and ``in_axes`` does not say.
-        found: Indices of tensors whose axes were found by their sizes.
     """
 
     structure: Any
     tensors: tuple[Any, ...]
     axes: tuple[int | None, ...]
     unknown: tuple[int, ...] = ()
-    found: tuple[int, ...] = ()
 
     @property
     def num_samples(self) -> int | None:
@@ -43,17 +40,19 @@ class Arguments:
         Raises:
             DataError: DATA-010 if arguments have different numbers of samples.
         """
-        return size_along(self.tensors, self.axes)
+        return self.samples_along(self.axes)
 
-    def with_shapes(self, shapes: Sequence[tf.TensorShape]) -> Arguments:
-        """Return the same arguments, with axes that are found by shapes that may be unknown."""
-        axes, unknown = list(self.axes), self.unknown
-        if self.found:
-            found = _found_axes([shapes[k] for k in self.found])
-            for index, axis in zip(self.found, found, strict=True):
-                axes[index] = axis
-            unknown = _unknown(axes, shapes)
-        return dataclasses.replace(self, axes=tuple(axes), unknown=unknown)
+    def samples_along(self, axes: Sequence[int | None]) -> int | None:
+        """Return the number of samples, as `num_samples`, where other axes count them."""
+        found: dict[int, int] = {}
+        for index, (tensor, axis) in enumerate(zip(self.tensors, axes, strict=True)):
+            size = None if axis is None else tensor.shape[axis]
+            if size is not None:
+                found.setdefault(size, index)
+        if len(found) > 1:
+            sizes = (f"{size} (tensor {index})" for size, index in found.items())
+            raise different_sizes(", ".join(sizes))
+        return next(iter(found), None)
 
     @property
     def has_composites(self) -> bool:
@@ -168,20 +167,20 @@ def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
             tensors.extend(components)
             leaf_indices.extend([None] * len(components))
     unknown: tuple[int, ...] = ()
-    by_size: tuple[int, ...] = ()
     if isinstance(in_axes, str) and in_axes == FOUND:
         pairs = zip(tensors, leaf_indices, strict=True)
-        found = iter(_found_axes([tensor.shape for tensor, index in pairs if index is not None]))
+        found = iter(_found_axes([tensor for tensor, index in pairs if index is not None]))
         axes = tuple(None if index is None else next(found) for index in leaf_indices)
-        unknown = _unknown(axes, [tensor.shape for tensor in tensors])
-        by_size = tuple(k for k, index in enumerate(leaf_indices) if index is not None)
+        unknown = tuple(
+            index
+            for index, (tensor, axis) in enumerate(zip(tensors, axes, strict=True))
+            if axis is not None and tensor.shape[axis] is None
+        )
     else:
         by_leaf = _broadcast_prefix(in_axes, args)
         axes = tuple(None if index is None else by_leaf[index] for index in leaf_indices)
         _check_axes(axes, tensors)
-    return Arguments(
-        structure=structure, tensors=tuple(tensors), axes=axes, unknown=unknown, found=by_size
-    )
+    return Arguments(structure=structure, tensors=tuple(tensors), axes=axes, unknown=unknown)
 
 
 def _stand_in(leaf: Any) -> Any:
@@ -197,42 +196,19 @@ def _as_tensor(leaf: Any) -> Any:
     return tf.convert_to_tensor(np.asarray(leaf)) if is_array else leaf
 
 
-def size_along(tensors: Sequence[Any], axes: Sequence[int | None]) -> int | None:
-    """Return the one size of tensors along axes, None if no size is known.
-
-    Raises:
-        DataError: DATA-010 if the sizes differ.
-    """
-    found: dict[int, int] = {}
-    for index, (tensor, axis) in enumerate(zip(tensors, axes, strict=True)):
-        size = None if axis is None else tensor.shape[axis]
-        if size is not None:
-            found.setdefault(size, index)
-    if len(found) > 1:
-        sizes = (f"{size} (tensor {index})" for size, index in found.items())
-        raise different_sizes(", ".join(sizes))
-    return next(iter(found), None)
-
-
-def _unknown(axes: Sequence[int | None], shapes: Sequence[tf.TensorShape]) -> tuple[int, ...]:
-    """Return the indices of tensors whose size along their axis is not known."""
-    pairs = enumerate(zip(shapes, axes, strict=True))
-    return tuple(k for k, (shape, axis) in pairs if axis is not None and shape[axis] is None)
-
-
-def _found_axes(shapes: Sequence[tf.TensorShape]) -> tuple[int | None, ...]:
+def _found_axes(tensors: Sequence[Any]) -> tuple[int | None, ...]:
     """Return axis 0 for tensors with the first size of the largest tensor, None for the others.
 
     It is a matter of speed: whether a tensor is taken for part of the batch changes no result.
     """
-    candidates = [shape for shape in shapes if shape.rank]
+    candidates = [t for t in tensors if t.shape.rank]
     if not candidates:
-        return (None,) * len(shapes)
-    if any(shape[0] is None for shape in candidates):
+        return (None,) * len(tensors)
+    if any(t.shape[0] is None for t in candidates):
         size = None
     else:
-        size = max(candidates, key=lambda shape: shape.num_elements() or 0)[0]
-    return tuple(0 if shape.rank and shape[0] == size else None for shape in shapes)
+        size = max(candidates, key=lambda t: t.shape.num_elements() or 0).shape[0]
+    return tuple(0 if t.shape.rank and t.shape[0] == size else None for t in tensors)
 
 
 def _broadcast_prefix(axes: Any, args: Any) -> list[int | None]:

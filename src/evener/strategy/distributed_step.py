@@ -144,7 +144,7 @@ class DistributedStep(Generic[P, R]):
             self._traces_of_program.shapes, key, args, kwargs, arguments.tensors
         )
         trace = self._traces.find(arguments, program, shapes_of, self._trace)
-        num_samples = trace.samples_of(arguments.tensors)
+        num_samples = arguments.samples_along(trace.batch_axes)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
             return trace.plain(arguments.tensors, self._first_device)

@@ -25,13 +25,12 @@ from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import WorkerGroup
 from evener.engine.report import StepReport
-from evener.engine.trace.draws import StreamState
-from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
+from evener.engine.trace.draws import StreamState, draws, draws_from_seeds
 from evener.engine.trace.step import repack, trace_step
 from evener.graph.dims import Size, evaluate, symbols_of
-from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.nodes import Tensor
 from evener.ops.states import Sharded
-from evener.strategy.arguments import Arguments, size_along
+from evener.strategy.arguments import Arguments
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_settings import StepSettings
 from evener.workers.late import packed_as
@@ -169,16 +168,6 @@ class PreparedStep:
             for mine, other in zip(self.specs, specs, strict=True)
         )
 
-    def samples_of(self, tensors: Sequence[Any]) -> int | None:
-        """Return the number of samples of a batch, None if no argument counts them.
-
-        Raises:
-            DataError: DATA-010 if arguments have different numbers of samples.
-        """
-        for indices in self.equal_sizes:
-            size_along([tensors[index] for index in indices], [0] * len(indices))
-        return size_along(tensors, self.batch_axes)
-
     def draws_from_seeds(self) -> bool:
         """Return whether kernels of its own draw, and begin with a fixed seed."""
         return draws_from_seeds(self._traced.graph)
@@ -192,7 +181,7 @@ class PreparedStep:
         """
         if self.draws_from_seeds() or self._traced.streams is not None:
             return False
-        return all(map(_draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
+        return all(map(draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
 
     def draws_numbers(self) -> bool:
         """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
@@ -313,23 +302,6 @@ class PreparedStep:
             for traced, result in zip(self._traced.graph.outputs, results, strict=True):
                 result.set_shape(_shape_for(traced.shape, num_samples))
         return repack(self._traced.structure, results)
-
-
-def draws_from_seeds(graph: Graph) -> bool:
-    """Return whether operations of a graph, or in its bodies, have a fixed seed and a state."""
-    for node in graph:
-        if node.is_stateful and _draws(node):
-            if any(node.int_attr(name) for name in ("seed", "seed2") if name in node.attrs):
-                return True
-        if node.op in LOOPS | CONDITIONS and not node.bodies:
-            if any(map(draws_from_seeds, bodies_of(node, graph).values())):
-                return True
-    return False
-
-
-def _draws(node: Node) -> bool:
-    """Return whether an operation draws random numbers by a kernel with a state of its own."""
-    return any("seed" in name for name in node.attrs)
 
 
 def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:

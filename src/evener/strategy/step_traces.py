@@ -17,6 +17,7 @@ their count for themselves, is traced as the program would trace it, and serves 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -88,19 +89,18 @@ class StepTraces:
         """
         key = arguments.key(), tf.executing_eagerly()
         step = program.steps.get(key)
-        if step is not None:
-            return step
-        step = self._found(key, arguments, program, shapes(), make)
-        # In a graph, each call has kernels and streams of its own.
-        if tf.executing_eagerly() or not step.draws_from_seeds():
-            program.steps[key] = step
-        if step not in self._all:
-            self._all[step] = None
-            if self._when_traced is not None:
-                self._when_traced(step.partitioned)
+        if step is None:
+            step = self._find(key, arguments, program, shapes(), make)
+            # In a graph, each call has kernels and streams of its own.
+            if tf.executing_eagerly() or not step.draws_from_seeds():
+                program.steps[key] = step
+            if step not in self._all:
+                self._all[step] = None
+                if self._when_traced is not None:
+                    self._when_traced(step.partitioned)
         return step
 
-    def _found(
+    def _find(
         self,
         key: Any,
         arguments: Arguments,
@@ -109,62 +109,58 @@ class StepTraces:
         make: Trace,
     ) -> PreparedStep:
         """Return the trace for all sizes, unless the step needs those of the program's trace."""
-        general = self._traces.get(key)
-        specs = _specs(arguments, shapes, None if general is None else general.specs)
+        general, own = self._traces.get(key), _own_specs(arguments, shapes)
+        specs = _specs(arguments, own, None if general is None else general.specs)
         if general is not None and general.serves(specs):
             return general
-        # What nobody knows here, the program does not know either.
-        is_own = [spec.shape.as_list() for spec in specs] == [
-            None if shape.rank is None else shape.as_list() for shape in shapes
-        ]
         symbolic: Exception | None = None
-        if is_own or key not in self._needs_sizes:
+        # What is not known in either is not known to the program.
+        if specs == own or key not in self._needs_sizes:
             try:
                 with noticing_unknown_sizes() as sizes:
                     step = make(arguments, specs, None)
-                if tf.executing_eagerly() and step.draws_from_seeds():
-                    is_asked = True
-                else:
-                    is_asked = sizes.is_asked and not is_own
-                if not is_asked:
-                    if tf.executing_eagerly() or not step.draws_from_seeds():
+                draws = step.draws_from_seeds()
+                if not (draws and tf.executing_eagerly()) and (specs == own or not sizes.is_asked):
+                    if not draws:
                         self._traces[key] = step
                     return step
             except Exception as error:
-                if is_own:
+                if specs == own:
                     raise
                 symbolic = error
         # The step asks for sizes while it is traced, as `len(x)`, or has streams of its own.
-        alone = arguments.with_shapes(shapes)
-        key_alone = alone.key(), "alone"
-        if key_alone not in program.steps:
-            own = [
-                tf.TensorSpec(shape, tensor.dtype)
-                for shape, tensor in zip(shapes, arguments.tensors, strict=True)
-            ]
+        alone = dataclasses.replace(arguments, axes=(), unknown=()).key()
+        if alone not in program.steps:
+            pairs = zip(own, arguments.axes, strict=True)
+            samples = [spec.shape[axis] for spec, axis in pairs if axis is not None]
             try:
-                program.steps[key_alone] = make(alone, own, _num_samples(alone, shapes))
+                known = (size for size in samples if size is not None)
+                program.steps[alone] = make(arguments, own, next(known, None))
             except Exception as error:
                 # The first attempt says no more, if it failed in the same way.
                 raise error from None if type(error) is type(symbolic) else symbolic
         self._needs_sizes.add(key)
-        return program.steps[key_alone]
+        return program.steps[alone]
+
+
+def _own_specs(arguments: Arguments, shapes: Sequence[tf.TensorShape]) -> list[tf.TensorSpec]:
+    """Return the specs of tensors in a trace of the program; their ranks are known."""
+    pairs = zip(arguments.tensors, shapes, strict=True)
+    return [
+        tf.TensorSpec(
+            [None] * t.shape.rank if shape.rank is None and t.shape.rank else shape, t.dtype
+        )
+        for t, shape in pairs
+    ]
 
 
 def _specs(
-    arguments: Arguments,
-    shapes: Sequence[tf.TensorShape],
-    before: Sequence[tf.TensorSpec] | None,
+    arguments: Arguments, own: Sequence[tf.TensorSpec], before: Sequence[tf.TensorSpec] | None
 ) -> list[tf.TensorSpec]:
     """Return the specs of tensors; sizes that have changed since the last trace are left open."""
     specs = []
-    triples = zip(arguments.tensors, shapes, arguments.axes, strict=True)
-    for index, (tensor, known, axis) in enumerate(triples):
-        shape = (
-            (tensor.shape if known.rank is None else known).as_list()
-            if tensor.shape.rank is not None
-            else None
-        )
+    for index, (spec, axis) in enumerate(zip(own, arguments.axes, strict=True)):
+        shape = spec.shape.as_list() if spec.shape.rank is not None else None
         if shape is not None and axis is not None:
             shape[axis] = None
         if shape is not None and before is not None and before[index].shape.rank == len(shape):
@@ -173,12 +169,5 @@ def _specs(
                 size if size == known else None for size, known in zip(shape, old, strict=True)
             ]
         untyped: Any = shape
-        specs.append(tf.TensorSpec(untyped, tensor.dtype))
+        specs.append(tf.TensorSpec(untyped, spec.dtype))
     return specs
-
-
-def _num_samples(arguments: Arguments, shapes: Sequence[tf.TensorShape]) -> int | None:
-    """Return the samples of all batches of a trace of the program; None for batches of any size."""
-    pairs = zip(shapes, arguments.axes, strict=True)
-    sizes: list[int | None] = [shape[axis] for shape, axis in pairs if axis is not None]
-    return next((size for size in sizes if size is not None), None)

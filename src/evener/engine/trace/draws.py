@@ -18,8 +18,6 @@ each kernel are a queue, from which a step takes the first ones that no step has
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -91,102 +89,36 @@ def take_streams_out(graph: Graph) -> Streams | None:
     if not drawn:
         return None
     names: list[StreamName] = []
-    before, behind = _Made("evener_streams", drawn[0]), _Made("evener_drawn", drawn[0])
-    counters = before.node("Placeholder", [], {}, tf.uint64, (len(drawn), 2))
-    counts: list[Tensor] = []
-    for row, node in enumerate(drawn):
-        shape, *limits = node.inputs
-        counts.append(behind.product(shape, node.static_shapes[0]))
+    for node in drawn:
         seeds = (node.op, node.int_attr("seed"), node.int_attr("seed2"))
         names.append((*seeds, sum(name[:3] == seeds for name in names)))
-        bounds = [before.constant(number, tf.int32) for number in ([row], [row + 1], [1])]
-        masks = {f"{mask}_mask": 0 for mask in ("begin", "end", "ellipsis", "new_axis")}
-        attrs = {"T": tf.uint64, "Index": tf.int32, **masks, "shrink_axis_mask": 1}
-        counter = before.node("StridedSlice", [counters, *bounds], attrs, tf.uint64, (2,))
-        key = before.constant(np.array([seeds[1]], np.int64).view(np.uint64), tf.uint64)
-        node.inputs = [shape, key, counter, before.constant(_PHILOX, tf.int32), *limits]
-        node.attrs = _attrs({"dtype": node.outputs[0].dtype, "Tshape": shape.dtype})
+    shapes = [node.inputs[0] for node in drawn]
+
+    def before(counters: tf.Tensor) -> Any:
+        keys = np.array([[name[1]] for name in names], np.int64).view(np.uint64)
+        rows = [counters[k] for k in range(len(names))]
+        return [tf.constant(_PHILOX), *rows, *map(tf.constant, keys)]
+
+    def behind(counters: tf.Tensor, *shapes: tf.Tensor) -> Any:
+        counts = tf.stack([tf.reduce_prod(tf.cast(shape, tf.int64)) for shape in shapes])
+        return counters + tf.cast(counts[:, None] * [[_BLOCKS, 0]], tf.uint64)
+
+    nodes, graph.nodes = graph.nodes, []
+    counters = graph.new_input(tf.TensorSpec([len(names), 2], tf.uint64))
+    alg, *found = graph.add(before, [counters])
+    graph.nodes += nodes
+    for node, counter, key in zip(drawn, found, found[len(names) :], strict=False):
+        shape, *limits = node.inputs
+        node.inputs = [shape, key, counter, alg, *limits]
+        dtypes = {"dtype": node.outputs[0].dtype, "Tshape": shape.dtype}
+        node.attrs = {
+            name: graphs.AttrValue(type=dtype.as_datatype_enum) for name, dtype in dtypes.items()
+        }
         node.op = _COUNTED[node.op]
-    size = len(drawn)
-    total = behind.node("Pack", counts, {"T": tf.int64, "N": size, "axis": 0}, tf.int64, (size,))
-    factor = behind.constant([[_BLOCKS, 0]], tf.int64)
-    column = behind.constant([size, 1], tf.int32)
-    attrs = {"T": tf.int64, "Tshape": tf.int32}
-    total = behind.node("Reshape", [total, column], attrs, tf.int64, (size, 1))
-    total = behind.node("Mul", [total, factor], {"T": tf.int64}, tf.int64, (size, 2))
-    attrs = {"SrcT": tf.int64, "DstT": tf.uint64, "Truncate": False}
-    total = behind.node("Cast", [total], attrs, tf.uint64, (size, 2))
-    after = behind.node("AddV2", [counters, total], {"T": tf.uint64}, tf.uint64, (size, 2))
-    for node in graph:
+    for node in nodes:
         node.after = node.after.difference(drawn)
-    graph.nodes[:] = [*before.nodes, *graph.nodes, *behind.nodes]
-    graph.inputs.append(counters)
-    graph.outputs.append(after)
+    graph.outputs += graph.add(behind, [counters, *shapes])
     return Streams(counters=counters, names=tuple(names))
-
-
-class _Made:
-    """Nodes that belong to draws of the traced step.
-
-    Args:
-        prefix: Begin of their names.
-        draw: A draw.
-    """
-
-    def __init__(self, prefix: str, draw: Node) -> None:
-        self.nodes: list[Node] = []
-        self._prefix, self._source = prefix, draw.source
-
-    def node(
-        self,
-        op: str,
-        inputs: Sequence[Tensor],
-        attrs: Mapping[str, Any],
-        dtype: tf.DType,
-        shape: tuple[int | None, ...],
-    ) -> Tensor:
-        name = f"{self._prefix}/{len(self.nodes)}"
-        made = Node(
-            name,
-            op,
-            inputs,
-            _attrs(attrs),
-            dtypes=[dtype],
-            static_shapes=[shape],
-            source=self._source,
-        )
-        self.nodes.append(made)
-        return made.outputs[0]
-
-    def constant(self, value: Any, dtype: tf.DType) -> Tensor:
-        proto = tf.make_tensor_proto(value, dtype)
-        return self.node("Const", [], {"dtype": dtype, "value": proto}, dtype, np.shape(value))
-
-    def product(self, shape: Tensor, known: tuple[int | None, ...] | None) -> Tensor:
-        """Add the number of elements of a shape."""
-        if known is not None and all(size is not None for size in known):
-            return self.constant(math.prod(size or 0 for size in known), tf.int64)
-        if shape.dtype != tf.int64:
-            attrs = {"SrcT": shape.dtype, "DstT": tf.int64, "Truncate": False}
-            sizes = (None,) if known is None else (len(known),)
-            shape = self.node("Cast", [shape], attrs, tf.int64, sizes)
-        attrs = {"T": tf.int64, "Tidx": tf.int32, "keep_dims": False}
-        return self.node("Prod", [shape, self.constant([0], tf.int32)], attrs, tf.int64, ())
-
-
-def _attrs(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes of a node as protocol buffers."""
-
-    def attr(value: Any) -> Any:
-        if isinstance(value, tf.DType):
-            return graphs.AttrValue(type=value.as_datatype_enum)
-        if isinstance(value, bool):
-            return graphs.AttrValue(b=value)
-        return (
-            graphs.AttrValue(i=value) if isinstance(value, int) else graphs.AttrValue(tensor=value)
-        )
-
-    return {name: attr(value) for name, value in values.items()}
 
 
 def draws(node: Node) -> bool:
@@ -197,6 +129,19 @@ def draws(node: Node) -> bool:
 def has_seed(node: Node) -> bool:
     """Return whether the state of a drawing node begins with a fixed seed."""
     return any(node.int_attr(name) for name in ("seed", "seed2") if name in node.attrs)
+
+
+def draws_from_seeds(graph: Graph) -> bool:
+    """Return whether kernels of a graph, or in its bodies, draw and begin with a fixed seed."""
+    bodies = (
+        body
+        for node in graph
+        if node.op in LOOPS | CONDITIONS and not node.bodies
+        for body in bodies_of(node, graph).values()
+    )
+    return any(draws(node) and has_seed(node) for node in graph) or any(
+        map(draws_from_seeds, bodies)
+    )
 
 
 def has_hidden_draws(graph: Graph, *, is_inside: bool = False) -> bool:
