@@ -56,13 +56,13 @@ class StepTraces:
     def __init__(self, when_traced: Callable[[PartitionedStep], object] | None) -> None:
         self._when_traced = when_traced
         self._traces: dict[Any, PreparedStep] = {}
-        self._all: dict[PreparedStep, None] = {}
+        self._all: dict[PreparedStep | None, None] = {}
         self._needs_sizes: set[Any] = set()
         self._of_program: dict[Any, ProgramTrace] = {}
 
     def values(self) -> list[PreparedStep]:
         """Return all traces."""
-        return list(self._all)
+        return [step for step in self._all if step is not None]
 
     def of_program(self, key: Any) -> ProgramTrace:
         """Return a trace of the program's function.
@@ -120,9 +120,10 @@ class StepTraces:
                 with noticing_unknown_sizes() as sizes:
                     step = make(arguments, specs, None)
                 draws = step.draws_from_seeds()
+                if not draws and not sizes.is_asked:
+                    self._replace(key, step)
+                    return step
                 if not (draws and tf.executing_eagerly()) and (specs == own or not sizes.is_asked):
-                    if not draws:
-                        self._traces[key] = step
                     return step
             except Exception as error:
                 if specs == own:
@@ -141,6 +142,15 @@ class StepTraces:
                 raise error from None if type(error) is type(symbolic) else symbolic
         self._needs_sizes.add(key)
         return program.steps[alone]
+
+    def _replace(self, key: Any, step: PreparedStep) -> None:
+        """Use a trace for more sizes in place of the one before, which is not needed any more."""
+        before = self._traces.get(key)
+        self._traces[key] = step
+        for program in self._of_program.values():
+            if before is not None and program.steps.get(key) is before:
+                program.steps[key] = step
+        self._all.pop(before, None)
 
 
 def _own_specs(arguments: Arguments, shapes: Sequence[tf.TensorShape]) -> list[tf.TensorSpec]:
