@@ -236,7 +236,8 @@ class Graph:
 
     def add(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
         """Add the operations that a function of tensors makes, and return its results."""
-        specs = [tf.TensorSpec(t.node.static_shapes[t.index], t.dtype) for t in inputs]
+        shapes: list[Any] = [t.node.static_shapes[t.index] for t in inputs]
+        specs = [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, inputs, strict=True)]
         traced = tf.function(function, autograph=False).get_concrete_function(*specs)
         reader = _Reader(self.functions, self.nodes, prefix=f"added_{len(self.nodes)}/", xla="")
         reader.read(traced.graph, inputs, frozenset())

@@ -207,7 +207,7 @@ class PreparedStep:
         Args:
             tensors: Arguments of the step, flat.
             sizes: Number of samples of each replica.
-            state: Where its random streams are.
+            state: Positions of its random streams.
 
         Returns:
             Results of the step.

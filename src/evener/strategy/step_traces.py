@@ -37,8 +37,8 @@ class ProgramTrace:
     """One trace that the program's function would have.
 
     Attributes:
-        streams: Where its random streams are.
-        steps: What runs in its place, by kind of arguments.
+        streams: Positions of its random streams.
+        steps: Steps that run in its place, by kind of arguments.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class StepTraces:
         """Return a trace of the program's function.
 
         Args:
-            key: What stands for it.
+            key: Object that stands for it.
         """
         return self._of_program.setdefault(key, ProgramTrace())
 

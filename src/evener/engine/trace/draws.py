@@ -59,7 +59,7 @@ class Streams:
 
 
 class StreamState:
-    """Where the streams are that one trace of a program's function would have."""
+    """Positions of the streams that one trace of a program's function would have."""
 
     def __init__(self) -> None:
         self._names: tuple[StreamName, ...] = ()
