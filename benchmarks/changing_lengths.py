@@ -47,6 +47,8 @@ class Loop:
         options = {"input_signature": signature()} if problem.endswith("signature") else {}
         options |= {"reduce_retracing": True} if problem.endswith("relaxed") else {}
         if self._name == MIRRORED:
+            # Values of replicas fit no signature.
+            options = {"reduce_retracing": True} if options else {}
             strategy = tf.distribute.MirroredStrategy(self._devices)
             with strategy.scope():
                 body = make()
