@@ -64,7 +64,8 @@ class Loop:
             if self._name == MIRRORED:
                 given = [_halves(strategy, tensor) for tensor in given]
             result = step(*given)
-        for value in tf.distribute.get_strategy().experimental_local_results(result):
+        # The last loss is there when all is done.
+        for value in getattr(result, "values", [result]):
             float(value)
         return time.process_time() - begin
 
