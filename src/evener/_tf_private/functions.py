@@ -6,12 +6,12 @@ import contextlib
 import functools
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.eager.polymorphic_function import function_type_utils, polymorphic_function
 
 from evener._tf_private.patches import Patch
 
@@ -38,6 +38,43 @@ def body_of(fn: Callable[..., Any]) -> Callable[..., Any]:
 def is_compiled(fn: Callable[..., Any]) -> bool:
     """Return whether XLA compiles a function. See `body_of`."""
     return bool(getattr(fn, "_jit_compile", None))
+
+
+class TracesOfProgram:
+    """Finds the trace that a `tf.function` would run or make, and does not make it.
+
+    Why: each trace of a program begins its random streams anew. Which calls share one depends on
+    signatures, relaxed shapes, and the keys of arguments that are no tensors; TensorFlow itself
+    says it, by a copy of the function that computes nothing. There is no public way to copy one.
+    If it changes: no step can be called outside of functions.
+
+    Args:
+        function: The function of the program, a `tf.function` or what would be made one.
+    """
+
+    def __init__(self, function: Any) -> None:
+        function = function if is_traced_function(function) else tf.function(function)
+        self._copy = function._clone(tf.autograph.experimental.do_not_convert(_nothing))
+        self._copy._function_type = self._type = function._function_type
+        self._copy._default_values = self._defaults = function._default_values
+
+    def find(self, args: Any, kwargs: Any) -> Any:
+        """Return what stands for the trace that serves arguments."""
+        return self._copy.get_concrete_function(*args, **kwargs)
+
+    def shapes(
+        self, trace: Any, args: Any, kwargs: Any, tensors: Sequence[Any]
+    ) -> list[tf.TensorShape]:
+        """Return the shapes that tensors among arguments have in a trace, in their order."""
+        bound = function_type_utils.bind_function_inputs(args, kwargs, self._type, self._defaults)
+        kind = trace.function_type
+        given = kind.unpack_inputs(kind.bind(*bound.args, **bound.kwargs))
+        found = {id(value): own.shape for value, own in zip(given, trace.inputs, strict=True)}
+        return [found.get(id(tensor), tensor.shape) for tensor in tensors]
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> None:
+    """Compute nothing."""
 
 
 def function_graphs(function: Any) -> dict[str, tf.Graph]:

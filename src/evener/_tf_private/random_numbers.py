@@ -122,6 +122,30 @@ def drawing_by(seeds: Sequence[tf.Tensor]) -> Iterator[Callable[[], int]]:
         yield lambda: num_draws
 
 
+def num_drawing_operations() -> int:
+    """Return how many operations of the graph that is being made have taken a seed by their number.
+
+    Why: such an operation draws by its number in its graph, and there is no public getter.
+    If it changes: no step can be called in a function.
+    """
+    return random_seed._graph_to_seed_dict.get(tf.compat.v1.get_default_graph(), 0)
+
+
+@contextlib.contextmanager
+def counting_from(first: int | None) -> Iterator[None]:
+    """Number operations that draw as if they were made in the outer graph, from a number on.
+
+    See `num_drawing_operations`. None numbers them from 0, for a graph of their own.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    numbers = random_seed._graph_to_seed_dict
+    if first is not None:
+        numbers[graph] = first
+    yield
+    if first is not None:
+        numbers[graph.outer_graph] = numbers[graph]
+
+
 _DRAWS = Patch(
     "generators of a strategy",
     "tensorflow.python.ops.stateful_random_ops:Generator._preprocess_key",

@@ -23,6 +23,7 @@ from evener.checking.spot_check import NotDoneError, SpotCheck
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.homes import HOST
 from evener.engine.report import line_of
+from evener.engine.trace.draws import StreamState
 from evener.engine.trace.step import TracedStep
 from evener.graph.nodes import Tensor
 
@@ -113,6 +114,8 @@ def _inputs(
             closed[tensor] = capture
         else:
             raise NotDoneError("the step uses a resource of the function around it")
+    if traced.streams is not None:
+        closed[traced.streams.counters] = StreamState().counters_of(traced.streams.names)
     fed = {tensor: array for tensor, array in fed.items() if tensor in needed}
     return fed, variables, closed
 

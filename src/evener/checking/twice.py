@@ -7,26 +7,31 @@ from collections.abc import Collection, Iterable, Iterator
 import tensorflow as tf
 
 from evener.engine.origin import warn_at_user_line
+from evener.engine.trace.draws import Streams
 from evener.graph.nodes import Graph, Node, Tensor
 
 _HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
 
 
-def can_run_twice(graph: Graph, variables: Collection[Tensor]) -> bool:
+def can_run_twice(
+    graph: Graph, variables: Collection[Tensor], streams: Streams | None = None
+) -> bool:
     """Return whether a step can be computed once more, and warn if not.
 
     Args:
         graph: Graph of the step.
         variables: Arguments that are handles of variables, which are put back.
+        streams: Random streams of the step, which begin anew on one device.
     """
-    node = next(not_put_back(graph.nodes, variables), None)
-    if node is None:
+    found = [f"{node.op} ({node.name})" for node in not_put_back(graph.nodes, variables)]
+    found += [name[0] for name in streams.names] if streams is not None else []
+    if not found:
         return True
     warn_at_user_line(
         "ENG-087",
         "A step cannot be verified: it would not run on one device as it runs without "
         "verification.",
-        why=f"It has the operation {node.op} ({node.name}), which changes or draws from what is "
+        why=f"It has the operation {found[0]}, which changes or draws from what is "
         "not a variable, so its effect cannot be undone.",
         fix="Verify a step without it; for random numbers, use tf.random.Generator or a seed of "
         "Keras's.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,6 +225,23 @@ class Graph:
         reader.read(func_graph, arguments=None, after=frozenset())
         self.inputs = [reader.tensor(t.name) for t in func_graph.inputs]
         self.outputs = [reader.tensor(t.name) for t in func_graph.outputs]
+
+    def new_input(self, spec: tf.TensorSpec) -> Tensor:
+        """Add an argument behind the others, and return it."""
+        name, shape = f"argument_{len(self.inputs)}", tuple(spec.shape)
+        node = Node(name, "Placeholder", [], {}, dtypes=[spec.dtype], static_shapes=[shape])
+        self.nodes.append(node)
+        self.inputs += node.outputs
+        return node.outputs[0]
+
+    def add(self, function: Callable[..., Any], inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Add the operations that a function of tensors makes, and return its results."""
+        shapes: list[Any] = [t.node.static_shapes[t.index] for t in inputs]
+        specs = [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, inputs, strict=True)]
+        traced = tf.function(function, autograph=False).get_concrete_function(*specs)
+        reader = _Reader(self.functions, self.nodes, prefix=f"added_{len(self.nodes)}/", xla="")
+        reader.read(traced.graph, inputs, frozenset())
+        return [reader.tensor(t.name) for t in traced.graph.outputs]
 
     def body(self, name: str) -> Graph:
         """Return a new graph of a function that a loop or a condition calls."""

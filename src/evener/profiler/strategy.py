@@ -30,6 +30,8 @@ class CostingStep(DistributedStep[Any, Any]):
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
         num_samples: int | None = None,
+        *,
+        first_draw: int | None = None,
     ) -> PreparedStep:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
@@ -48,7 +50,7 @@ class CostingStep(DistributedStep[Any, Any]):
             with tf.init_scope():
                 known = num_samples or arguments.num_samples
                 self.on_step(traced, known or _samples_of_first_batch(self.datasets, specs))
-        return super()._trace(arguments, specs, num_samples)
+        return super()._trace(arguments, specs, num_samples, first_draw=first_draw)
 
 
 class CostingExtended(Extended):

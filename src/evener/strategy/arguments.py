@@ -40,8 +40,12 @@ class Arguments:
         Raises:
             DataError: DATA-010 if arguments have different numbers of samples.
         """
+        return self.samples_along(self.axes)
+
+    def samples_along(self, axes: Sequence[int | None]) -> int | None:
+        """Return the number of samples, as `num_samples`, where other axes count them."""
         found: dict[int, int] = {}
-        for index, (tensor, axis) in enumerate(zip(self.tensors, self.axes, strict=True)):
+        for index, (tensor, axis) in enumerate(zip(self.tensors, axes, strict=True)):
             size = None if axis is None else tensor.shape[axis]
             if size is not None:
                 found.setdefault(size, index)

@@ -37,7 +37,7 @@ class DistributedStep(Generic[P, R]):
         settings: Settings of the step and the bodies of its loops.
         shares: Relative shares, one per replica.
         in_axes: Batch axes, as in `evener.distribute`.
-        signature: Input signature, if the step is not the `tf.function` that has it.
+        program: The `tf.function` of the program, if it is not the step.
 
     Attributes:
         verifications: Differences of the first runs from one device, with ``verify=True``.
@@ -51,11 +51,12 @@ class DistributedStep(Generic[P, R]):
         *,
         shares: Sequence[float],
         in_axes: Any = FOUND,
-        signature: Sequence[Any] | None = None,
+        program: Callable[..., Any] | None = None,
     ) -> None:
         self._step = _tf_private.functions.body_of(step)
         self._converted = _tf_private.autograph.converted_as_by(step, self._step)
-        self._signature = signature or getattr(step, "input_signature", None)
+        self._program = program or step
+        self._signature = getattr(self._program, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
         self._settings = settings
         self._names = settings.layout.devices
@@ -65,7 +66,7 @@ class DistributedStep(Generic[P, R]):
         self._verifies = chosen_verification(settings.verify)
         self.verifications: list[Verification] = []
         self.spot_checks: list[SpotCheck] = []
-        self._traces = StepTraces(settings.when_traced, is_retraced=self._signature is None)
+        self._traces = StepTraces(settings.when_traced)
         self._bodies: list[DistributedStep[..., Any]] = []
         self._has_looped = False
         self._split = BatchSplit(shares, len(self._names), settings.controller)
@@ -126,18 +127,32 @@ class DistributedStep(Generic[P, R]):
         if is_recorded or (tf.executing_eagerly() and tf.config.functions_run_eagerly()):
             with tf.device(self._first_device):
                 return self._step(*args, **kwargs)
-        trace = self._traces.find(arguments, self._trace)
         if not tf.executing_eagerly():
+            shapes = [tensor.shape for tensor in arguments.tensors]
+            program = self._traces.of_program((arguments.key(), *map(str, shapes)))
+            is_called = _tf_private.functions.is_traced_function(self._program)
+            first = None if is_called else _tf_private.random_numbers.num_drawing_operations()
+            make = functools.partial(self._trace, first_draw=first)
+            trace = self._traces.find(arguments, program, lambda: shapes, make)
             if self._group is not None:
                 self._group.note_step()
             sizes = self._split.sizes_in_graph(arguments.tensors, trace)
             return trace.inline(arguments.tensors, sizes, num_samples)
+        args, kwargs = arguments.pack(arguments.tensors)
+        key = self._traces_of_program.find(args, kwargs)
+        program = self._traces.of_program(key)
+        shapes_of = functools.partial(
+            self._traces_of_program.shapes, key, args, kwargs, arguments.tensors
+        )
+        trace = self._traces.find(arguments, program, shapes_of, self._trace)
+        num_samples = arguments.samples_along(trace.batch_axes)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
             return trace.plain(arguments.tensors, self._first_device)
 
         def run() -> Any:
-            return trace(arguments.tensors, self._split.sizes(num_samples, trace))
+            sizes = self._split.sizes(num_samples, trace)
+            return trace(arguments.tensors, sizes, program.streams)
 
         try:
             return run() if self._group is None else self._group.call(run, outline=trace)
@@ -183,6 +198,11 @@ class DistributedStep(Generic[P, R]):
         return results
 
     @functools.cached_property
+    def _traces_of_program(self) -> _tf_private.functions.TracesOfProgram:
+        """The traces that the program's function would have."""
+        return _tf_private.functions.TracesOfProgram(self._program)
+
+    @functools.cached_property
     def _function(self) -> Any:
         """The step as it is written, traced."""
         function = tf.function(self._converted)
@@ -205,6 +225,8 @@ class DistributedStep(Generic[P, R]):
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
         num_samples: int | None = None,
+        *,
+        first_draw: int | None = None,
     ) -> PreparedStep:
         return PreparedStep(
             self._converted,
@@ -212,6 +234,7 @@ class DistributedStep(Generic[P, R]):
             specs,
             dataclasses.replace(self._settings, controller=self._split.controller),
             num_samples=num_samples,
+            first_draw=first_draw,
             verifier=Verifier(self.verifications.append) if self._verifies else None,
             when_checked=self.spot_checks.append if self._verifies is None else None,
         )

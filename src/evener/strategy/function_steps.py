@@ -48,11 +48,11 @@ class FunctionSteps:
         if self not in steps:
             body = _tf_private.functions.body_of(fn)
             converted = _tf_private.autograph.converted_as_by(fn, body)
-            steps[self] = self._make(converted, signature=fn)
+            steps[self] = self._make(converted, program=fn)
         return steps[self]
 
     def _make(
-        self, fn: Callable[..., Any], signature: Callable[..., Any] | None = None
+        self, fn: Callable[..., Any], program: Callable[..., Any] | None = None
     ) -> DistributedStep[..., Any]:
         run_once = functools.partial(tf.distribute.Strategy.run, self._strategy)
 
@@ -66,7 +66,7 @@ class FunctionSteps:
             call,
             self._settings,
             shares=controller.shares,
-            signature=getattr(signature, "input_signature", None),
+            program=program,
         )
         self._records.follow(step)
         return step

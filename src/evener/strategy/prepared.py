@@ -25,10 +25,10 @@ from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import WorkerGroup
 from evener.engine.report import StepReport
-from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
+from evener.engine.trace.draws import StreamState, draws, draws_from_seeds
 from evener.engine.trace.step import repack, trace_step
 from evener.graph.dims import Size, evaluate, symbols_of
-from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.nodes import Tensor
 from evener.ops.states import Sharded
 from evener.strategy.arguments import Arguments
 from evener.strategy.share_controller import ShareController
@@ -45,6 +45,8 @@ class PreparedStep:
         specs: Specs of their tensors.
         settings: Settings of the step; its controller takes the times of steps that train.
         num_samples: Size of all batches, if the specs name it.
+        first_draw: Number of its first operation that draws, in the graph around it; None if it
+            has a graph of its own.
         verifier: Verifier that compares the first run with one device; None for no comparison.
         when_checked: Function that is called with the result of a spot check; None for no check.
 
@@ -62,12 +64,14 @@ class PreparedStep:
         settings: StepSettings,
         *,
         num_samples: int | None = None,
+        first_draw: int | None = None,
         verifier: Verifier | None = None,
         when_checked: Callable[[SpotCheck], None] | None = None,
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return step(*args, **kwargs)
+            with _tf_private.random_numbers.counting_from(first_draw):
+                return step(*args, **kwargs)
 
         _tf_private.autograph.leave_to_autograph(flat)
 
@@ -84,6 +88,8 @@ class PreparedStep:
             num_samples=num_samples,
             with_layers=layout.is_scheduled,
             batch_norm_per_device=layout.batch_norm == "per_device",
+            # Workers take the numbers that one of them has drawn.
+            takes_streams=tf.executing_eagerly() and layout.group is None,
         )
         self.partitioned: PartitionedStep = partition_step(
             self._traced, layout, settings.paths(), settings.owner_of_handle
@@ -163,19 +169,19 @@ class PreparedStep:
         )
 
     def draws_from_seeds(self) -> bool:
-        """Return whether it draws from TensorFlow's generators that begin with a fixed seed."""
+        """Return whether kernels of its own draw, and begin with a fixed seed."""
         return draws_from_seeds(self._traced.graph)
 
     def can_change_plan(self) -> bool:
         """Return whether another trace can go on where this one was, also after a failure.
 
-        Kernels that draw from a fixed seed have a state of their own in each trace. What a step has
+        Streams that begin with a fixed seed belong to the steps of one plan. What a step has
         taken from a queue or an iterator is lost if a plan fails, since variables alone are put
         back. Draws without a seed may be others.
         """
-        if self.draws_from_seeds():
+        if self.draws_from_seeds() or self._traced.streams is not None:
             return False
-        return all(map(_draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
+        return all(map(draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
 
     def draws_numbers(self) -> bool:
         """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
@@ -184,7 +190,10 @@ class PreparedStep:
     @functools.cached_property
     def _run(self) -> Any:
         """The partitioned step as a function of its own, for calls outside of graphs."""
-        signature = [tf.TensorSpec([self._num_replicas], tf.int32), list(self.specs)]
+        specs = list(self.specs)
+        if self._traced.streams is not None:
+            specs.append(tf.TensorSpec([len(self._traced.streams.names), 2], tf.uint64))
+        signature = [tf.TensorSpec([self._num_replicas], tf.int32), specs]
 
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             return self._results(tensors, sizes)
@@ -192,19 +201,25 @@ class PreparedStep:
         function: Any = tf.function(run, input_signature=signature, autograph=False)
         return function.get_concrete_function()
 
-    def __call__(self, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+    def __call__(self, tensors: Sequence[Any], sizes: Sequence[int], state: StreamState) -> Any:
         """Run the step outside of graphs.
 
         Args:
             tensors: Arguments of the step, flat.
             sizes: Number of samples of each replica.
+            state: Positions of its random streams.
 
         Returns:
             Results of the step.
         """
         if self._checker is not None:
             self._checker.offer(tensors)
-        return repack(self._traced.structure, self._run(tf.constant(sizes), list(tensors)))
+        streams = self._traced.streams
+        given = [*tensors, *([state.counters_of(streams.names)] if streams is not None else [])]
+        results = self._run(tf.constant(sizes), given)
+        if streams is not None:
+            state.advance(streams.names, results[-1])
+        return repack(self._traced.structure, results)
 
     def trace(self) -> Sequence[Any]:
         """Return the handles of its variables; see `evener.workers.late.Outline`."""
@@ -225,7 +240,8 @@ class PreparedStep:
         write_gathered(self._gathered)
 
         def partitioned() -> Any:
-            inputs = [*tensors, *self._traced.captures]
+            count = len(self.specs)
+            inputs = [*tensors[:count], *self._traced.captures, *tensors[count:]]
             return self.partitioned(inputs, sizes, self._recorder, first_rows=self._rows_of_checks)
 
         if self._verifier is None:
@@ -269,7 +285,7 @@ class PreparedStep:
         return dict(found)
 
     def _can_run_twice(self) -> bool:
-        return can_run_twice(self._traced.graph, self._variable_inputs())
+        return can_run_twice(self._traced.graph, self._variable_inputs(), self._traced.streams)
 
     def _variable_inputs(self) -> set[Tensor]:
         """Return the arguments of the graph that are handles of variables."""
@@ -286,23 +302,6 @@ class PreparedStep:
             for traced, result in zip(self._traced.graph.outputs, results, strict=True):
                 result.set_shape(_shape_for(traced.shape, num_samples))
         return repack(self._traced.structure, results)
-
-
-def draws_from_seeds(graph: Graph) -> bool:
-    """Return whether operations of a graph, or in its bodies, have a fixed seed and a state."""
-    for node in graph:
-        if node.is_stateful and _draws(node):
-            if any(node.int_attr(name) for name in ("seed", "seed2") if name in node.attrs):
-                return True
-        if node.op in LOOPS | CONDITIONS and not node.bodies:
-            if any(map(draws_from_seeds, bodies_of(node, graph).values())):
-                return True
-    return False
-
-
-def _draws(node: Node) -> bool:
-    """Return whether an operation draws random numbers by a kernel with a state of its own."""
-    return any("seed" in name for name in node.attrs)
 
 
 def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:

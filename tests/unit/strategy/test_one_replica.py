@@ -34,9 +34,9 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     seen: list[tuple[int, ...]] = []
     original = PreparedStep.__call__
 
-    def noted(self: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+    def noted(self: Any, tensors: Sequence[Any], sizes: Sequence[int], *state: Any) -> Any:
         seen.append(tuple(sizes))
-        return original(self, tensors, sizes)
+        return original(self, tensors, sizes, *state)
 
     monkeypatch.setattr(PreparedStep, "__call__", noted)
     return seen

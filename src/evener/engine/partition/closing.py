@@ -17,9 +17,9 @@ from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
-from evener.engine.partition.draws import DRAWS
 from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.partition.units import tasks_needed_by
+from evener.engine.trace.draws import DRAWS
 from evener.graph.nodes import Tensor
 
 

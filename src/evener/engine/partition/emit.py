@@ -11,7 +11,6 @@ import tensorflow as tf
 from evener.engine.partition.build import build_task
 from evener.engine.partition.closing import checksum_of, closing_tasks, written_by
 from evener.engine.partition.collectives import Collectives
-from evener.engine.partition.draws import has_hidden_draws
 from evener.engine.partition.no_samples import branches_of
 from evener.engine.partition.sizes import micro_batch_sizes, rows_of_parts
 from evener.engine.partition.step_run import StepRun
@@ -20,6 +19,7 @@ from evener.engine.partition.times import Recorder
 from evener.engine.partition.units import units_of
 from evener.engine.pipeline.layout import WorkerGroup
 from evener.engine.pipeline.order import Unit
+from evener.engine.trace.draws import has_hidden_draws
 from evener.graph.nodes import Tensor
 from evener.ops.states import (
     Sharded,

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from evener.devices.names import tf_device
-from evener.engine.partition.draws import DRAWS, draws
 from evener.engine.partition.homes import find_homes
 from evener.engine.pipeline.layout import Stages
 from evener.engine.pipeline.passes import WEIGHTS
 from evener.engine.pipeline.staged_step import StagedStep
+from evener.engine.trace.draws import DRAWS, draws
 from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Node, Tensor
 from evener.ops.convolutions import is_grouped

@@ -48,7 +48,9 @@ def partition_step(
     sharded = shard_step(traced, splits_rows=splits_rows)
     staged = stage_step(sharded, layout, scopes)
     partition = make_tasks(staged, owner_of)
-    return PartitionedStep(partition, keeps=traced.concrete, captures=traced.capture_inputs)
+    others = [traced.streams.counters] if traced.streams else []
+    captures = [*traced.capture_inputs, *others]
+    return PartitionedStep(partition, keeps=traced.concrete, captures=captures)
 
 
 def _owners(

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from evener._tf_private import graphs
 from evener.engine.partition.collectives import Collectives
-from evener.engine.partition.draws import DRAWS
 from evener.engine.partition.function_arguments import (
     Argument,
     NumberArgument,
@@ -24,6 +23,7 @@ from evener.engine.partition.tasks import Partition, TaskFunction
 from evener.engine.partition.tensors import COMBINE, RunTensors
 from evener.engine.partition.times import Recorder, Times
 from evener.engine.partition.turns import Turns
+from evener.engine.trace.draws import DRAWS
 from evener.graph.dims import Size, symbols_of
 from evener.graph.nodes import Tensor
 from evener.ops.states import (

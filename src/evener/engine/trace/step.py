@@ -15,6 +15,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener._tf_private.batch_norm import batch_norm_in_parts, per_device_batch_norm
 from evener._tf_private.layers import recording_layers
+from evener.engine.trace.draws import Streams, take_streams_out
 from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
 from evener.engine.trace.inference import Inference
@@ -39,6 +40,7 @@ class TracedStep:
         equal_sizes: Sets of arguments whose first sizes are equal because the step needs it.
         structure: The nested structure that the step returned.
         scopes: The path of the layer that opened each scope of names, if it was asked for.
+        streams: Random streams whose counters it is given and returns; None if it has none.
     """
 
     concrete: Any
@@ -48,6 +50,7 @@ class TracedStep:
     equal_sizes: tuple[tuple[int, ...], ...]
     structure: Any
     scopes: dict[str, str]
+    streams: Streams | None = None
 
     @property
     def captures(self) -> list[Any]:
@@ -57,7 +60,8 @@ class TracedStep:
     @property
     def capture_inputs(self) -> list[Tensor]:
         """The inputs of the graph that stand for the captures, in their order."""
-        return list(self.graph.inputs[len(self.batch_axes) :])
+        first = len(self.batch_axes)
+        return list(self.graph.inputs[first : first + len(self.concrete.captured_inputs)])
 
     @property
     def trains(self) -> bool:
@@ -84,6 +88,7 @@ def trace_step(
     num_samples: int | None = None,
     with_layers: bool = False,
     batch_norm_per_device: bool = False,
+    takes_streams: bool = False,
 ) -> TracedStep:
     """Trace a step.
 
@@ -97,6 +102,7 @@ def trace_step(
         with_layers: Whether to record which layer every operation belongs to.
         batch_norm_per_device: Whether BatchNormalization takes its statistics of the samples of
             each part.
+        takes_streams: Whether it is given the counters of its random streams, where it can be.
     """
     trace_again = functools.partial(
         _trace,
@@ -118,6 +124,7 @@ def trace_step(
     known = SizesOfBatches()
     if num_samples is not None and num_samples > 1:
         known = _sizes_of_batches(graph, num_samples, trace_again, specs, batch_axes)
+    streams = take_streams_out(graph) if takes_streams else None
     return TracedStep(
         concrete=concrete,
         graph=graph,
@@ -126,6 +133,7 @@ def trace_step(
         equal_sizes=tuple(group for group in equal if len(group) > 1),
         structure=structure,
         scopes=scopes,
+        streams=streams,
     )
 
 
