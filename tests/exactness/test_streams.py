@@ -46,6 +46,14 @@ def by_size(h: Any, _: int) -> Any:
     return tf.nn.dropout(h, 0.5) / (1.0 if length is None else float(length))
 
 
+def drawn_in_python(h: Any, _: int) -> Any:
+    """Numbers of Python's and NumPy's global generators, as many as the trace has samples."""
+    rows = [random.random() for _ in range(h.shape[0])] if h.shape[0] else [random.random()]
+    return h * np.random.rand() + sum(rows)
+
+
+PYTHON = "Python's and NumPy's generators"
+
 DRAWS: dict[str, Callable[[Any, int], Any]] = {
     "dropout": lambda h, _: tf.nn.dropout(h, 0.5),
     "seeded dropout": lambda h, seed: tf.nn.dropout(h, 0.5, seed=seed),
@@ -119,7 +127,7 @@ class Program:
             with tf.GradientTape() as tape:
                 hidden = tf.tanh(x @ weights)
                 for name in self.draws:
-                    hidden = DRAWS[name](hidden, self.seed)
+                    hidden = (drawn_in_python if name == PYTHON else DRAWS[name])(hidden, self.seed)
                 error = tf.reduce_sum(hidden, [1, 2]) - y
                 loss = tf.reduce_mean(tf.square(error)) / 100
             weights.assign_sub(0.02 * tape.gradient(loss, weights))
@@ -165,3 +173,18 @@ def agree(program: Program) -> None:
 @pytest.mark.parametrize("seed", range(100))
 def test_drawn_programs_draw_the_numbers_of_one_device(seed: int) -> None:
     agree(Program.drawn(seed))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("function", FUNCTIONS[:2])
+def test_python_draws_while_a_step_is_traced(door: str, function: str) -> None:
+    """Traces that the program would not make draw the same, and leave the generators alone."""
+    sizes = ((8, 3), (8, 3), (5, 3), (8, 4), (5, 3))
+    program = Program((PYTHON,), function, door, (3, 1), sizes, tf.float64, 1)
+    found = []
+    for is_plain in (True, False):
+        np.random.seed(3)
+        random.seed(3)
+        found.append([*program.run(is_plain=is_plain), np.random.rand(), random.random()])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)

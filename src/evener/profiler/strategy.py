@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener.engine.trace.draws import StreamState
 from evener.engine.trace.step import TracedStep, trace_step
 from evener.plan import Plan
 from evener.strategy.arguments import Arguments
@@ -29,13 +30,15 @@ class CostingStep(DistributedStep[Any, Any]):
         self,
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
-        num_samples: int | None = None,
+        num_samples: int | None,
+        streams: StreamState,
         *,
         first_draw: int | None = None,
     ) -> PreparedStep:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return self._converted(*args, **kwargs)
+            with streams.tracing(counts=False):
+                return self._converted(*args, **kwargs)
 
         traced = trace_step(
             flat,
@@ -50,7 +53,7 @@ class CostingStep(DistributedStep[Any, Any]):
             with tf.init_scope():
                 known = num_samples or arguments.num_samples
                 self.on_step(traced, known or _samples_of_first_batch(self.datasets, specs))
-        return super()._trace(arguments, specs, num_samples, first_draw=first_draw)
+        return super()._trace(arguments, specs, num_samples, streams, first_draw=first_draw)
 
 
 class CostingExtended(Extended):

@@ -16,6 +16,7 @@ from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition import PartitionedStep
 from evener.engine.report import StepReport
+from evener.engine.trace.draws import StreamState
 from evener.strategy.arguments import FOUND, Arguments, feeds_itself, has_batch, read_arguments
 from evener.strategy.batch_split import BatchSplit
 from evener.strategy.exhausted import add_note_on_memory
@@ -23,7 +24,7 @@ from evener.strategy.own_loops import warn_of_one_device
 from evener.strategy.prepared import PreparedStep
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_settings import StepSettings
-from evener.strategy.step_traces import StepTraces
+from evener.strategy.step_traces import ProgramTrace, StepTraces
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,6 +133,9 @@ class DistributedStep(Generic[P, R]):
             program = self._traces.of_program((arguments.key(), *map(str, shapes)))
             is_called = _tf_private.functions.is_traced_function(self._program)
             first = None if is_called else _tf_private.random_numbers.num_drawing_operations()
+            if program.streams.draws_in_python and not is_called:
+                # The program runs its Python code for each call.
+                program = ProgramTrace()
             make = functools.partial(self._trace, first_draw=first)
             trace = self._traces.find(arguments, program, lambda: shapes, make)
             if self._group is not None:
@@ -224,7 +228,8 @@ class DistributedStep(Generic[P, R]):
         self,
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
-        num_samples: int | None = None,
+        num_samples: int | None,
+        streams: StreamState,
         *,
         first_draw: int | None = None,
     ) -> PreparedStep:
@@ -233,6 +238,7 @@ class DistributedStep(Generic[P, R]):
             arguments,
             specs,
             dataclasses.replace(self._settings, controller=self._split.controller),
+            streams=streams,
             num_samples=num_samples,
             first_draw=first_draw,
             verifier=Verifier(self.verifications.append) if self._verifies else None,

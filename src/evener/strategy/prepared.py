@@ -44,6 +44,7 @@ class PreparedStep:
         arguments: Arguments of the first call.
         specs: Specs of their tensors.
         settings: Settings of the step; its controller takes the times of steps that train.
+        streams: Random numbers of the trace of the program in whose place it stands.
         num_samples: Size of all batches, if the specs name it.
         first_draw: Number of its first operation that draws, in the graph around it; None if it
             has a graph of its own.
@@ -63,15 +64,22 @@ class PreparedStep:
         specs: Sequence[tf.TensorSpec],
         settings: StepSettings,
         *,
+        streams: StreamState,
         num_samples: int | None = None,
         first_draw: int | None = None,
         verifier: Verifier | None = None,
         when_checked: Callable[[SpotCheck], None] | None = None,
     ) -> None:
+        is_traced = False
+
         def flat(*tensors: Any) -> Any:
+            nonlocal is_traced
             args, kwargs = arguments.pack(tensors)
-            with _tf_private.random_numbers.counting_from(first_draw):
-                return step(*args, **kwargs)
+            drawn = streams.tracing(counts=not is_traced)
+            with _tf_private.random_numbers.counting_from(first_draw), drawn:
+                results = step(*args, **kwargs)
+            is_traced = True
+            return results
 
         _tf_private.autograph.leave_to_autograph(flat)
 

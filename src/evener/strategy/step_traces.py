@@ -29,8 +29,11 @@ from evener.engine.trace.draws import StreamState
 from evener.strategy.arguments import Arguments
 from evener.strategy.prepared import PreparedStep
 
-Trace: TypeAlias = Callable[[Arguments, Sequence[tf.TensorSpec], int | None], PreparedStep]
-"""Function of arguments, specs of their tensors and the number of samples, if it is fixed."""
+Trace: TypeAlias = Callable[
+    [Arguments, Sequence[tf.TensorSpec], int | None, StreamState], PreparedStep
+]
+"""Function of arguments, specs of their tensors, the number of samples if it is fixed, and random
+numbers of the program's trace."""
 
 
 class ProgramTrace:
@@ -91,8 +94,10 @@ class StepTraces:
         step = program.steps.get(key)
         if step is None:
             step = self._find(key, arguments, program, shapes(), make)
+            program.streams.is_first = False
             # In a graph, each call has kernels and streams of its own.
-            if tf.executing_eagerly() or not step.draws_from_seeds():
+            draws = step.draws_from_seeds() or program.streams.draws_in_python
+            if tf.executing_eagerly() or not draws:
                 program.steps[key] = step
             if step not in self._all:
                 self._all[step] = None
@@ -118,8 +123,8 @@ class StepTraces:
         if specs == own or key not in self._needs_sizes:
             try:
                 with noticing_unknown_sizes() as sizes:
-                    step = make(arguments, specs, None)
-                draws = step.draws_from_seeds()
+                    step = make(arguments, specs, None, program.streams)
+                draws = step.draws_from_seeds() or program.streams.draws_in_python
                 if not draws and not sizes.is_asked:
                     self._replace(key, step)
                     return step
@@ -136,7 +141,7 @@ class StepTraces:
             samples = [spec.shape[axis] for spec, axis in pairs if axis is not None]
             try:
                 known = (size for size in samples if size is not None)
-                program.steps[alone] = make(arguments, own, next(known, None))
+                program.steps[alone] = make(arguments, own, next(known, None), program.streams)
             except Exception as error:
                 # The first attempt says no more, if it failed in the same way.
                 raise error from None if type(error) is type(symbolic) else symbolic

@@ -18,6 +18,9 @@ each kernel are a queue, from which a step takes the first ones that no step has
 
 from __future__ import annotations
 
+import contextlib
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -59,12 +62,42 @@ class Streams:
 
 
 class StreamState:
-    """Positions of the streams that one trace of a program's function would have."""
+    """Random numbers of one trace that a program's function would have.
+
+    Attributes:
+        draws_in_python: Whether it draws from Python's or NumPy's generators while it is traced.
+        is_first: Whether the program traces it now.
+    """
 
     def __init__(self) -> None:
+        self.draws_in_python = False
+        self.is_first = True
+        self._begin: Any = None
         self._names: tuple[StreamName, ...] = ()
         self._counters: Any = None
         self._rows: dict[StreamName, np.ndarray] = {}
+
+    @contextlib.contextmanager
+    def tracing(self, *, counts: bool) -> Iterator[None]:
+        """Draw from Python's and NumPy's generators what the trace of the program draws.
+
+        All traces in its place begin with the same numbers. One that the program would not make
+        does not count, and leaves the generators as they are.
+        """
+        now = _generators()
+        if self._begin is None:
+            self._begin = now
+        _set_generators(self._begin)
+        try:
+            yield
+            counts &= self.is_first
+        except BaseException:
+            counts = False
+            raise
+        finally:
+            self.draws_in_python |= _generators() != self._begin
+            if not counts:
+                _set_generators(now)
 
     def counters_of(self, names: tuple[StreamName, ...]) -> Any:
         """Return the counters of some streams; those that are new begin."""
@@ -81,6 +114,17 @@ class StreamState:
     def advance(self, names: tuple[StreamName, ...], counters: Any) -> None:
         """Take note of the counters of streams behind a step."""
         self._names, self._counters = names, counters
+
+
+def _generators() -> tuple[Any, ...]:
+    name, words, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), name, words.tobytes(), *rest
+
+
+def _set_generators(state: tuple[Any, ...]) -> None:
+    python, name, words, *rest = state
+    random.setstate(python)
+    np.random.set_state((name, np.frombuffer(words, np.uint32), *rest))
 
 
 def take_streams_out(graph: Graph) -> Streams | None:
