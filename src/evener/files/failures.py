@@ -29,12 +29,7 @@ def error_to_json(error: Exception) -> Told:
 
 
 def error_from_json(told: Told, worker: int) -> Exception:
-    """Return the error that another worker raised.
-
-    Args:
-        told: Value of `error_to_json`.
-        worker: Number of that worker.
-    """
+    """Return the error that another worker raised, as `error_to_json` described it."""
     if "os" in told:
         return OSError(*told["os"])
     if "op" in told:
