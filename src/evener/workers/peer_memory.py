@@ -96,7 +96,9 @@ class PeerMemory:
 
 def segments_of(views: Sequence[memoryview]) -> list[Segment]:
     """Return the addresses and sizes of buffers that are not empty."""
-    return [(_address(view), view.nbytes) for view in views if view.nbytes]
+    return [
+        (np.frombuffer(view, np.uint8).ctypes.data, view.nbytes) for view in views if view.nbytes
+    ]
 
 
 def _read(process: int, segments: Sequence[Segment], into: Sequence[memoryview]) -> None:
@@ -137,7 +139,3 @@ def _pieces(
             address, count = address + size, count - size
             if free > size:
                 waiting.append((room + size, free - size))
-
-
-def _address(view: memoryview) -> int:
-    return np.frombuffer(view, np.uint8).ctypes.data
