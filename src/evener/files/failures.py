@@ -21,7 +21,8 @@ def error_to_json(error: Exception) -> Told:
     """Return an error as a JSON object, without its traceback."""
     told: Told = {"type": type(error).__name__, "text": str(error)}
     if isinstance(error, OSError) and error.errno is not None:
-        told["os"] = [error.errno, error.strerror, _name(error.filename)]
+        name = None if error.filename is None else str(error.filename)
+        told["os"] = [error.errno, error.strerror, name]
     elif isinstance(error, tf.errors.OpError):
         failed: Any = error
         told["op"] = [failed.error_code, failed.message]
@@ -29,12 +30,7 @@ def error_to_json(error: Exception) -> Told:
 
 
 def error_from_json(told: Told, worker: int) -> Exception:
-    """Return the error that another worker raised.
-
-    Args:
-        told: Value of `error_to_json`.
-        worker: Number of that worker.
-    """
+    """Return the error that another worker raised, as `error_to_json` described it."""
     if "os" in told:
         return OSError(*told["os"])
     if "op" in told:
@@ -53,7 +49,3 @@ def error_from_json(told: Told, worker: int) -> Exception:
 
 def _takes_a_text(kind: type[Exception]) -> bool:
     return not issubclass(kind, UnicodeError | ImportError | SyntaxError | ExceptionGroup)
-
-
-def _name(filename: Any) -> str | None:
-    return None if filename is None else str(filename)

@@ -69,11 +69,7 @@ class Claim:
     """Right to write a file: one of the workers that name the same path has it.
 
     Workers whose paths differ, such as those in temporary folders, each write their own file.
-
-    Args:
-        workers: The workers.
-        path: Path that this worker names.
-        paths: Paths that all workers have named, by the number of the worker.
+    ``paths`` has the paths that all workers have named, by the number of the worker.
     """
 
     def __init__(self, workers: Workers, path: str, paths: dict[int, str]) -> None:
@@ -98,11 +94,8 @@ class Claim:
 class Once:
     """Writes once what all workers of a job write.
 
-    Workers wait for each other in the thread that makes this. In other threads, which run at
-    their own pace, the chief writes and the others do not.
-
-    Args:
-        workers: The workers.
+    Workers wait for each other in the thread that makes this. In other threads, which run at their
+    own pace, the chief writes and the others do not.
     """
 
     def __init__(self, workers: Workers) -> None:
@@ -113,18 +106,10 @@ class Once:
     def write(self, name: str, path: str | os.PathLike[str], action: Callable[[], R]) -> R | Any:
         """Let one worker write a file, and wait until it is whole.
 
-        Args:
-            name: Name of what is written, such as ``"Model.save"``; the same on all workers.
-            path: Path of the file or folder.
-            action: Function that writes; called again by another worker if the writer dies.
-
-        Returns:
-            Value of the action; on the workers that have not written, the value of the writer if
-            JSON has it, else None.
-
-        Raises:
-            RunError: RUN-098 if a worker does not come to the same write.
-            Exception: The error of the action, on all workers.
+        The name is the same on all workers. Another worker calls the action again if the writer
+        dies. Returns the value of the action; on the workers that have not written, the value of
+        the writer if JSON has it, else None. An error of the action is raised on all workers;
+        RUN-098 if a worker does not come to the same write.
         """
         if self._is_writing:
             return action()
@@ -133,11 +118,7 @@ class Once:
         return self._written(name, self.claim(name, path), action)
 
     def claim(self, name: str, path: str | os.PathLike[str]) -> Claim:
-        """Return the right to write a file, when all workers have asked for it.
-
-        Raises:
-            RunError: RUN-098 if a worker does not ask.
-        """
+        """Return the right to write a file, when all have asked; RUN-098 if one does not."""
         own = full_path(path)
         told = self._exchange(f"before {name}", [self._workers.index, own])
         return Claim(self._workers, own, dict(told))
@@ -147,11 +128,7 @@ class Once:
         return action() if self._is_writing else self._written(name, claim, action)
 
     def check_there(self, name: str, path: str | os.PathLike[str], *, is_there: bool) -> None:
-        """Check that all workers find a file that they are about to read, or that none does.
-
-        Raises:
-            RunError: RUN-099 if some find it and others do not.
-        """
+        """Raise RUN-099 if a file that is about to be read is there for some workers only."""
         if self._is_writing or threading.get_ident() != self._thread:
             return
         own = full_path(path) if is_there else None

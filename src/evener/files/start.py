@@ -21,11 +21,7 @@ _groups: list[_Group] = []
 
 
 def write_files_once(workers: _Group) -> None:
-    """Let one worker write what Keras and TensorFlow write. Safe to call again.
-
-    Args:
-        workers: The workers of the job of this process.
-    """
+    """Let one worker write what Keras and TensorFlow write. Safe to call again."""
     if workers in _groups:
         return
     _groups.append(workers)

@@ -27,30 +27,17 @@ _PATTERN = "*tfevents*"
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Writer of a worker that is not the chief.
+    """Writer of a worker that is not the chief."""
 
-    Attributes:
-        logdir: Folder that the program names.
-        folder: Folder that is written to instead.
-        before: Event files of the log folder that are older.
-        resource: Resource of the writer, if it is still there.
-        reopen: Function that lets the resource write to another folder.
-    """
-
-    logdir: str
-    folder: str
-    before: Sequence[str]
-    resource: weakref.ref[Any]
-    reopen: Callable[[Any, str], object]
+    logdir: str  # Folder that the program names.
+    folder: str  # Folder that is written to instead.
+    before: Sequence[str]  # Event files of the log folder that are older.
+    resource: weakref.ref[Any]  # Resource of the writer, if it is still there.
+    reopen: Callable[[Any, str], object]  # Lets the resource write to another folder.
 
 
 class Summaries:
-    """Folders of the summary writers of this worker.
-
-    Args:
-        workers: The workers.
-        once: Writes once what all workers write.
-    """
+    """Folders of the summary writers of this worker."""
 
     def __init__(self, workers: Workers, once: Once) -> None:
         self._workers = workers
@@ -61,10 +48,7 @@ class Summaries:
     def folder_of(self, resource: Any, logdir: str, reopen: Callable[[Any, str], object]) -> str:
         """Return the folder for a new summary writer.
 
-        Args:
-            resource: Resource of the writer.
-            logdir: Folder that the program names.
-            reopen: Function of the resource and a folder, which writes there from then on.
+        ``reopen`` lets the resource write to another folder from then on.
         """
         if self._once.waits:
             before = self._once.write("summaries", logdir, lambda: _event_files(logdir))
@@ -85,7 +69,7 @@ class Summaries:
         return folder
 
     def folder_instead(self) -> str | None:
-        """Return a new folder for what nobody reads; None if this worker is the chief."""
+        """Return a new folder for output that nobody reads; None if this worker is the chief."""
         return None if self._is_chief else tempfile.mkdtemp(dir=self._folder())
 
     def take_over(self) -> None:
@@ -116,10 +100,7 @@ class Summaries:
 def add_missing_events(source: str, target: str, older: Iterable[str] = ()) -> None:
     """Write the events of a folder that are not in another one to a new file there.
 
-    Args:
-        source: Folder with event files.
-        target: Folder that may have event files of another worker, whose last event may be torn.
-        older: Paths of files of the target folder that do not count.
+    The last event of a file of another worker may be torn. Files of ``older`` do not count.
     """
     there = collections.Counter(
         _name(event) for path in set(_event_files(target)) - set(older) for event in _events(path)
@@ -156,6 +137,6 @@ def _events(path: str) -> Iterator[Any]:
 
 
 def _name(event: Any) -> tuple[Any, ...]:
-    """Return what tells an event from others: its kind, step and tags."""
+    """Return the key of an event: its kind, step and tags."""
     tags = tuple(value.tag for value in event.summary.value)
     return (event.WhichOneof("what"), event.step, tags)

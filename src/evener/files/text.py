@@ -15,16 +15,7 @@ from evener.files.once import Claim, Once
 
 
 def open_text(once: Once, path: str, mode: str) -> Any:
-    """Open a text file of all workers.
-
-    Args:
-        once: Writes once what all workers write.
-        path: Path of the file.
-        mode: ``"w"`` or ``"a"``.
-
-    Returns:
-        A text file, which may be written to.
-    """
+    """Open a text file of all workers, which may be written to; the mode is ``"w"`` or ``"a"``."""
     if not once.waits:
         return tf.io.gfile.GFile(path, mode) if once.writes_alone else io.StringIO()
 
@@ -46,11 +37,7 @@ def open_text(once: Once, path: str, mode: str) -> Any:
 class SharedText(io.TextIOBase):
     """Text file of all workers, open for writing.
 
-    Args:
-        once: Writes once what all workers write.
-        path: Path of the file.
-        claim: Right to write it.
-        before: Text that was in the file when it was opened, of a file that is appended to.
+    ``before`` is the text that was in the file when it was opened, of a file that is appended to.
     """
 
     def __init__(self, once: Once, path: str, claim: Claim, before: str) -> None:

@@ -29,9 +29,7 @@ def _lines() -> _Lines:
 class Console:
     """Standard output and error of a job, for several threads.
 
-    Args:
-        stdout: Stream for the standard output of the chief.
-        stderr: Stream for its standard error, and for messages.
+    They show the streams of the chief; standard error shows messages too.
     """
 
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO) -> None:
@@ -110,7 +108,7 @@ class Console:
 
 
 def _discard(stream: BinaryIO) -> None:
-    """Let what a stream has not written yet go nowhere, or Python ends with 120."""
+    """Discard the pending output of a stream; otherwise Python exits with 120."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:

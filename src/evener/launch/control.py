@@ -23,19 +23,12 @@ class Control(Protocol):
     """Membership of a job, as the supervisor needs it; by itself, one that is kept elsewhere."""
 
     def start(self, on_change: Callable[[Membership], None]) -> None:
-        """Begin to listen.
-
-        Args:
-            on_change: Function that is told of changes of the membership, in any thread.
-        """
+        """Begin to listen; ``on_change`` is told of changes of the membership, in any thread."""
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         """Return the variables by which a worker finds the coordinator. For any thread.
 
-        Args:
-            index: Number of the worker.
-            incarnation: Number of its restarts.
-            host: Host of the worker, under which the others reach it.
+        ``host`` is the address under which the others reach the worker.
         """
         return {}
 
@@ -51,15 +44,7 @@ class NoControl(Control):
 
 
 class JobControl(Control):
-    """Runs the coordinator of a job, with a secret of its own.
-
-    Args:
-        settings: Settings of the job.
-        host: Address of this machine that all workers reach.
-
-    Raises:
-        RunError: RUN-056 if EVENER_PATIENCE_SECONDS is no duration.
-    """
+    """Runs the coordinator of a job, with a secret of its own; all workers reach ``host``."""
 
     def __init__(self, settings: LaunchSettings, host: str) -> None:
         self._settings = settings

@@ -19,10 +19,7 @@ from pathlib import Path
 
 
 def left_groups(lines: Iterable[str]) -> list[int]:
-    """Return the groups that were announced and have not ended.
-
-    Args:
-        lines: Lines of the pipe.
+    """Return the groups that lines of the pipe have announced, and that have not ended.
 
     >>> left_groups(["+7", "+8", "-7"])
     [8]
@@ -40,9 +37,8 @@ def left_groups(lines: Iterable[str]) -> list[int]:
 class Guard:
     """The supervisor's side: starts the guard, and tells it of groups.
 
-    Args:
-        is_orphan: True for a guard that is no child of this process, since the children of this
-            process may be killed with it, as those of an actor of Ray.
+    With ``is_orphan``, the guard is no child of this process, since the children of this process
+    may be killed with it, as those of an actor of Ray.
     """
 
     def __init__(self, *, is_orphan: bool = False) -> None:

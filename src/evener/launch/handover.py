@@ -12,23 +12,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """Lines of a new chief around the handover.
+    """Lines of a new chief around the handover."""
 
-    Attributes:
-        missing: Lines that it has printed already, and that have not been shown.
-        expected: Lines that have been shown, and that it is still going to print.
-    """
-
+    # Lines that it has printed already, and that have not been shown.
     missing: tuple[bytes, ...] = ()
+    # Lines that have been shown, and that it is still going to print.
     expected: tuple[bytes, ...] = ()
 
 
 def continuation(shown: Sequence[bytes], own: Sequence[bytes]) -> Continuation:
     """Return the lines around the handover.
 
-    Args:
-        shown: Last lines that were shown.
-        own: Last lines of the new chief.
+    ``shown`` has the last lines that were shown, ``own`` those of the new chief.
 
     >>> continuation([b"a", b"b"], [b"a", b"b", b"c"]).missing
     (b'c',)

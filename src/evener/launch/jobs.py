@@ -29,26 +29,16 @@ _RAY_ERROR_WAIT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """A command ``evener run`` for every worker.
+    """A command ``evener run`` for every worker."""
 
-    Attributes:
-        target: Script, or ``-m`` and module, and its arguments.
-        options: Options of every worker.
-        devices: No device spec, that of every worker, or a spec for each worker.
-        report_file: File for the report of worker 0, or None.
-    """
-
-    target: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    target: tuple[str, ...]  # Script, or ``-m`` and module, and its arguments.
+    options: tuple[str, ...] = ()  # Options of every worker.
+    # No device spec, that of every worker, or a spec for each worker.
     devices: tuple[str, ...] = ()
-    report_file: Path | None = None
+    report_file: Path | None = None  # File for the report of worker 0.
 
     def words(self, index: int) -> tuple[str, ...]:
-        """Return the program and the arguments of a worker.
-
-        Args:
-            index: Number of the worker.
-        """
+        """Return the program and the arguments of a worker."""
         devices = self.devices[index] if len(self.devices) > 1 else next(iter(self.devices), None)
         options = list(self.options)
         if devices is not None:
@@ -60,33 +50,19 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a job.
+    """Limits of a job."""
 
-    Attributes:
-        num_restarts: Number of replacements in all.
-        heartbeat_seconds: Silence after which a worker counts as frozen; None for the default.
-        start_seconds: Time that workers wait for each other at the start.
-        grace_seconds: Time that workers have to end after a signal.
-    """
-
-    num_restarts: int = 3
+    num_restarts: int = 3  # Number of replacements in all.
+    # Silence after which a worker counts as frozen; None for the default.
     heartbeat_seconds: float | None = None
-    start_seconds: float = 300.0
-    grace_seconds: float = 60.0
+    start_seconds: float = 300.0  # Time that workers wait for each other at the start.
+    grace_seconds: float = 60.0  # Time that workers have to end after a signal.
 
 
 def job_settings(
     command: RunCommand, num_workers: int, *, environ: Mapping[str, str], logs: Path, limits: Limits
 ) -> LaunchSettings:
-    """Return the settings of a job whose workers are started from here.
-
-    Args:
-        command: Command of the workers.
-        num_workers: Number of workers, above 0.
-        environ: Environment of this process.
-        logs: Existing folder for the log files.
-        limits: Limits of the job.
-    """
+    """Return the settings of a job whose workers are started from here."""
     own = {name: text for name, text in environ.items() if name not in OF_OTHER_JOBS}
     return _settings(
         tuple(WorkerCommand(index=k, words=command.words(k)) for k in range(num_workers)),
@@ -97,14 +73,7 @@ def job_settings(
 
 
 def task_settings(command: RunCommand, task: Task, *, logs: Path, limits: Limits) -> LaunchSettings:
-    """Return the settings for the worker of a scheduler's task, which nobody replaces here.
-
-    Args:
-        command: Command of the workers.
-        task: Worker of this task.
-        logs: Existing folder for the log files.
-        limits: Limits of the job.
-    """
+    """Return the settings for the worker of a scheduler's task, which nobody replaces here."""
     # A program prints once, as on one device.
     worker = WorkerCommand(
         index=task.index, words=command.words(task.index), is_shown=task.index == 0
@@ -128,15 +97,7 @@ def run_task(settings: LaunchSettings) -> int:
 
 
 def run_on_ray(settings: LaunchSettings, cluster: RayCluster) -> int:
-    """Run a job on a Ray cluster, and return its exit code.
-
-    Args:
-        settings: Settings of the job.
-        cluster: Cluster that this process has joined; it is left.
-
-    Raises:
-        RunError: RUN-087 if there are no places for the workers in time.
-    """
+    """Run a job on a Ray cluster, which this process then leaves, and return its exit code."""
     with _ended_by_signals(), contextlib.ExitStack() as stack:
         stack.callback(cluster.stop)
         cluster.reserve(lambda text: print(f"evener: {text}", file=sys.stderr, flush=True))

@@ -20,13 +20,7 @@ def log_file(logs: Path, index: int) -> Path:
 
 
 class WorkerOutput:
-    """Writes the lines of a worker to its log file, and hands them to the console.
-
-    Args:
-        source: Number and incarnation of the worker.
-        logs: Folder of the log files; that of the worker is appended to.
-        console: Console of the job.
-    """
+    """Writes the lines of a worker to its log file, which it appends to, and to the console."""
 
     def __init__(self, source: Source, logs: Path, console: Console) -> None:
         self._source = source
@@ -37,19 +31,13 @@ class WorkerOutput:
     def begin(self, origin: str) -> None:
         """Write the first line of the process to the log file.
 
-        Args:
-            origin: Process and, if it is another machine, host.
+        The origin is the process and, if it is another machine, the host.
         """
         index, incarnation = self._source
         self._write_log(f"--- worker {index}, incarnation {incarnation}, {origin} ---\n".encode())
 
     def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line.
-
-        Args:
-            stream: Stream that it was written to.
-            line: Bytes of the line, with its end.
-        """
+        """Take a line, with its end."""
         self._write_log(line)
         self._console.line(self._source, stream, line)
 
@@ -71,14 +59,7 @@ class WorkerOutput:
 
 
 class Pipes:
-    """Reads the pipes of a worker's process until they end, in threads.
-
-    Args:
-        index: Number of the worker.
-        stdout: Pipe of standard output.
-        stderr: Pipe of standard error.
-        on_line: Function that takes each line.
-    """
+    """Reads the pipes of a worker's process until they end, in threads, which call ``on_line``."""
 
     def __init__(
         self,
@@ -101,8 +82,8 @@ class Pipes:
     def finish(self) -> None:
         """Wait until all is read.
 
-        A process that left the group of the worker may hold a pipe open: what it writes after a
-        few seconds is lost.
+        A process that left the group of the worker may hold a pipe open: what it writes after a few
+        seconds is lost.
         """
         for thread in self._threads:
             thread.join(_DRAIN_SECONDS)
@@ -117,9 +98,6 @@ def lines_of(pipe: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a pipe as soon as they are complete, and the rest at its end.
 
     A carriage return ends a line too, as in progress bars.
-
-    Args:
-        pipe: Pipe to read.
     """
     rest = b""
     while chunk := os.read(pipe.fileno(), _CHUNK_BYTES):
@@ -133,7 +111,7 @@ def lines_of(pipe: IO[bytes]) -> Iterator[bytes]:
 
 
 def _split(content: bytes) -> list[bytes]:
-    r"""Return complete lines, and what is behind the last of them.
+    r"""Return complete lines, and the rest after the last of them.
 
     >>> _split(b"a\nb\rc")
     [b'a\n', b'b\r', b'c']

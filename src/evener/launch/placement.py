@@ -15,18 +15,12 @@ class Output(Protocol):
     def begin(self, origin: str) -> None:
         """Note that the process has started.
 
-        Args:
-            origin: Process and, if it is another machine, host; for the log file.
+        The origin, for the log file, is the process and, if it is another machine, the host.
         """
         ...
 
     def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line.
-
-        Args:
-            stream: Stream that it was written to.
-            line: Bytes of the line, with its end.
-        """
+        """Take a line, with its end."""
         ...
 
     def close(self) -> None:
@@ -36,23 +30,15 @@ class Output(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """A worker to start.
-
-    Attributes:
-        source: Number and incarnation of the worker.
-        words: Program and arguments; the program is Python.
-        environ: Function that returns the environment of the worker on a host. It is called in
-            any thread, when the host is known.
-        output: Takes the output.
-        on_end: Function that gets the exit code, in a thread, once all output was read, and a
-            clause that says why; the clause is empty if the code says all. The code is negative
-            for a signal.
-    """
+    """A worker to start."""
 
     source: Source
-    words: Sequence[str]
+    words: Sequence[str]  # Program and arguments; the program is Python.
+    # Returns the environment of the worker on a host; called in any thread, when the host is known.
     environ: Callable[[str], Mapping[str, str]] = field(repr=False)
     output: Output
+    # Gets the exit code, negative for a signal, and a clause that says why, empty if the code says
+    # all; called in a thread, once all output was read.
     on_end: Callable[[int, str], None]
 
 
@@ -81,13 +67,9 @@ class Placement(Protocol):
     """Starts workers."""
 
     def start(self, start: Start) -> Worker:
-        """Start a worker. To be called in the main thread.
-
-        Args:
-            start: Worker to start.
-        """
+        """Start a worker. To be called in the main thread."""
         ...
 
     def stop(self) -> None:
-        """Free what was used. All workers have ended."""
+        """Free all resources. All workers have ended."""
         ...

@@ -29,33 +29,19 @@ from evener.workers.faults import EXIT_CODE_OF_LOST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Start a worker again.
-
-    Attributes:
-        index: Number of the worker.
-        incarnation: Number of the new incarnation.
-        at: Time of the start, on the clock of the policy.
-        clause: Clause that says what happened to the last incarnation.
-        why: The same, and that it is started again.
-        code: Exit code of the last incarnation.
-    """
+    """Start a worker again."""
 
     index: int
-    incarnation: int
-    at: float
-    clause: str
-    why: str
-    code: int
+    incarnation: int  # Number of the new incarnation.
+    at: float  # Time of the start, on the clock of the policy.
+    clause: str  # Clause that says what happened to the last incarnation.
+    why: str  # The same, and that it is started again.
+    code: int  # Exit code of the last incarnation.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrink:
-    """Go on without a worker.
-
-    Attributes:
-        index: Number of the worker.
-        why: Clause that says what happened to it.
-    """
+    """Go on without a worker; ``why`` is a clause that says what happened to it."""
 
     index: int
     why: str
@@ -63,17 +49,11 @@ class Shrink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """End the job.
-
-    Attributes:
-        code: Exit code of the job.
-        failed: Worker whose error ends it; None for another cause.
-        why: Sentence for the user; empty if the output of the workers says all.
-    """
+    """End the job with an exit code."""
 
     code: int
-    failed: Source | None = None
-    why: str = ""
+    failed: Source | None = None  # Worker whose error ends it; None for another cause.
+    why: str = ""  # Sentence for the user; empty if the output of the workers says all.
 
 
 Decision = Replace | Shrink | Finish | None
@@ -82,12 +62,9 @@ Decision = Replace | Shrink | Finish | None
 class Policy:
     """Decisions on the ends of workers. It knows no process and no clock.
 
-    Args:
-        workers: Numbers of the workers.
-        num_restarts: Number of replacements in all.
-        error_wait_seconds: Time after an error of a worker before it is replaced.
-        error_window_seconds: Time within which errors of all workers are one of the program.
-        grace_seconds: Time to end for replacements that have nothing to join any more.
+    A worker is replaced ``error_wait_seconds`` after its error; errors of all workers within
+    ``error_window_seconds`` are one of the program. Replacements that have nothing to join any more
+    have ``grace_seconds`` to end.
     """
 
     def __init__(
@@ -160,16 +137,10 @@ class Policy:
         return min((*starts, *(at for at, _ in self._losses.values())), default=math.inf)
 
     def ended(self, index: int, code: int, now: float, why: str = "") -> Decision:
-        """Return the decision on the end of a worker.
+        """Return the decision on the end of a worker, or None where nothing is to be done.
 
-        Args:
-            index: Number of the worker.
-            code: Exit code; the negative number of a signal.
-            now: Time in seconds.
-            why: Clause that says why the supervisor has killed it; empty if it has not.
-
-        Returns:
-            A decision, or None where nothing is to be done.
+        The code is negative for a signal. ``why`` is a clause that says why the supervisor has
+        killed the worker; empty if it has not.
         """
         self._running.discard(index)
         self._losses.pop(index, None)
@@ -202,8 +173,8 @@ class Policy:
     def _finished(self, index: int, code: int, now: float) -> Decision:
         """Finish when all have. A signal is no fault then: the work of all is done.
 
-        An error is one of what the program does at its end, unless the worker is a replacement
-        that came too late to take part.
+        An error is one of what the program does at its end, unless the worker is a replacement that
+        came too late to take part.
         """
         for failed in self._pending.values():
             self._note_error((failed.index, failed.incarnation - 1), failed.code)
@@ -253,16 +224,9 @@ class Policy:
 
 @dataclass(slots=True, kw_only=True)
 class _Episode:
-    """Ends of workers by themselves that belong together.
+    """Ends of workers by themselves that belong together."""
 
-    Attributes:
-        begin: Time of the first one.
-        left: Workers that ran then, and have not ended like this since.
-        code: Exit code of the first error; 0 if there was none.
-        failed: Worker that had it.
-    """
-
-    begin: float
-    left: set[int]
-    code: int = 0
-    failed: Source | None = None
+    begin: float  # Time of the first one.
+    left: set[int]  # Workers that ran then, and have not ended like this since.
+    code: int = 0  # Exit code of the first error; 0 if there was none.
+    failed: Source | None = None  # Worker that had it.

@@ -23,20 +23,9 @@ LOOPBACK = "127.0.0.1"
 class WorkerProcess:
     """The process of a worker, in a process group of its own.
 
-    To be made in the main thread, since the kernel kills the process with that thread.
-
-    Args:
-        source: Number and incarnation of the worker.
-        words: Program and arguments.
-        environ: Environment of the process.
-        folder: Working directory of the process; None for that of this process.
-        output: Takes its output.
-        guard: Guard that kills the group if this process is killed.
-        on_end: Function that gets the exit code, in a thread, once all output was read. The code is
-            negative for a signal.
-
-    Raises:
-        OSError: If the process cannot be started.
+    To be made in the main thread, since the kernel kills the process with that thread. The guard
+    kills the group if this process is killed. ``on_end`` gets the exit code, negative for a signal,
+    in a thread, once all output was read.
     """
 
     def __init__(
@@ -127,11 +116,7 @@ class ThisMachine:
         self._guard = Guard()
 
     def start(self, start: Start) -> WorkerProcess:
-        """Start a worker. To be called in the main thread.
-
-        Args:
-            start: Worker to start.
-        """
+        """Start a worker. To be called in the main thread."""
 
         def on_end(code: int) -> None:
             start.on_end(code, "")

@@ -16,12 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Replace this process by the command.
-
-    Args:
-        parent: Process id of the parent.
-        command: Program, by its path or its name, and arguments.
-    """
+    """Replace this process by the command, a program by its path or its name, and arguments."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -29,13 +29,8 @@ def is_slurm_task(environ: Mapping[str, str]) -> bool:
 def slurm_tf_config(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> str | None:
     """Return ``TF_CONFIG`` for this task, or None if it is the only one.
 
-    Args:
-        environ: Environment of the task.
-        port_base: Port of the first task of every host.
-
-    Raises:
-        RunError: RUN-081 if a variable is missing or cannot be read, RUN-082 if the tasks are
-            not numbered host by host.
+    ``port_base`` is the port of the first task of every host. RUN-081 if a variable is missing or
+    cannot be read, RUN-082 if the tasks are not numbered host by host.
     """
     rank = _number(environ, "SLURM_PROCID")
     count = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -78,13 +73,7 @@ def _addresses(environ: Mapping[str, str], port_base: int) -> list[str]:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Return the hosts of a list of Slurm.
-
-    Args:
-        text: List of hosts, with ranges in brackets.
-
-    Raises:
-        RunError: RUN-081 if it cannot be read.
+    """Return the hosts of a list of Slurm, with ranges in brackets; RUN-081 if it cannot be read.
 
     >>> expand_hosts("n[08-10,12],m5")
     ['n08', 'n09', 'n10', 'n12', 'm5']
@@ -97,13 +86,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def expand_tasks(text: str) -> list[int]:
-    """Return the number of tasks of every host.
-
-    Args:
-        text: Numbers, with repetitions.
-
-    Raises:
-        RunError: RUN-081 if it cannot be read.
+    """Return the number of tasks of every host; RUN-081 if the text cannot be read.
 
     >>> expand_tasks("3(x2),1")
     [3, 3, 1]

@@ -22,15 +22,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervisor:
-    """Runs a job to its end. To be used once, in the main thread.
-
-    Args:
-        settings: Settings of the job.
-        control: Coordinator of the workers.
-        console: Standard output and error of the job.
-        placement: Starts the workers.
-        clock: Function that returns the time in seconds.
-    """
+    """Runs a job to its end. To be used once, in the main thread. The clock returns seconds."""
 
     def __init__(
         self,
@@ -62,11 +54,10 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        """Run the job.
+        """Run the job, and return its exit code.
 
-        Returns:
-            The exit code: 0, the program's own, 1 if no worker is left, or 128 and the number of
-            the signal that ended the job.
+        It is 0, the program's own, 1 if no worker is left, or 128 and the number of the signal that
+        ended the job.
         """
         with self._handled_signals(), contextlib.ExitStack() as stack:
             stack.callback(self._placement.stop)

@@ -15,13 +15,7 @@ from evener.workers.job import job_from_environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The worker of this task.
-
-    Attributes:
-        index: Number of the worker.
-        num_workers: Number of workers of the job.
-        environ: Environment of the worker.
-    """
+    """The worker of this task."""
 
     index: int
     num_workers: int
@@ -29,15 +23,9 @@ class Task:
 
 
 def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Task:
-    """Return the worker that a scheduler asks this process to run.
+    """Return the worker that a scheduler asks this process to run; RUN-080 without one.
 
-    Args:
-        environ: Environment of this process.
-        port_base: Port of the first task of every host, under Slurm.
-
-    Raises:
-        RunError: RUN-080 if no scheduler has set the environment, RUN-081 and RUN-082 if that of
-            Slurm cannot be used, or an error of `job_from_environment`.
+    ``port_base`` is the port of the first task of every host, under Slurm.
     """
     own = {name: text for name, text in environ.items() if name != "EVENER_JOB"}
     if not own.get("TF_CONFIG", "").strip():

@@ -10,14 +10,7 @@ LARGEST_PORT = 65535
 
 
 def split_address(text: object, source: str) -> tuple[str, int]:
-    """Return the host and the port of an address.
-
-    Args:
-        text: ``host:port``; the host of IPv6 has brackets, as in ``[::1]:4000``.
-        source: Name of the setting that holds the address, for the error.
-
-    Raises:
-        RunError: RUN-054 if it is no text, or has no host, or no port from 0 to 65535.
+    """Return the host and the port of ``host:port``; the error RUN-054 names the source, a setting.
 
     >>> split_address("[::1]:4000", "EVENER_COORDINATOR")
     ('::1', 4000)

@@ -12,10 +12,7 @@ _LENGTH_BYTES = 8
 
 
 def pack(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-    """Return lists of arrays as bytes.
-
-    Args:
-        groups: Lists of arrays of numbers, or of byte strings.
+    """Return lists of arrays, of numbers or of byte strings, as bytes.
 
     >>> unpack(pack([[np.arange(3), np.ones([1, 2])], []]))
     [[array([0, 1, 2]), array([[1., 1.]])], []]
@@ -29,7 +26,7 @@ def pack(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray) -> list[list[np.ndarray]]:
-    """Return the lists of arrays that `pack` made bytes of."""
+    """Return the lists of arrays that `pack` wrote."""
     data = packed.tobytes()
     begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
     groups: list[list[np.ndarray]] = []
@@ -73,7 +70,7 @@ def lengths_of(array: np.ndarray) -> np.ndarray:
 
 
 def strings_of(lengths: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """Return byte strings of some lengths, whose bytes are one behind the other."""
+    """Split concatenated bytes into byte strings of the given lengths."""
     ends = np.cumsum(lengths.reshape(-1))
     found = np.empty(lengths.size, object)
     found[:] = [

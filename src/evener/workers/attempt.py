@@ -21,50 +21,35 @@ Log = list[list[np.ndarray]]
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a call.
+    """One attempt of a call."""
 
-    Attributes:
-        log: Results of its exchanges so far.
-        replayed: Results of the exchanges that another worker has handed over; None for none.
-        is_compared: Whether its batch is compared with those of the others.
-        state: Values of all variables before it, if they are compared too.
-        kept: Handles and values of the variables that are written early.
-        drawn: Objects that stand for the kernels that have drawn.
-        num_commits: Number of steps that have committed.
-        is_repeatable: Whether it can be put back.
-        failure: Loss of a worker that broke it off.
-        error: Error of another kind that ends the program.
-        lacks_rows: Whether it was broken off because rows of its batch were not mapped.
-    """
-
-    log: Log = field(default_factory=list)
-    replayed: Log | None = None
-    is_compared: bool = False
-    state: Arrays | None = None
+    log: Log = field(default_factory=list)  # Results of its exchanges so far.
+    replayed: Log | None = None  # Results of the exchanges that another worker has handed over.
+    is_compared: bool = False  # Whether its batch is compared with those of the other workers.
+    state: Arrays | None = None  # Values of all variables before it, if they are compared too.
+    # Handles and values of the variables that are written before the last exchange.
     kept: list[tuple[Any, np.ndarray]] = field(default_factory=list)
+    # One object for each kernel that has drawn random numbers.
     drawn: list[object] = field(default_factory=list)
     num_commits: int = 0
-    is_repeatable: bool = True
-    failure: PeerLost | None = None
-    error: RunError | None = None
-    lacks_rows: bool = False
+    is_repeatable: bool = True  # Whether the variables can be restored.
+    failure: PeerLost | None = None  # Loss of a worker that interrupted it.
+    error: RunError | None = None  # Error of another kind that ends the program.
+    lacks_rows: bool = False  # Whether it stopped because rows of its batch were not mapped.
 
     def begin_step(
         self, handles: Sequence[Any], values: Sequence[np.ndarray], *, is_repeatable: bool
     ) -> None:
-        """Begin a step.
+        """Begin a step; the handles are of variables that it may write before its last exchange.
 
-        Args:
-            handles: Handles of the variables that it may write before its last exchange.
-            values: Their values.
-            is_repeatable: Whether it writes nothing else before.
+        It is repeatable if it writes nothing else before that exchange.
         """
         # Behind the commit of another step, variables are written.
         self.is_repeatable &= is_repeatable and not self.num_commits
         self.kept += zip(handles, values, strict=True)
 
     def need(self, batch: BatchOfOwnRows, rows: Rows) -> None:
-        """Break off if some rows of the batch are not mapped."""
+        """Stop the attempt if some rows of the batch are not mapped."""
         try:
             batch.check(rows)
         except RowsMissing:
@@ -87,11 +72,7 @@ class Attempt:
         return found
 
     def put_back(self, error: tf.errors.OpError) -> None:
-        """Undo what the attempt has written.
-
-        Raises:
-            RunError: RUN-092 if that is not possible.
-        """
+        """Restore what the attempt has written, or raise RUN-092 if that is not possible."""
         if self.num_commits or not self.is_repeatable:
             raise RunError(
                 "RUN-092",

@@ -28,12 +28,7 @@ class Buffers:
         self._count = 0
 
     def take(self, shape: Sequence[int], dtype: Any) -> np.ndarray:
-        """Return an array without values, aligned for TensorFlow.
-
-        Args:
-            shape: Its shape.
-            dtype: Its type, of numbers.
-        """
+        """Return an uninitialised array of numbers, aligned for TensorFlow."""
         num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         with self._lock:
             memory = self._memory(num_bytes)

@@ -21,11 +21,9 @@ LARGEST_MESSAGE = 64 * 2**20
 
 
 class Channel:
-    """A connection that several threads send by, and one thread reads.
+    """A connection that several threads send by, and one thread reads; it closes the socket.
 
-    Args:
-        connected: Connected socket; the channel closes it.
-        send_seconds: Time after which a message that the other side does not take is given up.
+    `send` gives up after ``send_seconds`` if the other side does not take the message.
     """
 
     def __init__(self, connected: socket.socket, *, send_seconds: float) -> None:
@@ -38,11 +36,9 @@ class Channel:
         self._sending = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message.
+        """Send a message; nothing is sent if it is no JSON (TypeError, ValueError).
 
-        Raises:
-            TypeError, ValueError: if it is no JSON; nothing is sent.
-            OSError: if the connection ends, or the other side does not take the message in time.
+        A connection that ends, or a message that is not taken in time, raises OSError.
         """
         data = json.dumps(message).encode()
         with self._sending:
@@ -59,11 +55,9 @@ class Channel:
         return self._connection.poll(seconds) or self._connection.poll(0)
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next message and return it.
+        """Wait for the next message; ValueError if it is no JSON object.
 
-        Raises:
-            ValueError: if it is no JSON object.
-            OSError, EOFError: if the connection ends.
+        A connection that ends raises OSError or EOFError.
         """
         value = json.loads(self._connection.recv_bytes(LARGEST_MESSAGE))
         if not isinstance(value, dict):

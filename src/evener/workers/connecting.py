@@ -18,16 +18,7 @@ _ANSWER_SECONDS = 5.0
 
 
 def connect(job: Job, closed: threading.Event) -> Channel:
-    """Return a channel to the coordinator, which is tried until the time for the start is over.
-
-    Args:
-        job: Part of this process in the job.
-        closed: Set when this process gives up.
-
-    Raises:
-        RunError: RUN-061 to RUN-063 if the coordinator is not reached, has another secret, or is
-            another program; RUN-076 if this process gives up.
-    """
+    """Return a channel to the coordinator; retry for ``start_seconds``, or until ``closed``."""
     address, seconds = job.coordinator, job.start_seconds
     deadline = time.monotonic() + seconds
     for attempt in itertools.count():

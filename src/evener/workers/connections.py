@@ -188,9 +188,8 @@ class Authenticator:
 def introduce(connected: socket.socket, secret: bytes) -> None:
     """Prove to an `Authenticator` that this side knows the secret, and let it prove the same.
 
-    Raises:
-        OSError: If the connection ends, or no answer comes within its timeout; `WrongSecret` or
-            `NoPeer` if the other side has another secret, or is another program.
+    Raises OSError if the connection ends or times out; of its kinds, `WrongSecret` and `NoPeer` say
+    that the other side has another secret, or is another program.
     """
     nonce = secrets.token_bytes(_NONCE)
     with contextlib.suppress(ConnectionError):
@@ -209,12 +208,7 @@ def _proof(secret: bytes, role: bytes, nonces: bytes) -> bytes:
 
 
 class Listener:
-    """Socket on which a worker takes the connections of the others.
-
-    Attributes:
-        port: Port of the socket.
-        answer: Function that answers the question of a worker that is no member; see `ask`.
-    """
+    """Socket on which a worker accepts the connections of the others, and answers `ask`."""
 
     def __init__(self, host: str, secret: bytes) -> None:
         self._secret = secret
@@ -246,8 +240,7 @@ class Listener:
     def take(self, view: int, index: int, deadline: float) -> socket.socket:
         """Return the connection with a worker for a view.
 
-        Raises:
-            OSError: If it does not come, or need not come any more: the view is over.
+        OSError if it does not come until the deadline, or if the view is over.
         """
         key = (view, index)
         with self._changed:
@@ -324,8 +317,7 @@ def connect(
 ) -> socket.socket:
     """Connect a worker to the listener of another one, for a view.
 
-    Raises:
-        OSError: If it cannot be reached until the deadline, or does not know the secret.
+    OSError if it cannot be reached until the deadline, or does not know the secret.
     """
     return _open(address, secret, {"view": view, "index": index}, deadline)
 
@@ -333,12 +325,10 @@ def connect(
 def ask(
     addresses: Sequence[str], secret: bytes, question: Any, *, seconds: float, patience: float
 ) -> tuple[str, bytes]:
-    """Ask several listeners for the same; return the first answer that is not empty, and whose.
+    """Ask several listeners the same; return the first answer that is not empty, and its address.
 
-    The next one is asked when the one before has failed, or takes longer than the patience.
-
-    Raises:
-        OSError: If none of them answers, with the reason of each.
+    The next one is asked when the one before has failed, or takes longer than the patience. If none
+    answers, OSError has the reason of each.
     """
     answers: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
 

@@ -28,17 +28,9 @@ _FAREWELL_SECONDS = 1.0
 class Coordinator:
     """Keeps the membership of a job: which workers compute together.
 
-    One lock guards all state. Each connection has a thread that reads and a thread that sends, so
-    a slow member delays nobody; a further thread waits for the next deadline.
-
-    Args:
-        count: Number of workers at the start.
-        secret: Secret of the job.
-        address: ``host:port`` to listen at; port 0 takes any free one.
-        heartbeat_seconds: Silence after which a member is lost.
-        start_seconds: Time that workers wait for all others, from the first that is there.
-        patience_seconds: Time in which the members of a view that is over have to stop.
-        on_event: Function that is called with every event, in order, in a thread of its own.
+    One lock guards all state. Each connection has a thread that reads and a thread that sends, so a
+    slow member delays nobody; a further thread waits for the next deadline. ``on_event`` is called
+    with every event, in order, in a thread of its own. Port 0 of the address takes any free port.
     """
 
     def __init__(
@@ -79,11 +71,7 @@ class Coordinator:
         return self._bound
 
     def start(self) -> None:
-        """Listen for members.
-
-        Raises:
-            RunError: RUN-054 if the address is malformed, RUN-060 if it cannot be used.
-        """
+        """Listen for members; RUN-060 if the address cannot be used."""
         host, port = split_address(self._wanted, "the coordinator")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -101,9 +89,9 @@ class Coordinator:
             thread.start()
 
     def stop(self) -> None:
-        """Send all that members have to be told, end all connections, and wait for all threads.
+        """Send all pending messages, end all connections, and join all threads.
 
-        Members that are still there raise RUN-072.
+        Members that are still connected raise RUN-072.
         """
         if self._server is None:
             return
@@ -131,12 +119,7 @@ class Coordinator:
             self._changed.notify_all()
 
     def expect(self, index: int, incarnation: int) -> None:
-        """Lose a replacement, whose process is started now, if it does not appear in time.
-
-        Args:
-            index: Number of the worker.
-            incarnation: Number of its restarts.
-        """
+        """Expect a replacement, whose process starts now, or lose it if it appears too late."""
         with self._changed:
             self._membership.newcomers.expect(index, incarnation, time.monotonic())
             self._changed.notify_all()
@@ -216,20 +199,14 @@ class Coordinator:
 
 
 class _Line:
-    """Connection of a process, with the thread that reads and the one that sends.
-
-    Attributes:
-        channel: Connection.
-        is_known: True once the process has said hello.
-        is_ending: True once nothing more is sent.
-        limit: Time at which the connection is interrupted, or None.
-    """
+    """Connection of a process, with the thread that reads and the one that sends."""
 
     def __init__(self, channel: Channel, serve: Callable[[_Line], None]) -> None:
         self.channel = channel
         self._is_known = False
+        # Time at which the connection is interrupted.
         self.limit: float | None = time.monotonic() + _GREETING_SECONDS
-        self.is_ending = False
+        self.is_ending = False  # True once nothing more is sent.
         self._outbox: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._serve = serve
         self._reader = threading.Thread(

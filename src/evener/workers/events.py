@@ -10,19 +10,12 @@ from evener.workers.view import View
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A worker is lost.
-
-    Attributes:
-        index: Number of the worker.
-        incarnation: Incarnation that is lost.
-        why: Clause that says why, such as ``"it was silent for 10 seconds"``.
-        is_fault: False if other workers had finished already, so nobody needs a replacement.
-    """
+    """A worker is lost; ``why`` is a clause, such as ``"it was silent for 10 seconds"``."""
 
     index: int
     incarnation: int
     why: str
-    is_fault: bool
+    is_fault: bool  # False if other workers had finished already, so nobody needs a replacement.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +27,10 @@ class Formed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """All workers were given up, with the error that each of them raises.
-
-    Attributes:
-        error: Error.
-        missing: Workers that had not joined, or did not come.
-    """
+    """All workers were given up, with the error that each of them raises."""
 
     error: RunError
-    missing: frozenset[int] = frozenset()
+    missing: frozenset[int] = frozenset()  # Workers that had not joined, or did not come.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

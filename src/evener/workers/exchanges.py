@@ -34,10 +34,8 @@ class _Open:
 class Exchanges:
     """Exchanges of a view that wait for members.
 
-    Args:
-        view: Number of the view.
-        members: Numbers of its members.
-        finished: Values of all exchanges of the job so far, by key; new ones are added.
+    ``finished`` has the values of all exchanges of the job so far, by key; new ones are added to
+    it.
     """
 
     def __init__(self, view: int, members: Collection[int], finished: dict[str, list[Any]]) -> None:

@@ -43,12 +43,7 @@ def to_json(error: RunError) -> dict[str, str]:
 
 
 def from_json(value: Mapping[str, Any], kind: type[RunError] = RunError) -> RunError:
-    """Return the error that `to_json` wrote.
-
-    Args:
-        value: Object that `to_json` returned.
-        kind: Class of the error.
-    """
+    """Return the error that `to_json` wrote, as one of the class ``kind``."""
     return kind(value["code"], value["what"], why=value["why"], fix=value["fix"])
 
 
@@ -95,12 +90,7 @@ def missing(indices: Iterable[int], seconds: float) -> RunError:
 
 
 def difference(first: Hello, second: Hello) -> RunError | None:
-    """Return the error for the first fact, by name, that differs between two workers.
-
-    Args:
-        first: Description of a worker.
-        second: Description of another one.
-    """
+    """Return the error for the first fact, by name, that differs between two workers."""
     ours, theirs = (dict(hello.facts.get("same") or {}) for hello in (first, second))
     for fact in sorted(ours.keys() | theirs.keys()):
         if ours.get(fact) != theirs.get(fact):
@@ -119,9 +109,6 @@ def other_states(told: Mapping[int, Summary]) -> RunError | None:
 
     The difference of two projections is about the distance of the values, whatever its direction.
     Workers of unlike devices may differ in the last bits.
-
-    Args:
-        told: Summary of the variables of each worker, by its number.
     """
     first, *others = sorted(told)
     odd: dict[str, int] = {}
@@ -150,11 +137,7 @@ def other_states(told: Mapping[int, Summary]) -> RunError | None:
 def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:
     """Return the error for workers that have not given their value of an exchange.
 
-    Args:
-        indices: Numbers of the workers.
-        key: Key of the exchange.
-        seconds: Time that the others waited.
-        instead: Further sentence of the reason, with a space before it, or nothing.
+    ``instead`` is a further sentence of the reason, with a space before it, or nothing.
     """
     return RunError(
         "RUN-069",
@@ -284,7 +267,7 @@ def _shown(value: object) -> str:
 
 
 def nobody_tells(why: str) -> RunError:
-    """Return the error of a replacement that nobody tells what it has missed."""
+    """Return the error for a replacement that no worker tells what it has missed."""
     return RunError(
         "RUN-095",
         "No other worker tells a replacement what it has missed.",
@@ -302,10 +285,7 @@ def other_program(
 ) -> RunError:
     """Return the error for a replacement whose program takes another way than that of the others.
 
-    Args:
-        found: Thing that the others have, and this worker does not.
-        why: Reason.
-        fix: Remedy.
+    ``found`` names what the others have, and this worker does not.
     """
     return RunError(
         "RUN-094",

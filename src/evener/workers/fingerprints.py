@@ -40,7 +40,7 @@ def digest(state: Arrays) -> int:
 
 
 def summarize(state: Arrays) -> Summary:
-    """Return what tells the variables of two states apart, and how far they are from each other."""
+    """Return a summary that distinguishes states, and from which their distance is known."""
     return {
         name: (_checksum(array), *_lengths(array))
         for name, array in state.items()
@@ -58,16 +58,7 @@ def _lengths(array: np.ndarray) -> tuple[float, float]:
 
 
 def check_fingerprints(found: Sequence[np.ndarray], members: Sequence[int], call: int) -> None:
-    """Compare the fingerprints of a batch.
-
-    Args:
-        found: Fingerprint of each member.
-        members: Numbers of the members.
-        call: Number of the call, from 0.
-
-    Raises:
-        RunError: RUN-096 if they differ.
-    """
+    """Raise RUN-096 if the fingerprints of a batch, one of each member, differ."""
     kinds = Counter(tuple(each.tolist()) for each in found)
     if len(kinds) == 1:
         return

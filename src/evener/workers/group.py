@@ -38,28 +38,18 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class _Scope:
-    """The outermost call of a thread.
+    """The outermost call of a thread."""
 
-    Attributes:
-        key: Object that stands for the function.
-        is_repeatable: Whether it may be called again.
-        has_steps: Whether steps are a part of it.
-    """
-
-    key: Any
-    is_repeatable: bool
-    has_steps: bool = False
+    key: Any  # Object that stands for the function.
+    is_repeatable: bool  # Whether the function may be called again.
+    has_steps: bool = False  # Whether steps are a part of it.
 
 
 class Group(Recovery):
     """Workers of a job, which may become fewer.
 
-    Args:
-        job: Part of this process in the job.
-        member: Connection to the coordinator.
-        network: Connections to the other workers.
-        view: First view; of a replacement, the view that the others are in.
-        late: Calls that a replacement has missed; None for a worker that is there from the start.
+    A replacement begins with the view that the others are in, and with the calls that it has missed
+    (``late``); a worker that is there from the start has no ``late``.
     """
 
     def __init__(
@@ -107,11 +97,7 @@ class Group(Recovery):
         self._variables.add_list(owner, name)
 
     def check_read(self, handle: Any) -> None:
-        """Refuse to read a variable whose value a replacement does not know yet.
-
-        Raises:
-            RunError: RUN-094 if the variable of the handle is one.
-        """
+        """Raise RUN-094 if a replacement does not know the value of this variable yet."""
         if self._late is not None and self._variables.is_large(handle):
             raise faults.weights_are_read()
 
@@ -124,18 +110,13 @@ class Group(Recovery):
         is_repeatable: bool = True,
         batch: BatchOfOwnRows | None = None,
     ) -> R:
-        """Call a function that may compute steps, again if the death of a worker broke it off.
+        """Call a function that may compute steps, again if the loss of a worker interrupted it.
 
-        Args:
-            function: Function without arguments. What it changes beside variables has to be the
-                same after a second call.
-            outline: Structure of its results, which is known before it is called.
-            key: Object that stands for the function, if it need not have steps; see `note_step`.
-            is_repeatable: Whether it may be called again.
-            batch: Batch that it takes, which may lack rows; the function asks it for its tensors.
-
-        Raises:
-            RunError: RUN-092 if it cannot be computed again.
+        What the function changes beside variables has to be the same after a second call.
+        ``outline`` is the structure of its results, which is known before it is called. ``key``
+        stands for a function that need not have steps; see `note_step`. The function asks
+        ``batch``, which may lack rows, for its tensors. A call that cannot be repeated raises
+        RUN-092.
         """
         if getattr(self._local, "scope", None) is not None:
             return function()
@@ -151,7 +132,7 @@ class Group(Recovery):
             self._local.scope = self._batch = None
 
     def note_step(self) -> None:
-        """Say that a step is a part of the function that is traced."""
+        """Note that a step is a part of the function that is traced."""
         scope = getattr(self._local, "scope", None)
         if scope is not None and not scope.has_steps:
             self._with_steps.add(scope.key)
@@ -255,14 +236,9 @@ class Group(Recovery):
     def exchange(self, name: str, value: Any, *, timeout_seconds: float | None = None) -> list[Any]:
         """Return the JSON values of all workers, in their order; outside of steps.
 
-        Args:
-            name: Name of the exchange. All workers make the same exchanges in the same order.
-            value: Value of this worker, or a function that returns it. It is called again if the
-                members change meanwhile.
-            timeout_seconds: Time to wait for the others; None for that of other exchanges.
-
-        Raises:
-            RunError: RUN-069 if a worker does not come, RUN-079 if workers hold other states.
+        All workers make the same exchanges in the same order. A value that is a function is called
+        again if the members change meanwhile. RUN-069 if a worker does not come, RUN-079 if workers
+        hold other states.
         """
         seconds = timeout_seconds or max(self._job.start_seconds, self._job.patience_seconds)
         is_new = self._compares_state or self._compared_at != len(self._results)
@@ -299,11 +275,9 @@ class Group(Recovery):
         return told
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
-        """Return the chief's JSON value, on every worker; outside of steps.
+        """Return the chief's JSON value on every worker; outside of steps.
 
-        Args:
-            name: Name of the exchange.
-            value: Function that returns the value of this worker; called on the chief alone.
+        ``value`` is called on the chief alone.
         """
 
         def own() -> dict[str, Any]:
@@ -313,19 +287,17 @@ class Group(Recovery):
         return next(each["value"] for each in told if each["is_chief"])
 
     def stops(self, *, is_requested: bool) -> bool:
-        """Return whether all workers stop behind the present call, because one was asked to.
+        """Return whether all workers stop after the present call, because one was asked to.
 
-        Args:
-            is_requested: Whether this worker is asked to; the others learn it in the next call.
+        The others learn of a request of this worker in the next call.
         """
         self._is_asked |= is_requested
         return self._stops
 
     def leave(self) -> None:
-        """Wait until all workers have finished, and end the part of this process in the job.
+        """Wait until all workers have finished, and leave the job.
 
-        Raises:
-            RunError: RUN-074 if they finish without this worker, which has not caught up with them.
+        RUN-074 if they finish without this worker, which has not caught up with them.
         """
         if not self._stands_with_others() and self._late is not None:
             self._late.wait_for_end()

@@ -28,31 +28,18 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A worker's part in a job of several workers.
+    """A worker's part in a job of several workers."""
 
-    Attributes:
-        index: Number of this worker, from 0.
-        count: Number of workers at the start of the job.
-        coordinator: ``host:port`` of the coordinator.
-        secret: Secret of the job: only processes that know it may join.
-        hosts_coordinator: True if the coordinator runs in this worker's process.
-        host: Host under which the other workers reach this worker.
-        incarnation: Number of restarts of this worker; a replacement has a higher one.
-        heartbeat_seconds: Silence after which a worker counts as lost.
-        start_seconds: Time that workers wait for each other at the start.
-        patience_seconds: Time that workers wait for each other later.
-    """
-
-    index: int
-    count: int
-    coordinator: str
-    secret: bytes = field(repr=False)
-    hosts_coordinator: bool
-    host: str
-    incarnation: int
-    heartbeat_seconds: float
-    start_seconds: float
-    patience_seconds: float = PATIENCE_SECONDS
+    index: int  # From 0.
+    count: int  # Number of workers at the start of the job.
+    coordinator: str  # ``host:port``.
+    secret: bytes = field(repr=False)  # Only processes that know it may join.
+    hosts_coordinator: bool  # True if the coordinator runs in this worker's process.
+    host: str  # Host under which the other workers reach this worker.
+    incarnation: int  # Number of restarts of this worker; a replacement has a higher one.
+    heartbeat_seconds: float  # Silence after which a worker counts as lost.
+    start_seconds: float  # Time that workers wait for each other at the start.
+    patience_seconds: float = PATIENCE_SECONDS  # Time that workers wait for each other later.
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables from which `job_from_environment` reads this job."""
@@ -70,9 +57,6 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
     hosts the coordinator. ``EVENER_JOB_SECRET``, ``EVENER_COORDINATOR`` (under ``TF_CONFIG``),
     ``EVENER_INCARNATION`` (under ``TF_CONFIG``), ``EVENER_HEARTBEAT_SECONDS``,
     ``EVENER_START_SECONDS`` and ``EVENER_PATIENCE_SECONDS`` complete both.
-
-    Raises:
-        RunError: RUN-050 to RUN-057, if a variable is malformed, or the secret is missing.
     """
     if environ.get("EVENER_JOB", "").strip():
         return _launched(environ)
@@ -181,8 +165,7 @@ def _secret(environ: Mapping[str, str], hosts: list[str], addresses: list[str]) 
 def _key(folder: Path) -> bytes:
     """Return the random key of this user, which the first process that needs it makes.
 
-    Raises:
-        OSError: If it cannot be made or read, or another user may read or replace it.
+    OSError if it cannot be made or read, or if another user may read or replace it.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_private(folder, folder.lstat())

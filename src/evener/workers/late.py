@@ -41,15 +41,10 @@ _LOOK_SECONDS = 0.2
 
 
 class Point(NamedTuple):
-    """Point of the program between two calls or exchanges.
+    """Point of the program between two calls or exchanges."""
 
-    Attributes:
-        calls: Number of calls with steps before it.
-        exchanges: Number of exchanges outside of steps before it.
-    """
-
-    calls: int
-    exchanges: int
+    calls: int  # Number of calls with steps before it.
+    exchanges: int  # Number of exchanges outside of steps before it.
 
 
 class Outline(Protocol):
@@ -66,17 +61,11 @@ class Outline(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """State of a worker between two calls.
+    """State of a worker between two calls."""
 
-    Attributes:
-        point: Point of the program at which it holds.
-        done: Number of calls with exchanges so far.
-        values: Values of the variables of all steps, in the order of their tracing; None for those
-            that are gone.
-    """
-
-    point: Point
-    done: int
+    point: Point  # Point of the program at which it holds.
+    done: int  # Number of calls with exchanges so far.
+    # Variables of all steps, in the order of their tracing; None for those that are gone.
     values: tuple[np.ndarray | None, ...]
 
     def pack(self) -> np.ndarray:
@@ -88,7 +77,7 @@ class State:
 
     @classmethod
     def unpack(cls, packed: np.ndarray) -> State:
-        """Return the state that `pack` made bytes of."""
+        """Return the state that `pack` wrote."""
         [[text], values] = unpack(packed)
         head = json.loads(text.tobytes())
         rest = iter(values)
@@ -136,13 +125,9 @@ class Joining(Protocol):
 class Late:
     """Calls and exchanges that a replacement has missed.
 
-    Args:
-        view: View that the others are in.
-        member: Way to the coordinator.
-        exchanged: Values of the exchanges outside of steps so far, by key.
-
-    Attributes:
-        state: State that was handed over; None before this worker has joined the others.
+    ``view`` is the view that the others are in; ``exchanged`` has the values of the exchanges
+    outside of steps so far, by key. ``state``, which is handed over, is None before this worker has
+    joined.
     """
 
     def __init__(self, view: View, member: Coordinator, exchanged: Mapping[str, list[Any]]) -> None:
@@ -154,11 +139,7 @@ class Late:
         self._rounds = 0
 
     def stands_with_others(self, point: Point) -> bool:
-        """Return whether the state that was handed over holds where this worker stands.
-
-        Raises:
-            RunError: RUN-095 if this worker has passed that point.
-        """
+        """Return whether the handed-over state holds at this point; RUN-095 if it is passed."""
         if self.state is None or point == self.state.point:
             return self.state is not None
         if any(own > theirs for own, theirs in zip(point, self.state.point, strict=True)):
@@ -166,13 +147,9 @@ class Late:
         return False
 
     def next_results(self, group: Joining) -> CallResults | None:
-        """Return the results of the next call; None when this worker stands with the others.
+        """Return the results of the next call, or None when this worker has caught up.
 
-        Args:
-            group: The group that is joined on the way.
-
-        Raises:
-            RunError: RUN-094 if the others make no call here, RUN-095 if nobody tells the results.
+        RUN-094 if the others make no call here, RUN-095 if no worker hands over the results.
         """
         while not self._waiting:
             if self.state is not None:
@@ -186,7 +163,7 @@ class Late:
         return self._waiting.popleft()
 
     def _join(self, group: Joining) -> None:
-        """Join the others, and learn all that is missed until the point of their state.
+        """Join the others, and fetch all that is missed until the point of their state.
 
         So nobody needs to live on until this worker comes there.
         """
@@ -202,13 +179,8 @@ class Late:
     def exchanged(self, key: str) -> list[Any]:
         """Return the values of an exchange outside of steps that the others finish.
 
-        They do not wait for this worker before it has joined, so it waits for them.
-
-        Args:
-            key: Key of the exchange.
-
-        Raises:
-            RunError: RUN-094 if the others do not make it, RUN-095 if none of them is left.
+        They do not wait for this worker before it has joined, so it waits for them. RUN-094 if the
+        others do not make the exchange, RUN-095 if none of them is left.
         """
         while key not in self._exchanged:
             view, self._exchanged = self._member.look()
@@ -222,9 +194,8 @@ class Late:
     def wait_for_end(self) -> None:
         """Wait at the end of the program, as no member, until the others have come to it.
 
-        Raises:
-            RunError: RUN-074 when they have, RUN-094 if they go on where this program ends, RUN-095
-                if none of them is left.
+        RUN-074 when they have, RUN-094 if they go on where this program ends, RUN-095 if none is
+        left.
         """
         while True:
             if self.state is not None:
@@ -240,11 +211,7 @@ class Late:
 
 @contextmanager
 def ends_with_the_job() -> Iterator[None]:
-    """End this process with 0 if the job is over: the work is done, so this is no error.
-
-    Raises:
-        SystemExit: Instead of RUN-074. Other errors are raised as they are.
-    """
+    """Exit with 0 instead of RUN-074: the job is over and its work done, so this is no error."""
     try:
         yield
     except RunError as error:
@@ -261,14 +228,9 @@ def arrays_of(results: Any) -> list[np.ndarray]:
 
 
 def packed_as(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return arrays in the structure of a function's results.
+    """Return arrays, one for each tensor, in the structure of a function's results.
 
-    Args:
-        structure: Nested results of the traced function: tensors or their specs, other values.
-        arrays: One for each tensor.
-
-    Raises:
-        RunError: RUN-094 if their number is another.
+    RUN-094 if their number is another.
     """
     leaves = tf.nest.flatten(structure, expand_composites=True)
     kinds = (tf.Tensor, tf.TensorSpec)

@@ -19,16 +19,11 @@ from evener.workers.view import View, ViewOver
 class Member:
     """Membership of this process in a job.
 
-    ``join`` gives the first view. When the view is over, ``on_view_over`` is called, and the worker
-    comes to ``next_view`` at the end of a step. All methods but ``close`` wait for other workers;
-    each raises the error of the job as soon as there is one.
-
-    Args:
-        job: Part of this process in the job.
-        address: Data address under which the other workers reach this one.
-        facts: JSON object that describes the worker; its entry ``"same"`` holds the facts that
-            must be equal on all workers.
-        on_view_over: Function that is called, once per view, in the thread that receives.
+    ``join`` gives the first view. When the view is over, ``on_view_over`` is called, once per view,
+    in the thread that receives, and the worker comes to ``next_view`` at the end of a step. All
+    methods but ``close`` wait for other workers; each raises the error of the job as soon as there
+    is one. The entry ``"same"`` of ``facts``, a JSON object, holds those that must be equal on all
+    workers.
     """
 
     def __init__(
@@ -66,24 +61,14 @@ class Member:
         return self._view
 
     def appear(self) -> None:
-        """Tell the coordinator that this process is alive, from now on until it has joined.
-
-        Raises:
-            RunError: RUN-061 to RUN-063 if the coordinator does not answer.
-        """
+        """Report to the coordinator that this process is alive, from now on until it has joined."""
         assert self._presence is None, "a member appears once"
         self._presence = Presence(self._job)
 
     def look(self) -> tuple[View | None, dict[str, list[Any]]]:
-        """Ask where the job stands, before joining it.
+        """Return the newest view and the values of all exchanges so far, by key, before joining.
 
-        Returns:
-            The newest view, None if the job has not begun; and the values of all exchanges so far,
-            by key.
-
-        Raises:
-            RunError: RUN-061 to RUN-063 or RUN-072 if the coordinator does not answer; RUN-074
-                if the job has ended.
+        The view is None if the job has not begun. RUN-074 if the job has ended.
         """
         channel = connect(self._job, self._closed)
         try:
@@ -101,11 +86,7 @@ class Member:
         return view, past["exchanged"]
 
     def join(self) -> View:
-        """Connect to the coordinator, and wait for the first view with this worker.
-
-        Raises:
-            RunError: RUN-061 to RUN-068, RUN-071, RUN-072 or RUN-074, if the worker cannot join.
-        """
+        """Connect to the coordinator, and wait for the first view with this worker."""
         assert self._channel is None, "a member joins once"
         self._channel = connect(self._job, self._closed)
         work = [self._receive, self._beat]
@@ -121,17 +102,10 @@ class Member:
         return view
 
     def exchange(self, key: str, value: Any, timeout_seconds: float) -> list[Any]:
-        """Give a value, and return the values of all members in their order.
+        """Give a JSON value, and return the values of all members in their order.
 
-        Args:
-            key: Name of the exchange, the same on all members.
-            value: Any JSON value.
-            timeout_seconds: Time to wait for the others.
-
-        Raises:
-            ViewOver: RUN-070 if the view is over.
-            RunError: RUN-069 if a member does not come in time, RUN-075 if this worker waits
-                under the same key already, RUN-071, RUN-072 or RUN-073 if the job fails.
+        The key is the same on all members. `ViewOver` is raised if the view is over, RUN-069 if a
+        member does not come in time, RUN-075 if this worker waits under the same key already.
         """
         view = self.view.number
         slot = (view, key)
@@ -158,14 +132,8 @@ class Member:
     def next_view(self, done: int, *, is_at_end: bool = False) -> View:
         """Stop at the end of a step, and wait for the next view.
 
-        The other members are told that the view is over, if it is not over yet.
-
-        Args:
-            done: Calls that this worker has finished.
-            is_at_end: Whether its program has ended.
-
-        Raises:
-            RunError: RUN-071, RUN-072 or RUN-073, if the job fails.
+        The other members are told that the view is over, if it is not over yet. ``done`` is the
+        number of calls that this worker has finished, ``is_at_end`` whether its program has ended.
         """
         number = self.view.number
         self._send(Stop(view=number, done=done, is_at_end=is_at_end))
@@ -174,17 +142,9 @@ class Member:
     def leave(self, done: int, state: Mapping[str, Any]) -> View | None:
         """Wait until all members have finished, and close.
 
-        Args:
-            done: Calls that this worker has finished.
-            state: Summary of its variables, which must be that of all members.
-
-        Returns:
-            None at the end of the job. If a member is lost before it has finished, and another
-            one has to compute again, a view with this worker is returned: the other one may need
-            its state.
-
-        Raises:
-            RunError: RUN-071, RUN-072 or RUN-073, if the job fails.
+        The state, a summary of the variables, must be that of all members. Returns None at the end
+        of the job. If a member is lost before it has finished, and another one has to compute
+        again, a view with this worker is returned: the other one may need its state.
         """
         number = self.view.number
         self._send(Leave(view=number, done=done, state=dict(state)))

@@ -42,24 +42,16 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Seat:
-    """A worker that is there.
-
-    Attributes:
-        heard_at: Time of its last message.
-        in_view: True for a member of the view; others wait for the next one.
-        done: Calls that it has finished, once it has stopped or left.
-        is_at_end: True once its program has ended.
-        left: True once it has finished, as far as it knows.
-        state: Summary of its variables, once it has finished.
-    """
+    """A worker that is there."""
 
     line: Line
     hello: Hello
-    heard_at: float
-    in_view: bool = False
-    done: int | None = None
-    is_at_end: bool = False
-    left: bool = False
+    heard_at: float  # Time of its last message.
+    in_view: bool = False  # True for a member of the view; others wait for the next one.
+    done: int | None = None  # Calls that it has finished, once it has stopped or left.
+    is_at_end: bool = False  # True once its program has ended.
+    left: bool = False  # True once it has finished, as far as it knows.
+    # Summary of its variables, once it has finished.
     state: faults.Summary = field(default_factory=dict)
 
     @property
@@ -70,15 +62,7 @@ class _Seat:
 class Membership:
     """Members of a job.
 
-    Attributes:
-        newcomers: Replacements on their way.
-
-    Args:
-        count: Number of workers at the start.
-        heartbeat_seconds: Silence after which a member is lost.
-        start_seconds: Time that workers wait for all others, from the first that is there.
-        patience_seconds: Time in which the members of a view that is over have to stop.
-        emit: Function that takes the events; it does not wait.
+    Times are seconds of a clock that never goes back. ``emit`` takes the events; it does not wait.
     """
 
     def __init__(
@@ -124,13 +108,7 @@ class Membership:
         return {"kind": "past", "view": view, "exchanged": self._exchanged, "is_over": is_over}
 
     def receive(self, line: Line, message: Message, now: float) -> None:
-        """Act on a message.
-
-        Args:
-            line: Way to the sender.
-            message: Message of the sender.
-            now: Time in seconds, of a clock that never goes back.
-        """
+        """Act on a message."""
         seat = self._seats.get(line)
         if seat is None:
             # Others come from a line that was given up meanwhile.
@@ -159,13 +137,7 @@ class Membership:
             self._gather(now)
 
     def disconnected(self, line: Line, now: float, why: str) -> None:
-        """Act on the end of a connection.
-
-        Args:
-            line: Way that is gone.
-            now: Time in seconds.
-            why: Clause that says why, such as ``"its connection closed"``.
-        """
+        """Act on the end of a connection; the reason is a clause: ``"its connection closed"``."""
         seat = self._seats.get(line)
         if seat is not None:
             self._lose(seat, now, why)
@@ -326,7 +298,7 @@ class Membership:
     def _early(self) -> list[_Seat]:
         """Return the members at the end of their program for which others wait before it.
 
-        These others are in an exchange that all have to make, or in a call behind the last one of
+        These others are in an exchange that all have to make, or in a call after the last one of
         those. A member that has finished fewer calls is served.
         """
         members = self._members()

@@ -49,10 +49,9 @@ class _Slice:
 class Mesh:
     """Connections to the other members of a view.
 
-    Args:
-        index: Number of this worker.
-        connections: A connection to each other member.
-        patience_seconds: Seconds that an exchange may wait without any progress.
+    Every exchange raises `PeerLost` if the view is over, RUN-090 if another worker exchanges
+    something else, and RUN-091 after ``patience_seconds`` without any progress. Its label is the
+    same on every worker.
     """
 
     def __init__(
@@ -79,19 +78,9 @@ class Mesh:
         return self._wire.is_asked_to_stop
 
     def reduce(self, label: str, arrays: Sequence[np.ndarray], merge: str) -> list[np.ndarray]:
-        """Combine arrays of all members, which have the same shapes everywhere.
+        """Combine arrays of one type, whose shapes are the same everywhere, by a key of `MERGES`.
 
-        Args:
-            label: Name of the exchange, the same on every worker.
-            arrays: Arrays of one type.
-            merge: Key of `MERGES`.
-
-        Returns:
-            New arrays, or those that were given if there is no other member.
-
-        Raises:
-            PeerLost: If the view is over.
-            RunError: RUN-090 if another worker exchanges something else.
+        Returns new arrays, or those that were given if there is no other member.
         """
         if not self._peers:
             self._wire.check()
@@ -105,16 +94,7 @@ class Mesh:
         return [made.reshape(array.shape) for made, array in zip(found, arrays, strict=True)]
 
     def gather(self, label: str, array: np.ndarray) -> list[np.ndarray]:
-        """Return the arrays of all members, in their order.
-
-        Args:
-            label: Name of the exchange, the same on every worker.
-            array: Array of this worker; those of the others have its type and number of axes.
-
-        Raises:
-            PeerLost: If the view is over.
-            RunError: RUN-090 if another worker exchanges something else.
-        """
+        """Return the arrays of all members, in their order, of one type and number of axes."""
         own = np.ascontiguousarray(array)
         shape = np.asarray(own.shape, np.int64)
         shapes = {peer: np.empty_like(shape) for peer in self._peers}
@@ -130,45 +110,19 @@ class Mesh:
         return [own if member == self._index else found[member] for member in self.members]
 
     def deliver(self, label: str, parcels: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Send bytes to some members, and return what others have sent to this one.
-
-        Args:
-            label: Name of the exchange, the same on every worker.
-            parcels: Bytes for each member that gets some.
-
-        Returns:
-            Bytes by sender; nothing of those who sent none.
-
-        Raises:
-            PeerLost: If the view is over.
-            RunError: RUN-090 if another worker exchanges something else.
-        """
+        """Send bytes to some members, and return what others have sent to this one, by sender."""
         views = {peer: _bytes_of(data) for peer, data in parcels.items()}
         return self._wire.deliver(label, views)
 
     def broadcast(self, label: str, arrays: list[np.ndarray], root: int) -> list[np.ndarray]:
-        """Return the arrays of one member.
-
-        Args:
-            label: Name of the exchange, the same on every worker.
-            arrays: Arrays of this worker.
-            root: Number of the member whose arrays all get.
-
-        Raises:
-            PeerLost: If the view is over.
-            RunError: RUN-090 if another worker exchanges something else.
-        """
+        """Return the arrays of the member ``root``."""
         is_root = root == self._index
         parcels = dict.fromkeys(self._peers, pack([arrays])) if is_root else {}
         received = self.deliver(label, parcels)
         return arrays if is_root else unpack(received[root])[0]
 
     def find_readers(self) -> None:
-        """Let members of one machine read each other's memory; all of the view call it at once.
-
-        Raises:
-            PeerLost: If the view is over.
-        """
+        """Let members of one machine read each other's memory; all of the view call it at once."""
         self._wire.find_readers()
 
     def abort(self) -> None:
@@ -244,7 +198,7 @@ class Mesh:
 
 
 def _chunks(sizes: Sequence[int], count: int) -> list[list[_Slice]]:
-    """Cut arrays, one behind the other, into chunks of as many elements as possible each.
+    """Split the concatenation of arrays into chunks of nearly the same size.
 
     >>> _chunks([3, 5], 2)
     [[_Slice(array=0, start=0, stop=3), _Slice(array=1, start=0, stop=1)], \

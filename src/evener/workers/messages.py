@@ -34,31 +34,19 @@ BEATS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """A process wants to join as a worker.
-
-    Attributes:
-        index: Number of the worker.
-        count: Number of workers that it expects.
-        incarnation: Number of its restarts.
-        address: Data address under which the others reach it.
-        facts: Description of the worker; those under ``"same"`` must be equal on all workers.
-    """
+    """A process wants to join as a worker."""
 
     index: int
-    count: int
-    incarnation: int
-    address: str
+    count: int  # Number of workers that it expects.
+    incarnation: int  # Number of its restarts.
+    address: str  # Data address under which the others reach it.
+    # Description of the worker; those under ``"same"`` must be equal on all workers.
     facts: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appear:
-    """Evener has started in a replacement, which does not join yet.
-
-    Attributes:
-        index: Number of the worker.
-        incarnation: Number of its restarts.
-    """
+    """Evener has started in a replacement, which does not join yet."""
 
     index: int
     incarnation: int
@@ -76,48 +64,30 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A member gives its value of an exchange.
-
-    Attributes:
-        view: Number of the view.
-        key: Key of the exchange.
-        value: Any JSON value.
-        timeout_seconds: Time that the member waits for the others.
-    """
+    """A member gives its JSON value of an exchange."""
 
     view: int
     key: str
     value: Any
-    timeout_seconds: float
+    timeout_seconds: float  # Time that the member waits for the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A member has stopped at the end of a step, for the next view.
+    """A member has stopped at the end of a step, for the next view."""
 
-    Attributes:
-        view: Number of the view that it leaves.
-        done: Calls that it has finished.
-        is_at_end: Whether its program has ended, and it serves others.
-    """
-
-    view: int
-    done: int
-    is_at_end: bool = False
+    view: int  # Number of the view that it leaves.
+    done: int  # Calls that it has finished.
+    is_at_end: bool = False  # Whether its program has ended, and it serves others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """A member has finished.
-
-    Attributes:
-        view: Number of its view.
-        done: Calls that it has finished.
-        state: Summary of its variables; see `evener.workers.fingerprints`.
-    """
+    """A member has finished."""
 
     view: int
-    done: int
+    done: int  # Calls that it has finished.
+    # Summary of its variables; see `evener.workers.fingerprints`.
     state: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -152,11 +122,7 @@ def encode(message: Message) -> dict[str, Any]:
 
 
 def decode(value: Mapping[str, Any]) -> Message:
-    """Return the message of a JSON object.
-
-    Raises:
-        ValueError: if its kind is unknown, or its fields are not those of the kind.
-    """
+    """Return the message of a JSON object; ValueError if its kind or its fields are wrong."""
     fields = dict(value)
     kind = _KINDS.get(str(fields.pop("kind", None)))
     if kind is None or fields.keys() != _TYPES[kind].keys():

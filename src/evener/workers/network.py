@@ -26,13 +26,7 @@ _MARK = b"results"
 
 
 class Network:
-    """Connections with the other workers.
-
-    Args:
-        job: Part of this process in the job.
-        listener: Listener of this worker.
-        patience_seconds: Seconds that an exchange may wait for workers that are alive.
-    """
+    """Connections with the other workers."""
 
     def __init__(self, job: Job, listener: Listener, *, patience_seconds: float) -> None:
         self._job = job
@@ -47,8 +41,7 @@ class Network:
     def connect(self, view: View) -> Mesh:
         """Connect with all other members of a view.
 
-        Raises:
-            PeerLost: If one of them does not answer, or the view is over.
+        `PeerLost` if one of them does not answer, or the view is over.
         """
         deadline = time.monotonic() + _CONNECT_SECONDS
         self._listener.end(view.number - 1)
@@ -77,11 +70,7 @@ class Network:
         self._listener.answer = lambda question: _MARK + results_since(int(question["results"]))
 
     def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
-        """Ask other workers for the results of the calls from a number on.
-
-        Raises:
-            OSError: If none of them answers.
-        """
+        """Ask other workers for the results from a call on; OSError if none answers."""
         # One that did not answer is frozen perhaps, and would be waited for each time.
         self._answered, found = ask(
             sorted(addresses, key=lambda address: address != self._answered),

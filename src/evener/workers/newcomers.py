@@ -15,19 +15,12 @@ from evener.workers.messages import Appear
 
 @dataclass(slots=True, kw_only=True)
 class _Newcomer:
-    """A replacement on its way.
+    """A replacement on its way."""
 
-    Attributes:
-        incarnation: Number of its restarts.
-        line: Its connection; None before it has appeared.
-        heard_at: Time of its last message; before it has appeared, of its start.
-        patience_seconds: Silence after which it is lost.
-    """
-
-    incarnation: int
-    line: Line | None
-    heard_at: float
-    patience_seconds: float
+    incarnation: int  # Number of its restarts.
+    line: Line | None  # Its connection; None before it has appeared.
+    heard_at: float  # Time of its last message; before it has appeared, of its start.
+    patience_seconds: float  # Silence after which it is lost.
 
     @property
     def deadline(self) -> float:
@@ -42,10 +35,8 @@ class _Newcomer:
 class Newcomers:
     """Replacements on their way. It has no thread and no clock.
 
-    Args:
-        heartbeat_seconds: Silence after which one that has appeared is lost.
-        start_seconds: Time from the start of its process until it appears.
-        lose: Function that takes the number, the incarnation and why of one that is lost.
+    One must appear ``start_seconds`` after its process starts; from then on, it is lost after
+    ``heartbeat_seconds`` of silence. ``lose`` takes the number, the incarnation and the reason.
     """
 
     def __init__(
@@ -61,13 +52,7 @@ class Newcomers:
         self._by_index: dict[int, _Newcomer] = {}
 
     def expect(self, index: int, incarnation: int, now: float) -> None:
-        """Note that the process of a replacement is started.
-
-        Args:
-            index: Number of the worker.
-            incarnation: Number of its restarts.
-            now: Time in seconds.
-        """
+        """Note that the process of a replacement is started."""
         self._by_index[index] = _Newcomer(
             incarnation=incarnation,
             line=None,
@@ -76,13 +61,7 @@ class Newcomers:
         )
 
     def appear(self, line: Line, message: Appear, now: float) -> None:
-        """Note that evener has started in a replacement.
-
-        Args:
-            line: Connection of its own.
-            message: Message of the replacement.
-            now: Time in seconds.
-        """
+        """Note that evener has started in a replacement; the line is a connection of its own."""
         self._by_index[message.index] = _Newcomer(
             incarnation=message.incarnation,
             line=line,

@@ -42,9 +42,8 @@ class RowsMissing(Exception):
 class OwnRowsOfPipelines:
     """Iterables that Keras is given instead of the datasets of a job.
 
-    Args:
-        own_rows: Function that returns the rows that this worker computes of a batch with so many.
-        is_late: Function that returns whether this worker does not compute yet.
+    ``own_rows`` returns the rows that this worker computes of a batch with so many, ``is_late``
+    whether this worker does not compute yet.
     """
 
     def __init__(self, own_rows: Callable[[int], Rows], *, is_late: Callable[[], bool]) -> None:
@@ -54,12 +53,9 @@ class OwnRowsOfPipelines:
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
     def iterable_of(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
-        """Return what is iterated: the dataset, or batches of own rows.
+        """Return the dataset, or batches of own rows, for Keras's iterator of the epochs.
 
-        Args:
-            epochs: Keras's iterator of the epochs.
-            dataset: Its dataset.
-            only_steps_read: Whether each batch goes to a traced step as it is.
+        ``only_steps_read`` says that each batch goes to a traced step as it is.
         """
         for_dataset, found = self._made.get(epochs, (None, None))
         if for_dataset is not dataset:
@@ -91,10 +87,8 @@ class OwnRowsOfPipelines:
 class OwnRows:
     """Pipeline whose batches have the rows that this worker needs.
 
-    Args:
-        pipeline: Pipeline in parts.
-        maps_first: Whether rows are mapped before a step has said which ones it needs.
-        own_rows: Function that returns the rows that this worker computes of a batch with so many.
+    With ``maps_first``, rows are mapped before a step has said which ones it needs. ``own_rows``
+    returns the rows that this worker computes of a batch with so many.
     """
 
     def __init__(
@@ -112,11 +106,7 @@ class OwnRows:
         return OwnRowsIterator(self, iter(self._batches))
 
     def expected(self, count: int) -> Rows:
-        """Return the rows that a step is likely to need of a batch.
-
-        Args:
-            count: Number of rows of the batch.
-        """
+        """Return the rows that a step is likely to need of a batch with so many."""
         if self._needs_all:
             return np.ones(count, np.bool_)
         own = self._own_rows(count)
@@ -212,9 +202,7 @@ def _map_each(compute: Compute, elements: tuple[Any, ...]) -> tuple[Any, ...]:
 class OwnRowsIterator:
     """Iterator over batches that have all rows.
 
-    Args:
-        pipeline: Pipeline of the batches.
-        iterator: Iterator of batches, their elements, and which rows are mapped.
+    It reads ``iterator``, which yields batches, their elements, and which rows are mapped.
     """
 
     def __init__(self, pipeline: OwnRows, iterator: Iterator[Any]) -> None:
@@ -236,14 +224,8 @@ class OwnRowsIterator:
 class BatchOfOwnRows:
     """Batch of which this worker has mapped some rows.
 
-    Args:
-        pipeline: Its pipeline.
-        tensors: Mapped rows, zeros for the others; flat.
-        elements: Rows before they are mapped, flat.
-        is_mapped: Marks of the rows that are mapped.
-
-    Attributes:
-        needed: Rows that the last step needed; None if no step has said so.
+    ``tensors`` has the mapped rows and zeros for the others, ``elements`` the rows before they are
+    mapped, both flat. ``needed`` is None until a step has said which rows it needs.
     """
 
     def __init__(
@@ -296,20 +278,15 @@ class BatchOfOwnRows:
         return self.as_it_is()
 
     def check(self, needed: Rows) -> None:
-        """Say which rows a step needs that begins.
-
-        Raises:
-            RowsMissing: If some are not mapped.
-        """
+        """Note which rows a step needs that begins; `RowsMissing` if some are not mapped."""
         self.needed = needed
         if (needed & ~self._is_mapped).any():
             raise RowsMissing
 
     def end(self) -> None:
-        """Say that the step is computed.
+        """Note that the step is computed.
 
-        Raises:
-            RowsMissing: If no step has said which rows it needs, and some are not mapped.
+        `RowsMissing` if no step has said which rows it needs, and some are not mapped.
         """
         if self.needed is not None:
             self._pipeline.note_needed(self.needed)

@@ -32,17 +32,11 @@ class _Span(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class WindowAddress:
-    """Address of a window, for other workers.
-
-    Attributes:
-        process: Number of the process.
-        address: Address of the window.
-        token: Random number that stands there.
-    """
+    """Address of a window, for other workers."""
 
     process: int
     address: int
-    token: int
+    token: int  # Random number that stands there.
 
 
 class Window:
@@ -58,20 +52,16 @@ class Window:
         return WindowAddress(process=os.getpid(), address=address, token=token)
 
     def open(self, exchange: int) -> None:
-        """Say that the arrays of an exchange, from 1, may be read."""
+        """Let other workers read the arrays of an exchange, numbered from 1."""
         self._words[1] = exchange
 
     def close(self) -> None:
-        """Say that they may not be read any more."""
+        """Let no worker read them any more."""
         self._words[1] = 0
 
 
 class PeerMemory:
-    """Memory of another process.
-
-    Args:
-        window: Window of the other worker.
-    """
+    """Memory of the process that has the window."""
 
     def __init__(self, window: WindowAddress) -> None:
         self._window = window
@@ -85,15 +75,9 @@ class PeerMemory:
             return False
 
     def read(self, exchange: int, segments: Sequence[Segment], into: Sequence[memoryview]) -> None:
-        """Read arrays of the other worker.
+        """Read arrays of the other worker's exchange into buffers of as many bytes together.
 
-        Args:
-            exchange: Number of the exchange that they are a part of.
-            segments: Addresses and sizes of the arrays.
-            into: Buffers for them, of as many bytes together.
-
-        Raises:
-            ConnectionError: If the other worker is gone, or has left the exchange.
+        ConnectionError if the other worker is gone, or has left the exchange.
         """
         try:
             _read(self._window.process, segments, into)
@@ -111,8 +95,10 @@ class PeerMemory:
 
 
 def segments_of(views: Sequence[memoryview]) -> list[Segment]:
-    """Return where buffers are."""
-    return [(_address(view), view.nbytes) for view in views if view.nbytes]
+    """Return the addresses and sizes of buffers that are not empty."""
+    return [
+        (np.frombuffer(view, np.uint8).ctypes.data, view.nbytes) for view in views if view.nbytes
+    ]
 
 
 def _read(process: int, segments: Sequence[Segment], into: Sequence[memoryview]) -> None:
@@ -153,7 +139,3 @@ def _pieces(
             address, count = address + size, count - size
             if free > size:
                 waiting.append((room + size, free - size))
-
-
-def _address(view: memoryview) -> int:
-    return np.frombuffer(view, np.uint8).ctypes.data

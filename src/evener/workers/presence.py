@@ -12,14 +12,7 @@ from evener.workers.messages import BEATS, Appear, Beat, encode
 
 
 class Presence:
-    """Tells the coordinator that this process is alive, on a connection of its own.
-
-    Args:
-        job: Part of this process in the job.
-
-    Raises:
-        RunError: RUN-061 to RUN-063 if the coordinator cannot be reached.
-    """
+    """Reports to the coordinator that this process is alive, on a connection of its own."""
 
     def __init__(self, job: Job) -> None:
         self._job = job

@@ -36,15 +36,8 @@ def group_of_process(
 ) -> Group | None:
     """Join the job of this process, and wait for the other workers; at the first call.
 
-    Args:
-        script: Path of the program, if it is not the main module.
-        tell: Function that is told what a person should know; None to print it.
-
-    Returns:
-        The workers; None if the environment names no job of several workers.
-
-    Raises:
-        RunError: RUN-050 to RUN-078 if the job is malformed, or cannot be joined.
+    Returns None if the environment names no job of several workers. ``script`` is the path of the
+    program, if it is not the main module; without ``tell``, what a person should know is printed.
     """
     with _lock:
         if not _joined:
@@ -105,7 +98,7 @@ def _begin(job: Job, member: Member) -> tuple[Late | None, View]:
 
 
 def _leave(group: Group, coordinator: Coordinator | None) -> None:
-    """End the part of this process in the job.
+    """Leave the job of this process.
 
     Python's own exit code is settled by now, and 0 would say that the job has come to its end.
     """
@@ -133,7 +126,7 @@ def tell_person(text: str) -> None:
 
 
 def _same_everywhere(script: str | None) -> dict[str, Any]:
-    """Return what has to be equal on all workers."""
+    """Return the facts that must be equal on all workers."""
     import keras
     import tensorflow as tf
 

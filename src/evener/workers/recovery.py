@@ -29,12 +29,6 @@ class Recovery(StepExchanges):
     """Connections of a worker to the others, which are made anew when the members change.
 
     It has no thread, no clock and no socket: `member` and `network` have them.
-
-    Args:
-        job: Part of this process in the job.
-        member: Connection to the coordinator.
-        network: Connections to the other workers.
-        view: First view; of a replacement, the view that the others are in.
     """
 
     def __init__(self, job: Job, member: Member, network: Network, view: View) -> None:
@@ -58,10 +52,8 @@ class Recovery(StepExchanges):
     ) -> None:
         """Let all workers begin with the same state after each change of the members.
 
-        Args:
-            state: Function that returns the state of this worker, a JSON value.
-            begin_with: Function that is given the state of one of them and the new view, before
-                the next call is computed.
+        ``begin_with`` is given the JSON state of one of them and the new view, before the next call
+        is computed.
         """
         self._common.append((state, begin_with))
 
@@ -76,7 +68,7 @@ class Recovery(StepExchanges):
         return Point(len(self._results), self._num_exchanges)
 
     def end_view(self) -> None:
-        """Break off what waits for the other workers: the view is over. Safe from any thread."""
+        """Interrupt waits for the other workers: the view is over. Safe from any thread."""
         self._network.end(self._member.view.number)
         self._mesh.abort()
 
@@ -128,11 +120,7 @@ class Recovery(StepExchanges):
         )
 
     def join(self) -> State:
-        """Become a member, as a replacement; return the state that another worker hands over.
-
-        Raises:
-            RunError: RUN-095 if all others have ended meanwhile.
-        """
+        """Become a member, as a replacement; return the state that another worker hands over."""
         view = self._member.join()
         while True:
             if max(view.done.values(), default=NOTHING) == NOTHING:
@@ -172,11 +160,7 @@ class Recovery(StepExchanges):
         return State(point=self.point, done=self._done, values=self._variables.values())
 
     def ask(self, view: View, number: int) -> list[CallResults]:
-        """Ask members of a view that have a state for the results of the calls from a number on.
-
-        Raises:
-            RunError: RUN-095 if none of them answers.
-        """
+        """Ask members of a view that have a state for the results of the calls from a number on."""
         # Those who join with this worker know no more than it. In the first view, all do.
         others = sorted(view.done or view.members, key=lambda index: -view.done.get(index, 0))
         try:
@@ -185,11 +169,7 @@ class Recovery(StepExchanges):
             raise nobody_tells(str(error) or "none of them is there") from error
 
     def _told_by_all(self, own: Any) -> dict[int, Any]:
-        """Return a JSON value of each member.
-
-        Raises:
-            PeerLost: If the view is over.
-        """
+        """Return a JSON value of each member; `PeerLost` if the view is over."""
         text = np.frombuffer(json.dumps(own).encode(), np.uint8)
         found = self._mesh.gather("common state", text)
         told = (json.loads(each.tobytes()) for each in found)

@@ -18,24 +18,19 @@ _LENGTH_BYTES = 8
 
 
 class CallResults(NamedTuple):
-    """Results of a call.
+    """Results of a call."""
 
-    Attributes:
-        results: Tensors among its results, in order.
-        variables: Values of the small variables that steps write, behind the call.
-    """
-
-    results: list[np.ndarray]
-    variables: list[np.ndarray]
+    results: list[np.ndarray]  # Tensors among its results, in order.
+    variables: list[np.ndarray]  # Values of the small variables that steps write, after the call.
 
     def pack(self) -> bytes:
-        """Return the results as bytes, behind their number."""
+        """Return the results as bytes, preceded by their size."""
         data = pack(self).tobytes()
         return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
     @classmethod
     def unpack_all(cls, packed: bytes) -> list[CallResults]:
-        """Return the results that `pack` made bytes of, one call after the other."""
+        """Return the results that `pack` wrote, one call after the other."""
         found, begin = [], 0
         while begin < len(packed):
             size = int.from_bytes(packed[begin : begin + _LENGTH_BYTES], "big")
@@ -46,11 +41,7 @@ class CallResults(NamedTuple):
 
 
 class Results:
-    """Results of the calls so far, in order, as long as they are few bytes.
-
-    Args:
-        limit_bytes: Bytes that are kept at most; beyond, nothing is kept any more.
-    """
+    """Results of the calls so far, in order; beyond ``limit_bytes``, nothing is kept any more."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit = limit_bytes
@@ -64,7 +55,7 @@ class Results:
         return self._count
 
     def add(self, results: list[np.ndarray], variables: list[np.ndarray]) -> None:
-        """Add what the next call has left; see `CallResults`."""
+        """Add the results of the next call; see `CallResults`."""
         with self._lock:
             self._count += 1
             if self._kept is None:
@@ -76,14 +67,7 @@ class Results:
                 self._kept = None
 
     def since(self, number: int) -> bytes:
-        """Return the packed results from a call on.
-
-        Args:
-            number: Number of the call, from 0.
-
-        Raises:
-            RunError: RUN-093 if they are not kept.
-        """
+        """Return the packed results from a call (from 0) on; RUN-093 if they are not kept."""
         with self._lock:
             if self._kept is None:
                 raise RunError(

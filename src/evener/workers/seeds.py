@@ -31,12 +31,8 @@ _SEEDING: dict[str, Callable[[int], None]] = {
 def agree_on_seeds(group: Group, tell: Callable[[str], object]) -> None:
     """Seed Python's, NumPy's and TensorFlow's random sources, as far as the program has not.
 
-    Seeds that the program sets later win by themselves. Before the first step, the chief tells of
+    Seeds that the program sets later win by themselves. Before the first step, the chief reports
     the seed if it counts.
-
-    Args:
-        group: The workers.
-        tell: Function that is told.
     """
     seed = group.agree("seed", lambda: random.SystemRandom().randrange(_SEEDS))
     told = group.exchange("states of random sources", _states())
@@ -67,7 +63,7 @@ def _is_unseeded(states: list[Any]) -> bool:
 
 
 def _states() -> dict[str, Any]:
-    """Return what tells states from each other: digests, and the seed of TensorFlow."""
+    """Return digests that distinguish states, and the seed of TensorFlow."""
     states = random_state.read()
     return {
         "python": _digest(states["python"]),

@@ -20,11 +20,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return a variable of the environment, which is set, and holds a JSON object.
-
-    Raises:
-        RunError: RUN-050 if it is no JSON, or no object.
-    """
+    """Return a variable of the environment that is set; RUN-050 if it holds no JSON object."""
     text = environ[name]
     try:
         value = json.loads(text)
@@ -42,11 +38,7 @@ def json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def typed(path: str, value: object, expected: str) -> Any:
-    """Return a value of a JSON object, None where it is missing, after a check of its kind.
-
-    Raises:
-        RunError: RUN-051 if it is missing or of another kind.
-    """
+    """Return a value of a kind; RUN-051 if it is of another kind, or missing (None)."""
     kinds = _KINDS[expected]
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
         return value
@@ -65,11 +57,7 @@ def wrong_value(path: str, value: object, expected: str, hint: str = "") -> RunE
 
 
 def check_index(path: str, index: int, count: int) -> int:
-    """Return the number of a worker if the job has it.
-
-    Raises:
-        RunError: RUN-053 if it is below 0, or not below the number of workers.
-    """
+    """Return the number of a worker; RUN-053 if the job has no such worker."""
     if not 0 <= index < count:
         raise RunError(
             "RUN-053",
@@ -81,11 +69,7 @@ def check_index(path: str, index: int, count: int) -> int:
 
 
 def positive_seconds(path: str, value: object) -> float:
-    """Return a duration, given as a number or as the text of a variable.
-
-    Raises:
-        RunError: RUN-056 if it is no finite number above 0.
-    """
+    """Return a number or text as a duration; RUN-056 if it is no finite number above 0."""
     try:
         seconds = math.nan if isinstance(value, bool) else float(cast(Any, value))
     except (TypeError, ValueError, OverflowError):

@@ -27,16 +27,7 @@ from evener.workers.wire import PeerLost
 
 
 class StepExchanges:
-    """Exchanges that the steps of a worker call, between two workers or more.
-
-    Args:
-        mesh: Connections to the other workers.
-        view: Workers that are there.
-
-    Attributes:
-        view: Workers that are there.
-        chief: Number of the first worker that lives: it draws random numbers.
-    """
+    """Exchanges that the steps of a worker call, between two workers or more."""
 
     def __init__(self, mesh: Mesh, view: View) -> None:
         self._mesh = mesh
@@ -45,10 +36,11 @@ class StepExchanges:
         self._draws: dict[object, deque[list[np.ndarray]]] = {}
         self._done = 0
         self.view = view
+        # Number of the first worker that lives: it draws random numbers.
         self.chief = min(view.members)
 
     def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
-        """Return what a step calls before its first exchange, with the values of variables."""
+        """Return the function that a step calls, with values of variables, before it exchanges."""
 
         def begun(needed: Rows, *values: np.ndarray) -> None:
             self._call.begin_step(handles, values, is_repeatable=is_repeatable)
@@ -65,8 +57,7 @@ class StepExchanges:
     def compare(self, batch: Sequence[np.ndarray]) -> np.bool_:
         """Compare a batch with those of the other workers, and the state before it if that is due.
 
-        Raises:
-            RunError: RUN-096 if the batches differ, RUN-079 if the states do.
+        RUN-096 if the batches differ, RUN-079 if the states do.
         """
         shown = batch if self._batch is None else self._batch.elements
         own = fingerprint([*map(np.asarray, shown)])
@@ -93,7 +84,7 @@ class StepExchanges:
             raise error
 
     def commit(self) -> None:
-        """Say that all exchanges of a step are over."""
+        """Note that all exchanges of a step are over."""
         self._call.num_commits += 1
 
     def reduce(self, label: str, arrays: list[np.ndarray], combine: str) -> list[np.ndarray]:
@@ -122,9 +113,9 @@ class StepExchanges:
         return self._exchange(lambda mesh: mesh.broadcast(label, queue[0], self.chief))
 
     def reduce_if_there(self, label: str, array: np.ndarray, combine: str) -> np.ndarray | None:
-        """Combine an array behind the commit of a step; return None if a worker is gone.
+        """Combine an array after the commit of a step; return None if a worker is gone.
 
-        What it is for has to be told anew to all workers when the members change.
+        Its purpose has to be told anew to all workers when the members change.
         """
         if self._call.replayed is not None:
             return None

@@ -15,19 +15,14 @@ _REFUSED = ("ps", "evaluator")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Workers of a cluster, and the number of this worker.
+    """Workers of a cluster, and the number of this worker."""
 
-    Attributes:
-        index: Number of this worker; the chief is worker 0.
-        addresses: Host and port of every worker, in their order.
-    """
-
-    index: int
-    addresses: tuple[tuple[str, int], ...]
+    index: int  # Number of this worker; the chief is worker 0.
+    addresses: tuple[tuple[str, int], ...]  # Host and port of every worker, in their order.
 
     @property
     def coordinator(self) -> str:
-        """Address of the coordinator: the first free port behind that of worker 0.
+        """Address of the coordinator: the first free port after that of worker 0.
 
         Workers on the same host often have ports in a row, so ports of theirs are left out. All
         workers choose alike, as all read the same list.
@@ -39,14 +34,7 @@ class Cluster:
 
 
 def cluster_of(environ: Mapping[str, str]) -> Cluster | None:
-    """Return the workers of ``TF_CONFIG``, or None if they are fewer than two.
-
-    Args:
-        environ: Variables of the environment.
-
-    Raises:
-        RunError: RUN-050 to RUN-055 if ``TF_CONFIG`` is malformed.
-    """
+    """Return the workers of ``TF_CONFIG``, or None if they are fewer than two."""
     if not environ.get("TF_CONFIG", "").strip():
         return None
     config = json_object(environ, "TF_CONFIG")

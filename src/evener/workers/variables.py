@@ -33,12 +33,7 @@ class Variables:
             self._lists.append((weakref.ref(owner), name))
 
     def add(self, variable: tf.Variable, *, is_written: bool) -> None:
-        """Add a variable.
-
-        Args:
-            variable: Variable of a step.
-            is_written: Whether the step may write it.
-        """
+        """Add a variable of a step; ``is_written`` says that the step may write it."""
         handle, reference = id(variable.handle), weakref.ref(variable)
         known = self._all.get(handle)
         if known is None or known() is None:
@@ -70,11 +65,7 @@ class Variables:
         return {f"{name} ({number})": value for number, (name, value) in enumerate(pairs)}
 
     def assign(self, values: Sequence[np.ndarray | None]) -> None:
-        """Assign values to all, as `values` returned them.
-
-        Raises:
-            RunError: RUN-094 if they are not those of this program.
-        """
+        """Assign what `values` returned to all; RUN-094 if they are not those of this program."""
         count = len(self._all)
         if len(values) != count + len(self._lists):
             raise other_program(f"{len(values)} variables instead of {count + len(self._lists)}")
@@ -92,11 +83,7 @@ class Variables:
         ]
 
     def assign_small(self, values: Sequence[np.ndarray]) -> None:
-        """Assign values to the small ones, as `small_values` returned them.
-
-        Raises:
-            RunError: RUN-094 if they are not those of this program.
-        """
+        """Assign what `small_values` returned; RUN-094 if it is not of this program."""
         if len(values) > len(self._small):
             raise other_program(f"{len(values)} small variables instead of {len(self._small)}")
         for variable, value in zip(_alive(self._small), values, strict=False):

@@ -13,32 +13,21 @@ NOTHING = -1
 
 
 class ViewOver(RunError):
-    """RUN-070: the view ended while a worker waited for the others in it.
-
-    The worker goes on with `Member.next_view`.
-    """
+    """RUN-070: the view ended while a worker waited in it; it goes on with `Member.next_view`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The workers that compute together.
+    """The workers that compute together."""
 
-    Attributes:
-        number: Number of the view, from 1; every change of the members makes a new one.
-        members: Numbers of the workers, in rising order.
-        addresses: Data address of every member.
-        done: Calls that each member had finished when the view was formed; a member that joins
-            has none, so it takes over the state of another one; it has ``NOTHING`` if an earlier
-            view was over before that. Empty in the first view, and where nobody is left who has a
-            state.
-        joined: Members that were not in the view before, in rising order.
-    """
-
-    number: int
-    members: tuple[int, ...]
-    addresses: Mapping[int, str]
+    number: int  # Number of the view, from 1; every change of the members makes a new one.
+    members: tuple[int, ...]  # Numbers of the workers, in rising order.
+    addresses: Mapping[int, str]  # Data address of every member.
+    # Calls that each member had finished when the view was formed. A member that joins has none, so
+    # it takes over the state of another one; it has ``NOTHING`` if an earlier view was over before
+    # that. Empty in the first view, and where nobody is left who has a state.
     done: Mapping[int, int]
-    joined: tuple[int, ...]
+    joined: tuple[int, ...]  # Members that were not in the view before, in rising order.
 
     def to_json(self) -> dict[str, Any]:
         """Return the view as a JSON object; its keys are texts."""

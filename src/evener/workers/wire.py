@@ -46,21 +46,17 @@ class PeerLost(ConnectionError):
 class Wire:
     """Connections to the other members of a view.
 
-    Args:
-        connections: A connection to each other member.
-        patience_seconds: Seconds that an exchange may wait without any progress.
-
-    Attributes:
-        asks_to_stop: Whether this worker asks all to stop; told in every exchange.
-        is_asked_to_stop: Whether another one has asked.
+    Every exchange raises `PeerLost` if the view is over, RUN-090 if another worker exchanges
+    something else, and RUN-091 after ``patience_seconds`` without any progress. Its label is the
+    same on every worker.
     """
 
     def __init__(
         self, connections: Mapping[int, socket.socket], *, patience_seconds: float
     ) -> None:
         self.peers = tuple(sorted(connections))
-        self.asks_to_stop = False
-        self.is_asked_to_stop = False
+        self.asks_to_stop = False  # Whether this worker asks all to stop; sent in every exchange.
+        self.is_asked_to_stop = False  # Whether another one has asked.
         self._connections = dict(connections)
         self._patience = patience_seconds
         self._count = 0
@@ -73,11 +69,7 @@ class Wire:
             tune(connection)
 
     def find_readers(self) -> None:
-        """Find out which members read the memory of each other, because they share a machine.
-
-        Raises:
-            PeerLost: If the view is over.
-        """
+        """Find out which members read the memory of each other, because they share a machine."""
         own = self._window.address
         packed = memoryview(_WINDOW.pack(own.process, own.address, own.token))
         for peer, data in self.deliver("memory", dict.fromkeys(self.peers, packed)).items():
@@ -88,18 +80,7 @@ class Wire:
         self._readers = set(answers)
 
     def exchange(self, label: str, sends: Mapping[int, Sequence[memoryview]], room: Room) -> None:
-        """Send to and receive from every other member at the same time.
-
-        Args:
-            label: Name of the exchange, the same on every worker.
-            sends: Buffers for each member.
-            room: Buffers for what comes.
-
-        Raises:
-            PeerLost: If the view is over.
-            RunError: RUN-090 if another worker exchanges something else, RUN-091 if it does not
-                come.
-        """
+        """Send to and receive from every other member at the same time."""
         self.check()
         self._count += 1
         pairs = {
@@ -123,19 +104,7 @@ class Wire:
             raise PeerLost("the view is over")
 
     def deliver(self, label: str, parcels: Mapping[int, memoryview]) -> dict[int, np.ndarray]:
-        """Send bytes to some members, and return what others have sent to this one.
-
-        Args:
-            label: Name of the exchange, the same on every worker.
-            parcels: Bytes for each member that gets some.
-
-        Returns:
-            Bytes by sender; nothing of those who sent none.
-
-        Raises:
-            PeerLost: If the view is over.
-            RunError: RUN-090 if another worker exchanges something else.
-        """
+        """Send bytes to some members, and return what others have sent to this one, by sender."""
         found: dict[int, Any] = {}
 
         def room(peer: int, count: int) -> list[memoryview]:
@@ -171,7 +140,7 @@ class Wire:
     def header(
         self, label: str, peer: int, views: Sequence[memoryview]
     ) -> tuple[list[memoryview], bool]:
-        """Return what is sent for buffers, and whether the other worker reads them itself."""
+        """Return the bytes to send for buffers, and whether the other worker reads them itself."""
         count = sum(view.nbytes for view in views)
         is_read = peer in self._readers and count >= _LEAST_READ
         segments = segments_of(views) if is_read else []
@@ -231,15 +200,7 @@ class Wire:
 
 
 class _Pair:
-    """State of an exchange with another member.
-
-    Args:
-        wire: Wire that it is a part of.
-        peer: Number of the member.
-        label: Name of the exchange.
-        views: Buffers to send.
-        room: Buffers for what comes.
-    """
+    """State of an exchange with another member: buffers to send, and a room for what comes."""
 
     def __init__(
         self, wire: Wire, peer: int, label: str, views: Sequence[memoryview], room: Room

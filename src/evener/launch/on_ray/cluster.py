@@ -24,11 +24,7 @@ _POLL_SECONDS = 0.5
 
 
 def load_ray() -> Any:
-    """Return the package Ray.
-
-    Raises:
-        RunError: RUN-085 if it is not installed.
-    """
+    """Return the package Ray; RUN-085 if it is not installed."""
     try:
         return importlib.import_module("ray")
     except ImportError:
@@ -45,18 +41,10 @@ def _check_that_it_listens(address: str) -> None:
 class RayCluster:
     """Starts workers on the nodes of a Ray cluster, of which this process is a driver.
 
-    All workers get their places together, in a placement group of Ray, and spread over the nodes
-    as far as possible. A worker that dies leaves its place to its replacement; if the node has
-    died, Ray finds another place for it as soon as there is one.
-
-    Args:
-        address: Address of the cluster, ``host:port``; ``"auto"`` for that of this machine.
-        needs: Resources of every worker.
-        place_seconds: Time in which Ray has to find places.
-
-    Raises:
-        RunError: RUN-085 if Ray is not installed, RUN-086 if the cluster cannot be joined,
-            RUN-054 if the address is not ``host:port``.
+    All workers get their places together, in a placement group of Ray, and spread over the nodes as
+    far as possible. A worker that dies leaves its place to its replacement; if the node has died,
+    Ray finds another place for it as soon as there is one. The address is ``host:port``, or
+    ``"auto"`` for the cluster of this machine. RUN-086 if the cluster cannot be joined.
     """
 
     def __init__(self, address: str, needs: Sequence[Resources], *, place_seconds: float) -> None:
@@ -78,13 +66,9 @@ class RayCluster:
         return self._ray.util.get_node_ip_address()
 
     def reserve(self, tell: Callable[[str], None]) -> None:
-        """Wait until Ray has places for all workers.
+        """Wait until Ray has places for all workers; RUN-087 if there are none in time.
 
-        Args:
-            tell: Function that is told if it takes longer than some seconds.
-
-        Raises:
-            RunError: RUN-087 if there are none in time.
+        ``tell`` is called if it takes longer than some seconds.
         """
         bundles = [need.quantities() for need in self._needs]
         self._group = self._ray.util.placement_group(bundles, strategy="SPREAD")
@@ -104,11 +88,7 @@ class RayCluster:
         return self._group.wait(0)
 
     def start(self, start: Start) -> RayWorker:
-        """Start a worker.
-
-        Args:
-            start: Worker to start.
-        """
+        """Start a worker."""
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         place = strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=start.source[0]

@@ -6,12 +6,7 @@ from evener.errors import RunError
 
 
 def wrong_resources(text: str, why: str) -> RunError:
-    """Return the error for resources that cannot be read.
-
-    Args:
-        text: Text that was given.
-        why: Clause that says what is wrong.
-    """
+    """Return the error for resources that cannot be read; ``why`` is a clause."""
     return RunError(
         "RUN-089",
         f"--ray-resources {text}: no resources of a worker.",
@@ -21,13 +16,7 @@ def wrong_resources(text: str, why: str) -> RunError:
 
 
 def wrong_options(what: str, why: str, fix: str) -> RunError:
-    """Return the error for options that do not fit to each other.
-
-    Args:
-        what: Sentence that says what was given.
-        why: Sentence that says why it does not fit.
-        fix: Sentence that says what to do.
-    """
+    """Return the error for options that do not fit to each other, from three sentences."""
     return RunError("RUN-084", what, why=why, fix=fix)
 
 
@@ -42,12 +31,7 @@ def not_installed() -> RunError:
 
 
 def not_reached(address: str, why: str) -> RunError:
-    """Return the error for a cluster that does not answer.
-
-    Args:
-        address: Address that was asked for.
-        why: Clause of Ray.
-    """
+    """Return the error for a cluster that does not answer; ``why`` is a clause of Ray."""
     cluster = "No Ray cluster" if address == "auto" else f"No Ray cluster at {address}"
     return RunError(
         "RUN-086",
@@ -59,13 +43,7 @@ def not_reached(address: str, why: str) -> RunError:
 
 
 def no_place(needs: str, seconds: float, why: str) -> RunError:
-    """Return the error for workers that the cluster has no place for.
-
-    Args:
-        needs: Resources of the workers.
-        seconds: Time that was waited.
-        why: Clause that says what the cluster lacks.
-    """
+    """Return the error for workers that the cluster has no place for; ``why`` is a clause."""
     return RunError(
         "RUN-087",
         f"Ray has found no place for the workers within {seconds:g} seconds: {needs}.",
@@ -76,12 +54,7 @@ def no_place(needs: str, seconds: float, why: str) -> RunError:
 
 
 def not_started(host: str, why: str) -> RunError:
-    """Return the error for a node on which a worker cannot be started.
-
-    Args:
-        host: Address of the node.
-        why: Clause that says what is missing.
-    """
+    """Return the error for a node on which a worker cannot be started; ``why`` is a clause."""
     return RunError(
         "RUN-088",
         f"The worker cannot be started on the node {host}.",
@@ -92,10 +65,7 @@ def not_started(host: str, why: str) -> RunError:
 
 
 def reason(error: BaseException) -> str:
-    r"""Return the last sentence of what Ray says of a failure, without its end.
-
-    Args:
-        error: Error of Ray, whose text has many lines.
+    r"""Return the last sentence of an error of Ray, which has many lines, without its end.
 
     >>> reason(ValueError("The actor died.\n\tpid: 7\nThe node has failed."))
     'The node has failed'

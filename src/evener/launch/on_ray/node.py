@@ -29,28 +29,18 @@ _MOST_LINES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Output of a worker since the last batch.
+    """Output of a worker since the last batch."""
 
-    Attributes:
-        lines: Lines, each with its stream.
-        code: Exit code, if the process has ended and no line follows; else None.
-    """
-
-    lines: tuple[tuple[Stream, bytes], ...]
-    code: int | None = None
+    lines: tuple[tuple[Stream, bytes], ...]  # Lines, each with its stream.
+    code: int | None = None  # Exit code, if the process has ended and no line follows.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Place that Ray has given an actor.
+    """Place that Ray has given an actor."""
 
-    Attributes:
-        host: Address under which other nodes reach the node.
-        gpus: GPUs of the actor, as ``CUDA_VISIBLE_DEVICES`` names them.
-    """
-
-    host: str
-    gpus: tuple[str, ...] = ()
+    host: str  # Address under which other nodes reach the node.
+    gpus: tuple[str, ...] = ()  # GPUs of the actor, as ``CUDA_VISIBLE_DEVICES`` names them.
 
 
 def place_of_ray() -> Place:
@@ -61,11 +51,7 @@ def place_of_ray() -> Place:
 
 
 class NodeWorker:
-    """Process of a worker, with its output in a queue. Its methods may be called in any thread.
-
-    Args:
-        place: Function that returns the place of this actor.
-    """
+    """Process of a worker, with its output in a queue. Its methods may be called in any thread."""
 
     def __init__(self, place: Callable[[], Place] = place_of_ray) -> None:
         self._place = place
@@ -83,16 +69,10 @@ class NodeWorker:
     def start(
         self, source: Source, arguments: Sequence[str], sent: Mapping[str, str], folder: str
     ) -> int:
-        """Start the process, and return its number.
+        """Start this node's Python, and return the number of its process.
 
-        Args:
-            source: Number and incarnation of the worker.
-            arguments: Arguments of Python, which is that of this node.
-            sent: Environment of the worker in the process of the command.
-            folder: Working directory.
-
-        Raises:
-            RunError: RUN-088 if this node has no such folder, or no process can be started.
+        ``sent`` is the environment of the worker in the process of the command. RUN-088 if this
+        node has no such working folder, or no process can be started.
         """
         place = self._place()
         environ = node_environ(os.environ, sent, place.gpus)
@@ -132,9 +112,7 @@ class NodeWorker:
     def read(self, number: int) -> Batch:
         """Return a batch of output, or an empty one after some seconds.
 
-        Args:
-            number: Number of the batch, from 1. Where an answer was lost, the same number is asked
-                again.
+        Batches are numbered from 1. Where an answer was lost, the same number is asked again.
         """
         with self._reading:
             if number != self._number:

@@ -13,15 +13,10 @@ _OF_MACHINE = ("CUDA_", "GPU_DEVICE_ORDINAL", "HIP_", "NVIDIA_", "RAY_", "ROCR_"
 def node_environ(
     node: Mapping[str, str], sent: Mapping[str, str], gpus: Sequence[str]
 ) -> dict[str, str]:
-    """Return the environment of a worker.
+    """Return the environment of a worker, whose GPUs are those that Ray has given it.
 
-    A node has paths of its own, so its variables stay. Variables that it does not have,
-    and those that evener, Keras, Python, TensorFlow and XLA read, are those of the command.
-
-    Args:
-        node: Environment of Ray's process on the node.
-        sent: Environment of the workers in the process of the command.
-        gpus: GPUs that Ray has given the worker.
+    A node has paths of its own, so its variables stay. Variables that it does not have, and those
+    that evener, Keras, Python, TensorFlow and XLA read, are those of the command.
 
     >>> node_environ({"A": "node", "TF_A": "node"}, {"A": "sent", "B": "sent", "TF_A": "sent"}, "0")
     {'A': 'node', 'TF_A': 'sent', 'B': 'sent', 'CUDA_VISIBLE_DEVICES': '0'}

@@ -25,12 +25,7 @@ class _GivenUp(Exception):
 class RayWorker:
     """Follows the actor of a worker to its end, in a thread.
 
-    Args:
-        start: Worker to start.
-        ray: The package Ray, connected to a cluster.
-        actor: Actor of `NodeWorker`, which may not be placed yet.
-        folder: Working directory of the worker.
-        place_seconds: Time in which Ray has to place the actor.
+    The actor of `NodeWorker` may not be placed yet: Ray has ``place_seconds`` to place it.
     """
 
     def __init__(
@@ -143,15 +138,7 @@ class RayWorker:
                         raise _GivenUp from None
 
     def _get(self, answer: Any, seconds: float | None = None) -> Any:
-        """Return the result of a call of the actor.
-
-        Args:
-            answer: Reference to the result.
-            seconds: Time that it may take; None for any.
-
-        Raises:
-            TimeoutError: If it takes longer.
-        """
+        """Return the result of a call of the actor; TimeoutError if it takes longer."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._ray.wait([answer], timeout=_POLL_SECONDS)[0]:
             now = time.monotonic()

@@ -12,16 +12,11 @@ from evener.launch.on_ray import faults
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Resources of a worker.
+    """Resources of a worker."""
 
-    Attributes:
-        num_cpus: Number of CPUs, 0 or more.
-        num_gpus: Number of GPUs, 0 or more.
-        others: Quantities of the other resources, by their names, each above 0.
-    """
-
-    num_cpus: float = 1.0
-    num_gpus: float = 0.0
+    num_cpus: float = 1.0  # 0 or more.
+    num_gpus: float = 0.0  # 0 or more.
+    # Quantities of the other resources, by their names, each above 0.
     others: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def quantities(self) -> dict[str, float]:
@@ -43,13 +38,7 @@ class Resources:
 
 
 def parse_resources(text: str) -> Resources:
-    """Return the resources that a text lists.
-
-    Args:
-        text: Names and quantities; one CPU if it does not name CPU.
-
-    Raises:
-        RunError: RUN-089 if it cannot be read.
+    """Return the resources that a text lists; one CPU if it does not name CPU.
 
     >>> str(parse_resources("GPU=2,fast_disk=1"))
     'CPU=1,GPU=2,fast_disk=1'
@@ -82,16 +71,10 @@ def parse_resources(text: str) -> Resources:
 def resources_of(
     texts: Sequence[str], num_workers: int, num_gpus: Sequence[int]
 ) -> tuple[Resources, ...]:
-    """Return the resources of every worker.
+    """Return the resources of every worker, from no text, one for all workers, or one for each.
 
-    Args:
-        texts: No text, one for all workers, or one for each.
-        num_workers: Number of workers.
-        num_gpus: GPUs that the devices of a worker are among: one number for all workers, or one
-            for each. They are asked for where there is no text.
-
-    Raises:
-        RunError: RUN-089 if there are too few or too many, or one cannot be read.
+    ``num_gpus`` has the GPUs that the devices of a worker are among: one number for all workers, or
+    one for each. They are asked for where there is no text.
     """
     if len(texts) not in (0, 1, num_workers):
         raise faults.wrong_resources(
@@ -103,11 +86,7 @@ def resources_of(
 
 
 def lacking(needs: Iterable[Resources], there: Mapping[str, float]) -> str:
-    """Return the clause that says what a cluster lacks, or an empty one.
-
-    Args:
-        needs: Resources of the workers.
-        there: Resources of the whole cluster.
+    """Return the clause that says what a whole cluster lacks, or an empty one.
 
     >>> lacking([Resources(num_gpus=1)] * 2, {"CPU": 4.0})
     'they need 2 GPU in all, and the cluster has 0'
