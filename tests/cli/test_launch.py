@@ -166,7 +166,7 @@ def test_a_worker_that_is_killed_in_predict_costs_nothing(script: Path, tmp_path
     ("ends", "told"),
     [
         ("os._exit", "worker 1 ended with code 0 before the others came to the end"),
-        ("sys.exit", "[worker 1] Why: its program ended while that of worker 0 went on."),
+        ("sys.exit", "[worker 1] Why: its program ended while those of others went on."),
     ],
 )
 def test_a_worker_that_ends_with_0_in_mid_training_has_not_finished(

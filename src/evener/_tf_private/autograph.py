@@ -29,8 +29,8 @@ def converted_as_by(fn: Any, body: Callable[..., Any]) -> Callable[..., Any]:
     If it changes: loops and conditions on tensors in a traced function given to `strategy.run`,
     or in the functions that it gives to `strategy.run`, raise.
     """
-    if (getattr(body, "autograph_info__", None) or {}).get("artifact"):
-        return body  # Converted already: once more, and its errors would be rewritten twice.
+    if hasattr(body, "autograph_info__"):
+        return body  # It is converted, or must not be: its errors would be rewritten twice.
     if not getattr(fn, "_autograph", True):
         return tf.autograph.experimental.do_not_convert(body)
     features = getattr(fn, "_experimental_autograph_options", None)
