@@ -188,3 +188,24 @@ def test_python_draws_while_a_step_is_traced(door: str, function: str) -> None:
         random.seed(3)
         found.append([*program.run(is_plain=is_plain), np.random.rand(), random.random()])
     np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
+
+
+def test_a_function_that_makes_its_variables_draws_twice() -> None:
+    """TensorFlow traces it twice, and runs the second trace."""
+
+    def run(step_of: Callable[[Any], Any]) -> list[float]:
+        made: list[Any] = []
+
+        def body(x: Any) -> Any:
+            if not made:
+                made.append(tf.Variable(2.0))
+            return tf.reduce_sum(x * np.random.rand() * made[0])
+
+        np.random.seed(3)
+        step = step_of(tf.function(body))
+        return [*(float(step(tf.ones([n]))) for n in (4, 4, 3)), np.random.rand()]
+
+    def distributed(step: Any) -> Any:
+        return evener.distribute(step, devices=["cpu:0", "cpu:1"])
+
+    np.testing.assert_allclose(run(distributed), run(lambda step: step), rtol=1e-6)

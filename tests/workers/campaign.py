@@ -318,6 +318,8 @@ def check(job: Job, expected: list[np.ndarray]) -> float:
         for a, b in zip(found, expected, strict=True)
     ]
     assert max(differences) < _TOLERANCE, (max(differences), output[-4000:])
+    rows = Path(f"{job.result}.csv").read_text().splitlines()[1:]
+    assert [int(row.partition(",")[0]) for row in rows] == list(range(len(found[-1])))
     for process, steps in job.steps().items():
         numbers = [step for step, _ in steps]
         # If nobody is left who has trained, the job begins at its newest checkpoint.

@@ -3,7 +3,8 @@
 Arguments: file for the weights and the history, number of epochs, folder for the logs of the steps,
 folder for checkpoints if there are to be any, and ``pipeline`` for a pipeline of tf.data, of which
 each worker maps its own rows.
-Each worker has a log of its own, so that a step that is lost or made twice is seen.
+Each worker has a log of its own, so that a step that is lost or made twice is seen. The program
+validates, assigns the learning rate and saves behind each epoch, as ordinary programs do.
 """
 
 from __future__ import annotations
@@ -73,15 +74,25 @@ def main(
     rng = np.random.default_rng(0)
     x = rng.random((NUM_SAMPLES, 20), np.float32)
     y = rng.integers(0, 5, NUM_SAMPLES)
-    callbacks: list[keras.callbacks.Callback] = [StepLog(folder)]
+    best = {"monitor": "val_loss", "patience": num_epochs, "restore_best_weights": True}
+    callbacks: list[keras.callbacks.Callback] = [
+        StepLog(folder),
+        keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 / (1 + epoch % 7)),
+        keras.callbacks.CSVLogger(f"{file}.csv"),
+        keras.callbacks.ModelCheckpoint(f"{file}.keras", save_best_only=True),
+        keras.callbacks.EarlyStopping(**best),
+    ]
     if checkpoints:
         callbacks.append(CheckpointCallback(checkpoints, every_steps=25, every_epoch=False, keep=2))
     given: dict[str, Any] = {"x": x, "y": y, "batch_size": BATCH_SIZE}
     if data == "pipeline":
         samples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(NUM_SAMPLES, seed=4)
         given = {"x": samples.map(scaled).batch(BATCH_SIZE)}
+    given["validation_data"] = (x[:100], y[:100])
     history = model.fit(**given, epochs=num_epochs, verbose=0, callbacks=callbacks)
-    np.savez(file, *model.get_weights(), np.asarray(history.history["loss"]))
+    logs = [np.asarray(history.history[name]) for name in sorted(history.history)]
+    optimizer_state = [np.asarray(variable) for variable in optimizer.variables]
+    np.savez(file, *model.get_weights(), *optimizer_state, *logs)
 
 
 if __name__ == "__main__":

@@ -75,10 +75,21 @@ class PreparedStep:
         def flat(*tensors: Any) -> Any:
             nonlocal is_traced
             args, kwargs = arguments.pack(tensors)
+            makes_variables = False
+
+            def noted(make: Callable[..., Any], **kwargs: Any) -> Any:
+                nonlocal makes_variables
+                makes_variables = True
+                return make(**kwargs)
+
             drawn = streams.tracing(counts=not is_traced)
-            with _tf_private.random_numbers.counting_from(first_draw), drawn:
+            counted = _tf_private.random_numbers.counting_from(first_draw)
+            with tf.variable_creator_scope(noted), counted, drawn:
                 results = step(*args, **kwargs)
-            is_traced = True
+            if makes_variables and not is_traced:
+                # TensorFlow traces such a function once more, and runs that trace.
+                streams.begin_again()
+            is_traced |= not makes_variables
             return results
 
         _tf_private.autograph.leave_to_autograph(flat)

@@ -99,6 +99,11 @@ class StreamState:
             if not counts:
                 _set_generators(now)
 
+    def begin_again(self) -> None:
+        """Note that the program's next trace is the one that runs."""
+        if self.is_first:
+            self._begin = _generators()
+
     def counters_of(self, names: tuple[StreamName, ...]) -> Any:
         """Return the counters of some streams; those that are new begin."""
         if names != self._names:
