@@ -144,6 +144,9 @@ READS_NUMBERS = EAGER.replace("** 2)", "** 2) * (1.0 + 0.0 * line.weight.numpy()
 
 EAGER_FIT = FIT.replace('"mse"', '"mse", run_eagerly=True')
 EAGER_FIT_OF_KERAS_2 = EAGER_FIT.replace("import keras", "import tf_keras as keras")
+DYNAMIC_LAYER = FIT.replace("import keras", "import tf_keras as keras").replace(
+    "Dense(64)", "Dense(64, dynamic=True)"
+)
 
 PLACED_EAGERLY = f"""{STEP}
     with tf.device("CPU:1"):
@@ -175,6 +178,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reads_numbers": (READS_NUMBERS, (OF_FIRST, "eagerly; line 19 prevents more: line.weight.nu")),
     "eager_fit": (EAGER_FIT, (OF_FIRST, "eagerly; run_eagerly=True")),
     "eager_fit_of_keras_2": (EAGER_FIT_OF_KERAS_2, (OF_FIRST, "eagerly; run_eagerly=True")),
+    "dynamic_layer": (DYNAMIC_LAYER, (OF_FIRST, "eagerly; a layer with dynamic=True asks")),
     "placed_eagerly": (PLACED_EAGERLY, ()),
     "pinned": (PINNED, ()),
     "decorated": (DECORATED, ()),

@@ -188,8 +188,8 @@ class IdleDevices:
     def _reason_of_tapes(self) -> str:
         """Return what keeps eager gradients on one device, or how they would leave it."""
         line, reason = self._tapes.line, None
-        if self._tapes.is_of_trainer:
-            return "run_eagerly=True, or run_functions_eagerly(True), asks for that"
+        if self._tapes.trainer_asks:
+            return f"{self._tapes.trainer_asks} asks for that"
         if line is not None and self._hoister is not None:
             reason = self._hoister.obstacle_at(line)
         elif line is not None:
@@ -207,7 +207,7 @@ class _EagerTapes:
 
     def __init__(self) -> None:
         self.line: UserLine | None = None
-        self.is_of_trainer = False
+        self.trainer_asks = ""
         self._seconds = 0.0
         self._before: tuple[tf.Variable, bytes] | None = None
 
@@ -252,9 +252,22 @@ class _EagerTapes:
         variables = [found for found in values if isinstance(found, tf.Variable)]
         if variables:
             self.line = user_line()
-            self.is_of_trainer = line_of_loop() is None
+            self.trainer_asks = _asks_for_eager_steps() if line_of_loop() is None else ""
             smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
             self._before = smallest, _bytes(smallest)
+
+
+def _asks_for_eager_steps() -> str:
+    """Return what lets the trainer of Keras that calls this run its steps eagerly."""
+    # Only Keras 2 has layers that it never traces.
+    trainers = (
+        frame.f_locals.get("self")
+        for frame in callers()
+        if frame.f_globals.get("__name__") == "tf_keras.src.engine.training"
+    )
+    if any(getattr(model, "dynamic", False) for model in trainers):
+        return "a layer with dynamic=True"
+    return "run_eagerly=True, or run_functions_eagerly(True),"
 
 
 def _bytes(variable: tf.Variable) -> bytes:

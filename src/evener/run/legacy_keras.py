@@ -30,6 +30,12 @@ _OPTIMIZERS = Patch(
     why="An optimizer changes averages of weights by the strategy in whose scope it is made.",
     if_it_changes="Optimizers with use_ema=True end with an error about nested scopes.",
 )
+_SLOTS = Patch(
+    "slots of older optimizers of Keras 2",
+    f"{_MODULE}:optimizers.legacy.Optimizer.add_slot",
+    why="Such an optimizer makes a slot only in the scope in which its variable was made.",
+    if_it_changes="Eager steps with these optimizers end with an error that names the scope.",
+)
 _REDUCTIONS = Patch(
     "reductions of Keras 2",
     f"{_MODULE}:losses.Loss._get_reduction",
@@ -58,8 +64,11 @@ def attach_legacy_models(strategy: Strategy, notes: Notes) -> None:
         _MODELS.apply(lambda original: init_in_scope(original, strategy, notes))
         _OPTIMIZERS.apply(lambda original: _in_scope(original, strategy))
         _WEIGHTS.apply(lambda original: _in_scope(original, strategy))
+        _SLOTS.apply(lambda original: _in_scope(original, strategy))
         _REDUCTIONS.apply(lambda original: _over_the_batch(original))
 
+    # What a script makes by `tf.Variable` has no scope, and Keras 2 refuses to compile with it.
+    strategy.extended.outside = tf.distribute.get_strategy()
     Loading((_MODULE,), attach).watch()
 
 

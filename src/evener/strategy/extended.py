@@ -26,6 +26,8 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
     ) -> None:
         super().__init__(strategy)
         self._owner_registry = owner_registry
+        self.outside: tf.distribute.Strategy | None = None
+        """Strategy of programs without a scope; its variables count as made in this scope."""
         # As TensorFlow's strategies name it, with job, replica and task.
         worker = tf.DeviceSpec(job="localhost", replica=0, task=0)
         first = tf.DeviceSpec.from_string(tf_device(first_device))
@@ -37,6 +39,12 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
         return self._owner_registry.create(next_creator, **kwargs)
+
+    def variable_created_in_scope(self, v: Any) -> bool:
+        """Return whether a variable was made in the scope, or counts as made in it."""
+        if super().variable_created_in_scope(v):
+            return True
+        return self.outside is not None and self.outside.extended.variable_created_in_scope(v)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
         """Accept every variable: one that was made elsewhere stays where it is."""

@@ -108,7 +108,7 @@ class Warnings:
             why="Only the graph of a step can be partitioned. Eager steps give the same results, "
             "and are good for debugging, but use one device.",
             fix="Call strategy.run from inside a @tf.function, or give it one; leave out "
-            "run_functions_eagerly(True) and run_eagerly=True.",
+            "run_functions_eagerly(True), run_eagerly=True, and dynamic=True of layers of Keras 2.",
         )
 
     def multiplied_batch(self, caller: FrameType) -> None:

@@ -45,6 +45,29 @@ class Own(keras.Sequential):
         return {"loss": value}
 
 
+class Accumulating(Own):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.steps = tf.Variable(0, trainable=False)
+        self.sums = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self.trainable_weights]
+
+    def train_step(self, batch):
+        images, labels = batch
+        with tf.GradientTape() as tape:
+            value = self.compiled_loss(labels, self(images, training=True))
+        gradients = tape.gradient(value, self.trainable_weights)
+        for total, gradient in zip(self.sums, gradients):
+            total.assign_add(gradient)
+        self.steps.assign_add(1)
+        tf.cond(self.steps % 3 == 0, self.update, lambda: None)
+        return {"loss": value}
+
+    def update(self):
+        self.optimizer.apply_gradients(zip(self.sums, self.trainable_weights))
+        for total in self.sums:
+            total.assign(tf.zeros_like(total))
+
+
 class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
@@ -84,19 +107,26 @@ elif way == "own train_step":
     model = Own([keras.Input((8, 8, 3)), *layers()])
     model.compile("sgd", loss)
     fit(model)
-elif way == "decorated step":
+elif way == "own variables":
+    model = Accumulating([keras.Input((8, 8, 3)), *layers()])
+    model.compile("sgd", loss)
+    fit(model)
+elif way in ("decorated step", "eager step"):
     # With a seed, TensorFlow draws other numbers in each trace, and batches of two sizes have two.
     model = keras.Sequential([keras.Input((8, 8, 3)), *layers(dropout=0.0)])
-    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    is_eager = way == "eager step"
+    optimizers = keras.optimizers.legacy if is_eager else keras.optimizers
+    optimizer = optimizers.SGD(0.05, momentum=0.9)
+    scale = tf.Variable(1.0)
 
-    @tf.function
     def step(images, labels):
         with tf.GradientTape() as tape:
-            value = loss(labels, model(images, training=True))
-        weights = model.trainable_variables
+            value = loss(labels, scale * model(images, training=True))
+        weights = [*model.trainable_variables, scale]
         optimizer.apply_gradients(zip(tape.gradient(value, weights), weights))
         return value
 
+    step = step if is_eager else tf.function(step)
     for images, labels in data:
         found.append(step(images, labels))
 elif way == "mirrored":

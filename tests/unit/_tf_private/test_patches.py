@@ -33,6 +33,7 @@ DECLARING = (
 PATCHES = {
     "optimizers of Keras 2": "optimizers.Optimizer.__init__",
     "reductions of Keras 2": "losses.Loss._get_reduction",
+    "slots of older optimizers of Keras 2": "optimizers.legacy.Optimizer.add_slot",
     "weights of Keras 2": "layers.Layer.add_weight",
     "automatic XLA of models": "Trainer._resolve_auto_jit_compile",
     "choice of XLA": "Trainer.compile",

@@ -37,8 +37,9 @@ def test_nothing_is_said_of_workers_that_are_gone(
     )
     group = SimpleNamespace(view=SimpleNamespace(members=members))
     monkeypatch.setattr(idle_devices, "group_of_process", lambda: group)
-    idle = IdleDevices(strategy)
+    said: list[str] = []
+    notes: Any = SimpleNamespace(add=lambda text, line: said.append(text), num_placed=0)
+    idle = IdleDevices(strategy, notes, None)
     idle._seconds_of_strategy = 10.0
-    notes: list[str] = []
-    idle.report(SimpleNamespace(add=lambda text, line: notes.append(text)))  # type: ignore[arg-type]
-    assert notes == told
+    idle.report()
+    assert said == told
