@@ -123,7 +123,7 @@ class StreamState:
 
 def _generators() -> tuple[Any, ...]:
     name, words, *rest = np.random.get_state(legacy=True)
-    return random.getstate(), name, words.tobytes(), *rest
+    return random.getstate(), name, np.asarray(words).tobytes(), *rest
 
 
 def _set_generators(state: tuple[Any, ...]) -> None:
