@@ -77,6 +77,10 @@ demo-machines: $(STAMP)  ## train on three workers of unlike devices, of which o
 chaos: $(STAMP)  ## the fault campaign of several workers (ARGS="--faults 200 --seed 1")
 	$(BIN)/python tests/workers/campaign.py $(ARGS)
 
+.PHONY: simulate
+simulate: $(STAMP)  ## whole jobs of workers on a simulated clock (ARGS="--schedules 100000 --jobs 2")
+	PYTHONPATH=tests $(BIN)/python -m workers.simulated $(ARGS)
+
 .PHONY: test
 test: $(STAMP)  ## the tests, in some ten minutes; one in a few of the long ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
