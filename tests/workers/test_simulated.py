@@ -8,7 +8,7 @@ from evener.workers.late import Late, Point
 from workers import simulated
 from workers.simulated import in_place
 
-EVERYDAY, ALL = 1_500, 40_000
+EVERYDAY, ALL = 1_000, 3_000
 FIRST_FOUND = {
     "a state was taken behind the program's own assignments": 10,
     "exit 0 behind a worker that ended in mid-training, and a death": 29,
