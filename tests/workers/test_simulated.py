@@ -52,6 +52,6 @@ def test_a_seed_is_a_schedule() -> None:
     logs: list[list[str]] = [[], []]
     with in_place():
         for log in logs:
-            assert simulated.failure_of(390, log) is None
+            assert simulated.failure_of(10, log) is None
     assert logs[0] == logs[1]
     assert any("restart 1" in line for line in logs[0])
