@@ -37,7 +37,7 @@ class Counting(Clock):
         results = calls.loop(tf.constant(2), *arguments)
         assert len(results) == len(calls.results)
         # Numbers of samples are plain ones.
-        sizes = [np.shape(argument)[0] for argument in arguments if np.shape(argument)]
+        sizes = [np.shape(argument)[0] for argument in arguments if len(np.shape(argument))]
         self.runs.append((len(calls.results), max(sizes, default=0)))
         return float(len(calls.results))
 
