@@ -438,7 +438,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What is kept from step to step."""
+    """Memory that is kept from step to step."""
 
     tensors_per_step: float = 0.0  # Tensors that live on after each step
     bytes_per_step: float = 0.0  # Their bytes
@@ -466,7 +466,7 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFinite:
-    """Where NaN or infinity came first."""
+    """First place of NaN or infinity."""
 
     # ``"inputs"``, ``"labels"``, ``"outputs"``, ``"loss"``, ``"gradient"`` or ``"variable"``.
     what: str
