@@ -22,6 +22,7 @@
     tapes            gradient tapes
     tensors          kinds of tensors, and reads of their values
     variables        variables in the making
+    watched          what the doctor looks at while a program trains
 
 The docstring of each function states why it is needed ("Why"), and what breaks if TensorFlow or
 Keras changes ("If it changes"). ``tests/unit/_tf_private`` has a test for each.
@@ -48,6 +49,7 @@ from evener._tf_private import (
     tensors,
     tracebacks,
     variables,
+    watched,
 )
 
 __all__ = [
@@ -71,4 +73,5 @@ __all__ = [
     "tensors",
     "tracebacks",
     "variables",
+    "watched",
 ]
