@@ -1,0 +1,564 @@
+"""Facts of a watched run: plain values that the watched process records and rules judge.
+
+    watched process --records--> Facts --JSON--> doctor: rules, findings
+
+A fact that cannot be had without guessing is absent: None, an empty tuple or an empty text.
+Seconds and counts "per step" are medians over the steps that trace nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+
+class Outcome(enum.Enum):
+    """End of a watched run."""
+
+    ENOUGH = "enough"  # enough steps were seen, and the doctor ended it
+    FINISHED = "finished"  # it came to its own end
+    EXITED = "exited"  # it called sys.exit or os._exit
+    CRASHED = "crashed"  # an exception, or a signal
+    TIMED_OUT = "timed out"  # it reached the time limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of user code."""
+
+    file: str  # The absolute path
+    line: int  # Line number, from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """An exception that ended the program."""
+
+    kind: str  # Its class
+    message: str  # Its whole text
+    where: Line | None  # Innermost line of user code
+    code: str = ""  # The code, if it is one of evener's errors
+    traceback: str = ""  # The traceback as Python prints it
+    num_steps: int = 0  # Number of steps before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """End of the run."""
+
+    outcome: Outcome  # How it ended
+    seconds: float  # Duration of the run, imports included
+    exit_code: int | None = None  # Exit code of the process; None if the doctor ended it
+    raised: Raised | None = None  # Exception that ended it, if it crashed
+    where: Line | None = None  # The line it was at when it was ended, or exited
+    # Seconds from the last step to the end; without steps, of the whole run.
+    still_seconds: float = 0.0
+    # Whether the process used a CPU in the last second before it was ended: a slow start, and not a
+    # wait.
+    is_busy: bool = False
+    output_tail: str = ""  # End of its output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device of the run, or one that is assumed."""
+
+    name: str  # Name as evener writes it: ``"cpu:0"``, ``"gpu:1"``
+    model: str = ""  # Product name, or empty
+    memory_bytes: int | None = None  # Its memory; None if it is not known
+    is_visible: bool = True  # Whether TensorFlow lists it in the run
+    is_assumed: bool = False  # Whether it is not in this machine: an assumed card, a stand-in
+    # Operations that it computed in the measured step; None if not measured.
+    num_operations: int | None = None
+    # Seconds of its kernels in the measured step; None if not measured.
+    busy_seconds: float | None = None
+    needed_bytes: int | None = None  # Predicted peak memory of a step on it; None if not predicted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Operations of one type on one device in the measured step."""
+
+    device: str  # Name of the device
+    type: str  # Type of the operation: ``"MatMul"``
+    num_operations: int  # Their number
+    seconds: float  # Their seconds together
+    requested: str = ""  # The device that a pin requested, or empty
+    where: Line | None = None  # A line that made one of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """A `tf.device` block of the program."""
+
+    device: str  # Device as the program writes it
+    where: Line  # Line of the block
+    num_entered: int  # Times that it was entered
+    exists: bool | None = None  # Whether TensorFlow has such a device; None if that cannot be said
+    num_operations: int = 0  # Operations and eager calls that were made in it
+    num_variables: int = 0  # Variables that were made in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """An environment variable that the program sets, or a call that configures TensorFlow."""
+
+    # ``"CUDA_VISIBLE_DEVICES"``, ``"set_memory_growth"``, ``"set_visible_devices"``,
+    # ``"set_logical_device_configuration"``, ``"set_global_policy"``, ``"run_functions_eagerly"``
+    # and others.
+    name: str
+    value: str  # Its value or arguments, as text
+    # Line that sets it; None for variables from the environment of the run.
+    where: Line | None = None
+    is_late: bool = False  # Whether it came after it was read, so that it has no effect or fails
+    # Line at which TensorFlow read it: the import, or the first use of devices.
+    read_at: Line | None = None
+    error: str = ""  # Text of the error that it raised, or empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyUse:
+    """A strategy that the program made."""
+
+    kind: str  # Its class: ``"MirroredStrategy"``
+    where: Line | None  # Line that made it
+    num_replicas: int  # Its replicas
+    devices: tuple[str, ...] = ()  # Devices of its replicas, as evener writes them
+    num_scopes: int = 0  # Times that its scope was entered
+    num_runs: int = 0  # Calls of its `run`, eager or traced
+    trained: bool = False  # Whether a step was trained under it: by `fit`, or in its `run`
+    num_plain_batches: int = 0  # Calls of `run` with a batch that is not distributed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The training steps of one loop: of one call of `fit`, or of one line of a custom loop.
+
+    A step's seconds are made of ``input`` + ``function`` + ``eager`` + ``read`` + ``callback`` +
+    ``outside``; what is not known is in ``outside``.
+    """
+
+    # ``"fit"``, ``"function"`` (a traced function or `strategy.run`), ``"eager"`` (gradients
+    # outside of functions), ``"graph loop"`` (a loop inside of a function), ``"train_on_batch"``.
+    kind: str
+    where: Line | None  # The line that takes the step: ``fit``, or the call in a loop
+    num_steps: int  # Number of all steps that were seen
+    num_timed: int = 0  # Number of steps that trace nothing
+    first_seconds: float | None = None  # Duration of the first step, traces included
+    step_seconds: float = 0.0  # Duration of a step, from batch to batch
+    input_seconds: float = 0.0  # Waiting for the next batch, per step
+    function_seconds: float = 0.0  # In traced functions, reads left out, per step
+    eager_seconds: float = 0.0  # In operations that run eagerly, per step
+    read_seconds: float = 0.0  # Waiting for values on the host, per step
+    callback_seconds: float = 0.0  # In callbacks, per step
+    outside_seconds: float = 0.0  # Outside of TensorFlow, per step
+    num_eager_operations: float = 0.0  # Operations that run eagerly, per step
+    # Samples of the batches that were seen, without repetitions; the first first.
+    batch_sizes: tuple[int, ...] = ()
+    steps_per_epoch: int | None = None  # Number of steps of an epoch, if it is known
+    epochs: int = 0  # Number of epochs that were begun
+    epochs_wanted: int = 0  # Number of epochs that `fit` was asked for; 0 if not known
+    steps_per_execution: int = 1  # That of the compiled model; 1 otherwise
+    num_replicas: int = 1  # Replicas of its strategy; 1 without a strategy
+    batch_bytes: int = 0  # Bytes of a batch; 0 if not known
+    losses: tuple[float, ...] = ()  # Loss of each step, as far as it is known, in order
+    # Index of the first step whose loss is NaN or infinite; None if none is.
+    first_not_finite: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One transformation of an input pipeline."""
+
+    # Name of the method: ``"from_tensor_slices"``, ``"map"``, ``"batch"``, ``"prefetch"``.
+    kind: str
+    where: Line | None  # Line that calls it
+    # Its own seconds per training step, measured without the stages before it; None if it was not
+    # measured.
+    seconds: float | None = None
+    function: str = ""  # Name of its function, or empty
+    # Whether its function calls `tf.py_function` or `tf.numpy_function`, or it is a generator.
+    calls_python: bool = False
+    is_random: bool = False  # Whether its function draws random numbers
+    reads_files: bool = False  # Whether its function reads or decodes files
+    is_parallel: bool = False  # Whether it has `num_parallel_calls`
+    # `buffer_size` of a shuffle or prefetch, `batch_size` of a batch, `count` of a repeat or take;
+    # None otherwise. -1 for `AUTOTUNE` or endless.
+    size: int | None = None
+    num_elements: int | None = None  # Cardinality behind it; None if it is not known or endless
+    # Bytes of one element behind it; None if its shapes do not say it.
+    element_bytes: int | None = None
+    drop_remainder: bool = False  # That of a batch
+    reshuffles: bool | None = None  # `reshuffle_each_iteration` of a shuffle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Values of one part of a batch, over the batches that were examined."""
+
+    shape: tuple[int, ...]  # Shape with the batch; -1 for a size that is not known
+    dtype: str  # Name of the dtype
+    min: float | None = None  # Least value; None if there is none
+    max: float | None = None  # Greatest value
+    mean: float | None = None  # Mean
+    std: float | None = None  # Standard deviation
+    is_integral: bool = False  # Whether all values are whole numbers
+    is_one_hot: bool = False  # Whether each row along the last axis is one 1 and zeros
+    num_distinct: int | None = None  # Number of distinct values, up to 1000
+    has_nan: bool = False  # Whether a value is NaN or infinite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Data that a loop draws batches from."""
+
+    role: str  # ``"train"``, ``"validation"``, ``"predict"`` or ``"other"``
+    kind: str  # ``"dataset"``, ``"arrays"`` (given to `fit`), ``"generator"`` or ``"other"``
+    where: Line | None  # Line that iterates over it, or that hands it to `fit`
+    stages: tuple[Stage, ...] = ()  # Transformations in order, the source first
+    num_samples: int | None = None  # Samples of all; None if not known
+    inputs: tuple[Values, ...] = ()  # Values of the inputs, each part of its own
+    labels: tuple[Values, ...] = ()  # Values of the labels, each part of its own
+    # Whether samples are shuffled before they become batches; None if not known.
+    is_shuffled: bool | None = None
+    # Whether the labels of the examined batches are in order, as those of data that is sorted by
+    # class; None if not known.
+    labels_are_sorted: bool | None = None
+    # Rows that stand in the training data too; None if not compared.
+    num_rows_of_training: int | None = None
+    num_rows_compared: int = 0  # Rows that were compared for it
+    # Batches drawn in the run that are equal to the one before; None if not compared.
+    num_repeated_batches: int | None = None
+    # Samples of an epoch that no batch holds, for `drop_remainder`; None if not known.
+    num_dropped: int | None = None
+    constant_bytes: int = 0  # Bytes of arrays that are constants of its graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A `tf.function` of the program: all that were made from the same lines."""
+
+    name: str  # Its name
+    where: Line | None  # Line of its definition
+    num_calls: int  # Number of calls
+    num_traces: int  # Number of traces
+    num_made: int = 1  # Number of functions made from the same lines
+    # Cause of each trace after the first, in order: ``"shape"``, ``"dtype"``, ``"python value"``,
+    # ``"structure"``, ``"object"`` (another object of Python), ``"new function"`` or
+    # ``"variables"`` (made in the first trace).
+    causes: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()  # Arguments of the last traces, abbreviated
+    seconds: float = 0.0  # Seconds of all traces
+    is_compiled: bool = False  # Whether XLA compiles it
+    num_operations: int = 0  # Operations of its last trace
+    constant_bytes: int = 0  # Bytes of constants in its last trace, of 1 KiB and more each
+    largest_constant: tuple[int, ...] = ()  # Shape of the largest of them
+    largest_where: Line | None = None  # Line that made the largest
+    trains: bool = False  # Whether a step was trained in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRead:
+    """A line that brings tensors to the host after the first step."""
+
+    where: Line  # The line
+    num_reads: int  # Number of reads
+    per_step: float  # Reads per step
+    seconds: float  # Total waiting time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerLine:
+    """A line that runs operations eagerly after the first step."""
+
+    where: Line  # The line
+    num_operations: int  # Their number
+    per_step: float  # Operations per step
+    seconds: float  # Total seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossUse:
+    """Calls of one loss from one line: a Keras loss, or one of `tf.nn`.
+
+    Values are over all watched calls; None if they cannot be recorded, as where XLA compiles.
+    """
+
+    # Name of the function: ``"sparse_categorical_crossentropy"``, ``"binary_crossentropy"``,
+    # ``"mean_squared_error"``, or the name of a custom one.
+    name: str
+    where: Line | None  # Line of the call, or of `compile`
+    from_logits: bool | None  # That of the loss; True for those of `tf.nn`; None if it has none
+    # Activation that made the outputs: ``"softmax"``, ``"sigmoid"``, ``"relu"``, ``"linear"``;
+    # empty if it is not known.
+    activation: str = ""
+    outputs: Values | None = None  # Values of the outputs of the model
+    labels: Values | None = None  # Values of the labels
+    row_sum_min: float | None = None  # Least sum over the last axis of the outputs
+    row_sum_max: float | None = None  # Greatest sum over the last axis of the outputs
+    # Whether labels and outputs have different shapes that are broadcast.
+    is_broadcast: bool = False
+    has_mask: bool = False  # Whether the outputs have a Keras mask, and it is not used
+    num_replicas: int = 1  # Replicas in whose context it was called
+    is_reduced: bool = True  # Whether the call returns a scalar
+    trains: bool = True  # Whether a gradient tape recorded it
+    num_calls: int = 1  # Number of calls: of traces, in traced functions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableUse:
+    """A variable of a model that trains, or one that gradients were asked for."""
+
+    name: str  # Its path: ``"dense/kernel"``
+    shape: tuple[int, ...]  # Its shape
+    dtype: str  # Its dtype
+    trainable: bool  # Whether it is trainable
+    num_gradients: int = 0  # Gradients that were asked for it (traces, in functions)
+    num_none: int = 0  # How many of them are None
+    num_applied: int = 0  # Times that an optimizer was given it with a gradient
+    gradient_norms: tuple[float, ...] = ()  # Norms of its gradients, by step
+    update_norms: tuple[float, ...] = ()  # Norms of its changes, by step
+    norm: float | None = None  # Norm of the variable at the end
+    in_model: bool = True  # Whether a model that trains lists it
+    has_nan: bool = False  # Whether it holds NaN or infinity at the end
+    where: Line | None = None  # Line of the `gradient` call, or of `fit`
+    made_in: Line | None = None  # Line that made it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientUse:
+    """A line that asks a tape for gradients."""
+
+    where: Line | None  # The line
+    num_calls: int  # Calls: of traces, in functions
+    num_sources: int  # Variables or tensors that gradients are asked for
+    num_none: int = 0  # Gradients that are None
+    # Of them, variables that the tape did not watch: read before it began, not trainable, or read
+    # as arrays.
+    num_not_watched: int = 0
+    is_persistent: bool = False  # Whether the tape is persistent
+    num_replicas: int = 1  # Replicas in whose context it is
+    # Value of the target, over the mean loss of its samples in this replica: about 1 / replicas if
+    # it is scaled by the global batch. None if it is not known.
+    loss_ratio: float | None = None
+    target_shape: tuple[int, ...] = ()  # Shape of the target
+    loss_dtype: str = ""  # Dtype of the target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerUse:
+    """The optimizers that one line made."""
+
+    kind: str  # The class: ``"Adam"``
+    where: Line | None  # Line that made it, or of `compile` for one that is given by its name
+    num_made: int = 1  # Number of optimizers that this line made
+    num_made_in_steps: int = 0  # Of them, after the first step
+    num_applied: int = 0  # Updates: of traces, in functions
+    iterations: int | None = None  # Steps that the last of them has counted
+    learning_rate: float | None = None  # At the end; None if it is not known
+    num_variables: int = 0  # Variables that it updates
+    has_loss_scale: bool = False  # Whether it scales the loss
+    clips: bool = False  # Whether it clips gradients
+    made_in_scope: bool = False  # Whether it was made in the scope of a strategy
+    num_replicas: int = 1  # Replicas in whose context it was applied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelUse:
+    """The models that one line made."""
+
+    kind: str  # The class: ``"Sequential"``
+    name: str  # Name of the last
+    where: Line | None  # Line that made it
+    num_made: int = 1  # Number of models that this line made
+    num_made_in_steps: int = 0  # Of them, after the first step
+    num_cleared: int = 0  # Calls of `clear_session` between them
+    num_trained: int = 0  # How many of them were trained
+    num_parameters: int = 0  # Parameters of the last
+    num_trainable: int = 0  # Trainable parameters of the last
+    trains: bool = False  # Whether it was trained in the run
+    made_in_scope: bool = False  # Whether it was made in the scope of a strategy
+    policy: str = "float32"  # Name of the dtype policy
+    run_eagerly: bool = False  # Whether `fit` runs it eagerly
+    is_compiled: bool = False  # Whether XLA compiles its step
+    activations: tuple[str, ...] = ()  # Activations of the last layers, the last last
+    last_units: int | None = None  # Size of the last axis of its output; None if not known
+    layers: tuple[str, ...] = ()  # Classes of its layers, nested ones included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerFlag:
+    """Calls of a layer that behaves otherwise in training, such as Dropout."""
+
+    layer: str  # Its name
+    kind: str  # Its class
+    # The flag as it arrives: True, False, or None if none is given or it is a tensor.
+    training: bool | None
+    is_recorded: bool  # Whether a gradient tape recorded the call: it is part of a training step
+    num_calls: int  # Number of calls: of traces, in functions
+    where: Line | None = None  # Line of the program that called it, or its model
+    trainable: bool = True  # Whether the layer is trainable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricUse:
+    """A metric of a custom loop."""
+
+    name: str  # Its name
+    kind: str  # Its class
+    where: Line | None  # Line that updates it
+    num_updates: int = 0  # Updates: of traces, in functions
+    num_results: int = 0  # Results that were asked for
+    num_resets: int = 0  # Resets
+    num_epochs: int = 0  # Epochs of the loop that began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Calls of one kind from one line."""
+
+    # ``"evaluate"``, ``"predict"``, ``"predict_on_batch"``, ``"test_on_batch"``, ``"fit"``,
+    # ``"train_on_batch"``, ``"compile"``, ``"save"``, ``"save_weights"``, ``"load_weights"``,
+    # ``"set_weights"``, ``"checkpoint"``, ``"restore"``, ``"clear_session"``, ``"set_seed"``,
+    # ``"function"`` (made), ``"callback NAME"``, ``"custom layer"``, ``"variable"`` (made).
+    kind: str
+    where: Line | None  # The line
+    num_calls: int  # Number of calls
+    num_after_first_step: int = 0  # Of them, after the first step
+    per_step: float = 0.0  # Calls per step after the first step
+    seconds: float = 0.0  # Total seconds after the first step
+    detail: str = ""  # Further text: an argument that matters, a path, a batch size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Memory that is kept from step to step."""
+
+    tensors_per_step: float = 0.0  # Tensors that live on after each step
+    bytes_per_step: float = 0.0  # Their bytes
+    holder: str = ""  # What holds them, as the program names it: ``"losses"``, ``"self.history"``
+    where: Line | None = None  # Line of the program that made the last of them
+    process_bytes_per_step: float = 0.0  # Growth of the memory of the process
+    functions_per_step: float = 0.0  # Graphs that were made by step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """Predicted memory of the first training step on one device, by kind."""
+
+    batch_size: int  # Samples of the batch
+    samples: int  # Samples per device
+    weights: int  # Bytes of weights
+    optimizer_state: int  # Bytes of optimizer state
+    gradients: int  # Bytes of gradients
+    activations: int  # Bytes of activations and inputs
+    workspace: int  # Bytes of temporary tensors
+    total: int  # All bytes
+    usable: int | None = None  # Usable bytes of the smallest card; None if none is known
+    largest_batch: int = 0  # Largest global batch that fits it; 0 if none does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFinite:
+    """First place of NaN or infinity."""
+
+    # ``"inputs"``, ``"labels"``, ``"outputs"``, ``"loss"``, ``"gradient"`` or ``"variable"``.
+    what: str
+    name: str = ""  # Name of the layer or variable, or empty
+    step: int | None = None  # Index of the step; None if it is not known
+    where: Line | None = None  # The line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All facts of one run."""
+
+    ending: Ending  # End of the run
+    steps: tuple[Steps, ...] = ()  # Loops that trained, in the order of their first steps
+    devices: tuple[Device, ...] = ()  # Devices of the run and assumed ones
+    # Operations of the measured step by type and device, the longest first.
+    kernels: tuple[Kernels, ...] = ()
+    pins: tuple[Pin, ...] = ()  # `tf.device` blocks of the program
+    # Environment variables and settings that matter to TensorFlow.
+    settings: tuple[Setting, ...] = ()
+    strategies: tuple[StrategyUse, ...] = ()  # Strategies that the program made
+    pipelines: tuple[Pipeline, ...] = ()  # Data that loops draw from
+    traced: tuple[Traced, ...] = ()  # The program's `tf.function`s
+    host_reads: tuple[HostRead, ...] = ()  # Lines that bring tensors to the host, the longest first
+    eager_lines: tuple[EagerLine, ...] = ()  # Lines that run operations eagerly, the longest first
+    losses: tuple[LossUse, ...] = ()  # Uses of losses
+    gradients: tuple[GradientUse, ...] = ()  # Lines that ask for gradients
+    variables: tuple[VariableUse, ...] = ()  # Variables that train or should
+    optimizers: tuple[OptimizerUse, ...] = ()  # Optimizers
+    models: tuple[ModelUse, ...] = ()  # Models
+    layer_flags: tuple[LayerFlag, ...] = ()  # Calls of layers that behave otherwise in training
+    metrics: tuple[MetricUse, ...] = ()  # Metrics of custom loops
+    calls: tuple[Call, ...] = ()  # Other calls
+    # What is kept from step to step; None if fewer than five steps were seen.
+    growth: Growth | None = None
+    memory: StepMemory | None = None  # Predicted memory; None if it is not known
+    memory_unknown: str = ""  # Reason for which it is not known, if it was asked for
+    not_finite: NotFinite | None = None  # Where NaN came first; None if nowhere
+    missed: tuple[str, ...] = ()  # What could not be watched, with the reasons
+    notes: tuple[str, ...] = ()  # Notes about the run, such as answers given in place of TensorFlow
+    # Warnings of Keras and TensorFlow that the program caused, each once.
+    warnings: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()  # Versions of Python, TensorFlow and Keras
+
+    @property
+    def main_steps(self) -> Steps | None:
+        """The loop with the most steps; None if nothing trained."""
+        return max(self.steps, key=lambda steps: steps.num_steps, default=None)
+
+
+Record = TypeVar("Record")
+
+
+def to_json(record: Any) -> str:
+    """Return a record as JSON. Fields with their defaults are left out."""
+    return json.dumps(_plain(record))
+
+
+def from_json(kind: type[Record], text: str) -> Record:
+    """Return the record of a class that `to_json` has written.
+
+    >>> from_json(Line, to_json(Line(file="/a.py", line=3)))
+    Line(file='/a.py', line=3)
+    """
+    return _read(kind, json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {
+            field.name: _plain(part)
+            for field in dataclasses.fields(value)
+            if (part := getattr(value, field.name)) != field.default
+        }
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    if typing.get_origin(kind) is tuple:
+        return tuple(_read(typing.get_args(kind)[0], part) for part in value)
+    if dataclasses.is_dataclass(kind):
+        fields = _types_of(typing.cast("type", kind))
+        return typing.cast("type", kind)(**{k: _read(fields[k], v) for k, v in value.items()})
+    return kind(value)
+
+
+@functools.cache
+def _types_of(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
