@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from evener.analysis import Module, module_of
+from evener.analysis.hoisting.syntax_tree import SyntaxTree
 
 _TAPE = "GradientTape"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -30,10 +30,10 @@ def advice_for(source: str, line: int, *, is_traced: bool = False) -> str | None
         'make a function of lines 2 to 3, with @tf.function above it, and all devices compute it'
     """
     try:
-        module = module_of(path="", name="__main__", source=source)
+        module = SyntaxTree(source)
     except (SyntaxError, ValueError, RecursionError):
         # Python reports it when the script runs.
-        module = module_of(path="", name="__main__", source="")
+        module = SyntaxTree("")
     loop = _innermost(module, line, ast.For, ast.While)
     function = _innermost(module, line, ast.FunctionDef, ast.AsyncFunctionDef)
     if is_traced:
@@ -57,7 +57,7 @@ def advice_for(source: str, line: int, *, is_traced: bool = False) -> str | None
     return f"{what}, and all devices compute it"
 
 
-def _innermost(module: Module, line: int, *types: type[ast.AST]) -> ast.AST | None:
+def _innermost(module: SyntaxTree, line: int, *types: type[ast.AST]) -> ast.AST | None:
     """Return the last statement of some types that covers a line and holds a tape."""
     tapes = [
         name
@@ -74,9 +74,9 @@ def _innermost(module: Module, line: int, *types: type[ast.AST]) -> ast.AST | No
     return max(covering, key=lambda statement: statement.lineno, default=None)
 
 
-def _alias_of_tensorflow(module: Module) -> str:
+def _alias_of_tensorflow(module: SyntaxTree) -> str:
     for node in module.every(ast.Import):
-        for alias in node.names if isinstance(node, ast.Import) else ():
+        for alias in node.names:
             if alias.name == "tensorflow":
                 return alias.asname or "tensorflow"
     return "tf"

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from evener.analysis.hoisting.names import names_of, targets_of
-from evener.analysis.module import FUNCTIONS, Function, Module
+from evener.analysis.hoisting.syntax_tree import FUNCTIONS, Function, SyntaxTree
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -18,7 +18,7 @@ class Liveness:
         module: The module.
     """
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: SyntaxTree) -> None:
         self._module = module
         self._loads: dict[str, list[ast.Name]] = {}
         for node in module.every(ast.Name):
@@ -26,7 +26,7 @@ class Liveness:
                 self._loads.setdefault(node.id, []).append(node)
         self._blocks = {
             id(statement): (parent, block, index)
-            for parent in ast.walk(module.tree)
+            for parent in ast.walk(module.root)
             for block in blocks_of(parent)
             for index, statement in enumerate(block)
         }
@@ -47,7 +47,7 @@ class Liveness:
         around = {id(outer) for outer in self._module.around(block[first])}
         for load in self._loads.get(name, ()):
             if id(load) in inside or (
-                scope is not self._module.tree and not self._is_in(load, scope)
+                scope is not self._module.root and not self._is_in(load, scope)
             ):
                 continue
             if self._reaches(load, name, scope, (block, last), around):
@@ -65,7 +65,7 @@ class Liveness:
         """
         around = {id(outer) for outer in self._module.around(block[first])}
         scope = self._scope_of(name, block[first])
-        if scope is self._module.tree and self._is_in_function(block[first]):
+        if scope is self._module.root and self._is_in_function(block[first]):
             return True
         return self._reaches(block[first], name, scope, (block, last), around)
 
@@ -81,9 +81,9 @@ class Liveness:
                 ]
                 if any(name in node.names for node in declared):
                     # Of an outer scope: every read in the module may be meant.
-                    return self._module.tree
+                    return self._module.root
                 return outer
-        return self._module.tree
+        return self._module.root
 
     def _is_in(self, node: ast.AST, scope: ast.AST) -> bool:
         return any(outer is scope for outer in self._module.around(node))

@@ -31,7 +31,7 @@ from evener.analysis.hoisting.regions import (
     region_of,
     spans_of,
 )
-from evener.analysis.module import FUNCTIONS, Module, last_name, module_of
+from evener.analysis.hoisting.syntax_tree import FUNCTIONS, SyntaxTree, last_name
 
 HOOK = "__evener_hoist__"
 """The name by which a rewritten module calls the run."""
@@ -72,7 +72,7 @@ def hoist_steps(
     Raises:
         SyntaxError: The text is not Python.
     """
-    module = module_of(path=path, name="", source=source)
+    module = SyntaxTree(source, path)
     rewriting = _Rewriting(module, first_number, in_functions=in_functions)
     losses = [
         node.lineno
@@ -82,20 +82,20 @@ def hoist_steps(
     if not _uses_any_name(module):
         rewriting.all_blocks()
     return Hoisted(
-        tree=ast.fix_missing_locations(module.tree),
+        tree=ast.fix_missing_locations(module.root),
         regions=tuple(rewriting.regions),
         obstacles=tuple(rewriting.obstacles),
         lines_with_losses=tuple(losses),
     )
 
 
-def _uses_any_name(module: Module) -> bool:
+def _uses_any_name(module: SyntaxTree) -> bool:
     """Return whether a module may read and bind names that its text does not have."""
     return any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name))
 
 
 class _Rewriting:
-    def __init__(self, module: Module, first_number: int, *, in_functions: bool) -> None:
+    def __init__(self, module: SyntaxTree, first_number: int, *, in_functions: bool) -> None:
         self._in_functions = in_functions
         self._module = module
         self._number = first_number
@@ -107,12 +107,12 @@ class _Rewriting:
     def all_blocks(self) -> None:
         found = [
             (block, spans)
-            for parent in ast.walk(self._module.tree)
+            for parent in ast.walk(self._module.root)
             for block in blocks_of(parent)
             if self._runs_often(block[0])
             for spans in spans_of(block)
         ]
-        for parent in ast.walk(self._module.tree):
+        for parent in ast.walk(self._module.root):
             for block in blocks_of(parent):
                 self.obstacles += obstacles_of(block)
         # All are found before one is replaced; in a block, from its end to its begin.
@@ -159,9 +159,9 @@ def _traces(decorator: ast.expr) -> bool:
     return last_name(named) in ("function", "distribute")
 
 
-def _all_bound(module: Module) -> set[str]:
+def _all_bound(module: SyntaxTree) -> set[str]:
     found: set[str] = set()
-    for node in ast.walk(module.tree):
+    for node in ast.walk(module.root):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
         elif isinstance(node, ast.arg):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evener.analysis.hoisting.deferred import bound_by, is_deferrable
-from evener.analysis.module import last_name
+from evener.analysis.hoisting.syntax_tree import last_name
 
 UPDATES = ("apply_gradients", "apply", "minimize", "assign_sub", "assign_add", "assign")
 """Methods that end a training step: of optimizers, and of variables."""
