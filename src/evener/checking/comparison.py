@@ -20,7 +20,7 @@ from evener.checking.differences import as_array
 from evener.checking.precision import rounding_of
 from evener.checking.sides import Extent, Sides, extent_of, written_names
 from evener.checking.spot_check import NotDoneError, SpotCheck
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.homes import HOST
 from evener.engine.report import line_of
 from evener.engine.trace.draws import StreamState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.trace.step import TracedStep
 

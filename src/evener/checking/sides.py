@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from evener._tf_private import graphs
 from evener.checking.reference import build_reference, known_nodes
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.function_arguments import NumberArgument, TensorArgument
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.tasks import TaskFunction

@@ -29,7 +29,7 @@ from evener.checking.cost import begins_after, estimated_seconds
 from evener.checking.differences import as_array
 from evener.checking.obstacle import find_obstacle, num_bytes, num_parts
 from evener.checking.spot_check import NotDoneError, SpotCheck, not_done, warn_of_difference
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.homes import HOST
 from evener.engine.trace.first_sizes import fits_one_batch_size
 from evener.engine.trace.step import TracedStep

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from evener.auditing.gathered import GatheredOperation
 from evener.devices.names import device_name
 from evener.engine.flops.flops import node_flops
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.tasks import Partition
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of, num_leading, open_functions
 from evener.engine.trace.inference import Inference

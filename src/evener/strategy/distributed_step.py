@@ -14,7 +14,7 @@ from evener._tf_private.datasets import running_bodies, take_batches
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.engine.origin import warn_at_user_line
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.report import StepReport
 from evener.engine.trace.draws import StreamState
 from evener.strategy.arguments import FOUND, Arguments, feeds_itself, has_batch, read_arguments

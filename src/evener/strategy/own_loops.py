@@ -7,7 +7,7 @@ from typing import Any
 
 from evener import _tf_private
 from evener.engine.origin import warn_at_user_line
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.report import NEARLY_ALL, StepReport
 from evener.engine.trace.functional import CONDITIONS
 

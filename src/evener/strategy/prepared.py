@@ -21,7 +21,8 @@ from evener.checking.verify import Verifier
 from evener.devices.names import device_name
 from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
-from evener.engine.partition import PartitionedStep, partition_step
+from evener.engine.partition.emit import PartitionedStep
+from evener.engine.partition.step import partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import WorkerGroup
 from evener.engine.report import StepReport

@@ -9,7 +9,7 @@ from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification
 from evener.devices.names import without_worker
 from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.report import StepReport
 from evener.errors import EngineError
 from evener.plan import Replica

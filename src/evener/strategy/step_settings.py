@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.pipeline.layout import Layout
 from evener.strategy.share_controller import ShareController
 

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from evener._tf_private.shapes import noticing_unknown_sizes
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.trace.draws import StreamState
 from evener.strategy.arguments import Arguments
 from evener.strategy.prepared import PreparedStep

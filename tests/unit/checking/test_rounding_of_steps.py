@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import evener
 from evener.checking import step_checker
-from evener.engine.partition import PartitionedStep
+from evener.engine.partition.emit import PartitionedStep
 from evener.errors import EvenerWarning
 
 from .rounding_programs import PROGRAMS

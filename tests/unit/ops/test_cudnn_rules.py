@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition import partition_step
+from evener.engine.partition.step import partition_step
 from evener.engine.pipeline.layout import Layout
 from evener.engine.trace.step import trace_step
 from evener.ops.states import SUM, UNSET, Sharded

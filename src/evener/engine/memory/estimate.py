@@ -150,7 +150,7 @@ def peak_of(
     for tensor in live_ranges:
         samples = num_samples if tensor.micro_batch is None else sizes[tensor.micro_batch]
         if (tensor.shape, samples) not in counts:
-            counts[tensor.shape, samples] = num_elements(tensor.shape, samples, num_samples)
+            counts[tensor.shape, samples] = elements_of_part(tensor.shape, samples, num_samples)
         num_bytes = counts[tensor.shape, samples] * tensor.num_bytes
         changes.append((tensor.begin, 1, tensor.kind, num_bytes))
         # It is freed before the next node makes something.
@@ -165,7 +165,7 @@ def peak_of(
     return MemoryEstimate(**peak)
 
 
-def num_elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
+def elements_of_part(shape: Sequence[Size], samples: int, num_samples: int) -> int:
     """Return the elements of a tensor; a size that the data alone decides counts as 1.
 
     Args:

@@ -32,7 +32,7 @@ ShardBody: TypeAlias = Callable[[Graph, Sequence[State], Symbols], Sharding]
 _MOST_ROUNDS = 8
 
 
-def decide(
+def decide_functional(
     node: Node,
     states: Sequence[State],
     symbols: Symbols,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-from evener.engine.sharding import bodies
+from evener.engine.sharding.bodies import decide_functional
 from evener.engine.sharding.per_part import elementwise_per_part, mean_per_part
 from evener.engine.sharding.reads import Symbols
 from evener.engine.sharding.resharding import Rows
@@ -100,7 +100,7 @@ def decide(
                 return decision
         states = [REPLICATED if isinstance(s, Partial) else s for s in states]
     if node.bodies:
-        return bodies.decide(node, states, symbols, _propagate_body, is_body=is_body)
+        return decide_functional(node, states, symbols, _propagate_body, is_body=is_body)
     decision = None if rules.rule is None else rules.rule(node, states)
     return decision if decision is not None and _is_possible(node, decision) else None
 
