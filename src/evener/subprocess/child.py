@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import traceback
 
-from evener.collector import paused_collector
 from evener.errors import EvenerError
 from evener.subprocess.answer import reply, reply_error
+from evener.subprocess.audited_step import audit_first_step
+from evener.subprocess.measured_step import measure_first_step
 from evener.subprocess.request import StepRequest
 
 
@@ -15,12 +16,10 @@ def main() -> None:
     """Answer the request on the command line."""
     request = StepRequest.from_json(sys.argv[1])
     try:
-        with paused_collector():
-            if request.question == "audit":
-                from evener.subprocess.audited_step import audit_first_step as answer
-            else:
-                from evener.subprocess.measured_step import measure_first_step as answer
-        answer(request)
+        if request.question == "audit":
+            audit_first_step(request)
+        else:
+            measure_first_step(request)
     except EvenerError as error:
         traceback.print_exc()
         reply_error(request, error)
