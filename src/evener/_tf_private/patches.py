@@ -5,8 +5,8 @@
     NEW.apply(wrap)             replaced once, until NEW.undo()
     with NEW.applied(wrap):     replaced until the end of the block
 
-The replacement is what ``wrap`` returns for the original. Patches of the same attribute lie upon
-each other::
+The replacement is what ``wrap`` returns for the original; `wrap_with` makes one of a function.
+Patches of the same attribute lie upon each other::
 
     Optimizer.apply     original  <-  pinning  <-  loops
                                                    calls the one below
@@ -17,6 +17,7 @@ A patch that is undone below others stays in their calls until those are undone 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 import types
@@ -32,6 +33,24 @@ _lock = threading.RLock()
 _patches: dict[str, Patch] = {}
 # The replacements of each attribute, the latest last, by the id of the owner and the key in it.
 _replacements: dict[tuple[int, Any], list[_Replacement]] = {}
+
+
+def wrap_with(replacement: Callable[..., Any]) -> Wrap:
+    """Return a wrap whose result calls a function of the original and its arguments.
+
+    >>> double = wrap_with(lambda original, x: original(x) * 2)
+    >>> double(abs)(-3)
+    6
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        return call
+
+    return wrap
 
 
 @dataclass(slots=True, eq=False)

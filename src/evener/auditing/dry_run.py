@@ -16,7 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.dry_run import placed_without_running
+from evener._tf_private.functions import before_functions_run, function_graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCa
             raise _Stop(StoppedCall(function=function, inputs=inputs))
 
     try:
-        with _tf_private.functions.before_functions_run(watch):
+        with before_functions_run(watch):
             call()
     except _Stop as stop:
         return stop.stopped
@@ -92,15 +93,15 @@ def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCa
 def place(stopped: StoppedCall) -> Placed:
     """Return the function of a stopped call as TensorFlow places it."""
     given = (stopped.function, stopped.inputs)
-    graphs = _tf_private.dry_run.placed_without_running(*given, optimized=True)
+    graphs = placed_without_running(*given, optimized=True)
     if graphs is None:
         return _compiled(stopped)
-    written = _tf_private.dry_run.placed_without_running(*given, optimized=False)
+    written = placed_without_running(*given, optimized=False)
     return Placed(
         graph=graphs.post_optimization_graph,
         parts=tuple(graphs.partition_graphs),
         written=written.post_optimization_graph,
-        functions=_tf_private.functions.function_graphs(stopped.function),
+        functions=function_graphs(stopped.function),
         name=stopped.name,
         inputs=stopped.inputs,
     )
@@ -108,7 +109,7 @@ def place(stopped: StoppedCall) -> Placed:
 
 def _compiled(stopped: StoppedCall) -> Placed:
     """Return a function that XLA compiles: a single call, on one device."""
-    functions = _tf_private.functions.function_graphs(stopped.function)
+    functions = function_graphs(stopped.function)
     graph = tf.compat.v1.GraphDef()
     graph.library.CopyFrom(functions[stopped.name].as_graph_def().library)
     graph.library.function.add().CopyFrom(stopped.function.definition)

@@ -16,7 +16,11 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.operation_types import (
+    operation_definition,
+    operation_names,
+    registered_kernels,
+)
 from evener.auditing.records import Reason
 
 # A kernel for every kind of device is registered as one for "DEFAULT".
@@ -64,10 +68,7 @@ def kernels_for(op_type: str) -> tuple[Kernel, ...] | None:
 
 def _is_known(op_type: str) -> bool:
     """Return whether TensorFlow has a kernel for an operation, not only XLA."""
-    return any(
-        kernel.device_type in ("CPU", *_ON_GPUS)
-        for kernel in _tf_private.operation_types.registered_kernels(op_type)
-    )
+    return any(kernel.device_type in ("CPU", *_ON_GPUS) for kernel in registered_kernels(op_type))
 
 
 def why_not_on_gpu(op_type: str, dtypes: Mapping[str, str]) -> NotOnGpu | None:
@@ -134,15 +135,12 @@ def _dtype_suffix(dtypes: Mapping[str, str]) -> str:
 
 @functools.cache
 def _has_gpu_kernels() -> bool:
-    return any(
-        kernel.device_type == "GPU"
-        for kernel in _tf_private.operation_types.registered_kernels("MatMul")
-    )
+    return any(kernel.device_type == "GPU" for kernel in registered_kernels("MatMul"))
 
 
 @functools.cache
 def _installed(op_type: str) -> tuple[Kernel, ...]:
-    definition = _tf_private.operation_types.operation_definition(op_type)
+    definition = operation_definition(op_type)
     return merged(
         Kernel(
             dtypes={
@@ -153,7 +151,7 @@ def _installed(op_type: str) -> tuple[Kernel, ...]:
             },
             on_host=_is_on_host(kernel, definition),
         )
-        for kernel in _tf_private.operation_types.registered_kernels(op_type)
+        for kernel in registered_kernels(op_type)
         if kernel.device_type in _ON_GPUS and not kernel.label
     )
 
@@ -210,11 +208,7 @@ def table() -> dict[str, tuple[Kernel, ...]]:
 
 def installed() -> dict[str, tuple[Kernel, ...]]:
     """Return the GPU kernels of the installed TensorFlow, in the form of `table`."""
-    return {
-        name: _installed(name)
-        for name in _tf_private.operation_types.operation_names()
-        if _is_known(name)
-    }
+    return {name: _installed(name) for name in operation_names() if _is_known(name)}
 
 
 def packed_table() -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.source_lines import definition_frames
 from evener.auditing.records import Line
 from evener.own_code import is_own
 
@@ -74,7 +74,7 @@ class Origins:
     def frames(self, operation: tf.Operation) -> list[tuple[str, int, str]]:
         """Return the stack frames in which an operation was made: file, line, function."""
         if operation not in self._frames:
-            self._frames[operation] = _tf_private.source_lines.definition_frames(operation)
+            self._frames[operation] = definition_frames(operation)
         return self._frames[operation]
 
     def line(self, operation: tf.Operation | None) -> Line | None:

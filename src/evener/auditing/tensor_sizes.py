@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.graphs import copy_handle_data
 from evener.auditing.flow import PLUMBING
 
 _ARGUMENTS = ("_Arg", "_DeviceArg")
@@ -97,5 +97,5 @@ def _bare(node: Any) -> Any:
 def _placeholder(tensor: Any) -> tf.Tensor:
     placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
     if tensor.dtype == tf.resource:
-        _tf_private.graphs.copy_handle_data(tensor, placeholder)
+        copy_handle_data(tensor, placeholder)
     return placeholder

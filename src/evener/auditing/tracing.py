@@ -11,7 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import is_traced_function
+from evener._tf_private.models import build_for_step
+from evener._tf_private.random_numbers import operation_seeds, set_operation_seeds
 from evener.errors import EvenerError, PlacementError
 
 # Fragments of the errors of TensorFlow and NumPy for a symbolic tensor used as a value.
@@ -44,8 +46,8 @@ def traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[
     owner = getattr(fn, "__self__", None)
     if isinstance(owner, keras.Model) and getattr(fn, "__name__", "") == "train_step":
         # Keras creates the variables of optimizers and metrics before it traces a step.
-        _tf_private.models.build_for_step(owner, args[0])
-    function = fn if _tf_private.functions.is_traced_function(fn) else tf.function(fn)
+        build_for_step(owner, args[0])
+    function = fn if is_traced_function(fn) else tf.function(fn)
     try:
         function.get_concrete_function(*args, **kwargs)
     except EvenerError:
@@ -72,7 +74,7 @@ def unchanged_random_state() -> Iterator[None]:
         return next_creator(**kwargs)
 
     python, numpy = random.getstate(), np.random.get_state()
-    seeds = _tf_private.random_numbers.operation_seeds()
+    seeds = operation_seeds()
     try:
         with tf.variable_creator_scope(observe):
             yield
@@ -80,7 +82,7 @@ def unchanged_random_state() -> Iterator[None]:
         if not created:
             random.setstate(python)
             np.random.set_state(numpy)
-            _tf_private.random_numbers.set_operation_seeds(seeds)
+            set_operation_seeds(seeds)
 
 
 def _eager_only(fn: Any, error: Exception) -> PlacementError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evener import _tf_private
+from evener._tf_private.functions import function_graphs
 from evener.auditing.flow import writes_variables
 from evener.auditing.origins import Origins
 
@@ -20,7 +20,7 @@ def trains(function: Any) -> bool:
     """
     if not writes(function):
         return False
-    graphs = _tf_private.functions.function_graphs(function)
+    graphs = function_graphs(function)
     origins = Origins(graphs, "")
     operations = (operation for graph in graphs.values() for operation in graph.get_operations())
     return any(map(origins.is_made_by_tape, operations))
@@ -30,7 +30,7 @@ def writes(function: Any) -> bool:
     """Return whether a traced function writes variables, other than to initialize them."""
     if _INITIALIZATION in str(function.name):
         return False
-    graphs = _tf_private.functions.function_graphs(function).values()
+    graphs = function_graphs(function).values()
     return any(
         writes_variables(operation.type) for graph in graphs for operation in graph.get_operations()
     )

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import is_eager_tensor
+from evener._tf_private.variables import plain_variable
 from evener.checking.compare import find_differences
 from evener.checking.differences import as_array
 from evener.checking.precision import rounding_of
@@ -59,10 +60,7 @@ def compare_samples(
     # One after the other, so that no device holds more than one of them twice.
     values = [variable.numpy() for variable in variables.values()]
     with tf.device(HOST):
-        copies = [
-            _tf_private.variables.plain_variable(value, tf.as_dtype(value.dtype))
-            for value in values
-        ]
+        copies = [plain_variable(value, tf.as_dtype(value.dtype)) for value in values]
     closed |= {tensor: copy.handle for tensor, copy in zip(variables, copies, strict=True)}
     specs = {tensor: tf.TensorSpec(array.shape, tensor.dtype) for tensor, array in fed.items()}
     function = sides.trace(closed, specs)
@@ -90,7 +88,7 @@ def compare_samples(
 def is_value_of_outer_graph(capture: Any) -> bool:
     """Return whether a capture is a value of the function that calls the step."""
     is_value = capture.dtype not in (tf.resource, tf.variant)
-    return is_value and not _tf_private.tensors.is_eager_tensor(capture)
+    return is_value and not is_eager_tensor(capture)
 
 
 def _inputs(
@@ -110,7 +108,7 @@ def _inputs(
             continue
         elif id(capture) in by_handle:
             variables[tensor] = by_handle[id(capture)]
-        elif _tf_private.tensors.is_eager_tensor(capture):
+        elif is_eager_tensor(capture):
             closed[tensor] = capture
         else:
             raise NotDoneError("the step uses a resource of the function around it")

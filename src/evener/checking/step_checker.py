@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.random_numbers import is_deterministic
+from evener._tf_private.variables import plain_variable
 from evener.checking.comparison import compare_samples, is_value_of_outer_graph
 from evener.checking.cost import begins_after, estimated_seconds
 from evener.checking.differences import as_array
@@ -85,7 +86,7 @@ class StepChecker:
             variable_bytes=num_bytes(traced),
         )
         # Nothing may read the clock where all operations have to be deterministic.
-        self._is_timed = not _tf_private.random_numbers.is_deterministic()
+        self._is_timed = not is_deterministic()
         self._delay = begins_after(seconds)
         self._begin = time.time() + self._delay if self._is_timed else 0.0
 
@@ -116,7 +117,7 @@ class StepChecker:
             return
         if self._due is None:
             with tf.init_scope(), tf.device(HOST):
-                self._due = _tf_private.variables.plain_variable(self._begin, tf.float64)
+                self._due = plain_variable(self._begin, tf.float64)
         due = self._due
         outer = list(filter(is_value_of_outer_graph, self._traced.captures))
 

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.models import save_only_weights
 from evener.aligned import aligned_copy, as_tensor
 from evener.checkpoint import random_state
 from evener.checkpoint.folders import is_remote, is_whole, join
@@ -185,11 +185,11 @@ def _write_weights(folder: str, contents: Contents, model: keras.Model) -> None:
     # The model trains on meanwhile: in this thread, its variables have the copied values.
     with keras.StatelessScope(state_mapping=copied):
         if not is_remote(folder):
-            _tf_private.models.save_only_weights(model, join(folder, WEIGHTS))
+            save_only_weights(model, join(folder, WEIGHTS))
             return
         # HDF5 writes to local files alone.
         with tempfile.TemporaryDirectory() as local:
-            _tf_private.models.save_only_weights(model, join(local, WEIGHTS))
+            save_only_weights(model, join(local, WEIGHTS))
             tf.io.gfile.copy(join(local, WEIGHTS), join(folder, WEIGHTS))
 
 

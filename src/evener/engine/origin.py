@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import NamedTuple
 
-from evener import _tf_private
+from evener._tf_private.source_lines import stack
 from evener.errors import EvenerWarning, house_form
 from evener.own_code import is_own
 
@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
 def user_line() -> Line:
     """Return the innermost line of a person's own code, through what AutoGraph has rewritten."""
-    for file, number in reversed(_tf_private.source_lines.stack()):
+    for file, number in reversed(stack()):
         if is_own(file):
             return Line(file, number)
     return Line("<unknown>", 0)

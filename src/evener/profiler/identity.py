@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.random_numbers import is_deterministic
 from evener.devices.host import read_host
 from evener.devices.nvml import Nvml
 from evener.profile.cache import DeviceIdentity, MeasurementCache
@@ -79,6 +79,6 @@ def _settings(environ: Mapping[str, str], *, held_to: int) -> str:
     found = {name: environ[name] for name in _ENVIRONMENT if environ.get(name)}
     found["cores"] = str(held_to or "")
     found["jit"] = str(tf.config.optimizer.get_jit() or "")
-    found["deterministic"] = "yes" if _tf_private.random_numbers.is_deterministic() else ""
+    found["deterministic"] = "yes" if is_deterministic() else ""
     found["tf32"] = "" if tf.config.experimental.tensor_float_32_execution_enabled() else "no"
     return ", ".join(f"{name}={value}" for name, value in sorted(found.items()) if value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from evener import _tf_private
+from evener._tf_private.models import model_strategy
 from evener.errors import ProfileError
 from evener.profile import CostProfile
 from evener.profile.cache import MeasurementCache
@@ -59,7 +59,7 @@ def profile_model(
 
 def _check(model: Any) -> None:
     """Refuse a model that belongs to a strategy."""
-    if _tf_private.models.model_strategy(model) is not None:
+    if model_strategy(model) is not None:
         raise ProfileError(
             "PROF-061",
             f"The model {model.name!r} belongs to a strategy.",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import keras
 
-from evener import _tf_private
+from evener._tf_private.models import model_strategy
 from evener.devices.names import device_name
 from evener.plan import split_batch
 from evener.recording.memory import MemoryUse
@@ -138,7 +138,7 @@ class SingleDevice:
 
 def training_devices_of(model: keras.Model) -> TrainingDevices:
     """Return the devices that train a model."""
-    strategy = _tf_private.models.model_strategy(model)
+    strategy = model_strategy(model)
     return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
 
 

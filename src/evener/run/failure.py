@@ -103,9 +103,9 @@ def without_frames(
         error: The error; that of a step of the script has no frames of evener at all.
     """
     if "tensorflow" in sys.modules:
-        from evener import _tf_private
+        from evener._tf_private.tracebacks import shortened
 
-        found = _tf_private.tracebacks.shortened(error, found)
+        found = shortened(error, found)
     return with_files(found, lambda file: not file.startswith(_FOLDER))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.devices import LOCAL_DEVICES
 from evener.auditing.device_names import ASKED
 from evener.run.emulated_gpus import EmulatedGpus, Report, joined
 from evener.run.gpu_functions import (
@@ -56,7 +56,7 @@ def answer_as_gpus(
     FUNCTIONS.apply_by_name(replacements.instead_of)
     IMPORTED.apply_by_name(lambda _, name: attribute(tf, name.removeprefix("tensorflow.")))
     PIN.apply(replacements.of_pin)
-    _tf_private.devices.LOCAL_DEVICES.apply(replacements.of_local_devices)
+    LOCAL_DEVICES.apply(replacements.of_local_devices)
     if not are_trained_on:
         for name, patch in STRATEGY_DEVICES.items():
             patch.apply(

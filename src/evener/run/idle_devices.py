@@ -22,7 +22,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import around_functions_run, function_graphs
 from evener._tf_private.patches import Patch
 from evener.auditing.training import trains
 from evener.devices.names import device_name
@@ -82,7 +82,7 @@ class IdleDevices:
 
     def watch(self) -> None:
         """Count from now on, until the process ends."""
-        _tf_private.functions.around_functions_run(self._counting)
+        around_functions_run(self._counting)
         self._tapes.watch()
         _PLACED.apply(self._placing)
 
@@ -281,7 +281,7 @@ def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
     Returns:
         None for a function that does not train, or whose devices the script names itself.
     """
-    graphs = _tf_private.functions.function_graphs(function).values()
+    graphs = function_graphs(function).values()
     if any(getattr(graph, "_evener_functions", ()) for graph in graphs):
         return True
     if not trains(function):

@@ -17,9 +17,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
 from evener._tf_private.datasets import running_bodies, take_batches
+from evener._tf_private.functions import CALLS_OF_SCRIPTS
 from evener._tf_private.patches import Patch
+from evener._tf_private.tapes import tape_is_recording
 from evener.own_code import is_own
 from evener.run.advice import advice_for
 from evener.run.hoisting import Hoister
@@ -61,7 +62,7 @@ def is_called_by_script(caller: FrameType) -> bool:
         tf.executing_eagerly()
         and is_own(caller.f_code.co_filename)
         and not tf.config.functions_run_eagerly()
-        and not _tf_private.tapes.tape_is_recording()
+        and not tape_is_recording()
     )
 
 
@@ -95,7 +96,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
         notes.add(f"{name} takes its batches itself, and each runs on {devices}", user_line())
         return strategy.run(body, args=(batch,))
 
-    _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrap)
+    CALLS_OF_SCRIPTS.apply(wrap)
 
 
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import keras
 
-from evener import _tf_private
+from evener._tf_private.layers import all_layers
 from evener._tf_private.patches import Patch
+from evener._tf_private.source_lines import stack
 from evener.errors import RunError
 from evener.own_code import is_own
 from evener.run.replace import instead_of
@@ -147,7 +148,7 @@ def _self_of(frame: FrameType) -> Any:
 def _line_in_call() -> UserLine | None:
     """Return the line of the person's ``call`` from which this happens, or None."""
     line = None
-    for file, number in reversed(_tf_private.source_lines.stack()):
+    for file, number in reversed(stack()):
         if file.endswith(_LAYER_FILE):
             break
         if is_own(file):
@@ -156,7 +157,7 @@ def _line_in_call() -> UserLine | None:
 
 
 def _holds(outer: Any, inner: keras.Layer) -> bool:
-    return any(layer is inner for layer in _tf_private.layers.all_layers(outer))
+    return any(layer is inner for layer in all_layers(outer))
 
 
 def _fresh_layer(layer: keras.Layer, outer: keras.Layer, line: UserLine) -> RunError:
@@ -174,7 +175,7 @@ def _fresh_layer(layer: keras.Layer, outer: keras.Layer, line: UserLine) -> RunE
 
 def _user_lines() -> Iterator[UserLine]:
     """Yield the person's lines that have led here, innermost first, as they were written."""
-    for file, number in reversed(_tf_private.source_lines.stack()):
+    for file, number in reversed(stack()):
         if is_own(file):
             yield UserLine(path=file, number=number)
 

@@ -14,8 +14,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.models import TRAINER_INIT
 from evener._tf_private.patches import Patch
+from evener._tf_private.variables import around_new_variables
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import user_line
@@ -25,7 +26,7 @@ _MODELS = Patch(
     "models of scripts",
     "keras:Model.__init__",
     # Of models that are no keras.Model, but a layer with a trainer.
-    _tf_private.models.TRAINER_INIT,
+    TRAINER_INIT,
     why="A model belongs to the strategy in whose scope it is made, and scripts have no scope.",
     if_it_changes="Models of unchanged scripts train on one device.",
 )
@@ -47,7 +48,7 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
             return contextlib.nullcontext()
         return tf.variable_creator_scope(create)
 
-    _tf_private.variables.around_new_variables(owner_scope)
+    around_new_variables(owner_scope)
     _MODELS.apply(lambda original: init_in_scope(original, strategy, notes))
 
 

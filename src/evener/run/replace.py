@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from evener import _tf_private
+from evener._tf_private.autograph import leave_to_autograph
 
 
 def instead_of(
@@ -26,7 +26,7 @@ def instead_of(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         wrapped: Any = functools.wraps(original)(function)
         wrapped.__signature__ = inspect.signature(original)
-        _tf_private.autograph.leave_to_autograph(wrapped)
+        leave_to_autograph(wrapped)
         return wrapped
 
     return decorate

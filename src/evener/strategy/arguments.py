@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import CompositeTensor
 from evener.errors import DataError
 
 FOUND = "found"
@@ -186,7 +186,7 @@ def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
 def _stand_in(leaf: Any) -> Any:
     if isinstance(leaf, tf.Tensor):
         return _TENSOR
-    if isinstance(leaf, _tf_private.tensors.CompositeTensor) and not isinstance(leaf, tf.Variable):
+    if isinstance(leaf, CompositeTensor) and not isinstance(leaf, tf.Variable):
         return _Composite(leaf)
     return leaf
 

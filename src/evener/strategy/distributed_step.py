@@ -9,8 +9,12 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.autograph import converted_as_by
 from evener._tf_private.datasets import running_bodies, take_batches
+from evener._tf_private.functions import TracesOfProgram, body_of, is_traced_function
+from evener._tf_private.random_numbers import num_drawing_operations
+from evener._tf_private.tapes import tape_is_recording
+from evener._tf_private.tracebacks import shorten
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.engine.origin import warn_at_user_line
@@ -54,8 +58,8 @@ class DistributedStep(Generic[P, R]):
         in_axes: Any = FOUND,
         program: Callable[..., Any] | None = None,
     ) -> None:
-        self._step = _tf_private.functions.body_of(step)
-        self._converted = _tf_private.autograph.converted_as_by(step, self._step)
+        self._step = body_of(step)
+        self._converted = converted_as_by(step, self._step)
         self._program = program or step
         self._signature = getattr(self._program, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
@@ -114,7 +118,7 @@ class DistributedStep(Generic[P, R]):
         try:
             return self._call(_by_signature(self._signature, args), kwargs)
         except Exception as error:
-            _tf_private.tracebacks.shorten(error)
+            shorten(error)
             raise
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -122,7 +126,7 @@ class DistributedStep(Generic[P, R]):
             return self._call_with_loops(args, kwargs)
         arguments = read_arguments((args, kwargs), self._axes(args, kwargs))
         num_samples = arguments.num_samples
-        is_recorded = _tf_private.tapes.tape_is_recording()
+        is_recorded = tape_is_recording()
         if is_recorded:
             _warn_of_tape()
         if is_recorded or (tf.executing_eagerly() and tf.config.functions_run_eagerly()):
@@ -131,8 +135,8 @@ class DistributedStep(Generic[P, R]):
         if not tf.executing_eagerly():
             shapes = [tensor.shape for tensor in arguments.tensors]
             program = self._traces.of_program((arguments.key(), *map(str, shapes)))
-            is_called = _tf_private.functions.is_traced_function(self._program)
-            first = None if is_called else _tf_private.random_numbers.num_drawing_operations()
+            is_called = is_traced_function(self._program)
+            first = None if is_called else num_drawing_operations()
             if program.streams.draws_in_python and not is_called:
                 # The program runs its Python code for each call.
                 program = ProgramTrace()
@@ -180,7 +184,7 @@ class DistributedStep(Generic[P, R]):
 
     def _takes_its_batches(self, arguments: Any) -> bool:
         """Return whether a step is given no batch, but may loop over data."""
-        if _tf_private.tapes.tape_is_recording():
+        if tape_is_recording():
             return False
         if not tf.executing_eagerly():
             return feeds_itself(arguments)
@@ -202,9 +206,9 @@ class DistributedStep(Generic[P, R]):
         return results
 
     @functools.cached_property
-    def _traces_of_program(self) -> _tf_private.functions.TracesOfProgram:
+    def _traces_of_program(self) -> TracesOfProgram:
         """The traces that the program's function would have."""
-        return _tf_private.functions.TracesOfProgram(self._program)
+        return TracesOfProgram(self._program)
 
     @functools.cached_property
     def _function(self) -> Any:

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.autograph import converted_as_by
+from evener._tf_private.functions import body_of
 from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.step_records import StepRecords
 from evener.strategy.step_settings import StepSettings
@@ -46,8 +47,8 @@ class FunctionSteps:
         # Kept with the function, so that both are freed together.
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
         if self not in steps:
-            body = _tf_private.functions.body_of(fn)
-            converted = _tf_private.autograph.converted_as_by(fn, body)
+            body = body_of(fn)
+            converted = converted_as_by(fn, body)
             steps[self] = self._make(converted, program=fn)
         return steps[self]
 

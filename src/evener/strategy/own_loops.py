@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evener import _tf_private
+from evener._tf_private.graphs import written_resources
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition.emit import PartitionedStep
 from evener.engine.report import NEARLY_ALL, StepReport
@@ -63,5 +63,5 @@ def _cause(report: StepReport) -> str:
 def _trains(graph: Any) -> bool:
     """Return whether a traced function, or one that it calls, writes a trainable variable."""
     trained = {graph.capture(variable.handle).ref() for variable in graph.trainable_variables}
-    written = map(_tf_private.graphs.written_resources, graph.get_operations())
+    written = map(written_resources, graph.get_operations())
     return any(resource.ref() in trained for resources in written for resource in resources)

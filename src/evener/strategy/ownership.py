@@ -15,7 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.devices import explicit_device
+from evener._tf_private.variables import keras_variable_being_made
 from evener.devices.names import device_name, tf_device, without_worker
 from evener.errors import EngineError, did_you_mean
 from evener.plan import HOST_DEVICE, Plan, computing_devices
@@ -99,14 +100,14 @@ class OwnerRegistry:
     def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         """Make a variable on its owner, register it, and return it."""
         beside = kwargs.pop("colocate_with", None)
-        made = _tf_private.variables.keras_variable_being_made(kwargs.get("initial_value"))
+        made = keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"
         if beside is not None:
             # That of all workers: where this one has fewer devices, its own is another one.
             known = self._common.get(id(beside.handle))
             device = device_name(beside.device) if known is None else known
-        elif _tf_private.devices.explicit_device():
-            device = device_name(_tf_private.devices.explicit_device())
+        elif explicit_device():
+            device = device_name(explicit_device())
         else:
             device = self._owner(path, _size_before(made, kwargs), kwargs.get("trainable"))
         with tf.device(tf_device(self._own(device))):

@@ -9,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.autograph import leave_to_autograph
 from evener._tf_private.custom_gradients import keep_order_of_variables
+from evener._tf_private.random_numbers import counting_from, is_deterministic
 from evener.auditing.gathered import write_gathered
 from evener.checking.precision import rounding_of
 from evener.checking.spot_check import SpotCheck
@@ -84,7 +85,7 @@ class PreparedStep:
                 return make(**kwargs)
 
             drawn = streams.tracing(counts=not is_traced)
-            counted = _tf_private.random_numbers.counting_from(first_draw)
+            counted = counting_from(first_draw)
             with tf.variable_creator_scope(noted), counted, drawn:
                 results = step(*args, **kwargs)
             if makes_variables and not is_traced:
@@ -93,7 +94,7 @@ class PreparedStep:
             is_traced |= not makes_variables
             return results
 
-        _tf_private.autograph.leave_to_autograph(flat)
+        leave_to_autograph(flat)
 
         layout, controller = settings.layout, settings.controller
         if layout.group is not None:
@@ -138,7 +139,7 @@ class PreparedStep:
         self.memory_limits: MemoryLimits | None = None
         if controller is not None and self._traced.trains:
             # Nothing may read the clock where all operations have to be deterministic.
-            can_be_timed = not _tf_private.random_numbers.is_deterministic()
+            can_be_timed = not is_deterministic()
             if can_be_timed and (self._num_replicas > 1 or controller.counts):
                 self._recorder = controller
             if controller.has_memory_limits:

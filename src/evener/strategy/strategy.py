@@ -2,7 +2,7 @@
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
 does a custom loop; ``run`` partitions the function that it is given. evener has no training step of
-its own; the patches of Keras are in one list, `evener._tf_private.strategies.PATCHES`.
+its own; the patches of Keras are applied by `evener._tf_private.strategies.patch_keras`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.autograph import autographed, leave_to_autograph
+from evener._tf_private.devices import in_xla
+from evener._tf_private.functions import is_compiled, is_traced_function
 from evener._tf_private.models import owns_a_model
 from evener._tf_private.strategies import patch_keras
+from evener._tf_private.tapes import tape_is_recording
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification
 from evener.devices.names import device_name
@@ -273,17 +276,15 @@ class Strategy(ArrangedReplica):
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
         first = self._layout.first_device
-        is_function = (
-            _tf_private.functions.is_traced_function(fn) and not tf.config.functions_run_eagerly()
-        )
+        is_function = is_traced_function(fn) and not tf.config.functions_run_eagerly()
         if not tf.executing_eagerly() and not is_function:
-            fn = _tf_private.autograph.autographed(fn)
+            fn = autographed(fn)
         if self.is_running():
             return fn(*args, **kwargs)
         # XLA takes variables of one device alone; metrics may be on the first.
-        is_compiled_elsewhere = not self.is_plain and _tf_private.functions.is_compiled(fn)
+        is_compiled_elsewhere = not self.is_plain and is_compiled(fn)
         if self.is_partitioned or is_compiled_elsewhere:
-            if _tf_private.devices.in_xla(tf.compat.v1.get_default_graph()):
+            if in_xla(tf.compat.v1.get_default_graph()):
                 raise misuse.run_inside_xla(self._plan.device_names)
             if tf.executing_eagerly() and not is_function:
                 self._warnings.eager_run()
@@ -297,7 +298,7 @@ class Strategy(ArrangedReplica):
                 return run_timed(run_once, args, kwargs, device=first, recorder=self._controller)
             return run_once(args=args, kwargs=kwargs)
 
-    _tf_private.autograph.leave_to_autograph(run)
+    leave_to_autograph(run)
 
     @property
     def has_run(self) -> bool:
@@ -333,7 +334,7 @@ class Strategy(ArrangedReplica):
         Raises:
             EngineError: ENG-092 while a tape records, which cannot differentiate parts.
         """
-        if not _tf_private.tapes.tape_is_recording():
+        if not tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
         raise misuse.compiled_under_tape(self._plan.device_names)
 

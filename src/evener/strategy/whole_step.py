@@ -17,7 +17,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.devices import in_xla
+from evener._tf_private.functions import trained_variables
+from evener._tf_private.graphs import written_resources
+from evener._tf_private.random_numbers import is_deterministic
 from evener.devices.names import device_name
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.span_info import STEP, SpanInfo
@@ -48,9 +51,7 @@ def run_timed(
         recorder: Recorder of the begin of the step, its samples and its seconds.
     """
     graph: Any = tf.compat.v1.get_default_graph()
-    cannot_be_timed = _tf_private.random_numbers.is_deterministic() or _tf_private.devices.in_xla(
-        graph
-    )
+    cannot_be_timed = is_deterministic() or in_xla(graph)
     found = None if cannot_be_timed else _with_batch((args, kwargs))
     if found is None:
         return run_once(args=args, kwargs=kwargs)
@@ -58,7 +59,7 @@ def run_timed(
     if "CPU" in device:
         args, kwargs = found.waiting_for(began)
     first = len(graph.get_operations())
-    with _tf_private.functions.trained_variables() as trained:
+    with trained_variables() as trained:
         results = run_once(args=args, kwargs=kwargs)
     writes = _writes(graph, graph.get_operations()[first:], trained)
     if writes is None:
@@ -106,7 +107,7 @@ def _writes(
 ) -> list[tf.Operation] | None:
     """Return the operations that write variables; None if they write none that is trained."""
     handles = {graph.capture(variable.handle).ref() for variable in trained}
-    resources_of = _tf_private.graphs.written_resources
+    resources_of = written_resources
     written = {operation: resources_of(operation) for operation in operations}
     if not any(r.ref() in handles for resources in written.values() for r in resources):
         return None

@@ -33,12 +33,13 @@ class FirstStep:
 
     def run(self, program: Callable[[], Any]) -> Any:
         """Run a program that may train; its first training step does not run."""
-        from evener import _tf_private
+        from evener._tf_private.functions import before_functions_run
+        from evener._tf_private.optimizers import AUDITED_UPDATES
         from evener.subprocess.eager_loops import EagerLoops
 
-        _tf_private.optimizers.AUDITED_UPDATES.apply(self._stopping)
+        AUDITED_UPDATES.apply(self._stopping)
         loops = EagerLoops(lambda line: self.answer("eager", line=line))
-        with _tf_private.functions.before_functions_run(self._before_function), loops.watching():
+        with before_functions_run(self._before_function), loops.watching():
             returned = program()
         loops.ended()
         return returned

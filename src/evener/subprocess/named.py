@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import is_traced_function
 from evener.errors import EvenerError, did_you_mean
 from evener.subprocess.request import StepRequest, TargetError
 
@@ -42,7 +42,7 @@ def step_of(
             function that could be called.
     """
     function = _found(load, module, name)
-    if _tf_private.functions.is_traced_function(function):
+    if is_traced_function(function):
         answer(_audited(request, function, _inputs(function, request)))
     if not callable(function):
         raise _not_callable(request.target, f"it is a {type(function).__name__}")

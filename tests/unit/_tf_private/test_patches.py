@@ -24,7 +24,7 @@ DECLARING = (
     *(f"evener._tf_private.{name}" for name in ("shapes", "strategies")),
     *(f"evener.run.{name}" for name in ("gpu_names", "idle_devices", "loops", "mistakes")),
     *(f"evener.run.{name}" for name in ("legacy_keras", "models", "settings", "strategies")),
-    *(f"evener.pinning.{name}" for name in ("layers", "losses", "optimizers")),
+    "evener.pinning.layers",
     *(f"evener.doctor.watch.probes.{name}" for name in ("fitting", "functions")),
     "evener.bench.child",
     "evener.subprocess.eager_loops",

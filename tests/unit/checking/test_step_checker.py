@@ -22,6 +22,7 @@ from evener.checking.sides import Sides
 from evener.checking.spot_check import SpotCheck
 from evener.checking.step_checker import StepChecker, wait_for_checks
 from evener.errors import EngineError, EvenerWarning
+from evener.strategy import prepared, whole_step
 
 from .wrong_rules import WRONG_RULES
 
@@ -318,7 +319,8 @@ def test_a_check_that_costs_much_begins_later(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_may_not_read_the_clock_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_checker._tf_private.random_numbers, "is_deterministic", lambda: True)
+    for module in (step_checker, prepared, whole_step):
+        monkeypatch.setattr(module, "is_deterministic", lambda: True)
     monkeypatch.setattr(tf, "timestamp", None)
     assert [check.state for check in by_loop("a mean of means")] == ["agrees"]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.graphs import without_program_order
 from evener.devices.names import canonical_device
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.span_info import SpanInfo
@@ -226,5 +226,5 @@ def read_clock(after: Sequence[Any]) -> tf.Tensor:
     """
     with tf.device(HOST), tf.control_dependencies(after):
         now = tf.timestamp()
-    _tf_private.graphs.without_program_order(now.op)
+    without_program_order(now.op)
     return now

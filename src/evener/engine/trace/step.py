@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.autograph import autographed, before_autograph_rewrites, leave_to_autograph
 from evener._tf_private.batch_norm import batch_norm_in_parts, per_device_batch_norm
 from evener._tf_private.layers import recording_layers
+from evener._tf_private.tracebacks import mark_as_error_of_step
 from evener.engine.trace.draws import Streams, take_streams_out
 from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
@@ -23,7 +24,7 @@ from evener.engine.trace.known_branches import take_known_branches
 from evener.engine.trace.sizes_of_batches import FACTOR, SizesOfBatches, find_sizes_of_batches
 from evener.graph.dims import BATCH
 from evener.graph.nodes import Graph, Tensor
-from evener.pinning import colocation
+from evener.pinning.placement import no_colocation
 
 _LOG = logging.getLogger("evener")
 
@@ -152,19 +153,19 @@ def _trace(
 
     def guarded(*arguments: Any) -> Any:
         try:
-            return _tf_private.autograph.autographed(function)(*arguments)
+            return autographed(function)(*arguments)
         except Exception as error:
-            raised.append(_tf_private.autograph.before_autograph_rewrites(error))
+            raised.append(before_autograph_rewrites(error))
             raise
 
     # An error of a person's code is not one of the engine's functions too: AutoGraph rewrites it
     # in each function that it has converted, and makes a StagingError of its own KeyError.
-    _tf_private.autograph.leave_to_autograph(guarded)
+    leave_to_autograph(guarded)
 
     def flat(*arguments: Any) -> list[Any]:
         recording = recording_layers() if with_layers else contextlib.nullcontext({})
         marking = per_device_batch_norm() if batch_norm_per_device else contextlib.nullcontext()
-        with recording as found, marking, batch_norm_in_parts(), colocation.no_colocation():
+        with recording as found, marking, batch_norm_in_parts(), no_colocation():
             result = tf.nest.map_structure(_as_tensor, guarded(*arguments))
         scopes.update(found)
         structures.append(result)
@@ -177,7 +178,7 @@ def _trace(
     except Exception as error:
         if not raised:
             raise error from None
-        raise _tf_private.tracebacks.mark_as_error_of_step(raised[0]()) from None
+        raise mark_as_error_of_step(raised[0]()) from None
     return concrete, structures[-1], scopes
 
 

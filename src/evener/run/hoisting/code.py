@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.random_numbers import operation_seeds, set_operation_seeds
 from evener.run.eager_step import NOT_FOLLOWED
 from evener.run.hoisting.values import CannotHoist
 
@@ -303,5 +303,5 @@ def keep_operation_seeds() -> Callable[[], None]:
     The states of `random` and `numpy.random` are left alone: what draws from them is not hoisted,
     and threads that prepare data may draw at the same time.
     """
-    state = _tf_private.random_numbers.operation_seeds()
-    return functools.partial(_tf_private.random_numbers.set_operation_seeds, state)
+    state = operation_seeds()
+    return functools.partial(set_operation_seeds, state)

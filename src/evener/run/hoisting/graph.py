@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evener import _tf_private
+from evener._tf_private.operation_types import operation_definition
 from evener.run.hoisting.values import CannotHoist
 
 _VARIABLES = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "Assign")
@@ -35,7 +35,7 @@ def check_operations(graph: Any) -> None:
         _check(operation.type, operation.op_def.is_stateful)
     for function in graph.as_graph_def().library.function:
         for node in function.node_def:
-            definition = _tf_private.operation_types.operation_definition(node.op)
+            definition = operation_definition(node.op)
             _check(node.op, definition is not None and definition.is_stateful)
 
 

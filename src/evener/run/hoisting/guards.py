@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import unwrapped
 from evener.run.hoisting.checks import (
     INTERNAL,
     Array,
@@ -68,7 +68,7 @@ class Guards:
         waiting = collections.deque((value, path, True) for path, value in roots)
         while waiting:
             value, path, is_named = waiting.popleft()
-            value = _tf_private.tensors.unwrapped(value)
+            value = unwrapped(value)
             if isinstance(value, _ATOMS) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value

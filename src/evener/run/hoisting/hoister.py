@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.devices import explicit_device
+from evener._tf_private.random_numbers import global_seed_for_now
+from evener._tf_private.tapes import tape_is_recording
 from evener.analysis.hoisting import Hoisted, Obstacle
 from evener.run.eager_step import prevents
 from evener.run.hoisting.code import Observed
@@ -121,7 +123,7 @@ class Hoister:
         ):
             return None
         try:
-            if is_other(_tf_private.devices.explicit_device(), self._strategy):
+            if is_other(explicit_device(), self._strategy):
                 raise CannotHoist(_PLACED)
             try:
                 values = read()
@@ -163,7 +165,7 @@ class Hoister:
         return (
             tf.executing_eagerly()
             and os.getpid() == self._process
-            and not _tf_private.tapes.tape_is_recording()
+            and not tape_is_recording()
             and not tf.config.functions_run_eagerly()
             and self._is_outside()
         )
@@ -242,7 +244,7 @@ class Hoister:
     def _compare(self, step: Step, variant: Variant, call: Call) -> Any:
         """Return the results of a call that was computed both ways; None if it has not run."""
         draws = variant.num_draws > 0
-        seeded = _tf_private.random_numbers.global_seed_for_now if draws else contextlib.nullcontext
+        seeded = global_seed_for_now if draws else contextlib.nullcontext
         try:
             with seeded():
                 comparison = Comparison(variant, call, self._strategy, self._others)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import is_eager_tensor
 from evener.checking.differences import as_array, magnitude, relative_difference
 
 ROUNDING = 1e-4
@@ -65,7 +65,7 @@ def _has_value(value: Any) -> bool:
     # isinstance() would ask lazily imported modules, which are among all objects, for their class.
     return (
         issubclass(type(value), tf.Variable)
-        and _tf_private.tensors.is_eager_tensor(getattr(value, "handle", None))
+        and is_eager_tensor(getattr(value, "handle", None))
         and bool(value.is_initialized())
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import CompositeTensor
 from evener.run.hoisting.expressions import Given, Operation, evaluate
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -94,7 +94,7 @@ def is_tensor(value: Any) -> bool:
 
 def is_composite(value: Any) -> bool:
     """Return whether a value is a ragged or sparse tensor, or slices of a gradient."""
-    return isinstance(value, _tf_private.tensors.CompositeTensor) and not isinstance(
+    return isinstance(value, CompositeTensor) and not isinstance(
         value, tf.Variable | tf.data.Dataset | tf.data.Iterator
     )
 

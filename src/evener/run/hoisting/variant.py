@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.random_numbers import (
+    drawing_by,
+    next_seeds,
+    operation_seeds,
+    set_operation_seeds,
+)
+from evener._tf_private.tensors import symbolic_lengths
 from evener.analysis.hoisting import Region
 from evener.run.hoisting.expressions import Condition, Given, Operation, hold
 from evener.run.hoisting.graph import check_operations
@@ -87,12 +93,12 @@ class Variant:
         """Run the step on all devices."""
         self.given = call.values
         flat = [_as_tensor(tensor, narrows=self.narrows) for tensor in call.tensors]
-        seeds = _tf_private.random_numbers.operation_seeds()
-        flat += _tf_private.random_numbers.next_seeds(self.num_draws)
+        seeds = operation_seeds()
+        flat += next_seeds(self.num_draws)
         try:
             results = strategy.run(self.function, args=tuple(flat))
         except BaseException:
-            _tf_private.random_numbers.set_operation_seeds(seeds)
+            set_operation_seeds(seeds)
             raise
         return tuple(put_together(result, results, call.values) for result in self.results)
 
@@ -112,8 +118,8 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
                 raise CannotHoist("it is traced anew for every size of a batch")
             given = [_given(scope, i, structure, tensors) for i, structure in enumerate(structures)]
             seeds = tensors[len(tensors) - variant.num_draws - 1 :] if variant.num_draws else ()
-            drawing = _tf_private.random_numbers.drawing_by(seeds)
-            with _tf_private.tensors.symbolic_lengths(), drawing as num_draws:
+            drawing = drawing_by(seeds)
+            with symbolic_lengths(), drawing as num_draws:
                 results = body(*given)
             if num_draws() != variant.num_draws:
                 raise CannotHoist(OTHER_DRAWS)

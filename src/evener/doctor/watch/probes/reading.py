@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import evener
-from evener import _tf_private
+from evener._tf_private.tensors import HOST_READS
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.progress import Progress
 from evener.own_code import is_own
@@ -45,7 +45,7 @@ class Reading:
 
     def watch(self) -> None:
         """Begin to notice reads."""
-        _tf_private.tensors.HOST_READS.apply(self._counted)
+        HOST_READS.apply(self._counted)
 
     def write(self) -> None:
         """Write all reads so far."""
