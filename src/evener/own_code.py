@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-_EVENER = str(Path(__file__).parent) + os.sep
+import evener
+
+_EVENER = str(Path(evener.__file__).parent) + os.sep
 _LIBRARIES = tuple({str(Path(path)) + os.sep for path in sysconfig.get_paths().values() if path})
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # AutoGraph runs a rewritten copy of a function, whose lines the user does not know.
