@@ -63,19 +63,7 @@ class _Replacement:
 
 
 class Patch:
-    """A reason to replace attributes; declared once, where it is needed.
-
-    Args:
-        name: Name, unique among all patches.
-        *targets: Attributes as ``"module:path.name"``, items of dictionaries as
-            ``"module:path[key]"``. The path begins at the module; ``<name>`` in it is the cell of a
-            name that a function closes over, with the attribute ``cell_contents``.
-        why: Reason for the patch.
-        if_it_changes: Behaviour of evener if TensorFlow or Keras does not have the attribute, or
-            does not use it any more.
-        is_new: Whether the attributes are added; their original is None.
-        changed: Function to call after each change of the attributes.
-    """
+    """A reason to replace attributes; declared once, where it is needed."""
 
     def __init__(
         self,
@@ -106,11 +94,7 @@ class Patch:
         self.apply_by_name(lambda original, _: wrap(original))
 
     def apply_by_name(self, wrap: Callable[[Any, str], Any]) -> None:
-        """Replace the attributes, as `apply` does.
-
-        Args:
-            wrap: Function of the original and the name of the attribute.
-        """
+        """Replace the attributes, as `apply` does."""
         if self._applied:
             return
         with _lock:
@@ -165,11 +149,7 @@ def registered() -> dict[str, Patch]:
 
 
 def owner_of(target: str) -> tuple[Any, Any]:
-    """Return the object and the name in it, or the dictionary and the key, of a target.
-
-    Raises:
-        AttributeError: If there is no such object.
-    """
+    """Return the object and the name in it, or the dictionary and the key, of a target."""
     module, _, path = target.partition(":")
     owner: Any = importlib.import_module(module)
     path, _, item = path.removesuffix("]").partition("[")

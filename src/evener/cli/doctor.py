@@ -10,8 +10,13 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.options import DevicesOption, NoGpuNamesOption
-from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
+from evener.cli.conventions import (
+    ArgsArgument,
+    AsModuleOption,
+    DevicesOption,
+    NoGpuNamesOption,
+    args_of_script,
+)
 
 
 def doctor(
@@ -163,12 +168,11 @@ def _fix(
     write: bool,
 ) -> None:
     """Print or write the fixes. The exit code is that of the files as they are then."""
+    from evener.base.terminal import standard_error
+    from evener.base.text import printable
     from evener.doctor.fix import fix_program
-    from evener.report.findings import print_diagnosis
-    from evener.report.fixes import print_fixes
+    from evener.report.findings import print_diagnosis, print_fixes
     from evener.run.script import read_module
-    from evener.terminal import standard_error
-    from evener.units import printable
 
     path = Path(read_module(script).path if as_module else script)
     fixed = fix_program(path, num_gpus=gpus, select=codes[0], ignore=codes[1])
@@ -189,7 +193,7 @@ def _fix(
 
 
 def _size(text: str) -> int:
-    from evener.units import parse_bytes
+    from evener.base.text import parse_bytes
 
     try:
         size = parse_bytes(text)

@@ -13,9 +13,7 @@
 Importing it does not import TensorFlow.
 """
 
-from evener.devices.discover import inventory
-from evener.devices.inventory import Inventory
-from evener.devices.layout import UsedDevice
-from evener.devices.use import resolve_devices, use_devices
+from evener.devices.inventory import Inventory, inventory
+from evener.devices.use import UsedDevice, resolve_devices, use_devices
 
 __all__ = ["Inventory", "UsedDevice", "inventory", "resolve_devices", "use_devices"]

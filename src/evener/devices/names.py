@@ -10,32 +10,13 @@ from dataclasses import dataclass
 
 
 def device_name(tf_name: str) -> str:
-    """Return evener's name of a device, without its machine; ``"cpu:0"`` if no device is named.
-
-    Args:
-        tf_name: TensorFlow's name, in any of its forms.
-
-    >>> device_name("/job:localhost/replica:0/task:0/device:GPU:1"), device_name("")
-    ('gpu:1', 'cpu:0')
-    """
+    """Return evener's name of a device, without its machine; ``"cpu:0"`` if no device is named."""
     parts = _parse(tf_name)
     return f"{parts.kind.lower()}:{parts.index}" if parts.kind else "cpu:0"
 
 
 def qualified_name(tf_name: str) -> str | None:
-    """Return evener's name of a device, with its machine if that is not this one.
-
-    Args:
-        tf_name: TensorFlow's name, in any of its forms.
-
-    Returns:
-        The name, or None if no device is named.
-
-    >>> qualified_name("/job:localhost/replica:0/task:0/device:CPU:1"), qualified_name("/gpu:0")
-    ('cpu:1', 'gpu:0')
-    >>> qualified_name("/job:worker/task:2/device:GPU:0"), qualified_name("/job:worker/task:2")
-    ('worker:2/gpu:0', None)
-    """
+    """Return evener's name of a device, with its machine if that is not this one."""
     parts = _parse(tf_name)
     if not parts.kind:
         return None
@@ -44,14 +25,7 @@ def qualified_name(tf_name: str) -> str | None:
 
 
 def tf_device(name: str) -> str:
-    """Return TensorFlow's name of a device in its own process.
-
-    Args:
-        name: Evener's name; its machine is left out.
-
-    >>> tf_device("gpu:1"), tf_device("worker:1/gpu:0")
-    ('/device:GPU:1', '/device:GPU:0')
-    """
+    """Return TensorFlow's name of a device in its own process."""
     kind, _, index = name.rpartition("/")[2].partition(":")
     return f"/device:{kind.upper()}:{index}"
 
@@ -66,14 +40,7 @@ def without_worker(name: str) -> str:
 
 
 def canonical_device(tf_name: str) -> str:
-    """Return the one form of TensorFlow's names of a device; ``""`` if no device is named.
-
-    Args:
-        tf_name: TensorFlow's name, in any of its forms.
-
-    >>> canonical_device("/job:localhost/replica:0/task:0/device:GPU:1"), canonical_device("/cpu:0")
-    ('/device:GPU:1', '/device:CPU:0')
-    """
+    """Return the one form of TensorFlow's names of a device; ``""`` if no device is named."""
     parts = _parse(tf_name)
     return f"/device:{parts.kind}:{parts.index}" if parts.kind else ""
 

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from evener.base.text import format_bytes, parse_bytes
 from evener.errors import DeviceError, did_you_mean
-from evener.units import format_bytes, parse_bytes
 
 ENVIRONMENT = "EVENER_DEVICES"
 MAX_STAND_INS = 256
@@ -44,15 +44,10 @@ class SpecError(DeviceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """One GPU that a spec names.
+    """One GPU that a spec names."""
 
-    Args:
-        index: TensorFlow's number of the physical GPU, from 0.
-        cap_bytes: Memory cap, at least 1 MiB; None for all of its memory.
-    """
-
-    index: int
-    cap_bytes: int | None = None
+    index: int  # TensorFlow's number of the physical GPU, from 0
+    cap_bytes: int | None = None  # Memory cap, at least 1 MiB; None for all of its memory
 
     @property
     def name(self) -> str:
@@ -66,21 +61,15 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """A parsed device spec.
+    """A parsed device spec."""
 
-    Args:
-        kind: ``"all"``, ``"gpu"`` or ``"cpu"``.
-        num_stand_ins: Number of logical CPU devices, from 1, with kind ``"cpu"``.
-        stand_in_caps: Bytes of memory that a planner assumes for each of them; empty for no limit.
-        gpus: GPUs in the order in which they were named, with kind ``"gpu"``.
-        source: The origin of the spec.
-    """
-
-    kind: SpecKind
-    num_stand_ins: int = 0
+    kind: SpecKind  # ``"all"``, ``"gpu"`` or ``"cpu"``
+    num_stand_ins: int = 0  # Number of logical CPU devices, from 1, with kind ``"cpu"``
+    # Bytes of memory that a planner assumes for each of them; empty for no limit
     stand_in_caps: tuple[int, ...] = ()
+    # GPUs in the order in which they were named, with kind ``"gpu"``
     gpus: tuple[GpuRequest, ...] = ()
-    source: SpecSource = "argument"
+    source: SpecSource = "argument"  # The origin of the spec
 
     @property
     def num_devices(self) -> int | None:
@@ -101,15 +90,7 @@ class DeviceSpec:
 
 
 def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
-    """Return the effective spec: the argument, else the environment's, else ``all``.
-
-    Args:
-        spec: The requested spec, or None.
-        environ: The environment variables; an empty `ENVIRONMENT` counts as not set.
-
-    Raises:
-        SpecError: DEV-001 to DEV-007 if the spec cannot be read.
-    """
+    """Return the effective spec: the argument, else the environment's, else ``all``."""
     if spec is not None:
         return parse_spec(spec)
     text = environ.get(ENVIRONMENT, "")
@@ -119,18 +100,7 @@ def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
 
 
 def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
-    """Parse a device spec.
-
-    Args:
-        text: The spec, for example ``"all"``, ``"cpu:2"`` or ``"gpu:0,gpu:1@10GiB"``.
-        source: Its origin; errors name it.
-
-    Raises:
-        SpecError: DEV-001 to DEV-007 if the spec cannot be read.
-
-    >>> str(parse_spec("gpu:1, gpu:0@1GiB"))
-    'gpu:1,gpu:0@1GiB'
-    """
+    """Parse a device spec."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _no_device(f"Device spec {text!r}", str(text))
     context = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
@@ -159,11 +129,7 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
 
 
 def _by_count(items: Sequence[str], context: str) -> list[str]:
-    """Return names of stand-ins, ``cpu:0, cpu:1, ...``, as `parse_spec` counts them.
-
-    Raises:
-        SpecError: DEV-007 if they are not those of all stand-ins, in order.
-    """
+    """Return names of stand-ins, ``cpu:0, cpu:1, ...``, as `parse_spec` counts them."""
     if [_without_cap(item) for item in items] != [f"cpu:{k}" for k in range(len(items))]:
         raise _mixed(context, "cpu:0")
     if not any("@" in item for item in items):

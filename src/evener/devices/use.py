@@ -1,32 +1,38 @@
-"""`use_devices`: configures and starts TensorFlow's runtime on the devices of a spec."""
+"""`use_devices`: the layout of logical devices, and the start of TensorFlow's runtime on it.
+
+TensorFlow renumbers logical devices: GPUs in the order of their physical numbers, and each part
+of a split GPU counts. With the spec ``gpu:2@10GiB,gpu:2@5GiB,gpu:0``:
+
+    physical   gpu:0    gpu:1 (hidden)    gpu:2@10GiB    gpu:2@5GiB
+    logical    gpu:0                      gpu:1          gpu:2
+
+The devices are returned in the order of the spec, so that shares keep their order.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from evener.devices import problem
-from evener.devices.fallback import fallback_of
-from evener.devices.fields import Device
-from evener.devices.host import read_host
-from evener.devices.inventory import Inventory
-from evener.devices.join import join, unknown_device
-from evener.devices.layout import (
-    Layout,
-    UsedDevice,
-    layout_of,
-    running_devices,
-    select_devices,
-    smaller_layouts,
+from evener.devices import reasons
+from evener.devices.inventory import (
+    Device,
+    DeviceKind,
+    Inventory,
+    fallback_of,
+    join,
+    unknown_device,
 )
-from evener.devices.nvml import Nvml, NvmlReader
-from evener.devices.problem import Problem
-from evener.devices.runtime import InitialiseError, Runtime, TensorFlowRuntime
+from evener.devices.machine import Nvml, NvmlReader, TensorFlowView, read_host, read_tensorflow
+from evener.devices.reasons import Problem
 from evener.devices.spec import (
     MAX_STAND_INS,
     DeviceSpec,
+    GpuRequest,
     duplicate_device,
     no_device_named,
     not_a_device,
@@ -35,6 +41,256 @@ from evener.devices.spec import (
     suggestion,
 )
 from evener.errors import DeviceError, warn
+
+# The layout of TensorFlow's runtime: its logical devices and their names.
+#
+# TensorFlow renumbers logical devices: GPUs in the order of their physical numbers, and each part
+# of a split GPU counts. With the spec ``gpu:2@10GiB,gpu:2@5GiB,gpu:0``:
+#
+#     physical   gpu:0    gpu:1 (hidden)    gpu:2@10GiB    gpu:2@5GiB
+#     logical    gpu:0                      gpu:1          gpu:2
+#
+# The devices are returned in the order of the spec, so that shares keep their order.
+
+_MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedDevice:
+    """A device that takes part in training.
+
+    Args:
+        name: TensorFlow's logical name in lower case, such as ``"gpu:0"``.
+        kind: ``"gpu"`` or ``"cpu"``.
+        memory_bytes: The cap on its memory, or all the memory of a GPU; None where there is
+            neither, as for the CPU and stand-ins without a cap, which share the host's memory.
+        physical: The name of the physical device behind it, as a device spec writes it.
+
+    >>> UsedDevice(name="gpu:0", kind="gpu", memory_bytes=2**30, physical="gpu:1").name
+    'gpu:0'
+    """
+
+    name: str
+    kind: DeviceKind
+    memory_bytes: int | None
+    physical: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The logical devices with which TensorFlow's runtime starts."""
+
+    gpus: tuple[GpuRequest, ...] = ()  # The logical GPUs; empty for the CPU alone
+    num_cpus: int = 1  # Number of logical CPU devices
+    # Bytes of memory that a planner assumes for each CPU device; empty for no limit
+    cpu_caps: tuple[int, ...] = ()
+    # Whether every CPU device computes with one thread, as stand-ins do
+    limit_threads: bool = False
+
+    def __str__(self) -> str:
+        """Return the layout as a device spec would write it."""
+        if self.gpus:
+            return ", ".join(map(str, self.gpus))
+        return ", ".join(f"cpu:{index}" for index in range(self.num_cpus))
+
+
+def layout_of(spec: DeviceSpec, found: Inventory) -> Layout:
+    """Return the layout for the devices that the inventory says are used."""
+    used = {device.name: device for device in found.used}
+    if spec.kind == "gpu":
+        gpus = tuple(request for request in spec.gpus if request.name in used)
+    else:
+        # A GPU that the program itself has split stays split.
+        gpus = tuple(
+            GpuRequest(index=int(device.name.partition(":")[2]), cap_bytes=cap)
+            for device in used.values()
+            if device.kind == "gpu"
+            for cap in (device.caps_bytes or (None,))
+        )
+    if gpus:
+        return Layout(gpus=gpus)
+    return Layout(num_cpus=len(used), cpu_caps=spec.stand_in_caps, limit_threads=spec.kind == "cpu")
+
+
+def smaller_layouts(layout: Layout) -> Iterator[Layout]:
+    """Yield the layouts to try if TensorFlow does not start on one, the most devices first.
+
+    A single device may be the cause, so each is left out in turn; then each is tried alone; the
+    CPU is last.
+
+    >>> full = Layout(gpus=tuple(GpuRequest(index=i) for i in range(3)))
+    >>> [str(layout) for layout in smaller_layouts(full)]
+    ['gpu:0, gpu:1', 'gpu:0, gpu:2', 'gpu:1, gpu:2', 'gpu:0', 'gpu:1', 'gpu:2', 'cpu:0']
+    """
+    num_gpus = len(layout.gpus)
+    for size in dict.fromkeys((num_gpus - 1, 1)):
+        if 0 < size < num_gpus:
+            for gpus in itertools.combinations(layout.gpus, size):
+                yield Layout(gpus=gpus)
+    if num_gpus:
+        yield Layout()
+
+
+def running_devices(view: TensorFlowView, found: Inventory) -> tuple[UsedDevice, ...]:
+    """Return every logical device that a runtime has, or will have as it is configured now."""
+    totals = {device.name: device.memory_total_bytes for device in found.devices}
+    number = itertools.count()
+    gpus = [
+        UsedDevice(
+            name=f"gpu:{next(number)}",
+            kind="gpu",
+            memory_bytes=totals.get(f"gpu:{gpu.index}") if cap is None else cap,
+            physical=f"gpu:{gpu.index}",
+        )
+        for gpu in view.gpus
+        if gpu.visible
+        for cap in (gpu.caps_bytes or (None,))
+    ]
+    cpus = [
+        UsedDevice(name=f"cpu:{index}", kind="cpu", memory_bytes=None, physical="cpu:0")
+        for index in range(view.num_logical_cpus)
+    ]
+    return (*gpus, *cpus)
+
+
+def select_devices(
+    layout: Layout, view: TensorFlowView, found: Inventory
+) -> tuple[UsedDevice, ...] | None:
+    """Return a layout's devices out of those of a runtime, or None if it lacks one of them."""
+    running = running_devices(view, found)
+    if not layout.gpus:
+        cpus = tuple(device for device in running if device.kind == "cpu")[: layout.num_cpus]
+        if len(cpus) < layout.num_cpus:
+            return None
+        caps = layout.cpu_caps or (None,) * layout.num_cpus
+        return tuple(replace(cpu, memory_bytes=cap) for cpu, cap in zip(cpus, caps, strict=True))
+    gpu_caps = [cap for gpu in view.gpus if gpu.visible for cap in (gpu.caps_bytes or (None,))]
+    left = [(device, _mebibytes(cap)) for device, cap in zip(running, gpu_caps, strict=False)]
+    picked: list[UsedDevice] = []
+    for request in layout.gpus:
+        wanted = (request.name, _mebibytes(request.cap_bytes))
+        entry = next((e for e in left if (e[0].physical, e[1]) == wanted), None)
+        if entry is None:
+            return None
+        left.remove(entry)
+        picked.append(entry[0])
+    return tuple(picked)
+
+
+def _mebibytes(num_bytes: int | None) -> int | None:
+    return None if num_bytes is None else num_bytes // _MEBIBYTE
+
+
+# Configuration and start of TensorFlow's runtime on a layout of devices.
+#
+# Visible GPUs, memory caps and growth, logical CPU devices and their threads. `use_devices` gets a
+# `Runtime`, so that tests need no GPU.
+
+_FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+class InitialiseError(Exception):
+    """TensorFlow cannot start on a layout; it may start on another one."""
+
+
+class Runtime(Protocol):
+    """A runtime that can be configured and started, once."""
+
+    fallback_layouts: dict[Layout, Layout]
+    """For each layout on which starting failed, the layout that was started instead."""
+
+    def view(self) -> TensorFlowView:
+        """Return the current view of TensorFlow."""
+        ...
+
+    def configure(self, layout: Layout, *, memory_growth: bool) -> None:
+        """Prepare a layout; may be called again until `initialise` succeeds."""
+        ...
+
+    def initialise(self) -> None:
+        """Start the runtime, or raise `InitialiseError` and leave it not started."""
+        ...
+
+
+class TensorFlowRuntime:
+    """Runtime of this process."""
+
+    def __init__(self) -> None:
+        self.fallback_layouts: dict[Layout, Layout] = {}
+
+    def view(self) -> TensorFlowView:
+        """Return the current view of TensorFlow."""
+        return read_tensorflow()
+
+    def configure(self, layout: Layout, *, memory_growth: bool) -> None:
+        """Prepare a layout; may be called again until `initialise` succeeds."""
+        import tensorflow as tf
+
+        try:
+            _show_gpus(tf, layout)
+            _limit_memory(tf, layout, memory_growth=memory_growth)
+            _split_cpu(tf, layout)
+        except (ValueError, RuntimeError) as error:
+            raise DeviceError(
+                "DEV-014",
+                f"TensorFlow cannot be configured for {layout}.",
+                why=f"TensorFlow says: {error}",
+                fix="remove other calls of tf.config from the program (memory growth, logical "
+                "devices); evener.use_devices makes these settings.",
+            ) from error
+
+    def initialise(self) -> None:
+        """Start the runtime, or raise `InitialiseError` and leave it not started."""
+        import tensorflow as tf
+
+        try:
+            tf.config.list_logical_devices()
+        except (RuntimeError, ValueError, tf.errors.OpError) as error:
+            raise InitialiseError(str(error)) from error
+
+
+def _show_gpus(tf: Any, layout: Layout) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    wanted = {request.index for request in layout.gpus}
+    tf.config.set_visible_devices([gpus[index] for index in sorted(wanted)], "GPU")
+
+
+def _limit_memory(tf: Any, layout: Layout, *, memory_growth: bool) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    capped = any(request.cap_bytes is not None for request in layout.gpus)
+    for index in {request.index for request in layout.gpus}:
+        caps = [r.cap_bytes for r in layout.gpus if r.index == index and r.cap_bytes is not None]
+        if caps:
+            logical = [
+                tf.config.LogicalDeviceConfiguration(memory_limit=c // _MEBIBYTE) for c in caps
+            ]
+            tf.config.set_logical_device_configuration(gpus[index], logical)
+        elif not capped:
+            # It must be the same on all GPUs.
+            tf.config.experimental.set_memory_growth(gpus[index], memory_growth)
+    if capped and memory_growth:
+        # If any GPU has a memory cap, TensorFlow disables memory growth on all of them. The
+        # environment variable still works, and a value that is set already is kept.
+        os.environ.setdefault(_FORCE_GROWTH, "true")
+
+
+def _split_cpu(tf: Any, layout: Layout) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    made = len(tf.config.get_logical_device_configuration(cpu) or (None,))
+    if made < layout.num_cpus:
+        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(layout.num_cpus)]
+        tf.config.set_logical_device_configuration(cpu, logical)
+    if not layout.limit_threads:
+        return
+    threading = tf.config.threading
+    # 0 is TensorFlow's default: the program has chosen no number.
+    if threading.get_intra_op_parallelism_threads() == 0:
+        threading.set_intra_op_parallelism_threads(1)
+    if threading.get_inter_op_parallelism_threads() == 0:
+        threading.set_inter_op_parallelism_threads(max(2, layout.num_cpus))
+
+
+# `use_devices`: configures and starts TensorFlow's runtime on the devices of a spec.
 
 # TensorFlow has one runtime per process.
 _RUNTIME = TensorFlowRuntime()
@@ -80,12 +336,6 @@ def lay_out(spec: str) -> None:
     """Configure TensorFlow for the devices of a spec, without starting its runtime.
 
     The program that runs afterwards in this process can still change the configuration.
-
-    Args:
-        spec: Device spec, as for `use_devices`.
-
-    Raises:
-        DeviceError: DEV-001 to DEV-007, DEV-010, DEV-011 and DEV-014, as for `use_devices`.
     """
     parsed = parse_spec(spec)
     found = join(parsed, Nvml().read_machine(), _RUNTIME.view(), read_host())
@@ -167,7 +417,7 @@ def _start(
         except InitialiseError as error:
             message = message or str(error) or "nothing"
             continue
-        failed = None if message is None else problem.initialising_failed(str(layout), message)
+        failed = None if message is None else reasons.initialising_failed(str(layout), message)
         return attempt, failed
     raise DeviceError(
         "DEV-012",
@@ -208,11 +458,7 @@ def _spec_for(
 
 
 def _listed(names: object) -> tuple[str, ...]:
-    """Return the names of a list; they are checked by `_check_names`.
-
-    Raises:
-        SpecError: DEV-002 if it is no list.
-    """
+    """Return the names of a list; they are checked by `_check_names`."""
     if isinstance(names, Iterable) and not isinstance(names, str | bytes):
         return tuple(names)
     count = names if isinstance(names, int) and 1 <= names <= MAX_STAND_INS else 2

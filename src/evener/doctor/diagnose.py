@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evener.analysis import Location, Program, read_program
+from evener.base.text import ShownAsText
 from evener.doctor.configuration import configuration_for
 from evener.doctor.edit import Fix
 from evener.doctor.finding import Finding, Severity
@@ -21,7 +22,6 @@ from evener.doctor.rules import all_rules
 from evener.doctor.step_memory import StepMemory, step_memory
 from evener.doctor.surroundings import Surroundings, surroundings_here
 from evener.doctor.watch import Observation, WatchLimits, watch
-from evener.notebook import ShownAsText
 from evener.run.script import read_module
 
 # Largest number of further lines shown with their text.

@@ -34,8 +34,8 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private import tapes
-from evener._tf_private.devices import explicit_device, in_xla
 from evener._tf_private.patches import wrap_with
+from evener._tf_private.tensors import explicit_device, in_xla
 from evener.errors import PlacementError
 from evener.pinning import placement
 

@@ -25,11 +25,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener._tf_private.devices import current_device
-from evener._tf_private.layers import own_variables, sublayers
-from evener._tf_private.optimizers import SLOTS, SUMS, UPDATES
+from evener._tf_private.models import SLOTS, SUMS, UPDATES, own_variables, sublayers
 from evener._tf_private.patches import Patch, wrap_with
-from evener._tf_private.variables import (
+from evener._tf_private.tensors import (
+    current_device,
     keep_devices_of_waiting_variables,
     renew_variable,
     waits_for,
@@ -90,10 +89,6 @@ def pin_layer(layer: keras.Layer, device: str) -> None:
     A `tf.Variable` cannot change its device, so a variable that exists gets a new one with the same
     value. That is safe only while nothing else refers to the old one: a traced function would go on
     training it, and an optimizer would not know the new one.
-
-    Raises:
-        PlacementError: PLACE-005 if a variable is in use, PLACE-009 if it has copies on
-            several devices; then no variable is moved.
     """
     built = [v for v in _variables(layer) if not waits_for(v, device)]
     if any(isinstance(v.value, tf.distribute.DistributedValues) for v in built):

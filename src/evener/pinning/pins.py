@@ -104,12 +104,7 @@ class Pin:
             )
 
     def __call__(self, what: T) -> T:
-        """Pin a function, a Keras layer or a model.
-
-        Raises:
-            PlacementError: PLACE-004 for any other object, PLACE-005 if a layer has variables on
-                another device that are already in use.
-        """
+        """Pin a function, a Keras layer or a model."""
         if isinstance(what, keras.Layer):
             layers.pin_layer(what, self._device)
             return what

@@ -18,11 +18,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener._tf_private.devices import in_xla
 from evener._tf_private.graphs import outer_tensor
-from evener._tf_private.tensors import is_eager_tensor
+from evener._tf_private.tensors import in_xla, is_eager_tensor
+from evener.devices.machine import runtime_initialised
 from evener.devices.names import device_name, tf_device
-from evener.devices.tensorflow_view import runtime_initialised
 from evener.errors import PlacementError, did_you_mean
 
 _NAME = re.compile(r"(?:/job:localhost/replica:0/task:0)?/?(?:device:)?([A-Za-z_]+):(\d+)")

@@ -1,4 +1,4 @@
-"""Findings of the doctor, printed to the terminal."""
+"""Findings and fixes of the doctor, printed to the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evener.base.terminal import standard_output
 from evener.doctor import Diagnosis, Finding, Rule, Severity
-from evener.terminal import standard_output
+from evener.doctor.edit import Fix
+from evener.doctor.finding import shown_location
+from evener.doctor.fix import Fixed
+
+# Findings of the doctor, printed to the terminal.
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
 _INDENT = 4
@@ -20,12 +25,7 @@ _FIRST_WORDS = frozenset("a an each every memory no some the this training under
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
-    """Print all findings in their order, and their number.
-
-    Args:
-        diagnosis: Result of the doctor.
-        console: Console to print to; None for standard output.
-    """
+    """Print all findings in their order, and their number."""
     console = standard_output(highlight=False) if console is None else console
     for finding in diagnosis.findings:
         _print_finding(finding, console)
@@ -106,3 +106,34 @@ def _summary(diagnosis: Diagnosis) -> str:
     return (
         f"{found}. The program was read and watched: {took}, {diagnosis.observation.outcome.value}."
     )
+
+
+# Fixes of the doctor, told in lines.
+
+
+def print_fixes(fixed: Fixed, console: Console, *, is_written: bool) -> None:
+    """Print the fixes that are made and those that are not, and what the doctor finds then."""
+    for fix in fixed.made:
+        _print(f"{'Fixed' if is_written else 'Would fix'} {_named(fix)}", console)
+    for left in fixed.left_out:
+        _print(f"Not fixed: {_named(left.fix)}: {left.reason}.", console)
+    _print(_fixes_summary(fixed, is_written=is_written), console)
+
+
+def _fixes_summary(fixed: Fixed, *, is_written: bool) -> str:
+    count, num_files = len(fixed.made), len(fixed.contents)
+    if not count:
+        return "There is no fix that is certain. Nothing was written."
+    text = f"{count} fix{'es' * (count > 1)} in {num_files} file{'s' * (num_files > 1)}"
+    if is_written:
+        return f"{text}, written."
+    return f"{text}. Nothing was written; --fix --write writes {'them' if count > 1 else 'it'}."
+
+
+def _named(fix: Fix) -> str:
+    where = shown_location(fix.location.path, fix.location.line)
+    return f"[{fix.code}] {where}: {fix.location.text}"
+
+
+def _print(text: str, console: Console) -> None:
+    console.print(Text(text), soft_wrap=True)

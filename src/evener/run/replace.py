@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from evener._tf_private.autograph import leave_to_autograph
+from evener._tf_private.functions import leave_to_autograph
 
 
 def instead_of(
@@ -18,9 +18,6 @@ def instead_of(
     The replacement gets the name and the signature of the original: Keras writes configurations
     from the signature of ``__init__``. AutoGraph treats it as a function of TensorFlow: it does not
     convert it, and converts the program's functions that it calls as it did.
-
-    Args:
-        original: The function to replace.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

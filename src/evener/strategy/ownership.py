@@ -15,8 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener._tf_private.devices import explicit_device
-from evener._tf_private.variables import keras_variable_being_made
+from evener._tf_private.tensors import explicit_device, keras_variable_being_made
 from evener.devices.names import device_name, tf_device, without_worker
 from evener.errors import EngineError, did_you_mean
 from evener.plan import HOST_DEVICE, Plan, computing_devices
@@ -36,16 +35,7 @@ class OwnedVariable:
 
 
 class OwnerRegistry:
-    """Every variable made in a strategy's scope, with its owner.
-
-    Args:
-        plan: Plan with the rules by which owners are chosen.
-        devices: Names of the devices that may own, in the order of the plan.
-        own_name: Returns the device of this process for one of them. With several workers, all
-            choose owners alike, among the devices of the worker that has most.
-        all_alike: Whether several workers choose. Variables that are gone count as long as the
-            process lives then: each worker frees them at another time.
-    """
+    """Every variable made in a strategy's scope, with its owner."""
 
     def __init__(
         self,
@@ -82,11 +72,7 @@ class OwnerRegistry:
         return found
 
     def common_owner(self, handle: Any) -> str | None:
-        """Return TensorFlow's name of the owner in the common partition; None for other variables.
-
-        Args:
-            handle: Handle of a variable.
-        """
+        """Return TensorFlow's name of the owner in the common partition, or None."""
         device = self._common.get(id(handle))
         return None if device is None else tf_device(device)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener._tf_private.autograph import autographed, leave_to_autograph
+from evener._tf_private.functions import autographed, leave_to_autograph
 
 
 def test_a_function_is_converted_where_the_code_around_it_is() -> None:

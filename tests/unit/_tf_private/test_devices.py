@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.devices import LOCAL_DEVICES, current_device, explicit_device, in_xla
 from evener._tf_private.patches import owner_of
+from evener._tf_private.tensors import LOCAL_DEVICES, current_device, explicit_device, in_xla
 
 
 def test_explicit_device_is_seen() -> None:

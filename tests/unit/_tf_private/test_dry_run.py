@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.dry_run import eager_execute, placed_without_running
-from evener._tf_private.functions import before_functions_run, function_graphs
-from evener._tf_private.source_lines import definition_frames
+from evener._tf_private.functions import (
+    before_functions_run,
+    definition_frames,
+    eager_execute,
+    function_graphs,
+    placed_without_running,
+)
 
 
 def stopped(call) -> tuple:

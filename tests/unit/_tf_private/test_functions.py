@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.autograph import leave_to_autograph
 from evener._tf_private.functions import (
     CALLED_AND_WATCHED,
     CALLS_OF_SCRIPTS,
@@ -19,6 +18,7 @@ from evener._tf_private.functions import (
     body_of,
     function_graphs,
     is_compiled,
+    leave_to_autograph,
 )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener._tf_private import graphs, operation_types
+from evener._tf_private import graphs
+from evener._tf_private import graphs as operation_types
 from evener._tf_private.functions import trained_variables
 from evener._tf_private.graphs import (
     copy_handle_data,

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener._tf_private.layers import own_variables, recording_layers, sublayers
+from evener._tf_private.models import own_variables, recording_layers, sublayers
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from evener._tf_private.operation_types import (
-    operation_definition,
-    operation_names,
-    registered_kernels,
-)
+from evener._tf_private.graphs import operation_definition, operation_names, registered_kernels
 
 
 def test_kernels_and_definitions_are_told() -> None:

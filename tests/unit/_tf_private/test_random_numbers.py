@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from evener._tf_private.random_numbers import (
     drawing_by,
+    global_seed,
     global_seed_for_now,
     next_seeds,
     operation_seeds,
     set_operation_seeds,
 )
-from evener._tf_private.seeds import global_seed
 
 
 def test_seeds_of_eager_operations_are_put_back() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evener._tf_private.source_lines import stack
+from evener._tf_private.functions import stack
 
 
 def test_the_stack_ends_in_this_file() -> None:

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 from evener import Strategy
-from evener._tf_private.models import Trainer
-from evener._tf_private.strategies import patch_keras
+from evener._tf_private.models import Trainer, patch_keras
 from evener.errors import EngineError
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")

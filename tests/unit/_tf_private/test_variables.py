@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from evener import Strategy
-from evener._tf_private.variables import (
+from evener._tf_private.tensors import (
     around_new_variables,
     keras_variable_being_made,
     leave_large_variables_unwritten,

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evener.devices.host import Host
-from evener.devices.layout import Layout
-from evener.devices.nvml import LinkKind, NvmlFailure, NvmlGpu, NvmlLink, NvmlMachine
-from evener.devices.runtime import InitialiseError
-from evener.devices.tensorflow_view import CudaEnvironment, TensorFlowGpu, TensorFlowView
+from evener.devices.machine import (
+    CudaEnvironment,
+    Host,
+    LinkKind,
+    NvmlFailure,
+    NvmlGpu,
+    NvmlLink,
+    NvmlMachine,
+    TensorFlowGpu,
+    TensorFlowView,
+)
+from evener.devices.use import InitialiseError, Layout
 
 GIB = 2**30
 MIB = 2**20

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-from evener.devices.join import join
-from evener.devices.layout import (
+from evener.devices.inventory import join
+from evener.devices.machine import TensorFlowGpu, TensorFlowView
+from evener.devices.spec import GpuRequest, parse_spec
+from evener.devices.use import (
     Layout,
     UsedDevice,
     layout_of,
@@ -9,8 +11,6 @@ from evener.devices.layout import (
     select_devices,
     smaller_layouts,
 )
-from evener.devices.spec import GpuRequest, parse_spec
-from evener.devices.tensorflow_view import TensorFlowGpu, TensorFlowView
 from unit.devices.machines import GIB, HOST, TWO_EQUAL, UNEQUAL, seen, view
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from evener.devices.layout import Layout
-from evener.devices.runtime import InitialiseError, TensorFlowRuntime
 from evener.devices.spec import parse_spec
+from evener.devices.use import InitialiseError, Layout, TensorFlowRuntime
 from evener.errors import DeviceError
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"

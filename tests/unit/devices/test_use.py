@@ -6,12 +6,10 @@ import pytest
 
 import evener
 from evener.devices import UsedDevice, resolve_devices, use, use_devices
-from evener.devices.layout import Layout
-from evener.devices.nvml import NvmlMachine
-from evener.devices.problem import Problem
-from evener.devices.runtime import InitialiseError
+from evener.devices.machine import NvmlMachine
+from evener.devices.reasons import Problem
 from evener.devices.spec import SpecError, spec_from
-from evener.devices.use import lay_out, resolve, take
+from evener.devices.use import InitialiseError, Layout, lay_out, resolve, take
 from evener.errors import DeviceError
 from unit.devices.machines import (
     EIGHT,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from evener.devices.nvml import NvmlGpu, NvmlMachine
+from evener.devices.machine import NvmlGpu, NvmlMachine
 from evener.doctor import Finding, Surroundings, examine
 
 _HEADER = re.compile(r"^#\s*(machine|environment|package|driver):\s*(.+?)\s*$", re.MULTILINE)

@@ -8,7 +8,7 @@ import pytest
 
 from evener.analysis import read_program
 from evener.clusters import model_named
-from evener.devices.nvml import NvmlGpu, NvmlMachine
+from evener.devices.machine import NvmlGpu, NvmlMachine
 from evener.doctor import Case, Surroundings, all_rules, diagnose
 from evener.doctor.rule import Violation
 from evener.doctor.step_memory import StepMemory, step_memory

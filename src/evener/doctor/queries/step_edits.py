@@ -6,8 +6,8 @@ import ast
 import re
 
 from evener.analysis import Call, Kind, Module, Program, last_name
-from evener.analysis.hoisting.statements import obstacle_in
 from evener.doctor.edit import Edit, inserted
+from evener.run.regions import obstacle_in
 
 # A step that calls deeper than this is not followed.
 _DEEPEST = 6

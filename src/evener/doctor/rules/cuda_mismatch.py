@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 
 from evener.analysis import Location
+from evener.base.libraries import version_numbers
 from evener.devices.reasons import MINIMUM_DRIVERS
 from evener.doctor.finding import Severity
 from evener.doctor.queries.imports import first_import
 from evener.doctor.rule import Case, Violation
 from evener.doctor.surroundings import Surroundings
-from evener.versions import version_numbers
 
 # The last TensorFlow for CUDA 11 is 2.14; from 2.15 on it is CUDA 12.
 _FIRST_FOR_CUDA_12 = (2, 15)

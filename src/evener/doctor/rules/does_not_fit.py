@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from evener.cost_model.estimate import Way, estimate_memory, largest_batch, usable_memory
+from evener.base.text import format_bytes
 from evener.doctor.queries.strategies import the_number_of_replicas
 from evener.doctor.queries.training import training_lines
 from evener.doctor.rule import Case, Violation
-from evener.profile import ModelCosts
-from evener.units import format_bytes
+from evener.plan.profile import ModelCosts
+from evener.planner.prediction import Way, estimate_memory, largest_batch, usable_memory
 
 _MIXED = "mixed_float16"
 

@@ -13,7 +13,7 @@ from evener.doctor.queries.steps import steps_of
 from evener.doctor.queries.strategies import is_only_evener, runs, strategies
 from evener.doctor.queries.training import compiles, first_training, trainings, updates
 from evener.doctor.rule import Case, Violation
-from evener.run.eager_step import eager_step_of
+from evener.run.eager_steps import eager_step_of
 
 _WHY = (
     "Python starts each operation by itself, on one replica after the other: the devices wait for "

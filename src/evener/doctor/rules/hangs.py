@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from evener.base.text import format_seconds
 from evener.doctor.queries.source_text import observed_location
 from evener.doctor.rule import Case, Violation
 from evener.doctor.watch import Outcome
-from evener.units import format_seconds
 
 # Between two steps there may be validation, a checkpoint, a new trace.
 _STILL_SECONDS = 20.0

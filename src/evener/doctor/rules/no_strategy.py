@@ -14,7 +14,7 @@ from evener.doctor.queries.gpus import visible_gpus
 from evener.doctor.queries.strategies import RUNS, SCOPES, uses
 from evener.doctor.queries.training import first_training, updates
 from evener.doctor.rule import Case, Violation
-from evener.run.eager_step import EagerStep, eager_step_of
+from evener.run.eager_steps import EagerStep, eager_step_of
 
 # Who imports one of these spreads the work in another way.
 _OTHERS = ("horovod", "byteps", "ray", "mpi4py", "evener", "multiprocessing", "deepspeed")

@@ -12,13 +12,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener._tf_private.autograph import leave_to_autograph
-from evener._tf_private.distribution import RUNS, is_per_replica, local_values
-from evener._tf_private.functions import CALLED_AND_WATCHED, MADE_AND_WATCHED
+from evener._tf_private.functions import CALLED_AND_WATCHED, MADE_AND_WATCHED, leave_to_autograph
 from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.tensors import RUNS, is_per_replica, local_values
+from evener.base.user_code import is_own
 from evener.doctor.watch.probes.entries import Entries
 from evener.doctor.watch.probes.events import Events
-from evener.own_code import is_own
 
 _MOST_ARGUMENTS = 8
 _MOST_TEXT = 200

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 import evener
 from evener._tf_private.tensors import HOST_READS
+from evener.base.user_code import is_own
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.progress import Progress
-from evener.own_code import is_own
 
 _KERAS = str(Path(keras.__file__ or "").parent) + os.sep
 # What Keras reads for its own logs and callbacks is no line of the program.

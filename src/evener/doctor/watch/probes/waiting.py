@@ -9,10 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener._tf_private.autograph import leave_to_autograph
 from evener._tf_private.datasets import NEXT_BATCHES
-from evener._tf_private.distribution import local_values
-from evener._tf_private.variables import plain_variable
+from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.tensors import local_values, plain_variable
 from evener.doctor.watch.probes.events import Events
 
 # The operations that read the clock in a graph are named so.
