@@ -109,7 +109,7 @@ def _installed_folders() -> tuple[str, ...]:
     import tensorflow as tf
 
     folders = [Path(module.__file__ or "").parent for module in (np, keras, tf)]
-    ours = Path(__file__).parents[2]
+    ours = Path(__file__).parents[1]
     paths = sysconfig.get_paths()
     installed = [Path(paths[key]) for key in ("purelib", "platlib")]
     return tuple(str(folder) + os.sep for folder in (*folders, *installed, ours))
