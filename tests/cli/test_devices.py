@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import evener
-from evener.devices.inventory import join, print_inventory
+from evener.devices.inventories import join, print_inventory
 from evener.devices.machine import Host, NvmlLink, NvmlMachine, TensorFlowView
 from evener.devices.spec import parse_spec
 from unit.devices.machines import EIGHT, HOST, ONE_LOST, TWO_EQUAL, gpu, machine, view

@@ -14,7 +14,7 @@ from rich.text import Text
 from evener import Diagnosis, Finding, Plan
 from evener.base.terminal import html_of, standard_error, standard_output
 from evener.clusters import cluster_named, datasheet_profile, model_named
-from evener.devices.inventory import Device, Inventory
+from evener.devices.inventories import Device, Inventory
 from evener.doctor import Severity
 from evener.partition.report import StepReport
 from evener.planner import check_plan

@@ -17,52 +17,22 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from evener.errors import EngineError, RunError
 
-# Pauses Python's garbage collector where modules are imported.
-
-
-@contextlib.contextmanager
-def paused_collector() -> Generator[None]:
-    """Collect no garbage inside.
-
-    The imports of TensorFlow and Keras make objects by the hundred thousand and leave no garbage;
-    a fifth of their time is spent in looking for some, and as much again when the process ends.
-    For commands only, before the user's program begins: what it had made would never be freed if
-    it is a part of a cycle.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        # Nor later: what is imported stays until the process ends.
-        gc.freeze()
-        if was_enabled:
-            gc.enable()
-
-
-# The versions of TensorFlow and Keras that evener works with, and the backend of Keras.
-#
-# evener replaces parts of TensorFlow and of the Keras trainer that change between minor versions.
-# ``make matrix`` tests the versions that are listed here, and pyproject.toml has the same ranges.
-
 Minor = tuple[int, int]
 """The first two numbers of a version: ``(2, 21)``."""
-
-_MINOR = re.compile(r"(\d+)\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supported:
     """A package and its minor versions that evener works with."""
 
-    title: str  # Name in messages
-    packages: tuple[str, ...]  # Distributions that contain it; the first is recommended
-    first: Minor  # First minor version
-    last: Minor  # Last minor version; its patch releases are included
+    title: str  # in messages
+    packages: tuple[str, ...]  # distributions that contain it; the first is recommended
+    first: Minor
+    last: Minor  # its patch releases are included
 
     @property
     def requirement(self) -> str:
@@ -71,28 +41,16 @@ class Supported:
         >>> Supported(title="Keras", packages=("keras",), first=(3, 12), last=(3, 15)).requirement
         'keras>=3.12,<3.16'
         """
-        major, minor = self.last
-        return f"{self.packages[0]}>={_written(self.first)},<{_written((major, minor + 1))}"
+        (first, minor), (major, last) = self.first, self.last
+        return f"{self.packages[0]}>={first}.{minor},<{major}.{last + 1}"
 
 
 SUPPORTED = (
     Supported(
-        title="TensorFlow",
-        packages=("tensorflow", "tensorflow-cpu"),
-        first=(2, 20),
-        last=(2, 21),
+        title="TensorFlow", packages=("tensorflow", "tensorflow-cpu"), first=(2, 20), last=(2, 21)
     ),
     Supported(title="Keras", packages=("keras",), first=(3, 12), last=(3, 15)),
 )
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """Return all numbers in the text of a version.
-
-    >>> version_numbers("12.5.82")
-    (12, 5, 82)
-    """
-    return tuple(int(text) for text in re.findall(r"\d+", version))
 
 
 def check_installed() -> None:
@@ -101,9 +59,13 @@ def check_installed() -> None:
     It reads the installed packages and imports none of them. The version of a package that is
     installed under another name is not checked.
     """
+    installed: dict[str, str] = {}
     for supported in SUPPORTED:
         check_is_there(supported)
-    check_versions(_installed())
+        for name in supported.packages:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                installed[name] = metadata.version(name)
+    check_versions(installed)
     check_backend(_backend(os.environ))
 
 
@@ -119,6 +81,26 @@ def check_is_there(supported: Supported) -> None:
         fix=f"{sys.executable} -m pip install {supported.requirement!r}, or install evener where "
         f"{supported.title} is.",
     )
+
+
+def check_versions(installed: Mapping[str, str]) -> None:
+    """Refuse versions outside of the ranges: of distributions by name, ``{"keras": "3.15.1"}``."""
+    for supported in SUPPORTED:
+        version = next((installed[name] for name in supported.packages if name in installed), "")
+        match = re.match(r"(\d+)\.(\d+)", version)
+        if match is None or supported.first <= (int(match[1]), int(match[2])) <= supported.last:
+            continue
+        ranges = (
+            "{} {}.{} to {}.{}".format(package.title, *package.first, *package.last)
+            for package in SUPPORTED
+        )
+        raise EngineError(
+            "ENG-091",
+            f"evener does not work with {supported.title} {version}.",
+            why="it replaces parts of TensorFlow and Keras that change between minor versions; it "
+            f"is tested with {' and '.join(ranges)}.",
+            fix=f"pip install {' '.join(repr(package.requirement) for package in SUPPORTED)}",
+        )
 
 
 def check_backend(name: str) -> None:
@@ -143,50 +125,37 @@ def _backend(environ: Mapping[str, str]) -> str:
     folder = environ.get("KERAS_HOME") or "~/.keras"
     try:
         text = (Path(folder).expanduser() / "keras.json").read_text(encoding="utf-8")
-        found: object = json.loads(text)
+        settings: Any = json.loads(text)
     except (OSError, ValueError):
         # Keras then takes its defaults too.
         return ""
-    return (
-        str(cast("dict[str, object]", found).get("backend", "")) if isinstance(found, dict) else ""
-    )
+    return str(settings.get("backend", "")) if isinstance(settings, dict) else ""
 
 
-def check_versions(installed: Mapping[str, str]) -> None:
-    """Check given versions, as `check_installed` does."""
-    for supported in SUPPORTED:
-        name = next((name for name in supported.packages if name in installed), None)
-        match = _MINOR.match(installed[name]) if name is not None else None
-        if name is None or match is None:
-            continue
-        if supported.first <= (int(match[1]), int(match[2])) <= supported.last:
-            continue
-        raise EngineError(
-            "ENG-091",
-            f"evener does not work with {supported.title} {installed[name]}.",
-            why="it replaces parts of TensorFlow and Keras that change between minor versions; it "
-            f"is tested with {_ranges()}.",
-            fix=f"pip install {' '.join(repr(package.requirement) for package in SUPPORTED)}",
-        )
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return all numbers in the text of a version.
+
+    >>> version_numbers("12.5.82")
+    (12, 5, 82)
+    """
+    return tuple(int(text) for text in re.findall(r"\d+", version))
 
 
-def _installed() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for supported in SUPPORTED:
-        for name in supported.packages:
-            try:
-                found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
-    return found
+@contextlib.contextmanager
+def paused_collector() -> Generator[None]:
+    """Collect no garbage inside.
 
-
-def _ranges() -> str:
-    return " and ".join(
-        f"{supported.title} {_written(supported.first)} to {_written(supported.last)}"
-        for supported in SUPPORTED
-    )
-
-
-def _written(minor: Minor) -> str:
-    return ".".join(map(str, minor))
+    The imports of TensorFlow and Keras make objects by the hundred thousand and leave no garbage;
+    a fifth of their time is spent in looking for some, and as much again when the process ends.
+    For commands only, before the user's program begins: what it had made would never be freed if
+    it is a part of a cycle.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        # Nor later: what is imported stays until the process ends.
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

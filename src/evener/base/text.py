@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import re
 
-# Bytes to and from text, seconds to text, and text for terminals and pages.
-
 _BYTE_UNITS = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
+    **{"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
+    **{"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40},
 }
 # The codes of ASCII but tab and line feed, and those that Latin-1 adds.
 _CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -26,10 +17,10 @@ _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 def parse_bytes(text: str) -> int:
     """Return the number of bytes that a text such as ``"10GiB"`` or ``"512 MB"`` names."""
     match = _BYTES.fullmatch(text)
-    scale = _BYTE_UNITS.get((match.group(2) or "b").lower()) if match else None
-    if match is None or scale is None:
+    unit = (match[2] or "b").lower() if match else ""
+    if match is None or unit not in _BYTE_UNITS:
         raise ValueError(f"{text!r} is not a size; write for example 10GiB or 512MiB")
-    return round(float(match.group(1)) * scale)
+    return round(float(match[1]) * _BYTE_UNITS[unit])
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -72,9 +63,6 @@ def printable(text: str, *, keeps_colours: bool = False) -> str:
     '[2J\x1b[31mred'
     """
     return re.sub(_CONTROLS_BUT_COLOURS if keeps_colours else _CONTROLS, "", text)
-
-
-# Values that a notebook shows as `print` does.
 
 
 class ShownAsText:

@@ -49,7 +49,7 @@ def devices(
     if as_json:
         print(found.to_json())
         return
-    from evener.devices.inventory import print_inventory
+    from evener.devices.inventories import print_inventory
 
     print_inventory(found)
 

@@ -14,43 +14,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from evener.base.libraries import SUPPORTED, check_is_there
-
-# The host: its processor, its cores, its memory.
-
-_CPU_INFO = Path("/proc/cpuinfo")
-_MEMORY_INFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """The host of the GPUs; None where a value is unknown."""
 
-    name: str  # Name of the processor
-    num_cores: int  # Number of cores this process may run on
-    memory_total_bytes: int | None = None  # Its memory
-    memory_free_bytes: int | None = None  # The memory available without swapping
+    name: str  # of its processor
+    num_cores: int  # that this process may run on
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None  # available without swapping
 
 
-def read_host(cpu_info: Path = _CPU_INFO, memory_info: Path = _MEMORY_INFO) -> Host:
+def read_host(
+    cpu_info: Path = Path("/proc/cpuinfo"), memory_info: Path = Path("/proc/meminfo")
+) -> Host:
     """Read the host as it is now."""
-    memory = _fields(memory_info)
     name = _fields(cpu_info).get("model name") or platform.processor() or platform.machine()
+    # Containers and taskset restrict the process, not the machine. Not all systems have this.
+    has_affinity = hasattr(os, "sched_getaffinity")
+    memory = _fields(memory_info)
+    kibibytes = [(memory.get(key, "").split() or [""])[0] for key in ("MemTotal", "MemAvailable")]
+    total, free = (int(text) * 1024 if text.isdigit() else None for text in kibibytes)
     return Host(
         name=name,
-        num_cores=_num_cores(),
-        memory_total_bytes=_kibibytes(memory.get("MemTotal")),
-        memory_free_bytes=_kibibytes(memory.get("MemAvailable")),
+        num_cores=len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
+        memory_total_bytes=total,
+        memory_free_bytes=free,
     )
-
-
-def _num_cores() -> int:
-    # Containers and taskset restrict the process, not the machine. Not all systems have this.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _fields(path: Path) -> dict[str, str]:
@@ -62,15 +56,7 @@ def _fields(path: Path) -> dict[str, str]:
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
 
-def _kibibytes(text: str | None) -> int | None:
-    words = (text or "").split()
-    return int(words[0]) * 1024 if words and words[0].isdigit() else None
-
-
-# The NVIDIA driver's view of the GPUs, through NVML: a seam that tests replace.
-#
-# `Nvml` reads the machine once into an `NvmlMachine`, a plain value; nothing else in evener
-# talks to NVML. A GPU that fails while it is read stays in the list, with the failure.
+# NVIDIA's driver, through NVML. A GPU that fails while it is read stays in the list.
 
 LinkKind = Literal["nvlink", "pcie", "host"]
 FailureKind = Literal["no_driver", "driver_mismatch", "other"]
@@ -87,28 +73,27 @@ _BUS_ID = re.compile(r"[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+")
 class NvmlLink:
     """The fastest connection from one GPU to another."""
 
-    to_index: int  # NVML's number of the other GPU
-    # ``"nvlink"``; ``"pcie"`` if the path stays below one PCIe host bridge; ``"host"`` if it
-    # crosses the interconnect between host bridges or CPU sockets
+    to_index: int
+    # "pcie" if the path stays below one PCIe host bridge; "host" if it crosses the interconnect
+    # between host bridges or CPU sockets.
     kind: LinkKind
-    count: int = 1  # Number of NVLinks; 1 for the other kinds
+    count: int = 1  # of NVLinks; 1 for the other kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
     """One GPU as the driver describes it; None where a value is unknown."""
 
-    index: int  # NVML's number, in the order of the PCI bus (as in nvidia-smi)
-    uuid: str | None = None  # Permanent identifier, ``"GPU-..."``
-    name: str | None = None  # The product
-    compute_capability: tuple[int, int] | None = None  # Major and minor number
-    memory_total_bytes: int | None = None  # Its memory
-    memory_free_bytes: int | None = None  # Its free memory
-    num_multiprocessors: int | None = None  # Number of streaming multiprocessors
-    pci_bus_id: str | None = None  # The address on the PCI bus
-    links: tuple[NvmlLink, ...] = ()  # The connection to each other GPU
-    # Error of the driver if the GPU does not answer; the other values may be None
-    failure: str | None = None
+    index: int  # in the order of the PCI bus, as in nvidia-smi
+    uuid: str | None = None  # "GPU-..."
+    name: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    memory_total_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    num_multiprocessors: int | None = None
+    pci_bus_id: str | None = None
+    links: tuple[NvmlLink, ...] = ()  # to each other GPU
+    failure: str | None = None  # the driver's error if the GPU does not answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +108,10 @@ class NvmlFailure:
 class NvmlMachine:
     """The driver's view of the machine."""
 
-    driver_version: str | None = None  # Version of the driver, such as ``"550.54.15"``
-    # The newest CUDA that the driver's library supports
-    cuda_driver_version: tuple[int, int] | None = None
-    gpus: tuple[NvmlGpu, ...] = ()  # The GPUs, by their NVML number
-    failure: NvmlFailure | None = None  # Reason for which the driver could not be queried, or None
-
-
-class NvmlReader(Protocol):
-    """Reads the GPUs of a machine."""
-
-    def read_machine(self) -> NvmlMachine:
-        """Read the machine as it is now; never raises for the state of the machine."""
-        ...
+    driver_version: str | None = None
+    cuda_driver_version: tuple[int, int] | None = None  # the newest CUDA that it supports
+    gpus: tuple[NvmlGpu, ...] = ()
+    failure: NvmlFailure | None = None
 
 
 class Nvml:
@@ -151,14 +127,18 @@ class Nvml:
         nvml = self._nvml
         try:
             nvml.nvmlInit()
+            try:
+                return self._read()
+            finally:
+                self._query(nvml.nvmlShutdown)
         except nvml.NVMLError as error:
-            return NvmlMachine(failure=self._failure(error))
-        try:
-            return self._read()
-        except nvml.NVMLError as error:
-            return NvmlMachine(failure=self._failure(error))
-        finally:
-            self._query(nvml.nvmlShutdown)
+            kinds: dict[int, FailureKind] = {
+                nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no_driver",
+                nvml.NVML_ERROR_DRIVER_NOT_LOADED: "no_driver",
+                nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
+            }
+            kind = kinds.get(error.value, "other")
+            return NvmlMachine(failure=NvmlFailure(kind=kind, message=str(error)))
 
     def _read(self) -> NvmlMachine:
         nvml = self._nvml
@@ -171,9 +151,10 @@ class Nvml:
                 handles[index] = handle
             except nvml.NVMLError as error:
                 gpus.append(NvmlGpu(index=index, failure=str(error)))
+        cuda = self._query(nvml.nvmlSystemGetCudaDriverVersion)
         return NvmlMachine(
             driver_version=_text(self._query(nvml.nvmlSystemGetDriverVersion)),
-            cuda_driver_version=_cuda(self._query(nvml.nvmlSystemGetCudaDriverVersion)),
+            cuda_driver_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             gpus=tuple(replace(gpu, links=self._links(gpu.index, handles, gpus)) for gpu in gpus),
         )
 
@@ -208,10 +189,15 @@ class Nvml:
             if not count and _SWITCH in by_nvlink:
                 # Over an NVSwitch every GPU reaches every other with all links of the smaller.
                 count = min(by_nvlink[_SWITCH], self._nvlinks(handle).get(_SWITCH, 0))
-            if count:
-                links.append(NvmlLink(to_index=other, kind="nvlink", count=count))
-            else:
-                links.append(NvmlLink(to_index=other, kind=self._bus(handles[index], handle)))
+            kind: LinkKind = "nvlink"
+            if not count:
+                nvml = self._nvml
+                level = self._query(
+                    nvml.nvmlDeviceGetTopologyCommonAncestor, handles[index], handle
+                )
+                is_near = level is not None and level <= nvml.NVML_TOPOLOGY_HOSTBRIDGE
+                kind = "pcie" if is_near else "host"
+            links.append(NvmlLink(to_index=other, kind=kind, count=count or 1))
         return tuple(links)
 
     def _nvlinks(self, handle: Any) -> dict[str, int]:
@@ -234,27 +220,12 @@ class Nvml:
                 counts[end] = counts.get(end, 0) + 1
         return counts
 
-    def _bus(self, handle: Any, other: Any) -> LinkKind:
-        nvml = self._nvml
-        level = self._query(nvml.nvmlDeviceGetTopologyCommonAncestor, handle, other)
-        near = level is not None and level <= nvml.NVML_TOPOLOGY_HOSTBRIDGE
-        return "pcie" if near else "host"
-
     def _query(self, function: Any, *args: Any) -> Any:
         """Return the value, or None if this GPU or driver does not support the query."""
         try:
             return function(*args)
         except self._nvml.NVMLError:
             return None
-
-    def _failure(self, error: Any) -> NvmlFailure:
-        nvml = self._nvml
-        kinds: dict[int, FailureKind] = {
-            nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no_driver",
-            nvml.NVML_ERROR_DRIVER_NOT_LOADED: "no_driver",
-            nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver_mismatch",
-        }
-        return NvmlFailure(kind=kinds.get(error.value, "other"), message=str(error))
 
 
 def cores_per_multiprocessor(capability: tuple[int, int]) -> int:
@@ -275,59 +246,42 @@ def _bus_id(info: Any) -> str | None:
     return match.group().lower() if match else None
 
 
-def _cuda(version: int | None) -> tuple[int, int] | None:
-    return None if version is None else (version // 1000, version % 1000 // 10)
-
-
 def _text(value: str | bytes | None) -> str | None:
     return value.decode() if isinstance(value, bytes) else value
-
-
-# TensorFlow's view of the devices, read into a plain value that tests can make themselves.
-#
-# TensorFlow is imported when `read_tensorflow` is called, not before. Reading does not start
-# its runtime: devices can still be chosen afterwards.
-
-_MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowGpu:
     """One physical GPU in TensorFlow's list."""
 
-    index: int  # Its index
-    name: str | None = None  # The product, if known
-    compute_capability: tuple[int, int] | None = None  # Major and minor number, if known
-    visible: bool = True  # Whether it is among `tf.config.get_visible_devices`
-    # The memory of each logical device it is split into; empty if it is not split
-    caps_bytes: tuple[int | None, ...] = ()
+    index: int
+    name: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    visible: bool = True  # whether it is among `tf.config.get_visible_devices`
+    caps_bytes: tuple[int | None, ...] = ()  # of the logical devices that it is split into
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaEnvironment:
     """The environment variables that decide which GPUs TensorFlow lists."""
 
-    visible_devices: str | None = None  # ``CUDA_VISIBLE_DEVICES``; None if it is not set
-    # ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` as a number, or None
-    min_multiprocessors: int | None = None
+    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES
+    min_multiprocessors: int | None = None  # TF_MIN_GPU_MULTIPROCESSOR_COUNT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowView:
     """TensorFlow's view of the devices."""
 
-    version: str  # TensorFlow's version
-    built_with_cuda: bool  # Whether the installed wheel can use NVIDIA GPUs
-    cuda_version: str | None = None  # The CUDA it was built for
-    # The lowest compute capability it was built for
-    lowest_capability: tuple[int, int] | None = None
-    gpus: tuple[TensorFlowGpu, ...] = ()  # The physical GPUs it lists
-    runtime_initialised: bool = False  # Whether its runtime has started, so that devices are fixed
-    num_logical_cpus: int = 1  # Number of logical CPU devices, also before the runtime has started
-    # Installed distributions with NVIDIA's libraries for CUDA 12
-    cuda_12_packages: tuple[str, ...] = ()
-    cuda_13_packages: tuple[str, ...] = ()  # The same for CUDA 13
-    # Environment variables that CUDA and TensorFlow read
+    version: str
+    built_with_cuda: bool
+    cuda_version: str | None = None  # that it was built for
+    lowest_capability: tuple[int, int] | None = None  # that it was built for
+    gpus: tuple[TensorFlowGpu, ...] = ()  # physical ones
+    runtime_initialised: bool = False  # then the devices are fixed
+    num_logical_cpus: int = 1  # also before the runtime has started
+    cuda_12_packages: tuple[str, ...] = ()  # distributions with NVIDIA's libraries
+    cuda_13_packages: tuple[str, ...] = ()
     environment: CudaEnvironment = CudaEnvironment()
 
 
@@ -343,14 +297,34 @@ def read_tensorflow(environ: Mapping[str, str] | None = None) -> TensorFlowView:
     """Read what TensorFlow sees now, without starting its runtime."""
     tf = import_tensorflow()
     build = tf.sysconfig.get_build_info()
+    visible = tf.config.get_visible_devices("GPU")
+    gpus: list[TensorFlowGpu] = []
+    for index, gpu in enumerate(tf.config.list_physical_devices("GPU")):
+        details = tf.config.experimental.get_device_details(gpu)
+        limits = [
+            logical.memory_limit
+            for logical in tf.config.get_logical_device_configuration(gpu) or ()
+        ]
+        gpus.append(
+            TensorFlowGpu(
+                index=index,
+                name=details.get("device_name"),
+                compute_capability=details.get("compute_capability"),
+                visible=gpu in visible,
+                # What TensorFlow calls MB are MiB.
+                caps_bytes=tuple(mb if mb is None else int(mb * 2**20) for mb in limits),
+            )
+        )
+    cpus = tf.config.list_physical_devices("CPU")
+    logical = [tf.config.get_logical_device_configuration(cpu) or (None,) for cpu in cpus[:1]]
     return TensorFlowView(
         version=tf.__version__,
         built_with_cuda=tf.test.is_built_with_cuda(),
         cuda_version=build.get("cuda_version"),
         lowest_capability=lowest_capability(build.get("cuda_compute_capabilities", ())),
-        gpus=_read_gpus(tf),
+        gpus=tuple(gpus),
         runtime_initialised=runtime_initialised(tf),
-        num_logical_cpus=_num_logical_cpus(tf),
+        num_logical_cpus=sum(map(len, logical)),
         cuda_12_packages=_nvidia_packages("-cu12"),
         cuda_13_packages=_nvidia_packages("-cu13"),
         environment=read_cuda_environment(os.environ if environ is None else environ),
@@ -395,34 +369,6 @@ def runtime_initialised(tf: Any) -> bool:
         return True
     threading.set_inter_op_parallelism_threads(before)
     return False
-
-
-def _read_gpus(tf: Any) -> tuple[TensorFlowGpu, ...]:
-    visible = tf.config.get_visible_devices("GPU")
-    gpus: list[TensorFlowGpu] = []
-    for index, gpu in enumerate(tf.config.list_physical_devices("GPU")):
-        details = tf.config.experimental.get_device_details(gpu)
-        cuts = tf.config.get_logical_device_configuration(gpu) or ()
-        gpus.append(
-            TensorFlowGpu(
-                index=index,
-                name=details.get("device_name"),
-                compute_capability=details.get("compute_capability"),
-                visible=gpu in visible,
-                caps_bytes=tuple(_bytes(cut.memory_limit) for cut in cuts),
-            )
-        )
-    return tuple(gpus)
-
-
-def _num_logical_cpus(tf: Any) -> int:
-    cpus = tf.config.list_physical_devices("CPU")
-    return len(tf.config.get_logical_device_configuration(cpus[0]) or (None,)) if cpus else 0
-
-
-def _bytes(mebibytes: float | None) -> int | None:
-    # What TensorFlow calls MB are MiB.
-    return None if mebibytes is None else int(mebibytes * _MEBIBYTE)
 
 
 # A process sees one set of installed packages, and reading them takes tens of milliseconds.

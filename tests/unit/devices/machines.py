@@ -16,7 +16,7 @@ from evener.devices.machine import (
     TensorFlowGpu,
     TensorFlowView,
 )
-from evener.devices.use import InitialiseError, Layout
+from evener.devices.use import InitialiseError, RuntimeLayout, TensorFlowRuntime
 
 GIB = 2**30
 MIB = 2**20
@@ -113,11 +113,11 @@ class RecordedNvml:
         return self._recorded
 
 
-class FakeRuntime:
+class FakeRuntime(TensorFlowRuntime):
     """A TensorFlow runtime that starts unless it is given one of the broken GPUs."""
 
     def __init__(self, start: TensorFlowView, *, broken: Sequence[int] = ()) -> None:
-        self.fallback_layouts: dict[Layout, Layout] = {}
+        super().__init__()
         self.tried: list[str] = []
         self.growth: list[bool] = []
         self._view = start
@@ -126,7 +126,7 @@ class FakeRuntime:
     def view(self) -> TensorFlowView:
         return self._view
 
-    def configure(self, layout: Layout, *, memory_growth: bool) -> None:
+    def configure(self, layout: RuntimeLayout, *, memory_growth: bool) -> None:
         self.tried.append(str(layout))
         self.growth.append(memory_growth)
         gpus = [

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from evener.devices.inventory import Inventory, Link, join
+from evener.devices.inventories import Inventory, Link, join
 from evener.devices.machine import CudaEnvironment, NvmlMachine, TensorFlowView
 from evener.devices.reasons import min_multiprocessors
 from evener.devices.spec import SpecError, spec_from
