@@ -17,7 +17,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from evener.errors import EngineError, RunError
 
@@ -129,7 +129,9 @@ def _backend(environ: Mapping[str, str]) -> str:
     except (OSError, ValueError):
         # Keras then takes its defaults too.
         return ""
-    return str(settings.get("backend", "")) if isinstance(settings, dict) else ""
+    if not isinstance(settings, dict):
+        return ""
+    return str(cast("dict[str, object]", settings).get("backend", ""))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:

@@ -34,16 +34,19 @@ class PrintableConsole(Console):
             yield Segment(text if control else printable(text), style, control)
 
 
-def standard_output(stream: TextIO | None = None, *, highlight: bool = True) -> Console:
+def standard_output(*, highlight: bool = True) -> Console:
     """Return the console of standard output, of a fixed width if that is not a terminal."""
-    stream = sys.stdout if stream is None else stream
-    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH
-    return PrintableConsole(stderr=stream is sys.stderr, highlight=highlight, width=width)
+    return _console(sys.stdout, highlight=highlight)
 
 
 def standard_error(*, highlight: bool = True) -> Console:
     """Return the console of standard error, of a fixed width if that is not a terminal."""
-    return standard_output(sys.stderr, highlight=highlight)
+    return _console(sys.stderr, highlight=highlight)
+
+
+def _console(stream: TextIO, *, highlight: bool) -> Console:
+    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH
+    return PrintableConsole(stderr=stream is sys.stderr, highlight=highlight, width=width)
 
 
 def text_of(show: Callable[[Console], None], width: int = 100) -> str:

@@ -159,7 +159,8 @@ def _parse_item(item: str, context: str) -> DeviceSpec | GpuRequest:
         )
     if word == "all":
         return DeviceSpec(kind="all")
-    is_number = _NUMBER.fullmatch(number or "") is not None
+    number = number or ""
+    is_number = _NUMBER.fullmatch(number) is not None
     if word == "gpu":
         if not is_number:
             raise SpecError(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from evener.devices.names import device_name, tf_device
+from evener.devices.names import device_name, kind_of, tf_device
 from evener.errors import EngineError
 from evener.plan import (
     BatchNormName,
@@ -132,7 +132,11 @@ class Layout:
     @functools.cached_property
     def may_be_on_cpu(self) -> bool:
         """Whether a CPU is among the devices that compute."""
-        return any("cpu:" in stage.device for replica in self.replicas for stage in replica.stages)
+        return any(
+            not kind_of(stage.device).has_own_processor
+            for replica in self.replicas
+            for stage in replica.stages
+        )
 
     @functools.cached_property
     def own_devices(self) -> tuple[str, ...]:

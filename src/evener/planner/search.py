@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evener.devices.names import kind_of
 from evener.plan.profile import CostProfile, Curve
 from evener.planner.assignment import HOST_OWNER, Assignment, ReplicaAssignment, spread_owners
 from evener.planner.candidates import Candidate, Choices, PlanEvaluator, recut
@@ -120,7 +121,7 @@ class _Search:
         self.evaluator = PlanEvaluator(profile, choices)
         machines = profile.cluster.machines
         # The engine supports the host as an owner only on a single machine.
-        on_host = any("cpu:" in device.name for device in profile.cluster.devices)
+        on_host = any(not kind_of(device.name).has_own_memory for device in profile.cluster.devices)
         self._host = choices.host and len(machines) == 1 and not on_host
         near = machines[0].host_link.bytes_per_second > machines[0].link.bytes_per_second
         self._host_may_be_fast = self._host and (near or self._host_updates_fast())

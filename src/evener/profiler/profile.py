@@ -20,7 +20,7 @@ import tensorflow as tf
 from evener._tf_private.random_numbers import is_deterministic
 from evener.devices import UsedDevice
 from evener.devices.machine import Nvml, read_host
-from evener.devices.names import tf_device
+from evener.devices.names import kind_of, tf_device
 from evener.graph.draws import StreamState
 from evener.graph.trace import TracedStep, trace_step
 from evener.plan import Plan
@@ -53,7 +53,7 @@ _THREADS = Path("/proc/self/task")
 def cores_of_each(devices: Sequence[UsedDevice]) -> list[int]:
     """Return as many cores of this thread as each CPU device has for itself."""
     every = sorted(affinity())
-    num_devices = sum(device.kind == "cpu" for device in devices)
+    num_devices = sum(not kind_of(device.name).has_own_processor for device in devices)
     return every[: max(1, len(every) // max(1, num_devices))]
 
 
@@ -114,8 +114,8 @@ def profile_step(
     for device, type_name in zip(devices, types, strict=True):
         if type_name not in times:
             split = split_step(traced, device=device.name)
-            is_cpu = device.kind == "cpu"
-            with held_to(cores_of_each(devices)) if is_cpu else contextlib.nullcontext():
+            has_cores = not kind_of(device.name).has_own_processor
+            with held_to(cores_of_each(devices)) if has_cores else contextlib.nullcontext():
                 before = known(device.name)
                 speed = before.other(
                     "speed float32",
@@ -167,7 +167,7 @@ def profile_step(
 def _most_at_once(model: ModelCosts, sizes: Sequence[int], device: UsedDevice) -> int | None:
     """Return the most samples for which all layers fit into half of a device's memory."""
     memory = device.memory_bytes
-    if memory is None and device.kind == "cpu":
+    if memory is None and not kind_of(device.name).has_own_memory:
         memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if memory is None:
         return None
@@ -193,7 +193,7 @@ def batch_sizes(most: int) -> list[int]:
 def hardware_of(device: str) -> str:
     """Return the hardware name of a device, such as ``"NVIDIA A100"``."""
     index = int(device.rpartition(":")[2])
-    if device.startswith("gpu"):
+    if kind_of(device).has_own_processor:
         physical = tf.config.list_physical_devices("GPU")
         details: Any = (
             tf.config.experimental.get_device_details(physical[index])
@@ -237,14 +237,14 @@ def identity_of(
 ) -> DeviceIdentity:
     """Return the identity of a device in use, as it is now."""
     host = read_host()
-    is_gpu = device.startswith("gpu")
+    has_processor = kind_of(device).has_own_processor
     threads = int(tf.config.threading.get_intra_op_parallelism_threads())
     return DeviceIdentity(
-        hardware=hardware_of(device) if is_gpu else host.name,
+        hardware=hardware_of(device) if has_processor else host.name,
         machine=platform.node(),
-        driver=(Nvml().read_machine().driver_version or "") if is_gpu else "",
+        driver=(Nvml().read_machine().driver_version or "") if has_processor else "",
         tensorflow=tf.__version__,
-        num_threads=0 if is_gpu else num_threads(threads, host.num_cores, environ),
+        num_threads=0 if has_processor else num_threads(threads, host.num_cores, environ),
         settings=_settings(environ, held_to=held_to),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.devices.names import tf_device, without_worker
+from evener.devices.names import kind_of, tf_device, without_worker
 from evener.strategy import Strategy
 from evener.strategy.shares import RecordedStep
 
@@ -27,7 +27,7 @@ class MemoryUse:
 
 def gpu_memory(device: str) -> MemoryUse | None:
     """Return the memory in use on a GPU of this process; None for a CPU, and other workers'."""
-    if not device.startswith("gpu:"):
+    if without_worker(device) != device or not kind_of(device).has_own_memory:
         return None
     info: Mapping[str, int] = tf.config.experimental.get_memory_info(device.upper())
     return MemoryUse(current_bytes=info["current"], peak_bytes=info["peak"])

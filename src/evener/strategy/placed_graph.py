@@ -18,7 +18,7 @@ from evener._tf_private.functions import definition_frames
 from evener._tf_private.graphs import copy_handle_data
 from evener.auditing.records import Collective, Copy, Fallback, Kind, Line, Operation
 from evener.base.user_code import is_own
-from evener.devices.names import qualified_name
+from evener.devices.names import GPU, kind_of, qualified_name
 from evener.strategy import kernels
 from evener.strategy.dry_run import Placed
 
@@ -42,7 +42,7 @@ def is_gpu(name: str) -> bool:
     >>> is_gpu("gpu:0"), is_gpu("worker:1/gpu:0"), is_gpu("cpu:0")
     (True, True, False)
     """
-    return name.rpartition("/")[2].startswith("gpu:")
+    return kind_of(name) is GPU
 
 
 def present() -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from evener._tf_private.tapes import keep_order_of_variables
 from evener._tf_private.tensors import in_xla
 from evener.auditing.records import write_gathered
 from evener.base.user_code import is_own, short_path
-from evener.devices.names import device_name
+from evener.devices.names import device_name, kind_of
 from evener.errors import DataError
 from evener.graph.dims import Size, evaluate, symbols_of
 from evener.graph.draws import Streams, StreamState, draws, draws_from_seeds
@@ -479,7 +479,7 @@ def run_timed(
     if found is None:
         return run_once(args=args, kwargs=kwargs)
     began = clock_after(found.batch, device)
-    if "CPU" in device:
+    if not kind_of(device).has_own_processor:
         args, kwargs = found.waiting_for(began)
     first = len(graph.get_operations())
     with trained_variables() as trained:

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from evener.devices.names import kind_of
 from evener.graph.nodes import Graph
 from evener.graph.trace import TracedStep
 
@@ -86,7 +87,7 @@ def rounding_of(traced: TracedStep, devices: Iterable[str] = ()) -> float:
     """Return the rounding of the least precise arithmetic of a step."""
     found = set(_dtypes(traced.graph))
     halves = [ROUNDINGS[dtype] for dtype in (tf.bfloat16, tf.float16) if dtype in found]
-    if any("GPU" in name.upper() for name in devices):
+    if any(kind_of(name).has_tensor_float_32 for name in devices):
         if tf.config.experimental.tensor_float_32_execution_enabled():
             halves.append(_TENSOR_FLOAT_32)
     return max(halves, default=ROUNDINGS[tf.float32])
