@@ -11,8 +11,13 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.options import DevicesOption, NoGpuNamesOption
-from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
+from evener.cli.conventions import (
+    ArgsArgument,
+    AsModuleOption,
+    DevicesOption,
+    NoGpuNamesOption,
+    args_of_script,
+)
 
 
 def doctor(
@@ -160,7 +165,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 def _size(text: str) -> int:
-    from evener.units import parse_bytes
+    from evener.base.text import parse_bytes
 
     try:
         size = parse_bytes(text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from evener.base.text import ShownAsText
 from evener.devices.spec import DeviceSpec, spec_from
 from evener.doctor.configuration import Configuration, Ignored, configuration_for
 from evener.doctor.facts import Facts
@@ -18,7 +19,6 @@ from evener.doctor.rules import all_rules
 from evener.doctor.sources import Location, read_sources
 from evener.doctor.surroundings import Surroundings, surroundings_here
 from evener.doctor.walk import Walk
-from evener.notebook import ShownAsText
 from evener.run.script import read_module
 
 # Largest number of further lines shown with their text.

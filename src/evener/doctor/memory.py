@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from evener.base.text import format_bytes
 from evener.doctor.facts import Line
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.walk import Call, Items, constant
-from evener.units import format_bytes
 
 _MIB = 2**20
 _PROTOBUF = 2**31  # largest graph

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from evener.base.text import format_bytes
 from evener.doctor.facts import StrategyUse
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.names import canonical
 from evener.doctor.sources import Location
 from evener.doctor.surroundings import HIDING
-from evener.units import format_bytes
 
 _SPREADING = (
     "MirroredStrategy",

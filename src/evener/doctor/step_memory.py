@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evener.errors import EvenerError
-from evener.profile import ModelCosts
+from evener.plan.profile import ModelCosts
+from evener.run.first_step import counted_memory
 from evener.run.script import read
-from evener.subprocess.costs import counted_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

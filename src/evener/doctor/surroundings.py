@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
-from evener.units import format_bytes
+from evener.base.text import format_bytes
+from evener.devices.machine import Nvml, NvmlGpu, NvmlMachine
 
 # One of these exists if there is a driver; the last is that of WSL.
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evener.base.terminal import standard_output
 from evener.doctor import Diagnosis, Finding, Rule, Severity
-from evener.terminal import standard_output
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
 _INDENT = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from evener.devices.nvml import NvmlGpu, NvmlMachine
+from evener.devices.machine import NvmlGpu, NvmlMachine
 from evener.doctor import Finding, Reading, Surroundings, judge, read_program
 from evener.doctor.facts import Ending, Facts, Line, Outcome, Steps
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from evener.base.user_code import is_own
 from evener.doctor.watch.observation import (
     HostRead,
     Line,
@@ -19,7 +20,6 @@ from evener.doctor.watch.observation import (
     Traced,
 )
 from evener.doctor.watch.stacks import innermost_in_dump
-from evener.own_code import is_own
 
 Event = dict[str, Any]
 

@@ -22,8 +22,8 @@ from evener.doctor.watch import supervisor
 from evener.doctor.watch.gather import Run, observation_of, read_events
 from evener.doctor.watch.observation import Observation
 from evener.doctor.watch.probes.run import WatchRequest
+from evener.run.child_process import Output
 from evener.run.script import read
-from evener.subprocess.output import Output
 
 _POLL_SECONDS = 0.1
 # Where evener was imported from, the program's process must find it too.

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+from evener.base.user_code import is_own
 from evener.doctor.watch.observation import Line
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.stacks import innermost_in_message
 from evener.doctor.watch.supervisor import STACKS_SIGNAL
-from evener.own_code import is_own
-from evener.run.user_line import user_line
+from evener.run.script import user_line
 
 _CODE = re.compile(r"\[([A-Z]{3,6}-\d{3})\]")
 # Programs that close all files close the first ones by their numbers, and get them again.

@@ -12,11 +12,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import CALLED_AND_WATCHED, MADE_AND_WATCHED, leave_to_autograph
 from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.tensors import RUNS, is_per_replica, local_values
+from evener.base.user_code import is_own
 from evener.doctor.watch.probes.entries import Entries
 from evener.doctor.watch.probes.events import Events
-from evener.own_code import is_own
 
 _MOST_ARGUMENTS = 8
 _MOST_TEXT = 200
@@ -52,9 +53,9 @@ class Functions:
 
     def watch(self) -> None:
         """Begin to notice calls."""
-        _tf_private.functions.MADE_AND_WATCHED.apply(self._around_init)
-        _tf_private.functions.CALLED_AND_WATCHED.apply(self._around_call)
-        _tf_private.distribution.RUNS.apply(_left_to_autograph(self._around_run))
+        MADE_AND_WATCHED.apply(self._around_init)
+        CALLED_AND_WATCHED.apply(self._around_call)
+        RUNS.apply(_left_to_autograph(self._around_run))
         _GRADIENTS.apply(_left_to_autograph(self._around_gradient))
         _UPDATES.apply(_left_to_autograph(self._around_apply))
 
@@ -92,7 +93,7 @@ class Functions:
                     if record is not None:
                         self._note_trace(record, num_new, args, kwargs)
 
-        _tf_private.autograph.leave_to_autograph(call)
+        leave_to_autograph(call)
         return call
 
     def _around_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,10 +158,8 @@ def shortly(value: Any) -> str:
     if tf.is_tensor(value) or isinstance(value, tf.Variable | keras.Variable):
         dtype = getattr(value.dtype, "name", value.dtype)
         return f"{dtype}{list(value.shape) if _has_rank(value) else '[?]'}"
-    if _tf_private.distribution.is_per_replica(value):
-        return (
-            f"PerReplica({', '.join(map(shortly, _tf_private.distribution.local_values(value)))})"
-        )
+    if is_per_replica(value):
+        return f"PerReplica({', '.join(map(shortly, local_values(value)))})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shortly, value))}]"
     if isinstance(value, dict):
@@ -185,7 +184,7 @@ def _code_of(fn: Any) -> Any:
 def _left_to_autograph(wrap: Wrap) -> Wrap:
     def left(original: Callable[..., Any]) -> Callable[..., Any]:
         replacement = wrap(original)
-        _tf_private.autograph.leave_to_autograph(replacement)
+        leave_to_autograph(replacement)
         return replacement
 
     return left

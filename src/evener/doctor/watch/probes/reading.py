@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 import evener
-from evener import _tf_private
+from evener._tf_private.tensors import HOST_READS
+from evener.base.user_code import is_own
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.progress import Progress
-from evener.own_code import is_own
 
 _KERAS = str(Path(keras.__file__ or "").parent) + os.sep
 # What Keras reads for its own logs and callbacks is no line of the program.
@@ -45,7 +45,7 @@ class Reading:
 
     def watch(self) -> None:
         """Begin to notice reads."""
-        _tf_private.tensors.HOST_READS.apply(self._counted)
+        HOST_READS.apply(self._counted)
 
     def write(self) -> None:
         """Write all reads so far."""

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from evener.doctor.watch.probes.ending import Ending, dump_stacks, flush_output
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.progress import Progress
-from evener.run.failure import show_failures_of
-from evener.run.loading import Loading
-from evener.run.script import read, run_as_main
+from evener.run.script import Loading, read, run_as_main, show_failures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +81,8 @@ def main() -> None:
 
 def _answer_as_gpus(events: Events) -> None:
     """Let CPU devices appear as GPUs: the program has imported TensorFlow just now."""
-    from evener.run.gpu_names import answer_as_gpus
-    from evener.run.notes import Note
-    from evener.run.user_line import UserLine
+    from evener.run.device_calls import answer_as_gpus
+    from evener.run.script import Note, UserLine
 
     def record_note(text: str, line: UserLine | None) -> None:
         events.write_once("note", text=str(Note(text=text, line=line)))

@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.datasets import NEXT_BATCHES
+from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.tensors import local_values, plain_variable
 from evener.doctor.watch.probes.events import Events
 
 # The operations that read the clock in a graph are named so.
@@ -37,7 +39,7 @@ class Waiting:
 
     def watch(self) -> None:
         """Begin to time all iterators."""
-        _tf_private.datasets.NEXT_BATCHES.apply(self._timed)
+        NEXT_BATCHES.apply(self._timed)
 
     def seconds(self) -> float:
         """Return how long was waited in all so far."""
@@ -63,7 +65,7 @@ class Waiting:
             finally:
                 self._here.inside = False
 
-        _tf_private.autograph.leave_to_autograph(draw)
+        leave_to_autograph(draw)
         return draw
 
     def _in_python(self, draw: Callable[[], Any]) -> Any:
@@ -94,8 +96,8 @@ class Waiting:
         if self._in_graphs is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._in_graphs = (
-                    _tf_private.variables.plain_variable(0.0, tf.float64),
-                    _tf_private.variables.plain_variable(0, tf.int64),
+                    plain_variable(0.0, tf.float64),
+                    plain_variable(0, tf.int64),
                 )
         return self._in_graphs
 
@@ -109,7 +111,7 @@ def _num_samples(batch: Any) -> Any:
     structure = tf.nest.flatten(batch)
     if not structure:
         return None
-    parts = _tf_private.distribution.local_values(structure[0])
+    parts = local_values(structure[0])
     if not all(tf.is_tensor(part) and part.shape.rank for part in parts):
         return None
     if all(part.shape[0] is not None for part in parts):
