@@ -438,7 +438,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Memory that is kept from step to step."""
+    """What is kept from step to step."""
 
     tensors_per_step: float = 0.0  # Tensors that live on after each step
     bytes_per_step: float = 0.0  # Their bytes
@@ -466,7 +466,7 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFinite:
-    """First place of NaN or infinity."""
+    """Where NaN or infinity came first."""
 
     # ``"inputs"``, ``"labels"``, ``"outputs"``, ``"loss"``, ``"gradient"`` or ``"variable"``.
     what: str
