@@ -23,7 +23,7 @@ from side_by_side.figures import Aim, terminal, write_json
 from side_by_side.real_models import REAL_MODELS
 from side_by_side.workers import Worker, closing
 
-from evener.units import format_bytes
+from evener.base.text import format_bytes
 
 LEAST_RATIO = 0.98
 _STEPS = 5

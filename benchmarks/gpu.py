@@ -29,7 +29,7 @@ from side_by_side.problems import CHAINS, PROBLEMS
 from side_by_side.step_profile import table_of_profiles
 from side_by_side.workers import Worker, WorkerError, closing
 
-from evener.units import format_bytes
+from evener.base.text import format_bytes
 
 XLA, KERAS, PLAIN = "Keras fit, XLA", "Keras fit", "plain loop"
 NUM_MICRO_BATCHES = 4

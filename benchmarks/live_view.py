@@ -20,10 +20,9 @@ import numpy as np
 from rich.console import Console
 
 import evener
-from evener.report.live.fit import FitProgress
+from evener.report.live.run import LiveView
 from evener.report.live.screen import TerminalScreen
-from evener.report.live.source import StrategySource
-from evener.report.live.view import LiveView
+from evener.report.live.source import FitProgress, StrategySource
 
 _STEPS = 12
 _BATCH = 512

@@ -23,7 +23,7 @@ from side_by_side.chains import feed_forward, mlp, plan_of
 from side_by_side.figures import Aim, terminal, write_json
 from side_by_side.workers import Worker, closing
 
-from evener.units import format_bytes
+from evener.base.text import format_bytes
 
 IN_FLIGHT = (8, 4, 2, 1)
 MOST_OFF = 0.1

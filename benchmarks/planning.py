@@ -1,6 +1,7 @@
 """evener's planner beside the rules of others, on described clusters: no device is used.
 
-One cost model (`evener.cost_model.predict`) judges all of them, with times from datasheets, and
+One cost model (`evener.planner.prediction.predict`) judges all of them, with times from
+datasheets, and
 the simulation is the referee:
 
     even split        every device a replica with the same share, what tf.distribute does
@@ -37,10 +38,11 @@ from side_by_side.figures import Aim, terminal, write_json
 from side_by_side.growth import growth_figures
 from side_by_side.rules import Problem, by_curves, by_flops, even_split, even_stages
 
+from evener.base.text import format_bytes, format_seconds
 from evener.clusters import cluster_named, cluster_names, datasheet_profile, model_named
-from evener.cost_model import HOST_OWNER, Assignment, predict
 from evener.planner import search_plan
-from evener.units import format_bytes, format_seconds
+from evener.planner.assignment import HOST_OWNER, Assignment
+from evener.planner.prediction import predict
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 

@@ -24,7 +24,7 @@ from side_by_side.predicted_memory import DeviceMemory, measure_memory, profile_
 from side_by_side.quiet import MOST_FOREIGN, Quiet, Turn
 from side_by_side.workers import Worker, closing
 
-from evener.units import format_bytes
+from evener.base.text import format_bytes
 
 MOST_OFF = 0.1
 MOST_MEMORY_OFF = 0.05

@@ -68,23 +68,23 @@ class Checked(contenders.Fit):
 
     def check(self, name: str, optimizer: str) -> dict[str, Any]:
         """Begin to train, and check; return what the check took by itself."""
-        from evener.checking import step_checker
+        from evener.strategy import spot_check
 
         estimates: list[float] = []
-        begins_after = step_checker.begins_after
+        begins_after = spot_check.begins_after
 
         def at_once(seconds: float) -> float:
             estimates.append(seconds)
             return 0.0
 
-        step_checker.begins_after = at_once
+        spot_check.begins_after = at_once
         self.prepare(name, optimizer)
-        with step_checker._ONE_AT_A_TIME:
+        with spot_check._ONE_AT_A_TIME:
             self.run(3)
             began, cores = time.perf_counter(), time.process_time()
-        step_checker.wait_for_checks()
+        spot_check.wait_for_checks()
         seconds, cores = time.perf_counter() - began, time.process_time() - cores
-        step_checker.begins_after = begins_after
+        spot_check.begins_after = begins_after
         found = self._gan.spot_checks if self._gan else self.strategy.spot_checks
         return {
             "core_seconds": cores,

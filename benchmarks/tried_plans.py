@@ -156,9 +156,9 @@ def compare(program: str, texts: list[str], start: int, num_epochs: int) -> None
 
 def planned(program: str) -> tuple[list[str], int]:
     """Return the plans that ``--plan auto`` tries, as JSON, and the number of the first."""
-    from evener.planner.simplest import plans_to_try
+    from evener.planner.planning import plans_to_try
+    from evener.run.first_step import plan_script
     from evener.run.script import read
-    from evener.subprocess.script_plan import plan_script
 
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"

@@ -78,7 +78,7 @@ class Profiled:
         from evener.plan import Plan
         from evener.planner import check_plan, plan_profile
         from evener.profile import ClusterDevice, CostProfile
-        from evener.profiler.keras_step import trace_keras_step
+        from evener.profiler.keras_profile import trace_keras_step
         from evener.profiler.profile import profile_step
 
         problem = PROBLEMS[case.problem]

@@ -197,7 +197,7 @@ def work(kind: str, index: int, batch_size: int, num_steps: int, *, batch_norm: 
         import evener
 
         if kind == "evener no gate":
-            from evener.engine.partition import emit
+            from evener.partition import emit
 
             # No task is behind the gate, and no variable is kept for a step that is broken off.
             emit.closing_tasks = lambda *_: frozenset()

@@ -20,7 +20,7 @@ from digits import choose_devices, import_tensorflow, load_digits
 from rich.console import Console
 
 import evener
-from evener.units import format_bytes
+from evener.base.text import format_bytes
 
 
 def main(

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.text import Text
 
 import evener
-from evener.cli.quiet import quiet_tensorflow
+from evener.cli.conventions import quiet_tensorflow
 from evener.devices.spec import SpecError, spec_from
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def run(spec: str | None, shares: list[float] | None, epochs: int, batch_size: i
 
 def report_devices(console: Console, strategy: evener.Strategy, progress: Progress) -> None:
     """Print what each device did, and every change of shares."""
-    from evener.report.display import device_table
+    from evener.report.script_run import device_table
 
     console.print("\nWhat each device did", style="bold")
     console.print(device_table(progress.work))

@@ -48,14 +48,14 @@ from rich.table import Table
 from rich.text import Text
 
 import evener
-from evener.cli.quiet import quiet_tensorflow
+from evener.base.text import format_bytes, parse_bytes
+from evener.cli.conventions import quiet_tensorflow
 from evener.devices.spec import DeviceSpec, SpecError, parse_spec, spec_from
 from evener.plan import (
     PlanDevice,
     Replica,
     Stage,
 )
-from evener.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     # These take seconds to import: only the subprocesses import them.

@@ -35,9 +35,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from evener.base.text import format_bytes, format_seconds
 from evener.devices.spec import DeviceSpec, SpecError, parse_spec
 from evener.plan import Plan
-from evener.units import format_bytes, format_seconds
 
 SCRIPT = Path(__file__).with_name("uneven_train.py")
 STAND_INS = "cpu:1@100MiB,cpu:1@50MiB"

@@ -30,7 +30,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import hypothesis
 import pytest
 
-from evener.collector import paused_collector
+from evener.base.libraries import paused_collector
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -45,7 +45,8 @@ ON_LOGICAL_CPUS = (
     TESTS / "unit" / "profiler",
     TESTS / "unit" / "strategy",
     TESTS / "workers",
-    ROOT / "src" / "evener" / "engine",
+    ROOT / "src" / "evener" / "graph",
+    ROOT / "src" / "evener" / "partition",
     ROOT / "src" / "evener" / "profiler",
     ROOT / "src" / "evener" / "strategy",
 )
@@ -224,7 +225,7 @@ def free_graphs() -> Iterator[None]:
 
 
 CUT_CPU = """\
-from evener.collector import paused_collector as _paused
+from evener.base.libraries import paused_collector as _paused
 with _paused():
     import tensorflow as _tf
 _tf.config.set_visible_devices([], "GPU")

@@ -27,9 +27,8 @@ from evener.plan import (
     Replica,
     Stage,
 )
-from evener.plan import json_schema as published
-from evener.plan.fields import VERSION
-from evener.plan.serialise import REQUIRED_PLAN_KEYS
+from evener.plan import plan as published
+from evener.plan.plan import REQUIRED_PLAN_KEYS, VERSION
 
 FILE = Path(published.__file__).with_name(published.SCHEMA_FILE)
 

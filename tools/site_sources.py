@@ -18,12 +18,7 @@ _CODES = "src/evener/doctor/pages"
 # Files that are linked, but are no documents; they are shown as text.
 _TEXTS = (
     "LICENSE",
-    "src/evener/analysis/api/exact.py",
     "src/evener/plan/plan.schema.json",
-    "tests/corpus/posted.toml",
-    "tests/corpus/posted_recent.toml",
-    "tests/corpus/posted_threads.toml",
-    "tests/corpus/posted_later.toml",
 )
 _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 _NOTEBOOK = ".ipynb"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from evener.auditing import kernels
+from evener.strategy import kernels
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ class Planned:
         import tensorflow as tf
 
         from evener.devices import resolve_devices
-        from evener.profiler.keras_step import trace_keras_step
+        from evener.profiler.keras_profile import trace_keras_step
         from evener.profiler.profile import profile_step
 
         used = resolve_devices(DEVICES)
@@ -87,7 +87,7 @@ class Planned:
 
     def profile_json(self) -> str:
         """Return what was measured."""
-        from evener.profile.serialise import profile_to_json
+        from evener.plan.profile_files import profile_to_json
 
         return profile_to_json(self._profile)
 
@@ -96,9 +96,8 @@ class Planned:
         import tensorflow as tf
 
         import evener
-        from evener.cost_model import predict_plan
-        from evener.cost_model.conversion import assignment_of
-        from evener.cost_model.prediction import update_seconds
+        from evener.planner.assignment import assignment_of
+        from evener.planner.prediction import predict_plan, update_seconds
 
         plan = PLANS[name](self._trained)
         found = predict_plan(plan, self._profile, self._trained.batch_size)
@@ -155,7 +154,7 @@ def _computing(plan: Any) -> set[str]:
 
 def _cores(count: int) -> Any:
     """Hold all threads of this process to so many cores."""
-    from evener.profiler.cores import affinity, held_to
+    from evener.profiler.profile import affinity, held_to
 
     return held_to(sorted(affinity())[-count:])
 

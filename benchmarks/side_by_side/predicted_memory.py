@@ -86,9 +86,9 @@ class PlannedApart:
         self._fit()
 
     def _predicted(self, plan: Any) -> list[dict[str, float]]:
-        from evener.cost_model import predict_plan
+        from evener.plan.profile_files import profile_from_json
+        from evener.planner.prediction import predict_plan
         from evener.profile import Cluster, ClusterDevice, CostProfile
-        from evener.profile.serialise import profile_from_json
 
         measured = profile_from_json(self._profile)
         ((name, times),) = measured.times.items()

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evener.clusters import ClusterDescription
-from evener.cost_model import Assignment, ReplicaAssignment, Span
-from evener.cost_model.ownership import spread_owners
-from evener.plan.shares import split_batch
+from evener.plan.plan import split_batch
+from evener.planner.assignment import Assignment, ReplicaAssignment, Span, spread_owners
 from evener.profile import CostProfile, Curve
 
 MOST_IN_ONE_PIPELINE = 16

@@ -129,7 +129,7 @@ if not TYPE_CHECKING:
         if name not in _HOMES:
             raise AttributeError(f"module 'evener' has no attribute {name!r}")
         if _HOMES[name].startswith(_NEEDS_TENSORFLOW):
-            importlib.import_module("evener.versions").check_installed()
+            importlib.import_module("evener.base.libraries").check_installed()
         value = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = value
         return value

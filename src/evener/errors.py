@@ -22,7 +22,7 @@ import re
 import warnings
 from collections.abc import Iterable, Sequence
 
-from evener.units import printable
+from evener.base.text import printable
 
 _DEVICE = re.compile(r"(cpu|gpu|tpu):\d+")
 
@@ -107,15 +107,7 @@ def warn(code: str, what: str, *, why: str, fix: str, stacklevel: int = 2) -> No
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return names for a message, with the number of those that are left out.
-
-    Args:
-        names: Names, as they are written in the message.
-        most: Largest number of names to write, above 0.
-
-    >>> listed(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
+    """Return names for a message, with the number of those that are left out."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

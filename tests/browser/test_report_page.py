@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from browser.chromium import Page, chromium, executable
-from evener.recording.reading import read_records
-from evener.recording.summary import summarise
+from evener.recording.reading import read_records, summarise
 from evener.report.page import render_page
 from unit.recording.samples import FINDING, SPANS, diagnosis, write_record
 

@@ -293,12 +293,12 @@ def test_a_shuffle_without_a_seed_is_told(tmp_path: Path, run_python: Callable[.
 def test_a_failure_to_write_lets_the_run_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evener.checkpoint import contents
+    from evener.checkpoint import storage
 
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(contents, "write_state", fail)
+    monkeypatch.setattr(storage, "write_state", fail)
     with pytest.warns(EvenerWarning, match=r"CKPT-009[\s\S]*No space left"):
         _, history = train(make_model(), tmp_path, KINDS["arrays"](), epochs=1)
     assert len(history["loss"]) == 1

@@ -25,7 +25,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from evener.collector import paused_collector
+from evener.base.libraries import paused_collector
 
 
 def next_run() -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ if __name__ == "__main__":
             sys.argv = ["evener", *sys.argv]
             main()
         elif asked["kind"] == "child":
-            from evener.subprocess.child import main
+            from evener.run.child import main
 
             sys.argv = ["child", *sys.argv]
             main()

@@ -15,12 +15,12 @@ import pytest
 
 import evener
 from evener.errors import EvenerError
-from evener.subprocess import answer_file
-from evener.subprocess.audit import audit_in_subprocess, request_for, script_of
-from evener.subprocess.audited_step import FirstStep
-from evener.subprocess.child_process import ProcessResult, run_child_process
-from evener.subprocess.named import step_of
-from evener.subprocess.request import TargetError
+from evener.run import child_process
+from evener.run.child import FirstStep
+from evener.run.child_process import ProcessResult, run_child_process
+from evener.run.first_step import audit_in_subprocess, request_for, script_of
+from evener.run.observed_step import step_of
+from evener.run.questions import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
 
@@ -294,7 +294,7 @@ def test_every_ending_without_an_audit_is_an_error(
             Path(request["answer"]).write_text(json.dumps(found), encoding="utf-8")
         return ending
 
-    monkeypatch.setattr(answer_file, "run_child_process", run_child_process)
+    monkeypatch.setattr(child_process, "run_child_process", run_child_process)
     error = refused("train.py", limit_seconds=9)
     assert error.code == code
     assert said in str(error)
@@ -348,7 +348,7 @@ def test_wrong_usage_is_told_before_anything_is_started(
 ) -> None:
     from evener.cli import main
 
-    monkeypatch.setattr(answer_file, "run_child_process", None)
+    monkeypatch.setattr(child_process, "run_child_process", None)
     monkeypatch.setattr(sys, "argv", ["evener", "audit", *args])
     monkeypatch.setattr("warnings.showwarning", lambda *rest: None)
     with pytest.raises(SystemExit) as ended:

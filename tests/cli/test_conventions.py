@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from evener.cli import app
-from evener.cli.script_args import args_of_script
+from evener.cli.conventions import args_of_script
 from evener.errors import RunError
 from evener.run.script import Script
 

@@ -13,12 +13,9 @@ import pytest
 from rich.console import Console
 
 import evener
-from evener.devices.host import Host
-from evener.devices.join import join
-from evener.devices.nvml import NvmlLink, NvmlMachine
+from evener.devices.inventories import join, print_inventory
+from evener.devices.machine import Host, NvmlLink, NvmlMachine, TensorFlowView
 from evener.devices.spec import parse_spec
-from evener.devices.table import print_inventory
-from evener.devices.tensorflow_view import TensorFlowView
 from unit.devices.machines import EIGHT, HOST, ONE_LOST, TWO_EQUAL, gpu, machine, view
 
 SOURCE = Path(evener.__file__).parents[1]
@@ -143,7 +140,7 @@ def test_log_of_the_import_is_kept_back(level: str | None, ending: str, says: st
     code = f"""
 import os, warnings
 import evener.cli
-from evener.cli.quiet import quiet_tensorflow
+from evener.cli.conventions import quiet_tensorflow
 from evener.errors import EvenerError, warn
 warnings.showwarning = evener.cli._show_warning
 with quiet_tensorflow(os.environ):

@@ -1,4 +1,4 @@
-"""``evener doctor`` without ``--run``: quick, and nothing is executed."""
+"""``evener doctor --no-run``: quick, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doctor(tmp_path: Path) -> Doctor:
     ) -> subprocess.CompletedProcess[str]:
         (tmp_path / "train.py").write_text(source, encoding="utf-8")
         return subprocess.run(
-            [sys.executable, *python, "-m", "evener", "doctor", *args],
+            [sys.executable, *python, "-m", "evener", "doctor", "--no-run", *args],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(SOURCE)},
             capture_output=True,
@@ -49,7 +49,7 @@ def test_a_mistake_is_told_and_nothing_is_run(doctor: Doctor, tmp_path: Path) ->
     done = doctor("train.py", python=("-X", "importtime"))
     assert done.returncode == 1
     assert "ERROR  train.py:7  [RUN-010]" in done.stdout
-    for part in ("| print(loss.numpy())", "Why: ", "Fix: ", "read, not run"):
+    for part in ("| print(loss.numpy())", "Why: ", "Fix: ", "Read only"):
         assert part in done.stdout
     assert "evener doctor --explain " in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -99,13 +99,12 @@ def test_what_is_no_program_is_a_finding(
     ("args", "told"),
     [
         ((), "give the program to check"),
-        (("train.py", "--", "--epochs"), "only run with --run"),
-        (("train.py", "--epochs"), "only run with --run"),
+        (("train.py", "--", "--epochs"), "not run with --no-run"),
+        (("train.py", "--epochs"), "not run with --no-run"),
         (("--explain", "RUN-07"), "Did you mean"),
         (("--nonsense",), "--nonsense"),
         (("--steps", "1", "--run", "train.py"), "--steps"),
         (("--gpus", "-1", "train.py"), "--gpus"),
-        (("--gpu-memory", "12GiB", "train.py"), "only known with --run"),
         (("--gpu-memory", "much", "--run", "train.py"), "is not a size"),
         (("--gpu-memory", "0", "--run", "train.py"), "above 0"),
         (("--select", "DOC-201,RUN-10", "train.py"), "Did you mean 'RUN-010'"),

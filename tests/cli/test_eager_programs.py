@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from cli.forked import Run
-from evener.subprocess.answer import Answer
-from evener.subprocess.child_process import ProcessResult
-from evener.subprocess.costs import _fix
-from evener.subprocess.request import StepRequest
+from evener.run.child_process import ProcessResult
+from evener.run.first_step import _fix
+from evener.run.questions import Answer, StepRequest
 
 MADE = """
     import keras

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from cli.commands import SOURCE, assert_wrong_usage, run
-from evener.cli.run_layout import read_layout
-from evener.cli.usage import WrongUsage
+from evener.cli.conventions import WrongUsage
+from evener.cli.run import read_layout
 from evener.run.session import Layout
 
 SCRIPT = """

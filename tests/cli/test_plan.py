@@ -18,6 +18,7 @@ from evener.cli.plan import _next_step
 from evener.clusters import cluster_named, datasheet_profile, model_named
 from evener.errors import EvenerWarning, RunError
 from evener.plan import Plan
+from evener.plan.profile_files import profile_to_json, read_profile
 from evener.profile import (
     Cluster,
     ClusterDevice,
@@ -27,10 +28,9 @@ from evener.profile import (
     LayerTimes,
     ModelCosts,
 )
-from evener.profile.serialise import profile_to_json, read_profile
-from evener.subprocess import costs as step_costs
-from evener.subprocess.answer import Answer
-from evener.subprocess.child_process import ProcessResult
+from evener.run import first_step as step_costs
+from evener.run.child_process import ProcessResult
+from evener.run.questions import Answer
 
 SCRIPT = """
     import sys

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from evener.cli.quiet import LOG_LEVEL, quiet_tensorflow
+from evener.cli.conventions import LOG_LEVEL, quiet_tensorflow
 
 
 @pytest.mark.parametrize(

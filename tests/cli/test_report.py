@@ -17,8 +17,7 @@ import evener
 from cli.forked import Run as RunForked
 from evener.cli import app
 from evener.errors import RunError
-from evener.recording.reading import read_records
-from evener.recording.summary import summarise
+from evener.recording.reading import read_records, summarise
 from unit.recording.samples import write_record
 
 SOURCE = Path(evener.__file__).parents[1]

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import evener
-from evener.cli.quiet import quiet_tensorflow
-from evener.cli.status import status
+from evener.cli.conventions import quiet_tensorflow, status
 
 SOURCE = Path(evener.__file__).parents[1]
 

@@ -12,10 +12,9 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.analysis.hoisting import hoist_steps
-from evener.analysis.hoisting.rewrite import HOOK
-from evener.run.hoisting import Hoister
-from evener.run.notes import Notes
+from evener.run.hoister import Hoister
+from evener.run.regions import HOOK, hoist_steps
+from evener.run.script import Notes
 
 from .eager_steps import CASES, PRELUDE
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from evener.engine.partition import levels, values
-from evener.ops import arithmetic
-from evener.ops.decision import PARTIALS, Decision
-from evener.ops.registry import OPERATIONS
-from evener.ops.states import Partial
+from evener.graph.ops import arithmetic
+from evener.graph.ops.registry import OPERATIONS
+from evener.graph.ops.states import PARTIALS, Decision, Partial
+from evener.partition import functions, tasks
 from exactness.fuzz.check import Trial, check
 from exactness.test_found_programs import program_of
 
@@ -20,7 +19,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def sizes_of_parts(patch: pytest.MonkeyPatch) -> None:
     """A part takes the number of a size from what it holds, although that is its own maximum."""
-    for module in (levels, values):
+    for module in (tasks, functions):
         patch.setattr(module, "is_known_to_parts", lambda source, state: True)
 
 

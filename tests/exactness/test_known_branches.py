@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.trace.step import trace_step
+from evener.graph.trace import trace_step
 
 from .test_written_steps import PLANS
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener.engine.trace.step import trace_step
 from evener.errors import EvenerWarning
+from evener.graph.trace import trace_step
 
 from .test_written_steps import PLANS
 

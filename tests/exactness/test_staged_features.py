@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keras import layers, ops
 
-from evener.engine.partition import build
+from evener.partition import build
 from evener.plan import (
     Plan,
     PlanDevice,

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener.checking import step_checker
+from evener.strategy import spot_check
 from exactness.sparing import usually
 from exactness.steps.case import CASES, BuiltStep, graph_optimizers_of
 from exactness.steps.runs import check, one_device, reference, train
@@ -49,13 +49,13 @@ CASES_AND_PLANS = [
 def test_equals_one_device(name: str, plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of a few samples, which goes on meanwhile, sees no difference either."""
     monkeypatch.delenv("EVENER_VERIFY")
-    monkeypatch.setattr(step_checker, "begins_after", lambda _: 0.0)
+    monkeypatch.setattr(spot_check, "begins_after", lambda _: 0.0)
     case = CASES[name]()
     axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
     step = evener.distribute(case.step, plan=PLANS[plan], **axes)
     with graph_optimizers_of(name):
         actual = train(case, step)
-        step_checker.wait_for_checks()
+        spot_check.wait_for_checks()
         assert not [found for found in step.spot_checks if found.state == "differs"]
         with contextlib.suppress(AssertionError):
             return check(case, reference(name), actual)

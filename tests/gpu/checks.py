@@ -19,7 +19,7 @@ import tensorflow as tf
 import evener
 from evener import Plan
 from evener.devices.names import tf_device
-from evener.engine.partition.times import Times
+from evener.partition.times import Times
 from exactness.compare import assert_equal, state_of
 from gpu.ground import BATCH, Ground, agrees_with_one_device, build, device_of, placed, rows, train
 from gpu.traced import operations

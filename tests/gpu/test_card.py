@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.recording.memory import gpu_memory
+from evener.recording.measured import gpu_memory
 from gpu.ground import BATCH, GPUS
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from rich.console import Console
 
 import evener
-from evener.auditing.result import Audit
+from evener.auditing.records import Audit
 from evener.auditing.table import print_audit
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")

@@ -12,8 +12,7 @@ import tensorflow as tf
 
 import evener
 from evener import EvenerWarning
-from evener.engine.memory.estimate import estimate_memory, live_ranges_of
-from evener.engine.memory.limits import MemoryLimits
+from evener.partition.memory import MemoryLimits, estimate_memory, live_ranges_of
 from exactness.compare import assert_equal
 
 WIDTH = 64

@@ -11,12 +11,12 @@ import tensorflow as tf
 from keras import layers
 
 from evener import Plan, Strategy
-from evener.cost_model import predict
-from evener.cost_model.conversion import assignment_of
-from evener.cost_model.memory import MemoryPrediction
+from evener.planner.assignment import assignment_of
+from evener.planner.memory import MemoryPrediction
+from evener.planner.prediction import predict
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
-from evener.profiler.costs import layer_costs
-from evener.profiler.keras_step import trace_keras_step
+from evener.profiler.keras_profile import trace_keras_step
+from evener.profiler.layer_costs import layer_costs
 
 NUM_SAMPLES, WIDTH = 64, 64
 ANY = Curve(((1, 1.0),))

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener._tf_private.tracebacks import is_error_of_step
-from evener.run.failure import without_frames
+from evener._tf_private.functions import is_error_of_step
+from evener.run.script import without_frames
 
 PACKAGE = str(Path(evener.__file__).parent)
 TWO = ["cpu:0", "cpu:1"]

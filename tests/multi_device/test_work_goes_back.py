@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import evener
-from evener.engine.trace.functional import LOOPS
-from evener.ops.registry import Trait, has_trait
+from evener.graph.ops.registry import Trait, has_trait
+from evener.graph.rewrites import LOOPS
 from exactness.steps.case import CASES
 from exactness.steps.runs import check, train
 

@@ -8,7 +8,7 @@ A barrier is an activity that needs all passes before it, and all passes behind 
 
 Between two barriers each replica has the order of its schedule, and so a pipeline fills and
 empties there. A pass is divided into those of its layers that are in the same phase; see
-`evener.cost_model.barriers`, which predicts the same in closed form.
+`evener.planner.step_time`, which predicts the same in closed form.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from evener.cost_model.assignment import Assignment, ReplicaAssignment
-from evener.cost_model.barriers import Phase, barrier_seconds, phases_of
+from evener.plan.schedule import Task
+from evener.planner.assignment import Assignment, ReplicaAssignment
+from evener.planner.step_time import Phase, barrier_seconds, phases_of
 from evener.profile import CostProfile
-from evener.schedule.task import Task
 from simulation.activities import Activity, StepGraph
 from simulation.passes import PassBuilder, in_order, schedule_of
 

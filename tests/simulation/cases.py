@@ -8,9 +8,15 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import EACH_MACHINE
-from evener.cost_model.ownership import crosses_machines, holders_of
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    crosses_machines,
+    holders_of,
+)
 from evener.profile import (
     Cluster,
     ClusterDevice,

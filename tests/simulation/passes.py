@@ -9,14 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from evener.cost_model.assignment import Assignment, ReplicaAssignment
-from evener.cost_model.barriers import step_has_barriers
-from evener.cost_model.passes import passes_are_separate, weights_part
-from evener.cost_model.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
+from evener.plan.schedule import Schedule, Task, dependencies, schedule_for
+from evener.planner.assignment import Assignment, ReplicaAssignment
+from evener.planner.memory import entering_bytes
+from evener.planner.step_time import passes_are_separate, step_has_barriers, weights_part
 from evener.profile import CostProfile
-from evener.schedule.replica_schedule import Schedule, schedule_for
-from evener.schedule.task import Task, dependencies
 from simulation.activities import Activity, Server, StepGraph, Use
 from simulation.routes import route
 from simulation.weights import LayerProgress
@@ -41,7 +39,7 @@ def schedule_of(replica: ReplicaAssignment) -> Schedule:
 def in_order(schedule: Schedule) -> Iterator[Task]:
     """Yield the tasks of a schedule, each after those that it needs.
 
-    >>> from evener.cost_model import ReplicaAssignment, Span
+    >>> from evener.planner.prediction import ReplicaAssignment, Span
     >>> replica = ReplicaAssignment(samples=4, spans=(Span(0, 0, 1), Span(1, 1, 2)),
     ...                             num_micro_batches=2, in_flight=2)
     >>> print(*in_order(schedule_of(replica)))

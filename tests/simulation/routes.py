@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evener.cost_model import HOST_OWNER
+from evener.planner.assignment import HOST_OWNER
 from evener.profile import Cluster, Link
 from simulation.activities import Server, ServerKind, Use
 

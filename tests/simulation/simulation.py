@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from evener.cost_model import Assignment
-from evener.cost_model.barriers import step_has_barriers
-from evener.cost_model.conversion import assignment_of
 from evener.plan.plan import Plan
+from evener.planner.assignment import Assignment, assignment_of
+from evener.planner.step_time import step_has_barriers
 from evener.profile import CostProfile
 from simulation.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run
 from simulation.barriers import add_passes_with_barriers

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evener.cost_model import Assignment, Span, predict
-from evener.cost_model.barriers import seconds_with_barriers, step_has_barriers
-from evener.cost_model.conversion import assignment_of
-from evener.cost_model.passes import span_seconds
 from evener.plan import Plan
+from evener.planner.assignment import Assignment, Span, assignment_of
+from evener.planner.prediction import predict
+from evener.planner.step_time import seconds_with_barriers, span_seconds, step_has_barriers
 from evener.profile import CostProfile
 from simulation.cases import cases, pipelines, with_links
 from simulation.simulation import Simulation, simulate

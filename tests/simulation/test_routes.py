@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import EACH_MACHINE
+from evener.planner.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment, Span
 from evener.profile import (
     Cluster,
     ClusterDevice,

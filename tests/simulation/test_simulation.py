@@ -12,13 +12,19 @@ import pytest
 from hypothesis import given, settings
 
 from evener.clusters import cluster_named, datasheet_profile, model_named
-from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import EACH_MACHINE
-from evener.cost_model.conversion import assignment_of
-from evener.cost_model.ownership import by_machine, holders_of
-from evener.cost_model.passes import span_seconds, weights_seconds
-from evener.cost_model.prediction import update_seconds
 from evener.plan import Plan
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    assignment_of,
+    by_machine,
+    holders_of,
+)
+from evener.planner.prediction import predict, update_seconds
+from evener.planner.step_time import span_seconds, weights_seconds
 from evener.profile import (
     Cluster,
     ClusterDevice,

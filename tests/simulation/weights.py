@@ -16,11 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evener.cost_model import Assignment
-from evener.cost_model.assignment import EACH_MACHINE
-from evener.cost_model.ownership import by_machine, holders_of
-from evener.cost_model.prediction import owner_update_seconds
-from evener.cost_model.stage_memory import gradients_wait
+from evener.planner.assignment import EACH_MACHINE, Assignment, by_machine, holders_of
+from evener.planner.memory import gradients_wait
+from evener.planner.prediction import owner_update_seconds
 from evener.profile import CostProfile
 from simulation.activities import Activity, ActivityKind, Server, StepGraph, Use
 from simulation.routes import Route, machine_of, network_route, route

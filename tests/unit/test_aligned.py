@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.aligned import ALIGNMENT, aligned_copy, as_tensor
+from evener._tf_private.tensors import ALIGNMENT, aligned_copy, as_tensor
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (7,), (300, 200)])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evener.collector import paused_collector
+from evener.base.libraries import paused_collector
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.own_code import is_own
+from evener.base.user_code import is_own
 
 
 @pytest.mark.parametrize("package", [evener, keras, tf])

@@ -12,14 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from evener import Diagnosis, Finding, Plan
+from evener.base.terminal import html_of, standard_error, standard_output
 from evener.clusters import cluster_named, datasheet_profile, model_named
-from evener.devices.fields import Device
-from evener.devices.inventory import Inventory
+from evener.devices.inventories import Device, Inventory
 from evener.doctor import Severity
-from evener.engine.report import StepReport
+from evener.partition.report import StepReport
 from evener.planner import check_plan
 from evener.report.comparison import Comparison, Difference
-from evener.terminal import html_of, standard_error, standard_output
 from unit.auditing.test_audit_result import AUDIT
 
 DIAGNOSIS = Diagnosis(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evener.units import format_bytes, format_seconds, parse_bytes
+from evener.base.text import format_bytes, format_seconds, parse_bytes
 
 
 @pytest.mark.parametrize(

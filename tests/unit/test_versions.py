@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evener.errors import EngineError, RunError
-from evener.versions import (
+from evener.base.libraries import (
     SUPPORTED,
     Supported,
     _backend,
@@ -18,6 +17,7 @@ from evener.versions import (
     check_is_there,
     check_versions,
 )
+from evener.errors import EngineError, RunError
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.pipeline.layout import Layout
+from evener.partition.layout import Layout
 from evener.plan import Replica, Stage
 from evener.strategy.arguments import FOUND, read_arguments
-from evener.strategy.distributed_step import DistributedStep
-from evener.strategy.shares_of_workers import SharesOfWorkers
-from evener.strategy.step_settings import StepSettings
+from evener.strategy.distribute import DistributedStep
+from evener.strategy.prepared import StepSettings
+from evener.strategy.shares import SharesOfWorkers
 from evener.workers.group import Group
+from evener.workers.late import Network
 from evener.workers.mesh import Mesh
-from evener.workers.network import Network
 from evener.workers.wire import PeerLost
 from exactness.steps.case import BuiltStep
 from exactness.steps.runs import Run, train

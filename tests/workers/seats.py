@@ -8,7 +8,7 @@ from typing import Any
 
 from evener.workers.connections import Listener
 from evener.workers.job import Job
-from evener.workers.view import View
+from evener.workers.messages import View
 
 SECRET = b"secret of the tests"
 PATIENCE_SECONDS = 60.0

@@ -39,22 +39,17 @@ import numpy as np
 import tensorflow as tf
 
 from evener.errors import EvenerError, RunError
-from evener.files import once
-from evener.launch import control, supervisor
-from evener.launch.console import Console
-from evener.launch.control import JobControl
-from evener.launch.placement import Start
-from evener.launch.settings import LaunchSettings, WorkerCommand
-from evener.launch.supervisor import Supervisor
-from evener.workers import faults, late, process
-from evener.workers.events import Failed
+from evener.workers import faults, late, process, supervisor
+from evener.workers import files as once
+from evener.workers import supervisor as control
 from evener.workers.group import Group
 from evener.workers.job import Job
+from evener.workers.late import CallResults
 from evener.workers.member import Member
 from evener.workers.membership import Membership
-from evener.workers.messages import Appear, Beat, Leave, Message, Stop
-from evener.workers.results import CallResults
-from evener.workers.view import View
+from evener.workers.messages import Appear, Beat, Failed, Leave, Message, Stop, View
+from evener.workers.output import Console
+from evener.workers.supervisor import JobControl, LaunchSettings, Start, Supervisor, WorkerCommand
 from evener.workers.wire import PeerLost, other_step
 
 HEARTBEAT = 10.0
@@ -116,7 +111,7 @@ def draw_program(rng: random.Random) -> list[Item]:
 
 @dataclass(slots=True)
 class Values:
-    """State of a worker: what `evener.workers.variables.Variables` holds for a program.
+    """State of a worker: what `evener.workers.state.Variables` holds for a program.
 
     Attributes:
         weights: Large variable that training steps write.
@@ -545,7 +540,7 @@ class Process:
 
 
 class Network:
-    """Network of a process: what `evener.workers.network.Network` is to a worker."""
+    """Network of a process: what `evener.workers.late.Network` is to a worker."""
 
     def __init__(self, owner: Process) -> None:
         self.owner = owner

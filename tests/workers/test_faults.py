@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evener.engine.partition import emit
+from evener.partition import emit
 from exactness.steps.case import CASES, graph_optimizers_of
 from exactness.steps.runs import check, reference
 from workers.in_threads import Fault, Outcome, run_case, same_bits

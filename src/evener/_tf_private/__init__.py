@@ -22,56 +22,7 @@
     tapes            gradient tapes
     tensors          kinds of tensors, and reads of their values
     variables        variables in the making
-    watched          what the doctor looks at while a program trains
 
 The docstring of each function states why it is needed ("Why"), and what breaks if TensorFlow or
 Keras changes ("If it changes"). ``tests/unit/_tf_private`` has a test for each.
 """
-
-from evener._tf_private import (
-    autograph,
-    datasets,
-    devices,
-    distribution,
-    downloads,
-    dry_run,
-    files,
-    fits,
-    functions,
-    graphs,
-    layers,
-    models,
-    operation_types,
-    optimizers,
-    random_numbers,
-    source_lines,
-    tapes,
-    tensors,
-    tracebacks,
-    variables,
-    watched,
-)
-
-__all__ = [
-    "autograph",
-    "datasets",
-    "devices",
-    "distribution",
-    "downloads",
-    "dry_run",
-    "files",
-    "fits",
-    "functions",
-    "graphs",
-    "layers",
-    "models",
-    "operation_types",
-    "optimizers",
-    "random_numbers",
-    "source_lines",
-    "tapes",
-    "tensors",
-    "tracebacks",
-    "variables",
-    "watched",
-]

@@ -24,13 +24,9 @@ _here = threading.local()
 
 
 class Feed(Protocol):
-    """Follower of the batches of a ``fit``; all methods are called in its thread.
+    """Follower of the batches of a ``fit``; all methods are called in its thread."""
 
-    Attributes:
-        iterator: Iterator of the training data, once it is made.
-    """
-
-    iterator: Any
+    iterator: Any  # Iterator of the training data, once it is made
 
     def shuffle(self, indices: tf.Tensor) -> tf.Tensor:
         """Return the indices of samples in another order; called while a dataset is traced."""
@@ -111,13 +107,7 @@ _LISTS = Patch(
 def adding_callbacks(
     make: Callable[[], Any], *, replaces_bar: Callable[[], bool] = lambda: False
 ) -> Iterator[None]:
-    """Add a callback to all lists of callbacks that Keras makes in the block.
-
-    Args:
-        make: Function that makes the callback of a list.
-        replaces_bar: Function that returns whether the callback shows what the progress bar of
-            ``fit`` would show; then that is left out.
-    """
+    """Add a callback to all lists of callbacks that Keras makes in the block."""
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -135,12 +125,7 @@ def adding_callbacks(
 
 
 def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]) -> None:
-    """Let all calls of ``fit`` go through a function. Safe to call again.
-
-    Args:
-        run: Function of the model, the callbacks, and a function that continues with callbacks and
-            returns what ``fit`` returns.
-    """
+    """Let all calls of ``fit`` go through a function. Safe to call again."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -170,22 +155,12 @@ class IterableOf(Protocol):
     """Function that returns what Keras iterates."""
 
     def __call__(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
-        """Return what is iterated.
-
-        Args:
-            epochs: Keras's iterator of the epochs.
-            dataset: Its dataset.
-            only_steps_read: Whether each batch goes to a traced step as it is.
-        """
+        """Return what is iterated."""
         ...
 
 
 def iterate_by(iterable_of: IterableOf) -> None:
-    """Let Keras iterate something else than a dataset. Safe to call again.
-
-    Args:
-        iterable_of: Function that returns what is iterated.
-    """
+    """Let Keras iterate something else than a dataset. Safe to call again."""
     global _iterable_of
     _iterable_of = iterable_of
     _MADE.apply(_attaching)
@@ -218,11 +193,7 @@ _iterable_of: IterableOf = _dataset_itself
 
 @contextlib.contextmanager
 def following(feed: Feed | None) -> Iterator[None]:
-    """Let a feed follow the first iterator that this thread makes in the block.
-
-    Args:
-        feed: Feed to attach; None for none.
-    """
+    """Let a feed follow the first iterator that this thread makes in the block."""
     before = getattr(_here, "waiting", None), getattr(_here, "feed", None)
     _here.waiting = _here.feed = feed
     try:
@@ -269,11 +240,6 @@ def call_epoch_hooks(
 
     Why: a dataset may shuffle itself there.
     If it changes: as with `data_kind`.
-
-    Args:
-        iterator: Iterator of the data of a fit.
-        before_begin: Function to call before the hook of the beginning.
-        before_end: Function to call before the hook of the end.
     """
     py_dataset = iterator.data_adapter.py_dataset
     before_begin()
@@ -301,11 +267,6 @@ def set_counts(iterator: Any, *, more_seen: int, batches: int | None) -> None:
 
     Why: Keras warns of data that is too short, by what it has counted.
     If it changes: it warns too late.
-
-    Args:
-        iterator: Iterator of the data of a fit.
-        more_seen: Number of steps to add to those that it has counted.
-        batches: Number of batches of an epoch, where it is known.
     """
     iterator._steps_seen += more_seen
     if iterator._num_batches is None:

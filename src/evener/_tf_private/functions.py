@@ -1,19 +1,259 @@
-"""Traced functions: `tf.function`, and the concrete functions that it calls."""
+"""Traced functions: conversion by AutoGraph, calls, lines of the program, tracebacks, dry runs."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
+import keras
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.eager import record
-from tensorflow.python.eager.polymorphic_function import function_type_utils, polymorphic_function
+from tensorflow.python.eager.polymorphic_function import (
+    autograph_util,
+    function_type_utils,
+    polymorphic_function,
+)
+from tensorflow.python.util import tf_stack, traceback_utils
 
 from evener._tf_private.patches import Patch
+from evener.base.user_code import without_evener
+
+# Source lines of the program, as the person wrote them.
+
+
+def stack() -> list[tuple[str, int]]:
+    """Return file and line of all frames, the innermost last, as the person wrote them.
+
+    Why: AutoGraph runs code of its own; TensorFlow knows which line it came from.
+    If it changes: messages name lines of generated files.
+    """
+    return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
+
+
+def definition_frames(operation: tf.Operation) -> list[tuple[str, int, str]]:
+    """Return file, line and function of the frames in which an operation was made.
+
+    The innermost is the last; lines are those the person wrote, not AutoGraph's.
+
+    Why: it shows what a tape made, and which line to change. The property is public, its form
+    is undocumented. If it changes: audits know neither lines nor kinds of work.
+    """
+    # What TensorFlow has made of a function's definition has none.
+    return [(frame.filename, frame.lineno, frame.name) for frame in operation.traceback or ()]
+
+
+# Conversion of functions by AutoGraph.
+
+
+def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as AutoGraph converts it, if it converts the code around.
+
+    Why: loops and conditions on tensors in a function given to `strategy.run` must work as they
+    do under `MirroredStrategy`. If it changes: they raise in a graph.
+    """
+    autograph = tf.__internal__.autograph
+    return autograph.tf_convert(fn, autograph.control_status_ctx(), convert_by_default=False)
+
+
+def converted_as_by(fn: Any, body: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the body of a `tf.function`, or of what is to become one, as its traces call it.
+
+    Why: a person's `tf.function` is taken apart, and what was inside of it has to be converted
+    by its own options, in the context that a trace of it begins, but not the engine around it.
+    If it changes: loops and conditions on tensors in a traced function given to `strategy.run`,
+    or in the functions that it gives to `strategy.run`, raise.
+    """
+    if hasattr(body, "autograph_info__"):
+        return body  # It is converted, or must not be: its errors would be rewritten twice.
+    if not getattr(fn, "_autograph", True):
+        return tf.autograph.experimental.do_not_convert(body)
+    features = getattr(fn, "_experimental_autograph_options", None)
+    converted = autograph_util.py_func_from_autograph(body, features)
+
+    @functools.wraps(body, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED, options=features):
+            return converted(*args, **kwargs)
+
+    leave_to_autograph(call)
+    return call
+
+
+def before_autograph_rewrites(error: Exception) -> Callable[[], Exception]:
+    """Return what gives an error back as it is now.
+
+    Why: AutoGraph marks an error in each converted function that it leaves, and makes another error
+    of a marked one: of a KeyError that it has made itself, a StagingError.
+    If it changes: errors of a person's code have another type than without evener.
+    """
+    name = "ag_error_metadata"
+    found = vars(error).get(name)
+
+    def as_it_was() -> Exception:
+        if found is not None:
+            vars(error)[name] = found
+        else:
+            vars(error).pop(name, None)
+        return error
+
+    return as_it_was
+
+
+def leave_to_autograph(function: Callable[..., Any]) -> None:
+    """Let AutoGraph call a function unconverted, but convert the functions that it calls.
+
+    Why: replacements of `strategy.run` or `tape.gradient` must not be converted, and the public
+    `do_not_convert` would exclude the program's step too.
+    If it changes: loops and conditions on tensors fail in programs that are watched.
+    """
+    function.autograph_info__ = {"artifact": True}  # pyright: ignore[reportFunctionMemberAccess]
+
+
+# Tracebacks of errors in a person's step: without the frames of evener, as without Keras's own.
+#
+# Keras and TensorFlow leave their frames out of tracebacks. Their ``disable_traceback_filtering``
+# shows all frames again, those of evener too. An error of evener's own code keeps them.
+
+E = TypeVar("E", bound=BaseException)
+
+_MARK = "_evener_error_of_step"
+_FILTERS = Patch(
+    "filters of tracebacks",
+    "keras.src.utils.traceback_utils:_process_traceback_frames",
+    "tensorflow.python.util.traceback_utils:_process_traceback_frames",
+    why="Fourteen frames of evener stand between a person's line and the message of TensorFlow.",
+    if_it_changes="Tracebacks of wrong steps are long.",
+)
+
+
+def mark_as_error_of_step(error: E) -> E:
+    """Mark an error that the step of a person has raised, and return it."""
+    setattr(error, _MARK, True)
+    return error
+
+
+def is_error_of_step(error: BaseException | None) -> bool:
+    """Return whether a person's step raised an error, while it was traced or executed."""
+    return isinstance(error, tf.errors.OpError) or getattr(error, _MARK, False)
+
+
+def shorten(error: BaseException) -> None:
+    """Leave the frames of evener and TensorFlow out of the traceback of an error of a step."""
+    error.__traceback__ = shortened(error, error.__traceback__)
+
+
+def shortened(error: BaseException | None, found: TracebackType | None) -> TracebackType | None:
+    """Return the traceback of an error of a step without the frames of evener and TensorFlow.
+
+    Nothing is left out for other errors, nor if TensorFlow or Keras is told to show all frames.
+    """
+    is_short = tf.debugging.is_traceback_filtering_enabled()
+    if is_short and keras.config.is_traceback_filtering_enabled() and is_error_of_step(error):
+        return traceback_utils._process_traceback_frames(without_evener(found))
+    return found
+
+
+def shorten_tracebacks() -> None:
+    """Let the filters of Keras and TensorFlow leave out evener's frames. Safe to call again."""
+    _FILTERS.apply(_shortening)
+
+
+def _shortening(original: Callable[..., Any]) -> Callable[..., Any]:
+    def process(found: TracebackType | None) -> Any:
+        # The filters are called where they have caught the error.
+        if is_error_of_step(sys.exception()):
+            found = without_evener(found)
+        return original(found)
+
+    return process
+
+
+# The placed graph of a traced function that does not run.
+
+GUARD = "evener_guard"
+"""The input of a function under audit whose type is wrong, so that it does not run."""
+
+
+_AUDITS = itertools.count()
+
+
+def placed_without_running(function: Any, inputs: Sequence[Any], *, optimized: bool) -> Any:
+    """Return what TensorFlow makes of a traced function for these inputs, and do not run it.
+
+    Why: TensorFlow optimizes, places and cuts a function when it is first called, and checks
+    the types of its inputs after that. So a copy of the function, with one more input that
+    nobody uses, is called with a wrong type for that input: everything is made ready, and
+    nothing runs. The public way (``tf.summary.trace_on(graph=True)``) runs the step.
+    If it changes: the call does not raise, and the audit says so.
+    """
+    context = eager_context.context()
+    definition = type(function.definition)()
+    definition.CopyFrom(function.definition)
+    name = f"evener_audit_{next(_AUDITS)}"
+    definition.signature.name = name
+    definition.signature.input_arg.add(name=GUARD, type=tf.int32.as_datatype_enum)
+    context.add_function_def(definition)
+    config = tf.compat.v1.ConfigProto.FromString(
+        context.function_call_options.config_proto_serialized
+    )
+    if not optimized:
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+    num_outputs = len(definition.signature.output_arg)
+    with tf.device("/CPU:0"):
+        wrong = tf.constant(0.0)
+    try:
+        with _graphs_collected(context) as collected:
+            try:
+                eager_execute.execute(
+                    name,
+                    num_outputs,
+                    [*inputs, wrong],
+                    ("executor_type", "", "config_proto", config.SerializeToString()),
+                    context,
+                )
+            except tf.errors.InvalidArgumentError as error:
+                if name not in error.message or "was expected to be" not in error.message:
+                    raise
+            else:
+                raise RuntimeError(f"{name} ran: TensorFlow no longer checks its inputs first")
+    finally:
+        context.remove_function(name)
+    return collected[0] if collected else None
+
+
+@contextlib.contextmanager
+def _graphs_collected(context: Any) -> Iterator[list[Any]]:
+    """Collect the graphs of all functions that are made ready inside."""
+    collected: list[Any] = []
+
+    def flush() -> None:
+        # Graphs are handed over when the next operation has run.
+        with tf.device("/CPU:0"):
+            tf.add(1.0, 1.0)
+
+    # Its own graph would be collected too, the first time.
+    flush()
+    context.enable_graph_collection()
+    context.export_run_metadata()
+    try:
+        yield collected
+        flush()
+        collected.extend(context.export_run_metadata().function_graphs)
+    finally:
+        context.disable_graph_collection()
+
+
+# Traced functions: `tf.function`, and the concrete functions that it calls.
 
 
 def is_traced_function(fn: Any) -> bool:
@@ -47,9 +287,6 @@ class TracesOfProgram:
     signatures, relaxed shapes, and the keys of arguments that are no tensors; TensorFlow itself
     says it, by a copy of the function that computes nothing. There is no public way to copy one.
     If it changes: no step can be called outside of functions.
-
-    Args:
-        function: The function of the program, a `tf.function` or what would be made one.
     """
 
     def __init__(self, function: Any) -> None:
@@ -152,9 +389,6 @@ def before_functions_run(
     """Call ``watch(function, inputs)`` before every traced function that is run from Python.
 
     An exception of ``watch`` comes out of the call, and the function does not run.
-
-    Returns:
-        The context that this holds in.
     """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,11 +404,7 @@ def before_functions_run(
 
 
 def around_functions_run(scope: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:
-    """Run every traced function that is run from Python inside a context, from now on.
-
-    Args:
-        scope: Function of the traced function that returns the context.
-    """
+    """Run every traced function that is run from Python inside a context, from now on."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -207,12 +437,7 @@ _REFUSED = re.compile("Trying to access resource .* located in device .* from de
 
 
 def let_compiled_functions_follow(kind: type[Any]) -> None:
-    """Let a compiled function whose variables are on other devices run by their strategy.
-
-    Args:
-        kind: Class of strategies. It has a class method ``_owning``, called with variables, which
-            returns the strategy of one of them or None, and a method ``_run_compiled``.
-    """
+    """Let a compiled function whose variables are on other devices run by their strategy."""
     following: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,8 +5,8 @@
     NEW.apply(wrap)             replaced once, until NEW.undo()
     with NEW.applied(wrap):     replaced until the end of the block
 
-The replacement is what ``wrap`` returns for the original. Patches of the same attribute lie upon
-each other::
+The replacement is what ``wrap`` returns for the original; `wrap_with` makes one of a function.
+Patches of the same attribute lie upon each other::
 
     Optimizer.apply     original  <-  pinning  <-  loops
                                                    calls the one below
@@ -17,6 +17,7 @@ A patch that is undone below others stays in their calls until those are undone 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 import types
@@ -34,6 +35,24 @@ _patches: dict[str, Patch] = {}
 _replacements: dict[tuple[int, Any], list[_Replacement]] = {}
 
 
+def wrap_with(replacement: Callable[..., Any]) -> Wrap:
+    """Return a wrap whose result calls a function of the original and its arguments.
+
+    >>> double = wrap_with(lambda original, x: original(x) * 2)
+    >>> double(abs)(-3)
+    6
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        return call
+
+    return wrap
+
+
 @dataclass(slots=True, eq=False)
 class _Replacement:
     owner: Any
@@ -44,19 +63,7 @@ class _Replacement:
 
 
 class Patch:
-    """A reason to replace attributes; declared once, where it is needed.
-
-    Args:
-        name: Name, unique among all patches.
-        *targets: Attributes as ``"module:path.name"``, items of dictionaries as
-            ``"module:path[key]"``. The path begins at the module; ``<name>`` in it is the cell of a
-            name that a function closes over, with the attribute ``cell_contents``.
-        why: Reason for the patch.
-        if_it_changes: Behaviour of evener if TensorFlow or Keras does not have the attribute, or
-            does not use it any more.
-        is_new: Whether the attributes are added; their original is None.
-        changed: Function to call after each change of the attributes.
-    """
+    """A reason to replace attributes; declared once, where it is needed."""
 
     def __init__(
         self,
@@ -87,11 +94,7 @@ class Patch:
         self.apply_by_name(lambda original, _: wrap(original))
 
     def apply_by_name(self, wrap: Callable[[Any, str], Any]) -> None:
-        """Replace the attributes, as `apply` does.
-
-        Args:
-            wrap: Function of the original and the name of the attribute.
-        """
+        """Replace the attributes, as `apply` does."""
         if self._applied:
             return
         with _lock:
@@ -146,11 +149,7 @@ def registered() -> dict[str, Patch]:
 
 
 def owner_of(target: str) -> tuple[Any, Any]:
-    """Return the object and the name in it, or the dictionary and the key, of a target.
-
-    Raises:
-        AttributeError: If there is no such object.
-    """
+    """Return the object and the name in it, or the dictionary and the key, of a target."""
     module, _, path = target.partition(":")
     owner: Any = importlib.import_module(module)
     path, _, item = path.removesuffix("]").partition("[")

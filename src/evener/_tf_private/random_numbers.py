@@ -11,10 +11,45 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import config, random_seed
 
 from evener._tf_private.patches import Patch
+
+# The seed of TensorFlow's generators, and seeds of NumPy's.
+
+_NUMPY = Patch(
+    "unseeded generators of NumPy",
+    "numpy.random:default_rng",
+    why="Such a generator begins with a seed of the operating system, another one in each worker.",
+    if_it_changes="Programs that draw their data by it are refused, because the data differ.",
+)
+
+
+def global_seed() -> int | None:
+    """Return the seed that `tf.random.set_seed` has set, or None.
+
+    Why: there is no public way to read it. If it changes: workers replace a seed that the program
+    has set by one of their own.
+    """
+    return context.global_seed()
+
+
+def seed_new_generators(draw: Callable[[], Any]) -> None:
+    """Give generators that `numpy.random.default_rng` makes without a seed a drawn one."""
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def default_rng(seed: Any = None) -> Any:
+            return original(draw() if seed is None else seed)
+
+        default_rng.__doc__ = original.__doc__
+        return default_rng
+
+    _NUMPY.apply(wrap)
+
+
+# Seeds and generators of random numbers, and determinism.
 
 
 def is_deterministic() -> bool:

@@ -1,8 +1,8 @@
-"""Gradient tapes: what they record, and how they compute gradients."""
+"""Gradient tapes: what they record, and how they compute gradients; custom gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tensorflow.python import pywrap_tfe
@@ -10,6 +10,49 @@ from tensorflow.python.eager import backprop
 from tensorflow.python.eager import core as eager_core
 
 from evener._tf_private.patches import Patch, Wrap
+
+# Custom gradients: the order of the variables that they are taken of.
+
+_IF_IT_CHANGES = "Workers refuse steps with `tf.recompute_grad` or `keras.RematScope` (RUN-090)."
+_SETS = Patch(
+    "sets of variables of custom gradients",
+    "tensorflow.python.ops.custom_gradient:frozenset",
+    why="`tf.custom_gradient` keeps the variables of a function in a set in the order of their "
+    "addresses, so variables of one name have another order on every worker.",
+    if_it_changes=_IF_IT_CHANGES,
+    is_new=True,
+)
+_SORTED = Patch(
+    "order of variables of custom gradients",
+    "tensorflow.python.ops.custom_gradient:sorted",
+    why="`tf.custom_gradient` sorts the variables of a function by name: `dense_10` comes before "
+    "`dense_9`, so a worker that has made more layers before has another order.",
+    if_it_changes=_IF_IT_CHANGES,
+    is_new=True,
+)
+
+
+class _Ordered:
+    """Set in the order in which its elements were added, with what `tf.custom_gradient` calls."""
+
+    def __init__(self, elements: Iterable[Any] = ()) -> None:
+        self._elements = dict.fromkeys(elements)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._elements)
+
+    def union(self, other: Iterable[Any]) -> _Ordered:
+        """Return the elements of both."""
+        return _Ordered([*self, *other])
+
+
+def keep_order_of_variables() -> None:
+    """Let custom gradients take variables in the order in which they were made."""
+    _SETS.apply(lambda _: _Ordered)
+    _SORTED.apply(lambda _: lambda elements, key: list(elements))
+
+
+# Gradient tapes: what they record, and how they compute gradients.
 
 # Why: raised in place of an eager operation's fast way, it makes TensorFlow take the slower one,
 # which records in Python. If it changes: eager operations under a tape and a device fail.
@@ -26,11 +69,11 @@ def tape_is_recording() -> bool:
 
 
 _WHY = "A tape does not keep the device of an operation, and there is no public place to add it."
-_IF_IT_CHANGES = "Gradients run on the first device."
+_TAPES_IF_IT_CHANGES = "Gradients run on the first device."
 
 
 def _patch(name: str, *targets: str, changed: Callable[[], object] | None = None) -> Patch:
-    return Patch(name, *targets, why=_WHY, if_it_changes=_IF_IT_CHANGES, changed=changed)
+    return Patch(name, *targets, why=_WHY, if_it_changes=_TAPES_IF_IT_CHANGES, changed=changed)
 
 
 # (op_name, inputs, attrs, outputs)
@@ -78,13 +121,7 @@ _ARITHMETIC = Patch(
 
 
 def replace_tape_arithmetic(*, aggregate: Wrap, fill: Wrap, num_elements: Wrap) -> None:
-    """Replace the sums of gradients on tapes, and the zeros and ones that tapes fill in.
-
-    Args:
-        aggregate: Wraps ``(gradients)``, the sum of one tensor's gradients.
-        fill: Wraps the functions that create zeros and ones.
-        num_elements: Wraps ``(gradient)``, the number of its elements.
-    """
+    """Replace the sums of gradients on tapes, and the zeros and ones that tapes fill in."""
     makers = ("zeros_fn", "ones_fn", "zeros_like_fn", "ones_like_fn")
 
     def wrap(space: Any) -> Any:

@@ -1,16 +1,78 @@
-"""Tensors of all kinds, and reads of their values."""
+"""Tensors and variables: the device asked for, values, memory, and variables in the making."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import functools
+import math
+import mmap
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 import wrapt  # of TensorFlow
+from tensorflow.python.distribute import values
+from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import (
+    control_flow_util,
+    resource_variable_ops,
+)
 
 from evener._tf_private.patches import Patch
+
+# The device that the code around asks for, and lists of devices.
+
+
+def explicit_device() -> str:
+    """Return the device that an enclosing `tf.device` asks for, or an empty string.
+
+    Why: a variable that is made under an explicit device (a pinned layer, or an optimizer's
+    slot beside its variable) must stay there, and there is no public getter.
+    If it changes: such variables are placed by the owner rule instead.
+    """
+    if not tf.executing_eagerly():
+        return ""
+    return eager_context.context().device_name or ""
+
+
+def current_device() -> str:
+    """Return the device that a `tf.device` around asks for, in a graph too, or an empty string.
+
+    Why: Keras makes variables after the call that asked for them, when `tf.device` has ended,
+    and there is no public getter. If it changes: variables built in a model's first call are
+    made on the first device.
+    """
+    if not tf.executing_eagerly():
+        graph: Any = tf.compat.v1.get_default_graph()
+        for spec in graph._device_function_stack.peek_objs():
+            if spec.raw_string:
+                return spec.raw_string
+    return eager_context.context().device_name or ""
+
+
+def in_xla(graph: Any) -> bool:
+    """Return whether a graph, or one around it, is compiled by XLA.
+
+    Why: XLA knows one device, and ignores or refuses others. While a function with
+    ``jit_compile=True`` is traced, this context alone tells.
+    If it changes: a pinned layer in such a function silently runs on another device.
+    """
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+LOCAL_DEVICES = Patch(
+    "the old list of devices",
+    "tensorflow.python.client.device_lib:list_local_devices",
+    why="Many programs count their GPUs by ``device_lib.list_local_devices``, which never had a "
+    "public name.",
+    if_it_changes="Such programs do not find stand-ins as GPUs.",
+)
+
+
+# Tensors of all kinds, and reads of their values.
 
 # Why: an argument of a step may be a sparse, ragged or other composite tensor, which is made of
 # tensors, and there is no public name for the class.
@@ -61,3 +123,279 @@ def unwrapped(value: Any) -> Any:
     that use such an attribute are not hoisted.
     """
     return value.__wrapped__ if issubclass(type(value), wrapt.ObjectProxy) else value
+
+
+# Memory for tensors: arrays that TensorFlow takes as they are, and zeros that take none.
+
+ALIGNMENT = 64
+"""TensorFlow takes arrays that begin at such an address as they are, and copies others."""
+
+_PLAIN = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""Types of the same size, which every library reads."""
+_UNCOUNTED = getattr(mmap, "MAP_NORESERVE", 0x4000)
+"""Pages that do not count as memory of the process before they are written."""
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """Return a copy that `as_tensor` takes without copying it again."""
+    if array.dtype.hasobject:
+        return np.array(array, copy=True)
+    memory = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    copy = aligned(memory, array.nbytes).view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    return copy
+
+
+def as_tensor(array: np.ndarray) -> tf.Tensor:
+    """Return a tensor on the host; of an aligned array of numbers, in the same memory.
+
+    The array must not change while there is the tensor.
+    """
+    is_aligned = array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous
+    if is_aligned and array.dtype.kind in "biufc" and array.flags.writeable and array.size:
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    with tf.device("cpu:0"):
+        return tf.convert_to_tensor(array)
+
+
+def unwritten_zeros(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor | None:
+    """Return zeros on the host that take no memory until they are written.
+
+    They are pages that the system promises, and gives when they are written. None if it does not
+    promise so many, knows no such pages, or the numbers are not of 2, 4 or 8 bytes.
+    """
+    num_bytes = math.prod(shape) * dtype.size
+    plain = _PLAIN.get(dtype.size)
+    if not num_bytes or plain is None or not hasattr(mmap, "MAP_PRIVATE"):
+        return None
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNCOUNTED
+    try:
+        pages = mmap.mmap(-1, num_bytes, flags=flags)
+    except OSError:
+        return None
+    array = np.frombuffer(pages, plain)[: num_bytes // np.dtype(plain).itemsize]
+    tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return tf.reshape(tf.bitcast(tensor, dtype), shape)
+
+
+def aligned(memory: np.ndarray, num_bytes: int) -> np.ndarray:
+    """Return the part of some memory that begins at such an address."""
+    begin = -memory.ctypes.data % ALIGNMENT
+    return memory[begin : begin + num_bytes]
+
+
+# Values of several replicas, as strategies of TensorFlow hold them.
+
+RUNS = Patch(
+    "runs of a watched program",
+    "tensorflow.python.distribute.distribute_lib:StrategyBase.run",
+    why="A step under a strategy is one call of ``run``. Strategies of TensorFlow 1 share only "
+    "this base class, which has no public name.",
+    if_it_changes="The doctor does not know the number of replicas of custom loops.",
+)
+
+
+def local_values(value: Any) -> tuple[Any, ...]:
+    """Return the values of all replicas of a distributed value, in the order of replicas."""
+    if isinstance(value, values.DistributedValues):
+        return tuple(value.values)
+    return (value,)
+
+
+def is_per_replica(value: Any) -> bool:
+    """Return whether a value is a distributed one, with a value for each replica."""
+    return isinstance(value, values.DistributedValues)
+
+
+# Variables in the making, those without memory included.
+
+
+@contextlib.contextmanager
+def unallocated_variables() -> Iterator[None]:
+    """Let variables that are made here have no value, and take no memory.
+
+    Functions that use them can be traced, but not run.
+
+    Why: a traced step needs the shapes of its variables alone. TensorFlow makes such variables when
+    it loads a saved model, and has no public way; Keras cannot train a model that is made in a
+    `tf.Graph`, because it makes the slots of optimizers outside of it.
+    If it changes: the costs of a model can be found only where the model fits into memory.
+    """
+    with tf.variable_creator_scope(_create):
+        yield
+
+
+def _create(_: Callable[..., Any], **arguments: Any) -> Any:
+    shape, dtype = _kind_of(arguments["initial_value"], arguments.get("dtype"))
+    return resource_variable_ops.UninitializedVariable(
+        trainable=arguments.get("trainable"),
+        shape=arguments.get("shape") or shape,
+        dtype=dtype,
+        name=arguments.get("name"),
+    )
+
+
+def _kind_of(initial: Any, dtype: Any) -> tuple[tf.TensorShape, tf.DType]:
+    """Return shape and dtype of an initial value, which is not computed if it is a function."""
+    if callable(initial):
+        with contextlib.suppress(Exception), tf.Graph().as_default():
+            value: Any = initial()
+            made = tf.convert_to_tensor(value, dtype=dtype)
+            if made.shape.is_fully_defined():
+                return made.shape, made.dtype
+        initial = initial()
+    made = tf.convert_to_tensor(initial, dtype=dtype)
+    return made.shape, made.dtype
+
+
+def keras_variable_being_made(initial_value: Any) -> Any | None:
+    """Return the Keras variable for which a `tf.Variable` is being made, if it can be told.
+
+    Why: the owner of a variable is chosen by its path and size before it exists, and
+    TensorFlow's creators are only given the initial value, a closure over the Keras
+    variable. If it changes: owners are chosen by the order of creation alone, and owner
+    rules by path match the short name.
+    """
+    closure = getattr(initial_value, "__closure__", None) or ()
+    for cell in closure:
+        if isinstance(cell.cell_contents, keras.Variable):
+            return cell.cell_contents
+    return None
+
+
+def plain_variable(initial_value: Any, dtype: tf.DType) -> tf.Variable:
+    """Return a variable that no creator scope knows of.
+
+    Why: the doctor's counters in a graph are not weights of the program: a strategy must not give
+    them an owner or mirror them. If it changes: the doctor's watched run fails.
+    """
+    return resource_variable_ops.ResourceVariable(
+        initial_value=initial_value, dtype=dtype, trainable=False
+    )
+
+
+_NEW = Patch(
+    "new variables",
+    "keras:Variable._initialize",
+    why="A `tf.variable_creator_scope` around a whole program holds in one thread only, and ends "
+    "with ``keras.utils.clear_session``, which begins a new graph.",
+    if_it_changes="The variables of an unchanged script have no owner, and are all on one device.",
+)
+_UNWRITTEN = Patch(
+    "values of large variables",
+    "keras:Variable._initialize",
+    why="Only the sizes of variables matter where a step is traced and not run. A model that does "
+    "not fit into this machine has to be made all the same, and there is no other way to make it "
+    "without its values.",
+    if_it_changes="`evener estimate` counts only models that fit into the memory of this machine.",
+)
+_WAITING = Patch(
+    "devices of variables that wait",
+    "keras:Variable.__init__",
+    why="Keras creates the variables that a subclassed model builds in its first call after that "
+    "call, outside of every `tf.device`.",
+    if_it_changes="Such variables are made on the first device.",
+)
+_MADE_LATER = Patch(
+    "variables that have waited",
+    "keras:Variable._deferred_initialize",
+    why=_WAITING.why,
+    if_it_changes=_WAITING.if_it_changes,
+)
+
+
+def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """Create every Keras variable from now on inside a context, in every thread."""
+
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def initialize(self: keras.Variable, value: Any) -> None:
+            with scope():
+                original(self, value)
+
+        return initialize
+
+    _NEW.apply(wrap)
+
+
+def leave_large_variables_unwritten(least_bytes: int) -> None:
+    """Let large variables of Keras begin with zeros that take no memory until they are written."""
+
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def initialize(self: Any, value: Any) -> None:
+            # A function is an initializer of Keras; other values are those of the program.
+            if callable(value) and tf.executing_eagerly():
+                dtype = tf.as_dtype(self._dtype)
+                if math.prod(self._shape) * dtype.size >= least_bytes:
+                    found = unwritten_zeros(self._shape, dtype)
+                    value = value if found is None else found
+            original(self, value)
+
+        return initialize
+
+    _UNWRITTEN.apply(wrap)
+
+
+def keep_devices_of_waiting_variables() -> None:
+    """Create Keras variables whose creation is deferred on the device that was requested."""
+    _WAITING.apply(_keeping_device)
+    _MADE_LATER.apply(_on_kept_device)
+
+
+def _keeping_device(begin: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(begin)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        if self._value is None:
+            self._evener_device = current_device()
+
+    return init
+
+
+def _on_kept_device(finish: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(finish)
+    def deferred_initialize(self: Any) -> None:
+        device = getattr(self, "_evener_device", "")
+        with tf.device(device) if device else contextlib.nullcontext():
+            finish(self)
+
+    return deferred_initialize
+
+
+def waits_for(variable: Any, device: str) -> bool:
+    """Set the device of a Keras variable without a value; return whether it has no value.
+
+    See `keep_devices_of_waiting_variables`.
+    """
+    if variable._value is None:
+        variable._evener_device = device
+    return variable._value is None
+
+
+def renew_variable(variable: Any) -> tf.Variable:
+    """Replace the value of a Keras variable by one on the current device; return the old one.
+
+    Why: a `tf.Variable` cannot change its device. If it changes: built layers cannot be pinned.
+    """
+    old = variable._value
+    value = tf.identity(old)
+    strategy = old._distribute_strategy
+    scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if strategy is not None and tf.distribute.get_strategy() is not strategy:
+        scope = strategy.scope()
+    with tf.init_scope(), scope:
+        variable._initialize(value)
+    return old
+
+
+def dtype_of_variable(handle: Any) -> tf.DType | None:
+    """Return the type of the values of a variable, by its handle; None for other resources.
+
+    Why: a step has handles alone, and there is no public way from a handle to its variable.
+    If it changes: a step that another worker's death breaks off is not computed again.
+    """
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return None
+    return tf.as_dtype(data.shape_and_type[0].dtype)

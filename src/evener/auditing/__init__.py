@@ -26,13 +26,21 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evener.auditing.records import Collective, Copy, Fallback, Line, Operation, Total, Traffic
-    from evener.auditing.result import Audit
-    from evener.auditing.step_audit import audit
+    from evener.auditing.records import (
+        Audit,
+        Collective,
+        Copy,
+        Fallback,
+        Line,
+        Operation,
+        Total,
+        Traffic,
+    )
+    from evener.strategy.step_audit import audit
 
 _RECORDS = "evener.auditing.records"
 _HOMES = {
-    "Audit": "evener.auditing.result",
+    "Audit": "evener.auditing.records",
     "Collective": _RECORDS,
     "Copy": _RECORDS,
     "Fallback": _RECORDS,
@@ -40,7 +48,7 @@ _HOMES = {
     "Operation": _RECORDS,
     "Total": _RECORDS,
     "Traffic": _RECORDS,
-    "audit": "evener.auditing.step_audit",
+    "audit": "evener.strategy.step_audit",
 }
 
 __all__ = [

@@ -1,11 +1,26 @@
-"""The records of an audit: operations, copies, collectives, fallbacks, and their totals."""
+"""The `Audit` as a value: operations, copies, collectives, fallbacks, their totals, and JSON.
+
+Does not import TensorFlow.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from evener.own_code import short_path
+from evener.base.text import format_bytes
+from evener.base.user_code import short_path
+from evener.errors import PlacementError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+# The records of an audit: operations, copies, collectives, fallbacks, and their totals.
 
 Kind = Literal["forward", "gradient", "optimizer", "input"]
 KINDS: tuple[Kind, ...] = ("forward", "gradient", "optimizer", "input")
@@ -167,3 +182,194 @@ class Traffic:
     num_copies: int
     num_bytes: int
     num_unknown: int
+
+
+# The gathered operations of a partitioned step, stored in its graph for audits.
+
+_COLLECTION = "evener_gathered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheredOperation:
+    """An operation that is computed once, for the global batch, instead of in parts."""
+
+    operation: str  # The type of operation, such as ``"Sort"``
+    name: str  # Its name in the traced step
+    line: str  # The line of the program that made it, as ``"file.py:12"``, or an empty string
+    num_bytes: int | None  # Bytes per sample that are copied to one device for it; None if unknown
+
+    def __str__(self) -> str:
+        where = f" at {self.line}" if self.line else ""
+        size = "" if self.num_bytes is None else f": {format_bytes(self.num_bytes)} per sample"
+        return f"{self.operation}{where}{size}"
+
+
+def write_gathered(operations: Iterable[GatheredOperation]) -> None:
+    """Store the gathered operations of a step in the current graph."""
+    # Reading an audit does not import TensorFlow.
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    for operation in operations:
+        graph.add_to_collection(_COLLECTION, operation)
+
+
+def read_gathered(graphs: Iterable[tf.Graph]) -> tuple[GatheredOperation, ...]:
+    """Return the operations stored in graphs, each once: functions of a graph share its store."""
+    found = (stored for graph in graphs for stored in graph.get_collection(_COLLECTION))
+    return tuple(dict.fromkeys(found))
+
+
+# Fields of an audit, and their totals; the parts that show and write an audit read them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFields:
+    """Fields of an `Audit`, which documents them."""
+
+    step: str
+    devices: tuple[str, ...]
+    assume_gpus: bool
+    kernels_from: Literal["TensorFlow", "table"]
+    operations: tuple[Operation, ...]
+    copies: tuple[Copy, ...]
+    collectives: tuple[Collective, ...]
+    fallbacks: tuple[Fallback, ...]
+    gathered: tuple[GatheredOperation, ...] = ()
+    version: int = VERSION
+
+    @property
+    def findings(self) -> tuple[Fallback, ...]:
+        """Fallbacks that the program did not intend: those of `Fallback.is_finding`."""
+        return tuple(fallback for fallback in self.fallbacks if fallback.is_finding)
+
+    @property
+    def totals(self) -> tuple[Total, ...]:
+        """The number of operations per device and kind of work, in a fixed order."""
+        counted: Counter[tuple[str, Kind]] = Counter((op.device, op.kind) for op in self.operations)
+        return tuple(
+            Total(device=device, kind=kind, num_operations=counted[device, kind])
+            for device, kind in sorted(counted, key=lambda key: (key[0], KINDS.index(key[1])))
+        )
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """The total of the copies for each pair of devices, the most bytes first."""
+        pairs = {(copy.source, copy.target) for copy in self.copies}
+        found = [_traffic(self.copies, *pair) for pair in sorted(pairs)]
+        return tuple(sorted(found, key=lambda total: -total.num_bytes))
+
+    @property
+    def moved_bytes(self) -> int:
+        """Sum of the known sizes of all copies, in bytes."""
+        return sum(copy.num_bytes or 0 for copy in self.copies)
+
+
+def _traffic(copies: tuple[Copy, ...], source: str, target: str) -> Traffic:
+    sizes = [copy.num_bytes for copy in copies if (copy.source, copy.target) == (source, target)]
+    return Traffic(
+        source=source,
+        target=target,
+        num_copies=len(sizes),
+        num_bytes=sum(size or 0 for size in sizes),
+        num_unknown=sizes.count(None),
+    )
+
+
+# Audits to and from JSON, in version 1.
+
+T = TypeVar("T")
+
+
+def write_audit(audit: AuditFields) -> str:
+    """Return an audit as JSON, with its totals, which other readers need not compute."""
+    fields = dataclasses.asdict(audit)
+    fields = {"version": fields.pop("version"), **fields}
+    fields["totals"] = [dataclasses.asdict(total) for total in audit.totals]
+    fields["traffic"] = [dataclasses.asdict(total) for total in audit.traffic]
+    return json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def read_fields(text: str) -> dict[str, Any]:
+    """Return the arguments of the `Audit` in a JSON text; its totals are computed again."""
+    try:
+        fields = json.loads(text)
+        if fields["version"] != VERSION:
+            raise ValueError(f"it is of version {fields['version']}, not {VERSION}")
+        return dict(
+            step=fields["step"],
+            devices=tuple(fields["devices"]),
+            assume_gpus=fields["assume_gpus"],
+            kernels_from=fields["kernels_from"],
+            operations=_read(Operation, fields["operations"]),
+            copies=_read(Copy, fields["copies"]),
+            collectives=_read(Collective, fields["collectives"]),
+            fallbacks=_read(Fallback, fields["fallbacks"]),
+            gathered=tuple(GatheredOperation(**operation) for operation in fields["gathered"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise PlacementError(
+            "PLACE-034",
+            "The text is not an audit.",
+            why=f"{type(error).__name__}: {error}.",
+            fix="Pass the output of Audit.to_json or `evener audit --json`, of the same version of "
+            "evener.",
+        ) from error
+
+
+def _read(kind: Callable[..., T], entries: list[Mapping[str, Any]]) -> tuple[T, ...]:
+    return tuple(kind(**{**entry, **_lines(entry)}) for entry in entries)
+
+
+def _lines(entry: Mapping[str, Any]) -> dict[str, Line | None]:
+    given = {name: entry[name] for name in ("line", "needed_by") if name in entry}
+    return {name: None if line is None else Line(**line) for name, line in given.items()}
+
+
+# The `Audit`, and its forms: JSON, and tables.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit(AuditFields):
+    """Placement of the operations of one step, and the copies between devices.
+
+    Args:
+        step: Name of the step, such as ``"train_step"``.
+        devices: Logical devices of TensorFlow, such as ``"gpu:0"``.
+        assume_gpus: Whether operations that request no device count as requesting a GPU.
+        kernels_from: Source of the GPU kernels: ``"TensorFlow"``, the installed one, or
+            ``"table"``, the table that evener ships.
+        operations: All operations of the step.
+        copies: All copies between devices.
+        collectives: Collective operations, one for each participating device.
+        fallbacks: Operations that do not run on their requested GPU, each with its reason.
+        gathered: Operations of a step partitioned by evener that are computed once, on one
+            device, for the global batch.
+        version: Version of the JSON form.
+    """
+
+    def to_json(self) -> str:
+        """Return the audit as one JSON object; `from_json` restores it."""
+        return write_audit(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Audit:
+        """Return the audit that `to_json` wrote.
+
+        Raises:
+            PlacementError: PLACE-034 if the text is not an audit.
+        """
+        return cls(**read_fields(text))
+
+    def __str__(self) -> str:
+        """Return the audit as plain text tables."""
+        from evener.auditing.table import print_audit
+        from evener.base.terminal import text_of
+
+        return text_of(lambda console: print_audit(self, console))
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        from evener.base.terminal import html_of
+
+        return html_of(str(self))

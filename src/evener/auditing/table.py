@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.auditing.fields import AuditFields
-from evener.auditing.records import KINDS, Copy, Fallback, Line
-from evener.terminal import standard_output
-from evener.units import format_bytes
+from evener.auditing.records import KINDS, AuditFields, Copy, Fallback, Line
+from evener.base.terminal import standard_output
+from evener.base.text import format_bytes
 
 _TOP_COPIES = 10
 _TOP_FALLBACKS = 20
@@ -21,12 +20,7 @@ _UNKNOWN = "-"
 
 
 def print_audit(audit: AuditFields, console: Console | None = None) -> None:
-    """Print an audit: work per device, the largest copies, and fallbacks.
-
-    Args:
-        audit: The audit.
-        console: The console; None for standard output.
-    """
+    """Print an audit: work per device, the largest copies, and fallbacks."""
     console = standard_output() if console is None else console
     title = f"{audit.step}: {len(audit.operations)} operations, not run"
     console.print(Text(f"{title}\nDevices: {', '.join(audit.devices)}"), soft_wrap=True)

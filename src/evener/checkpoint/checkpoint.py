@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,11 +17,73 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from evener.checkpoint import contents, folders, others, random_state
-from evener.checkpoint.contents import Contents, DamagedError, Loaded, UnknownFormatError
-from evener.checkpoint.termination import Termination
+from evener.checkpoint import others, random_state, storage
+from evener.checkpoint.storage import Contents, DamagedError, Loaded, UnknownFormatError
 from evener.checkpoint.variables import ProgramVariables, matched, variables_of
 from evener.errors import CheckpointError, listed, warn
+
+# SIGINT and SIGTERM, which people and clusters send to end a process.
+
+_EXIT_CODE = 128 + int(signal.SIGTERM)
+"""Exit code of a program that ends after SIGTERM: 143. Launchers start it again."""
+
+
+class Termination:
+    """Notes SIGINT and SIGTERM within its ``with`` block, and lets them act later.
+
+    Only the main thread may do so; in others, nothing changes. A second signal acts at once.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._noted: tuple[int, Any] | None = None
+
+    def __enter__(self) -> None:
+        """Note signals, but not those that are ignored, as under ``nohup``."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.getsignal(number)
+            if before is not signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, self._note)
+
+    def __exit__(self, *error: object) -> None:
+        """Handle signals as before, and let one that was noted act."""
+        self._put_back()
+        if self.is_requested:
+            self.act()
+            self._put_back()
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether a signal was noted that has not acted yet."""
+        return self._noted is not None
+
+    def act(self) -> None:
+        """Do what the signal does without this object; end as by SIGTERM if there was none."""
+        number, handler = self._noted or (int(signal.SIGTERM), None)
+        self._noted = None
+        if not callable(handler):
+            raise SystemExit(128 + number)
+        handler(number, None)
+        # It has returned, so the program goes on.
+        self.__enter__()
+
+    def _note(self, number: int, frame: Any) -> None:
+        del frame
+        self._noted = number, self._before[number]
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for number, handler in [*self._before.items()]:
+            # Otherwise the program has set another one meanwhile.
+            if signal.getsignal(number) == self._note:
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before.clear()
+
+
+# `Checkpoint`: saves the state of a training in the background, and restores it.
 
 _LOG = logging.getLogger("evener")
 
@@ -91,7 +154,7 @@ class Checkpoint:
                 fix="Set keep=3, for example.",
             )
         self.path = os.fspath(path)
-        if not folders.is_remote(self.path):
+        if not storage.is_remote(self.path):
             # A program may change its working folder.
             self.path = str(Path(self.path).expanduser().absolute())
         self.keep = keep
@@ -105,15 +168,11 @@ class Checkpoint:
         self._cleared = False
         self._buffers: list[np.ndarray] | None = None
         self._buffer_graph = b""
-        self._lock: folders.FolderLock | None = None
+        self._lock: storage.FolderLock | None = None
         self._termination = Termination()
 
     def __enter__(self) -> Self:
-        """Take the folder for this job, and note SIGINT and SIGTERM until the end of the block.
-
-        Raises:
-            CheckpointError: CKPT-016 if another job has the folder.
-        """
+        """Take the folder for this job, and note SIGINT and SIGTERM until the end of the block."""
         self._agree("checkpoints", self._take_writable)
         self._termination.__enter__()
         return self
@@ -129,8 +188,8 @@ class Checkpoint:
     @property
     def latest(self) -> str | None:
         """Path of the newest complete checkpoint, or None. It is verified when it is restored."""
-        names = [n for n in folders.whole_names(self.path) if n not in self._damaged]
-        return folders.join(self.path, names[-1]) if names else None
+        names = [n for n in storage.whole_names(self.path) if n not in self._damaged]
+        return storage.join(self.path, names[-1]) if names else None
 
     def save(
         self,
@@ -159,7 +218,7 @@ class Checkpoint:
                 to keep; CKPT-016 if another job has the folder.
         """
         for name, number, least in (("step", step, 0), ("epoch", epoch, 0), ("every", every, 1)):
-            if not contents.is_count(number) or number < least:
+            if not storage.is_count(number) or number < least:
                 raise wrong_number(name, number, f"It is a whole number from {least}.")
         stops = others.stops(is_requested=self._termination.is_requested)
         if stops or step % every == 0:
@@ -181,7 +240,7 @@ class Checkpoint:
         self._take_writable()
         found = self._variables()
         reusable = self._buffers if self._buffer_graph == found.graph else None
-        self._buffers = contents.copied_values(found, reusable)
+        self._buffers = storage.copied_values(found, reusable)
         self._buffer_graph = found.graph
         state = {
             **extra,
@@ -199,7 +258,7 @@ class Checkpoint:
         )
         # It is no daemon: when the interpreter exits, it waits for what is written.
         self._thread = threading.Thread(
-            target=self._write, args=(folders.name_of(position.step), made), daemon=False
+            target=self._write, args=(storage.name_of(position.step), made), daemon=False
         )
         self._thread.start()
 
@@ -252,7 +311,7 @@ class Checkpoint:
 
     def load(
         self,
-        check: contents.Check = lambda state: None,
+        check: storage.Check = lambda state: None,
         *,
         locks: bool = False,
     ) -> Loaded | None:
@@ -270,9 +329,9 @@ class Checkpoint:
         self._begun = name = self._agree("checkpoint", newest)
         if name is None or name in own:
             return own.get(name or "")
-        folder = folders.join(self.path, name)
+        folder = storage.join(self.path, name)
         try:
-            return contents.read(folder, name, check)
+            return storage.read(folder, name, check)
         except DamagedError as error:
             raise CheckpointError(
                 "CKPT-014",
@@ -289,8 +348,8 @@ class Checkpoint:
     def _take_folder(self) -> None:
         """Take the folder for this job."""
         try:
-            self._lock = folders.lock(self.path, others.job())
-        except folders.LockedError as error:
+            self._lock = storage.lock(self.path, others.job())
+        except storage.LockedError as error:
             raise CheckpointError(
                 "CKPT-016",
                 f"Another job writes its checkpoints to {self.path}.",
@@ -313,15 +372,15 @@ class Checkpoint:
             raise CheckpointError(code, what, why=why, fix=fix)
         return told["value"]
 
-    def _newest(self, check: contents.Check) -> dict[str, Loaded]:
+    def _newest(self, check: storage.Check) -> dict[str, Loaded]:
         """Return the newest whole checkpoint by its name, if there is one."""
-        is_remote = folders.is_remote(self.path)
-        names = folders.whole_names(self.path) if is_remote else folders.names_in(self.path)
+        is_remote = storage.is_remote(self.path)
+        names = storage.whole_names(self.path) if is_remote else storage.names_in(self.path)
         damages: dict[str, DamagedError] = {}
         loaded: dict[str, Loaded] = {}
         for name in reversed(names):
             try:
-                loaded = {name: contents.read(folders.join(self.path, name), name, check)}
+                loaded = {name: storage.read(storage.join(self.path, name), name, check)}
                 break
             except DamagedError as error:
                 damages[name] = error
@@ -352,7 +411,7 @@ class Checkpoint:
 
     def assign(self, loaded: Loaded) -> None:
         """Assign the values of a checkpoint to all variables."""
-        folder = folders.join(self.path, loaded.name)
+        folder = storage.join(self.path, loaded.name)
         pairs = matched(self._variables().named, loaded.specs, folder)
         values = {spec.path: value for spec, value in zip(loaded.specs, loaded.values, strict=True)}
         for item, spec in pairs:
@@ -388,11 +447,11 @@ class Checkpoint:
             self._take_folder()
             tf.io.gfile.makedirs(self.path)
             if not self._cleared:
-                folders.remove_remains(self.path)
+                storage.remove_remains(self.path)
                 self._cleared = True
-            with folders.replacing(self.path, name) as folder:
-                contents.write(folder, made)
-            _LOG.info("checkpoint %s is written", folders.join(self.path, name))
+            with storage.replacing(self.path, name) as folder:
+                storage.write(folder, made)
+            _LOG.info("checkpoint %s is written", storage.join(self.path, name))
             self._damaged.discard(name)
             self._remove_old(name)
         except BaseException as error:
@@ -400,12 +459,12 @@ class Checkpoint:
             self._error = error
 
     def _remove_old(self, newest: str) -> None:
-        whole = [name for name in folders.whole_names(self.path) if name not in self._damaged]
+        whole = [name for name in storage.whole_names(self.path) if name not in self._damaged]
         # A worker that is replaced reads what the others have begun with.
         kept = {newest, self._begun} if others.are_there() else {newest}
         for name in whole[: -self.keep]:
             if name not in kept:
-                folders.remove(self.path, name)
+                storage.remove(self.path, name)
 
 
 def _layout(model: keras.Model | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from evener import _tf_private
+from evener._tf_private.random_numbers import operation_seeds, set_operation_seeds
 
 State = dict[str, Any]
 """State of all global generators, as JSON has it."""
@@ -26,7 +26,7 @@ def read() -> State:
     return {
         "python": [version, _packed(words), gauss],
         "numpy": [name, _packed(keys), int(position), int(has_gauss), float(cached)],
-        "tensorflow": _packed_python(_tf_private.random_numbers.operation_seeds()),
+        "tensorflow": _packed_python(operation_seeds()),
     }
 
 
@@ -35,7 +35,7 @@ def restore(state: State) -> None:
     random.setstate(_python_state(state["python"]))
     np.random.set_state(_numpy_state(state["numpy"]))
     if state["tensorflow"] is not None:
-        _tf_private.random_numbers.set_operation_seeds(_python_state(state["tensorflow"]))
+        set_operation_seeds(_python_state(state["tensorflow"]))
 
 
 def check(state: State) -> bool:

@@ -16,19 +16,17 @@ from typing import Annotated
 import typer
 
 from evener import __version__
-from evener.cli.audit import audit
-from evener.cli.bench import bench
-from evener.cli.completion import InstallCompletionOption, ShowCompletionOption
-from evener.cli.devices import devices
+from evener.cli.conventions import (
+    SCRIPT_SETTINGS,
+    InstallCompletionOption,
+    ShowCompletionOption,
+    WrongUsage,
+)
 from evener.cli.doctor import doctor
-from evener.cli.estimate import estimate
-from evener.cli.launch import launch
+from evener.cli.inspection import audit, devices, estimate, report
+from evener.cli.launch import LaunchCommand, launch
 from evener.cli.plan import plan
-from evener.cli.ray_options import LaunchCommand
-from evener.cli.report import report
-from evener.cli.run import Handover, run
-from evener.cli.script_args import SCRIPT_SETTINGS
-from evener.cli.usage import WrongUsage
+from evener.cli.run import Handover, bench, run
 from evener.errors import EvenerError, EvenerWarning, RunError
 
 app = typer.Typer(
@@ -111,7 +109,7 @@ _FAILURES = ("RUN-030", "RUN-040", "RUN-043", "RUN-105", "RUN-106", "RUN-107", "
 def _exit_code(error: EvenerError) -> int:
     # Imported here: only an error needs it.
     from evener.devices.spec import SpecError
-    from evener.subprocess.request import TargetError
+    from evener.run.questions import TargetError
     from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 
     if is_lost(error):
@@ -144,7 +142,7 @@ def _without_replacement(filename: str, lineno: int) -> tuple[str, int]:
     A function of Keras that evener replaces is called by evener's replacement, which a warning
     about the caller would name.
     """
-    from evener.own_code import is_evener
+    from evener.base.user_code import is_evener
 
     frame = sys._getframe(1) if is_evener(filename) else None
     while frame is not None and frame.f_code.co_filename != filename:

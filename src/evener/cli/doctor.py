@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import sys
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 
-from evener.cli.options import DevicesOption, NoGpuNamesOption
-from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
+from evener.cli.conventions import (
+    ArgsArgument,
+    AsModuleOption,
+    DevicesOption,
+    NoGpuNamesOption,
+    args_of_script,
+)
 
 
 def doctor(
@@ -26,18 +32,22 @@ def doctor(
     run: Annotated[
         bool,
         typer.Option(
-            "--run", help="Also run the program for a few steps, in a subprocess, and watch it."
+            "--run/--no-run",
+            help="Run the first steps of the program, in a subprocess, or only read it.",
         ),
+    ] = True,
+    sandbox: Annotated[
+        bool,
+        typer.Option("--sandbox", help="Run it where its writes do not reach the current folder."),
     ] = False,
     devices: DevicesOption = None,
     no_gpu_names: NoGpuNamesOption = False,
     steps: Annotated[
-        int,
-        typer.Option(min=2, metavar="N", help="Number of training steps to watch with --run."),
+        int, typer.Option(min=2, metavar="N", help="Number of training steps to watch.")
     ] = 20,
     time_limit: Annotated[
         float,
-        typer.Option("--time-limit", min=1, metavar="SECONDS", help="Time limit for --run."),
+        typer.Option("--time-limit", min=1, metavar="SECONDS", help="Time limit of the run."),
     ] = 120,
     gpus: Annotated[
         int | None,
@@ -55,8 +65,8 @@ def doctor(
             "--gpu-memory",
             metavar="SIZE",
             show_default=False,
-            help="Memory of each GPU to assume, such as 12GiB; with --run, the memory of a step is "
-            "compared with it. Default: that of this machine's GPUs.",
+            help="Memory of each GPU to assume, such as 12GiB; the memory of a step is compared "
+            "with it. Default: that of this machine's GPUs.",
         ),
     ] = None,
     select: Annotated[
@@ -72,17 +82,6 @@ def doctor(
         str | None,
         typer.Option("--ignore", metavar="CODES", help="Do not report these rules."),
     ] = None,
-    fix: Annotated[
-        bool,
-        typer.Option(
-            "--fix",
-            help="Print the fixes that are certain as a unified diff; findings go to standard "
-            "error.",
-        ),
-    ] = False,
-    write: Annotated[
-        bool, typer.Option("--write", help="With --fix: write the fixes to the files.")
-    ] = False,
     explain: Annotated[
         str | None,
         typer.Option("--explain", metavar="CODE", help="Print the help page for a code and exit."),
@@ -90,7 +89,7 @@ def doctor(
     rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Find mistakes in a training program; print the line, the reason and the fix of each."""
+    """Find mistakes in a training program: run its first steps, and judge what they show."""
     if explain is not None:
         _explain(explain)
         return
@@ -102,94 +101,71 @@ def doctor(
     args = _args_of(context, args, script, as_module=as_module)
     if args and not run:
         raise typer.BadParameter(
-            f"{args[0]!r} is for the program, which is only run with --run", param_hint="'ARGS'"
+            f"{args[0]!r} is for the program, which is not run with --no-run", param_hint="'ARGS'"
         )
-    if gpu_memory is not None and not run:
-        raise typer.BadParameter(
-            "the memory of a step is only known with --run", param_hint="'--gpu-memory'"
-        )
-    if write and not fix:
-        raise typer.BadParameter("it writes fixes: give --fix too", param_hint="'--write'")
-    if fix and (run or as_json):
-        other = "--run" if run else "--json"
-        raise typer.BadParameter(f"--fix and {other} exclude each other", param_hint="'--fix'")
     # Syntax trees leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
-    codes = None if select is None else select.split(",")
-    ignored = None if ignore is None else ignore.split(",")
-    if fix:
-        _fix(script, as_module=as_module, gpus=gpus, codes=(codes, ignored), write=write)
-        return
-    from evener.doctor import diagnose
+    from evener.doctor import Diagnosis, diagnose
 
-    found = diagnose(
-        script,
-        as_module=as_module,
-        run=run,
-        args=args,
-        devices=devices,
-        num_steps=steps,
-        time_limit_seconds=time_limit,
-        gpu_names=not no_gpu_names,
-        num_gpus=gpus,
-        gpu_memory_bytes=None if gpu_memory is None else _size(gpu_memory),
-        select=codes,
-        ignore=ignored,
-    )
-    if found.not_estimated:
-        print(f"The memory of a step is not known: {found.not_estimated}", file=sys.stderr)
-    for note in found.observation.notes if found.observation is not None else ():
+    def tell_reading(read: Diagnosis) -> None:
+        """Say what is run, and what reading is sure of already."""
+        print(
+            f"Running the first {steps} steps of {script}, {time_limit:g} s at most; "
+            "--no-run only reads it.",
+            file=sys.stderr,
+        )
+        for finding in read.findings:
+            print(f"Read: {finding.location} [{finding.code}] {finding.what}", file=sys.stderr)
+
+    with _progress() as show:
+        diagnosis = diagnose(
+            script,
+            as_module=as_module,
+            run=run,
+            args=args,
+            devices=devices,
+            num_steps=steps,
+            time_limit_seconds=time_limit,
+            gpu_names=not no_gpu_names,
+            num_gpus=gpus,
+            gpu_memory_bytes=None if gpu_memory is None else _size(gpu_memory),
+            sandbox=sandbox,
+            select=None if select is None else select.split(","),
+            ignore=None if ignore is None else ignore.split(","),
+            on_read=tell_reading,
+            on_progress=show,
+        )
+    if diagnosis.not_estimated:
+        print(f"The memory of a step is not known: {diagnosis.not_estimated}", file=sys.stderr)
+    for note in diagnosis.facts.notes if diagnosis.facts is not None else ():
         print(note, file=sys.stderr)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(diagnosis.to_dict(), indent=2))
     else:
         from evener.report.findings import print_diagnosis
 
-        print_diagnosis(found)
-        if found.fixes:
-            count = len(found.fixes)
-            are = "fixes are certain" if count > 1 else "fix is certain"
-            print(f"{count} {are}: evener doctor --fix prints the diff, --fix --write applies it.")
-    if not found.is_fine:
+        print_diagnosis(diagnosis)
+    if not diagnosis.is_fine:
         raise typer.Exit(1)
 
 
-def _fix(
-    script: str,
-    *,
-    as_module: bool,
-    gpus: int | None,
-    codes: tuple[list[str] | None, list[str] | None],
-    write: bool,
-) -> None:
-    """Print or write the fixes. The exit code is that of the files as they are then."""
-    from evener.doctor.fix import fix_program
-    from evener.report.findings import print_diagnosis
-    from evener.report.fixes import print_fixes
-    from evener.run.script import read_module
-    from evener.terminal import standard_error
-    from evener.units import printable
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Give a function that shows one line of progress on standard error, if it is a terminal."""
+    is_terminal = sys.stderr.isatty()
 
-    path = Path(read_module(script).path if as_module else script)
-    fixed = fix_program(path, num_gpus=gpus, select=codes[0], ignore=codes[1])
-    if write:
-        fixed.write()
-    diff = fixed.diff()
-    if sys.stdout.isatty():
-        diff = printable(diff.decode(errors="replace")).encode()
-    sys.stdout.buffer.write(diff)
-    sys.stdout.buffer.flush()
-    sys.stdout.flush()
-    told = fixed.after if write else fixed.before
-    console = standard_error(highlight=False)
-    print_diagnosis(told, console)
-    print_fixes(fixed, console, is_written=write and bool(fixed.contents))
-    if not told.is_fine:
-        raise typer.Exit(1)
+    def show(text: str) -> None:
+        if is_terminal:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        show("")
 
 
 def _size(text: str) -> int:
-    from evener.units import parse_bytes
+    from evener.base.text import parse_bytes
 
     try:
         size = parse_bytes(text)

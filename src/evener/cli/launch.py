@@ -4,14 +4,118 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from evener.cli.options import LiveOption, NoGpuNamesOption, RecordOption
-from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
+from evener.cli.conventions import (
+    ArgsArgument,
+    AsModuleOption,
+    LiveOption,
+    NoGpuNamesOption,
+    RecordOption,
+    args_of_script,
+)
+
+if TYPE_CHECKING:
+    from evener.workers.on_ray import Resources
+
+
+# The options of ``evener launch`` for Ray.
+
+THIS_MACHINES = "auto"
+"""Address that stands for the cluster of this machine, or that of RAY_ADDRESS."""
+_ADDRESS = re.compile(r"auto|local|\S+:\d+")
+
+
+class LaunchCommand(TyperCommand):
+    """A command whose option ``--ray`` may be given with an address or without one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give ``--ray`` its default address, and parse."""
+        params = [each for each in self.params if getattr(each, "is_flag", False)]
+        flags = {name for each in params for name in (*each.opts, *each.secondary_opts)}
+        return super().parse_args(ctx, with_ray_address(args, flags))
+
+
+def with_ray_address(words: Sequence[str], flags: Collection[str]) -> list[str]:
+    """Return a command line in which the option ``--ray`` has an address."""
+    found = list(words)
+    position = 0
+    # The first word that is neither an option nor its value is the script.
+    while position < len(found) and found[position].startswith("-") and found[position] != "--":
+        word = found[position]
+        has_value = "=" not in word and word not in (*flags, "-h", "--help")
+        following = "".join(found[position + 1 : position + 2])
+        if word == "--ray" and not _ADDRESS.fullmatch(following):
+            found[position] = f"--ray={THIS_MACHINES}"
+            has_value = False
+        position += 2 if has_value else 1
+    return found
+
+
+def ray_address(given: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the address of the Ray cluster, or None if the job does not run on Ray."""
+    from evener.workers import on_ray
+    from evener.workers.job import split_address
+
+    source = "--ray"
+    if given == THIS_MACHINES and environ.get("RAY_ADDRESS"):
+        source, given = "RAY_ADDRESS", environ["RAY_ADDRESS"]
+    if given is None or given == THIS_MACHINES:
+        return given
+    if "://" in given:
+        raise on_ray.wrong_options(
+            f"{source} is {given}, an address of Ray's client.",
+            "The command hosts the coordinator, which the workers have to reach.",
+            "Run the command on a node of the cluster, with --ray alone; from elsewhere: "
+            "ray job submit --working-dir . -- evener launch --ray ...",
+        )
+    split_address(given, source)
+    return given
+
+
+def ray_needs(
+    address: str | None,
+    *,
+    num_workers: int | None,
+    resources: Sequence[str],
+    devices: Sequence[str],
+    port: int | None,
+    environ: Mapping[str, str],
+) -> tuple[Resources, ...]:
+    """Return what every worker asks Ray for; nothing if the job does not run on Ray."""
+    from evener.devices.spec import spec_from
+    from evener.workers import on_ray
+    from evener.workers.on_ray import resources_of
+
+    if address is None:
+        if resources:
+            what = "--ray-resources was given without --ray."
+            raise on_ray.wrong_options(what, "Only Ray reads them.", "Add --ray, or leave it out.")
+        return ()
+    if num_workers is None:
+        raise on_ray.wrong_options(
+            "--ray was given without --workers.",
+            "Ray places as many workers as the job has.",
+            "Add --workers N.",
+        )
+    if port is not None:
+        raise on_ray.wrong_options(
+            "--port was given with --ray.", "It is for jobs of Slurm.", "Leave --port out."
+        )
+    num_gpus = [
+        1 + max((gpu.index for gpu in spec_from(spec, environ).gpus), default=-1)
+        for spec in devices or [None]
+    ]
+    return resources_of(resources, num_workers, num_gpus)
+
+
+# ``evener launch``: a script in several worker processes, which are replaced when they die.
 
 _DEFAULT_RESTARTS = 3
 _DEFAULT_HEARTBEAT_SECONDS = 10.0
@@ -147,12 +251,11 @@ def launch(
 
     A worker that dies or freezes is replaced. Options of evener go before SCRIPT.
     """
+    from evener.cli.conventions import check_writable
     from evener.cli.launched import run_here, run_on_ray, run_task
-    from evener.cli.ray_options import ray_address, ray_needs
-    from evener.cli.usage import check_writable
-    from evener.launch.jobs import Limits, RunCommand
     from evener.report.live.run import is_wanted, live_job
     from evener.run.script import read
+    from evener.workers.launch import Limits, RunCommand
 
     found = read(script, as_module=as_module)
     check_writable(report_file)
@@ -215,12 +318,7 @@ def launch(
 
 
 def _passed_on(values: Mapping[str, str | None], flags: Mapping[str, bool]) -> tuple[str, ...]:
-    """Return the options that are passed on to ``evener run``.
-
-    Args:
-        values: Options with a value; None for those that were not given.
-        flags: Options without one, and whether they were given.
-    """
+    """Return the options that are passed on to ``evener run``."""
     words: list[str] = []
     for option, value in values.items():
         if value is not None:

@@ -10,42 +10,29 @@ from pathlib import Path
 
 import typer
 
-from evener.launch import jobs
-from evener.launch.jobs import Limits, RunCommand, job_settings, task_settings
-from evener.launch.on_ray.cluster import RayCluster
-from evener.launch.on_ray.resources import Resources
-from evener.launch.settings import LaunchSettings
-from evener.launch.slurm import PORT_BASE
-from evener.launch.tasks import task_of
+from evener.workers import launch
 from evener.workers.job import START_SECONDS, seconds_of
+from evener.workers.launch import (
+    PORT_BASE,
+    Limits,
+    RunCommand,
+    job_settings,
+    task_of,
+    task_settings,
+)
+from evener.workers.on_ray import RayCluster, Resources
+from evener.workers.supervisor import LaunchSettings
 
 
 def run_task(command: RunCommand, logs: Path | None, limits: Limits, port: int | None) -> int:
-    """Run the worker of a scheduler's task, and return its exit code.
-
-    Args:
-        command: Command of the workers.
-        logs: Folder for log files; None for a new one.
-        limits: Limits of the job.
-        port: Port of the first task of every host, under Slurm; None for the default.
-
-    Raises:
-        RunError: RUN-080 to RUN-082 if there is no scheduler, or its variables cannot be used.
-    """
+    """Run the worker of a scheduler's task, and return its exit code."""
     task = task_of(os.environ, port_base=port or PORT_BASE)
-    return jobs.run_task(task_settings(command, task, logs=_log_folder(logs), limits=limits))
+    return launch.run_task(task_settings(command, task, logs=_log_folder(logs), limits=limits))
 
 
 def run_here(command: RunCommand, num_workers: int, logs: Path | None, limits: Limits) -> int:
-    """Run a job on this machine, and return its exit code.
-
-    Args:
-        command: Command of the workers.
-        num_workers: Number of workers.
-        logs: Folder for log files; None for a new one.
-        limits: Limits of the job.
-    """
-    return jobs.run_local(_settings(command, num_workers, logs, limits))
+    """Run a job on this machine, and return its exit code."""
+    return launch.run_local(_settings(command, num_workers, logs, limits))
 
 
 def run_on_ray(
@@ -55,21 +42,10 @@ def run_on_ray(
     limits: Limits,
     address: str,
 ) -> int:
-    """Run a job on a Ray cluster, and return its exit code.
-
-    Args:
-        command: Command of the workers.
-        needs: Resources of every worker.
-        logs: Folder for log files; None for a new one.
-        limits: Limits of the job.
-        address: Address of the cluster.
-
-    Raises:
-        RunError: RUN-085 to RUN-087, if Ray, its cluster or places in it are missing.
-    """
+    """Run a job on a Ray cluster, and return its exit code."""
     settings = _settings(command, len(needs), logs, limits)
     cluster = RayCluster(address, needs, place_seconds=settings.start_seconds)
-    return jobs.run_on_ray(settings, cluster)
+    return launch.run_on_ray(settings, cluster)
 
 
 def _settings(

@@ -1,38 +1,258 @@
-"""``evener run``: an unchanged script or module on all devices."""
+"""``evener run`` and ``evener bench``.
+
+An unchanged script on all devices, and timed under several layouts.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evener.cli.options import (
+from evener.cli.conventions import (
     DEFAULT_LIMIT_SECONDS,
+    ArgsArgument,
+    AsModuleOption,
     DevicesOption,
     LiveOption,
     NoGpuNamesOption,
     RecordOption,
+    args_of_script,
 )
-from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
 
 if TYPE_CHECKING:
+    from evener.devices.spec import DeviceSpec
+    from evener.plan import Plan
     from evener.recording.record import Recording
+    from evener.run.bench import Measured, TimedRun
     from evener.run.script import Script
     from evener.run.session import Layout, Session
 
 
-class Handover(BaseException):
-    """Carries a script out of typer, which handles Ctrl-C and some exceptions in its own way.
+# Options of ``evener run`` for the layout: devices and shares, or a plan.
 
-    Args:
-        session: The session to run.
-        args: The command line arguments of the script.
-        recording: Record of the run; None to record nothing.
-        live: Whether a live view is shown.
+AUTO = "auto"
+"""Value of ``--plan`` for the best plan, which is found before the run."""
+
+
+def read_layout(
+    *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
+) -> Layout:
+    """Return the layout that options ask for; for ``--plan auto`` without the plan."""
+    from evener.devices.spec import spec_from
+    from evener.run.session import Layout
+
+    spec = spec_from(devices, os.environ)
+    if plan == AUTO and shares is not None:
+        raise typer.BadParameter(
+            "--plan auto chooses the shares; leave out --plan or --shares", param_hint="'--shares'"
+        )
+    if plan is None or plan == AUTO:
+        return Layout(devices=devices, shares=_read_shares(shares, spec), verify=verify)
+    for option, value in (("--devices", devices), ("--shares", shares)):
+        if value is not None:
+            raise typer.BadParameter(
+                f"a plan includes devices and shares; leave out --plan or {option}",
+                param_hint=f"'{option}'",
+            )
+    return Layout(plan=_read_plan(Path(plan)), verify=verify)
+
+
+def _read_plan(path: Path) -> Plan:
+    from evener.cli.conventions import wrong_usage
+    from evener.plan import Plan
+
+    if not path.exists():
+        raise typer.BadParameter(f"File {str(path)!r} does not exist.", param_hint="'--plan'")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{path} cannot be read: {error.strerror}", param_hint="'--plan'"
+        ) from None
+    except ValueError:
+        raise typer.BadParameter(
+            f"{path} is not a text file in UTF-8", param_hint="'--plan'"
+        ) from None
+    with wrong_usage(str(path)):
+        return Plan.from_json(text)
+
+
+def _read_shares(text: str | None, spec: DeviceSpec) -> str | list[float] | None:
+    from evener.cli.conventions import wrong_usage
+    from evener.plan.plan import check_shares
+    from evener.workers.job import job_from_environment
+
+    if text is None or text == "even":
+        return text
+    try:
+        shares = [float(share) for share in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither 'even' nor a list of numbers such as 3,1",
+            param_hint="'--shares'",
+        ) from None
+    job = job_from_environment(os.environ)
+    with wrong_usage(f"--shares {text}"):
+        # The devices of other workers have shares too, and are not known yet.
+        check_shares(shares, num_expected=None if job and job.count > 1 else spec.num_devices)
+    return shares
+
+
+# ``evener bench``: the steps of a script under several layouts, on this machine.
+
+
+def bench(
+    context: typer.Context,
+    *,
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT",
+            show_default=False,
+            help="A Python file that trains, or with -m a module.",
+        ),
+    ],
+    args: ArgsArgument = None,
+    as_module: AsModuleOption = False,
+    devices: DevicesOption = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=1, help="Number of runs of each layout.")
+    ] = 3,
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=5,
+            max=200,
+            help="Number of timed steps of a run, after 10 others.",
+        ),
+    ] = 40,
+    xla: Annotated[
+        bool,
+        typer.Option("--xla", help="Measure each layout with XLA and without: jit_compile."),
+    ] = False,
+    time_limit: Annotated[
+        float,
+        typer.Option("--time-limit", metavar="SECONDS", min=1, help="Time limit of a run."),
+    ] = DEFAULT_LIMIT_SECONDS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+) -> None:
+    """Time the steps of a script on one device, and under several layouts of all devices.
+
+    Each layout runs in a process of its own, in turns, up to its last timed step. Prints a table,
+    what limits the fastest layout, and the command to use.
     """
+    from evener.base.terminal import standard_output
+    from evener.run.bench import BenchResult, TimedRun, contenders, measure, print_result
+    from evener.run.script import read
+
+    found = read(script, as_module=as_module)
+    args = args_of_script(context, args, found)
+    names = _devices(devices)
+    request = TimedRun(
+        target=script, is_module=as_module, args=tuple(args), devices=devices, num_steps=steps
+    )
+    rows = measure(
+        contenders(
+            names,
+            spec=devices,
+            words=" ".join([found.words, *map(shlex.quote, args)]),
+            planned=_planned(found, args, devices, time_limit),
+            with_xla=xla,
+        ),
+        request,
+        num_rounds=rounds,
+        limit_seconds=time_limit,
+        tell=lambda text: typer.echo(f"evener: {text}", err=True),
+    )
+    _check_measured(rows)
+    limit, record = _limit(rows, request, time_limit)
+    result = BenchResult(rows=tuple(rows), limit=limit, record=record)
+    if as_json:
+        typer.echo(result.to_json())
+        return
+    print_result(result, standard_output())
+
+
+def _devices(spec: str | None) -> list[str]:
+    """Return the names of the devices, two or more."""
+    from evener.base.libraries import paused_collector
+    from evener.cli.conventions import quiet_tensorflow
+    from evener.devices import inventory
+    from evener.errors import RunError
+
+    with quiet_tensorflow(os.environ), paused_collector():
+        names = [device.name for device in inventory(spec).used]
+    if len(names) < 2:
+        raise RunError(
+            "RUN-108",
+            f"evener bench compares layouts of several devices, and there is {len(names)}.",
+            why=f"The devices are {', '.join(names) or 'none'}.",
+            fix="Give two or more: --devices gpu:0,gpu:1, or --devices cpu:2 to try it.",
+        )
+    return names
+
+
+def _planned(script: Script, args: list[str], devices: str | None, time_limit: float) -> Plan | str:
+    """Return the best plan of the planner, or the reason why there is none."""
+    from evener.errors import EvenerError
+    from evener.run.first_step import plan_script
+
+    typer.echo("evener: measuring the layers for a plan", err=True)
+    try:
+        return plan_script(
+            script, args, devices=devices, gpu_names=True, time_limit=time_limit
+        ).plan
+    except EvenerError as error:
+        return f"{error.code}: {error.what}"
+
+
+def _check_measured(rows: list[Measured]) -> None:
+    from evener.errors import RunError
+
+    if not any(row.rounds for row in rows):
+        problems = "; ".join(f"{row.contender.name}: {row.problem}" for row in rows)
+        raise RunError(
+            "RUN-109",
+            "No layout could be measured.",
+            why=f"{problems}.",
+            fix="Run the script alone: evener run SCRIPT. It needs 15 training steps or more.",
+        )
+
+
+def _limit(rows: list[Measured], request: TimedRun, time_limit: float) -> tuple[str, str]:
+    """Record the fastest layout of several devices; return what limits it, and the folder."""
+    from evener.errors import RunError
+    from evener.recording.reading import read_records, summarise
+    from evener.run.bench import fastest, limit_of, run_once
+
+    best = fastest([row for row in rows[1:] if row.contender.kind == "evener"])
+    if best is None:
+        return "", ""
+    folder = str(Path(tempfile.mkdtemp(prefix="evener-bench-")) / "record")
+    typer.echo(f"evener: recording {best.contender.name}", err=True)
+    times = run_once(best.contender, request, limit_seconds=time_limit, record=folder)
+    try:
+        (record,) = read_records(Path(folder))
+    except RunError as error:
+        return f"Not known: {times.problem or error.what}", ""
+    return limit_of(summarise(record)), folder
+
+
+# ``evener run``: an unchanged script or module on all devices.
+
+
+class Handover(BaseException):
+    """Carries a script out of typer, which handles Ctrl-C and some exceptions in its own way."""
 
     def __init__(
         self,
@@ -137,11 +357,8 @@ def run(
 
     Options of evener go before SCRIPT.
     """
-    from evener.cli import run_layout
-    from evener.cli.quiet import quiet_tensorflow
-    from evener.cli.status import status
-    from evener.cli.usage import check_writable
-    from evener.collector import paused_collector
+    from evener.base.libraries import paused_collector
+    from evener.cli.conventions import check_writable, quiet_tensorflow, status
     from evener.report.live.run import is_wanted
     from evener.run.script import read
     from evener.run.session import prepare
@@ -149,16 +366,16 @@ def run(
     # Check everything that does not need TensorFlow, whose import takes seconds.
     found = read(script, as_module=as_module)
     args = args_of_script(context, args, found)
-    layout = run_layout.read_layout(devices=devices, plan=plan, shares=shares, verify=verify)
+    layout = read_layout(devices=devices, plan=plan, shares=shares, verify=verify)
     check_writable(report_file)
-    if plan == run_layout.AUTO:
-        layout = _planned(layout, found, args, gpu_names=not no_gpu_names)
+    if plan == AUTO:
+        layout = _run_planned(layout, found, args, gpu_names=not no_gpu_names)
     with status("Starting TensorFlow"), quiet_tensorflow(os.environ), paused_collector():
         session = prepare(found, layout, gpu_names=not no_gpu_names, hoist=not no_hoist)
     printed = "json" if as_json else "text" if report else None
     is_predicted = layout.plan is not None and layout.plan.predicted is not None
     if is_predicted or printed or report_file:
-        from evener.report.end_of_run import report_at_the_end
+        from evener.report.script_run import report_at_the_end
 
         report_at_the_end(session, layout.plan, printed=printed, file=report_file)
     recording = None
@@ -171,14 +388,14 @@ def run(
     raise Handover(session, args, recording, live=is_wanted(live, os.environ))
 
 
-def _planned(layout: Layout, script: Script, args: list[str], *, gpu_names: bool) -> Layout:
+def _run_planned(layout: Layout, script: Script, args: list[str], *, gpu_names: bool) -> Layout:
     """Return the layout with the best plan for a script, and print which plan it is."""
     import dataclasses
 
-    from evener.cli.status import status
-    from evener.planner.simplest import plans_to_try
-    from evener.subprocess.script_plan import plan_script
-    from evener.units import format_seconds
+    from evener.base.text import format_seconds
+    from evener.cli.conventions import status
+    from evener.planner.planning import plans_to_try
+    from evener.run.first_step import plan_script
 
     with status(f"Measuring the first training step of {script.given}"):
         planned = plan_script(

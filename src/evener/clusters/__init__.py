@@ -5,12 +5,17 @@ Pure Python: nothing here imports TensorFlow.
 
 from __future__ import annotations
 
-from evener.clusters.datasheet import datasheet_profile, roofline
-from evener.clusters.description import ClusterDescription, Datasheet, DeviceType
-from evener.clusters.published import PublishedModel, model_named, model_names
-from evener.clusters.reading import parse_cluster, read_cluster
-from evener.clusters.shipped import cluster_named, cluster_names
-from evener.clusters.speeds import Assumptions, reached_speeds
+from evener.planner.clusters import (
+    ClusterDescription,
+    Datasheet,
+    DeviceType,
+    cluster_named,
+    cluster_names,
+    parse_cluster,
+    read_cluster,
+)
+from evener.planner.datasheets import Assumptions, datasheet_profile, reached_speeds, roofline
+from evener.planner.published_models import PublishedModel, model_named, model_names
 
 __all__ = [
     "Assumptions",

@@ -1,4 +1,4 @@
-"""Device names: TensorFlow's (``/device:GPU:1``) and evener's (``gpu:1``).
+"""Names and kinds of devices: TensorFlow's (``/device:GPU:1``) and evener's (``gpu:1``).
 
 Only the text of a name is read: whether the device exists is for the callers to check.
 """
@@ -7,13 +7,46 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Literal
+
+KindName = Literal["gpu", "cpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKind:
+    """What evener asks of a device beyond its name: whatever differs by kind is asked here."""
+
+    name: KindName
+    # Otherwise its tensors are in the memory of the host, which all devices of the kind share.
+    has_own_memory: bool
+    # Otherwise it computes on the cores of the host: threads, affinity and the clock are shared.
+    has_own_processor: bool
+    # Whether TensorFlow may round the inputs of float32 products to TensorFloat-32.
+    has_tensor_float_32: bool
+
+    @property
+    def tf_type(self) -> str:
+        """TensorFlow's name of the kind, such as ``"GPU"``."""
+        return self.name.upper()
+
+
+GPU = DeviceKind(name="gpu", has_own_memory=True, has_own_processor=True, has_tensor_float_32=True)
+CPU = DeviceKind(
+    name="cpu", has_own_memory=False, has_own_processor=False, has_tensor_float_32=False
+)
+
+
+def kind_of(name: str) -> DeviceKind:
+    """Return the kind of a device by its name, in any form of TensorFlow or evener.
+
+    >>> kind_of("worker:1/gpu:0").name, kind_of("/job:worker/task:2/device:CPU:0").name
+    ('gpu', 'cpu')
+    """
+    return GPU if _parse(without_worker(name)).kind == GPU.tf_type else CPU
 
 
 def device_name(tf_name: str) -> str:
     """Return evener's name of a device, without its machine; ``"cpu:0"`` if no device is named.
-
-    Args:
-        tf_name: TensorFlow's name, in any of its forms.
 
     >>> device_name("/job:localhost/replica:0/task:0/device:GPU:1"), device_name("")
     ('gpu:1', 'cpu:0')
@@ -24,12 +57,6 @@ def device_name(tf_name: str) -> str:
 
 def qualified_name(tf_name: str) -> str | None:
     """Return evener's name of a device, with its machine if that is not this one.
-
-    Args:
-        tf_name: TensorFlow's name, in any of its forms.
-
-    Returns:
-        The name, or None if no device is named.
 
     >>> qualified_name("/job:localhost/replica:0/task:0/device:CPU:1"), qualified_name("/gpu:0")
     ('cpu:1', 'gpu:0')
@@ -44,16 +71,12 @@ def qualified_name(tf_name: str) -> str | None:
 
 
 def tf_device(name: str) -> str:
-    """Return TensorFlow's name of a device in its own process.
-
-    Args:
-        name: Evener's name; its machine is left out.
+    """Return TensorFlow's name, in its own process, of a device of evener's name.
 
     >>> tf_device("gpu:1"), tf_device("worker:1/gpu:0")
     ('/device:GPU:1', '/device:GPU:0')
     """
-    kind, _, index = name.rpartition("/")[2].partition(":")
-    return f"/device:{kind.upper()}:{index}"
+    return f"/device:{without_worker(name).upper()}"
 
 
 def without_worker(name: str) -> str:
@@ -67,9 +90,6 @@ def without_worker(name: str) -> str:
 
 def canonical_device(tf_name: str) -> str:
     """Return the one form of TensorFlow's names of a device; ``""`` if no device is named.
-
-    Args:
-        tf_name: TensorFlow's name, in any of its forms.
 
     >>> canonical_device("/job:localhost/replica:0/task:0/device:GPU:1"), canonical_device("/cpu:0")
     ('/device:GPU:1', '/device:CPU:0')

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from evener.base.text import format_bytes, parse_bytes
 from evener.errors import DeviceError, did_you_mean
-from evener.units import format_bytes, parse_bytes
 
 ENVIRONMENT = "EVENER_DEVICES"
 MAX_STAND_INS = 256
 _MEBIBYTE = 2**20
 _EXAMPLES = ("all", "gpu:0", "gpu:0,gpu:1", "gpu:0@10GiB", "cpu:2")
+_FORMS = f"write one of these forms: {'  '.join(_EXAMPLES)}"
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
 # TensorFlow's full names (/device:GPU:0), those of other libraries (cuda:0), and slips (gpu0).
 _NEARLY = re.compile(
@@ -44,15 +45,10 @@ class SpecError(DeviceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """One GPU that a spec names.
+    """One GPU that a spec names."""
 
-    Args:
-        index: TensorFlow's number of the physical GPU, from 0.
-        cap_bytes: Memory cap, at least 1 MiB; None for all of its memory.
-    """
-
-    index: int
-    cap_bytes: int | None = None
+    index: int  # TensorFlow's number of the physical GPU
+    cap_bytes: int | None = None  # at least 1 MiB; None for all of its memory
 
     @property
     def name(self) -> str:
@@ -60,207 +56,31 @@ class GpuRequest:
         return f"gpu:{self.index}"
 
     def __str__(self) -> str:
-        """Return the item as a spec writes it."""
         return f"{self.name}{_cap_text(self.cap_bytes)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """A parsed device spec.
-
-    Args:
-        kind: ``"all"``, ``"gpu"`` or ``"cpu"``.
-        num_stand_ins: Number of logical CPU devices, from 1, with kind ``"cpu"``.
-        stand_in_caps: Bytes of memory that a planner assumes for each of them; empty for no limit.
-        gpus: GPUs in the order in which they were named, with kind ``"gpu"``.
-        source: The origin of the spec.
-    """
+    """A parsed device spec."""
 
     kind: SpecKind
-    num_stand_ins: int = 0
-    stand_in_caps: tuple[int, ...] = ()
-    gpus: tuple[GpuRequest, ...] = ()
+    num_stand_ins: int = 0  # logical CPU devices, from 1, with kind "cpu"
+    stand_in_caps: tuple[int, ...] = ()  # bytes that a planner assumes for each; empty: no limit
+    gpus: tuple[GpuRequest, ...] = ()  # in the order in which they were named, with kind "gpu"
     source: SpecSource = "argument"
 
     @property
     def num_devices(self) -> int | None:
         """Number of devices that the spec names; None with kind ``"all"``."""
-        counts = {"all": None, "gpu": len(self.gpus), "cpu": self.num_stand_ins}
-        return counts[self.kind]
+        return {"all": None, "gpu": len(self.gpus), "cpu": self.num_stand_ins}[self.kind]
 
     def __str__(self) -> str:
-        """Return the spec as text."""
-        if self.kind == "all":
-            return "all"
-        if self.kind == "cpu" and self.stand_in_caps:
+        if self.kind == "gpu":
+            return ",".join(map(str, self.gpus))
+        if self.stand_in_caps:
             alike = itertools.groupby(self.stand_in_caps)
             return ",".join(f"cpu:{len(list(some))}{_cap_text(cap)}" for cap, some in alike)
-        if self.kind == "cpu":
-            return f"cpu:{self.num_stand_ins}"
-        return ",".join(map(str, self.gpus))
-
-
-def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
-    """Return the effective spec: the argument, else the environment's, else ``all``.
-
-    Args:
-        spec: The requested spec, or None.
-        environ: The environment variables; an empty `ENVIRONMENT` counts as not set.
-
-    Raises:
-        SpecError: DEV-001 to DEV-007 if the spec cannot be read.
-    """
-    if spec is not None:
-        return parse_spec(spec)
-    text = environ.get(ENVIRONMENT, "")
-    if text.strip():
-        return parse_spec(text, source="environment")
-    return DeviceSpec(kind="all", source="default")
-
-
-def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
-    """Parse a device spec.
-
-    Args:
-        text: The spec, for example ``"all"``, ``"cpu:2"`` or ``"gpu:0,gpu:1@10GiB"``.
-        source: Its origin; errors name it.
-
-    Raises:
-        SpecError: DEV-001 to DEV-007 if the spec cannot be read.
-
-    >>> str(parse_spec("gpu:1, gpu:0@1GiB"))
-    'gpu:1,gpu:0@1GiB'
-    """
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise _no_device(f"Device spec {text!r}", str(text))
-    context = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
-    items = [item.strip() for item in text.split(",")]
-    if not all(items):
-        raise no_device_named(
-            f"{context} is empty" if not text.strip() else f"{context} has an empty item",
-            why="a spec lists at least one device, separated by commas.",
-            fix=_examples_text(),
-        )
-    if "cpu:0" in map(_without_cap, items):
-        items = _by_count(items, context)
-    parsed = [_parse_item(item, context) for item in items]
-    if len(parsed) == 1 and isinstance(parsed[0], DeviceSpec):
-        return replace(parsed[0], source=source)
-    capped = [item for item in parsed if isinstance(item, DeviceSpec) and item.stand_in_caps]
-    if len(capped) == len(parsed):
-        caps = tuple(cap for item in capped for cap in item.stand_in_caps)
-        _check_number_of_stand_ins(len(caps), str(len(caps)), context)
-        return DeviceSpec(kind="cpu", num_stand_ins=len(caps), stand_in_caps=caps, source=source)
-    gpus = tuple(item for item in parsed if isinstance(item, GpuRequest))
-    if len(gpus) < len(parsed):
-        raise _mixed(context, _first_exclusive(parsed))
-    _refuse_repeats(gpus, context)
-    return DeviceSpec(kind="gpu", gpus=gpus, source=source)
-
-
-def _by_count(items: Sequence[str], context: str) -> list[str]:
-    """Return names of stand-ins, ``cpu:0, cpu:1, ...``, as `parse_spec` counts them.
-
-    Raises:
-        SpecError: DEV-007 if they are not those of all stand-ins, in order.
-    """
-    if [_without_cap(item) for item in items] != [f"cpu:{k}" for k in range(len(items))]:
-        raise _mixed(context, "cpu:0")
-    if not any("@" in item for item in items):
-        return [f"cpu:{len(items)}"]
-    return ["@".join(["cpu:1", *item.split("@")[1:]]) for item in items]
-
-
-def _without_cap(item: str) -> str:
-    return item.partition("@")[0].strip()
-
-
-def _mixed(context: str, item: str) -> SpecError:
-    return SpecError(
-        "DEV-007",
-        f"{context} mixes {item!r} with other devices.",
-        why="'all' and cpu:N must be the whole spec; only GPUs can be listed together, or "
-        "stand-ins: by their names from cpu:0 on, or with a memory size each. The host's CPU "
-        "always prepares the input and is not listed.",
-        fix=_examples_text(),
-    )
-
-
-def _parse_item(item: str, context: str) -> DeviceSpec | GpuRequest:
-    match = _ITEM.fullmatch(item)
-    word, number, cap = match.group("word", "number", "cap") if match else (item, None, None)
-    if word not in ("all", "cpu", "gpu") or (word == "all") != (number is None):
-        raise _no_device(context, item)
-    if word == "gpu":
-        return GpuRequest(index=_gpu_index(number or "", context), cap_bytes=_cap(cap, context))
-    if word == "all" and cap is not None:
-        raise bad_cap(
-            f"{context}: {item!r} has a memory cap",
-            why="a memory cap belongs to one device, and all names several.",
-            fix="put the cap on a GPU, for example gpu:0@10GiB, or remove it.",
-        )
-    if word == "all":
-        return DeviceSpec(kind="all")
-    count = _stand_ins(number or "", context)
-    cap_bytes = _cap(cap, context)
-    caps = () if cap_bytes is None else (cap_bytes,) * count
-    return DeviceSpec(kind="cpu", num_stand_ins=count, stand_in_caps=caps)
-
-
-def _no_device(context: str, item: str) -> SpecError:
-    close = suggestion(item, _EXAMPLES)
-    return not_a_device(
-        f"{context}: {item!r} is not a device.{close}",
-        why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE, cpu:COUNT or cpu:COUNT@SIZE, in "
-        "lower case.",
-        fix=_examples_text(),
-    )
-
-
-def _stand_ins(number: str, context: str) -> int:
-    count = int(number) if _NUMBER.fullmatch(number) else 0
-    _check_number_of_stand_ins(count, number, context)
-    return count
-
-
-def _check_number_of_stand_ins(count: int, number: str, context: str) -> None:
-    if 1 <= count <= MAX_STAND_INS:
-        return
-    raise SpecError(
-        "DEV-003",
-        f"{context}: {number!r} is not a number of stand-ins.",
-        why=f"cpu:N makes N logical CPU devices, and N is from 1 to {MAX_STAND_INS}.",
-        fix="write cpu:1 for the CPU alone, or cpu:2 for two stand-ins.",
-    )
-
-
-def _gpu_index(number: str, context: str) -> int:
-    if _NUMBER.fullmatch(number):
-        return int(number)
-    raise SpecError(
-        "DEV-004",
-        f"{context}: {number!r} is not the number of a GPU.",
-        why="GPUs are numbered 0, 1, 2, ... in TensorFlow's order.",
-        fix="write for example gpu:0; `evener devices` lists the GPUs of this machine.",
-    )
-
-
-def _cap(cap: str | None, context: str) -> int | None:
-    if cap is None:
-        return None
-    try:
-        cap_bytes = parse_bytes(cap)
-    except ValueError as error:
-        reason = str(error)
-    else:
-        if cap_bytes >= _MEBIBYTE:
-            return cap_bytes
-        reason = f"{format_bytes(cap_bytes)} is less than 1 MiB, the unit of TensorFlow's caps"
-    raise bad_cap(
-        f"{context}: the memory cap {cap!r} cannot be used",
-        why=f"{reason}.",
-        fix="write a number and a unit, for example gpu:0@10GiB or gpu:0@512MiB.",
-    )
+        return "all" if self.kind == "all" else f"cpu:{self.num_stand_ins}"
 
 
 def _cap_text(cap_bytes: int | None) -> str:
@@ -271,15 +91,140 @@ def _cap_text(cap_bytes: int | None) -> str:
     return f"@{cap_bytes // units[unit]}{unit}"
 
 
-def _refuse_repeats(gpus: Sequence[GpuRequest], context: str) -> None:
-    named = [gpu.index for gpu in gpus]
+def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
+    """Return the effective spec: the argument, else the environment's, else ``all``."""
+    if spec is not None:
+        return parse_spec(spec)
+    text = environ.get(ENVIRONMENT, "")
+    if text.strip():
+        return parse_spec(text, source="environment")
+    return DeviceSpec(kind="all", source="default")
+
+
+def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
+    """Parse a device spec."""
+    context = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _not_a_device(context, str(text))
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise SpecError(
+            "DEV-001",
+            f"{context} is empty." if not text.strip() else f"{context} has an empty item.",
+            why="a spec lists at least one device, separated by commas.",
+            fix=_FORMS,
+        )
+    names = [item.partition("@")[0].strip() for item in items]
+    if "cpu:0" in names:
+        # By their names, cpu:0, cpu:1, ...: here they are counted.
+        if names != [f"cpu:{k}" for k in range(len(items))]:
+            raise _mixed(context, "cpu:0")
+        has_caps = any("@" in item for item in items)
+        by_count = ["@".join(["cpu:1", *item.split("@")[1:]]) for item in items]
+        items = by_count if has_caps else [f"cpu:{len(items)}"]
+    parsed = [_parse_item(item, context) for item in items]
+    exclusive = [item for item in parsed if isinstance(item, DeviceSpec)]
+    gpus = tuple(item for item in parsed if isinstance(item, GpuRequest))
+    if len(parsed) == 1 and exclusive:
+        return replace(exclusive[0], source=source)
+    if len(parsed) == len([item for item in exclusive if item.stand_in_caps]):
+        caps = tuple(cap for item in exclusive for cap in item.stand_in_caps)
+        _check_number_of_stand_ins(len(caps), str(len(caps)), context)
+        return DeviceSpec(kind="cpu", num_stand_ins=len(caps), stand_in_caps=caps, source=source)
+    if exclusive:
+        raise _mixed(context, str(exclusive[0]))
+    indices = [gpu.index for gpu in gpus]
     for gpu in gpus:
-        if gpu.cap_bytes is None and named.count(gpu.index) > 1:
-            raise duplicate_device(
-                f"{context} names {gpu.name} {named.count(gpu.index)} times",
+        if gpu.cap_bytes is None and indices.count(gpu.index) > 1:
+            raise SpecError(
+                "DEV-005",
+                f"{context} names {gpu.name} {indices.count(gpu.index)} times.",
                 why="a GPU can be split into several devices only if each has a memory cap.",
                 fix=f"list it once, or split it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
             )
+    return DeviceSpec(kind="gpu", gpus=gpus, source=source)
+
+
+def _parse_item(item: str, context: str) -> DeviceSpec | GpuRequest:
+    match = _ITEM.fullmatch(item)
+    word, number, cap = match.group("word", "number", "cap") if match else (item, None, None)
+    if word not in ("all", "cpu", "gpu") or (word == "all") != (number is None):
+        raise _not_a_device(context, item)
+    if word == "all" and cap is not None:
+        raise SpecError(
+            "DEV-006",
+            f"{context}: {item!r} has a memory cap.",
+            why="a memory cap belongs to one device, and all names several.",
+            fix="put the cap on a GPU, for example gpu:0@10GiB, or remove it.",
+        )
+    if word == "all":
+        return DeviceSpec(kind="all")
+    number = number or ""
+    is_number = _NUMBER.fullmatch(number) is not None
+    if word == "gpu":
+        if not is_number:
+            raise SpecError(
+                "DEV-004",
+                f"{context}: {number!r} is not the number of a GPU.",
+                why="GPUs are numbered 0, 1, 2, ... in TensorFlow's order.",
+                fix="write for example gpu:0; `evener devices` lists the GPUs of this machine.",
+            )
+        return GpuRequest(index=int(number), cap_bytes=_parse_cap(cap, context))
+    count = int(number) if is_number else 0
+    _check_number_of_stand_ins(count, number, context)
+    cap_bytes = _parse_cap(cap, context)
+    caps = () if cap_bytes is None else (cap_bytes,) * count
+    return DeviceSpec(kind="cpu", num_stand_ins=count, stand_in_caps=caps)
+
+
+def _parse_cap(cap: str | None, context: str) -> int | None:
+    if cap is None:
+        return None
+    try:
+        cap_bytes = parse_bytes(cap)
+    except ValueError as error:
+        reason = str(error)
+    else:
+        if cap_bytes >= _MEBIBYTE:
+            return cap_bytes
+        reason = f"{format_bytes(cap_bytes)} is less than 1 MiB, the unit of TensorFlow's caps"
+    raise SpecError(
+        "DEV-006",
+        f"{context}: the memory cap {cap!r} cannot be used.",
+        why=f"{reason}.",
+        fix="write a number and a unit, for example gpu:0@10GiB or gpu:0@512MiB.",
+    )
+
+
+def _check_number_of_stand_ins(count: int, number: str, context: str) -> None:
+    if not 1 <= count <= MAX_STAND_INS:
+        raise SpecError(
+            "DEV-003",
+            f"{context}: {number!r} is not a number of stand-ins.",
+            why=f"cpu:N makes N logical CPU devices, and N is from 1 to {MAX_STAND_INS}.",
+            fix="write cpu:1 for the CPU alone, or cpu:2 for two stand-ins.",
+        )
+
+
+def _mixed(context: str, item: str) -> SpecError:
+    return SpecError(
+        "DEV-007",
+        f"{context} mixes {item!r} with other devices.",
+        why="'all' and cpu:N must be the whole spec; only GPUs can be listed together, or "
+        "stand-ins: by their names from cpu:0 on, or with a memory size each. The host's CPU "
+        "always prepares the input and is not listed.",
+        fix=_FORMS,
+    )
+
+
+def _not_a_device(context: str, item: str) -> SpecError:
+    return SpecError(
+        "DEV-002",
+        f"{context}: {item!r} is not a device.{suggestion(item, _EXAMPLES)}",
+        why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE, cpu:COUNT or cpu:COUNT@SIZE, in "
+        "lower case.",
+        fix=_FORMS,
+    )
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -290,36 +235,5 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     match = _NEARLY.fullmatch(name.strip().lower())
     if match is None:
         return did_you_mean(name.lower(), known)
-    kind = "cpu" if match["kind"] == "cpu" else "gpu"
+    kind = match["kind"].replace("cuda", "gpu")
     return f" Did you mean '{kind}:{int(match['number'])}'?"
-
-
-# The same mistakes occur in specs and in lists of names, and have the same codes.
-
-
-def no_device_named(what: str, *, why: str, fix: str) -> SpecError:
-    """Return the error for a list that names no device."""
-    return SpecError("DEV-001", f"{what}.", why=why, fix=fix)
-
-
-def not_a_device(what: str, *, why: str, fix: str) -> SpecError:
-    """Return the error for something that is not the name of a device."""
-    return SpecError("DEV-002", what, why=why, fix=fix)
-
-
-def duplicate_device(what: str, *, why: str, fix: str) -> SpecError:
-    """Return the error for a device that is named more than once."""
-    return SpecError("DEV-005", f"{what}.", why=why, fix=fix)
-
-
-def bad_cap(what: str, *, why: str, fix: str) -> SpecError:
-    """Return the error for a memory cap that cannot be used."""
-    return SpecError("DEV-006", f"{what}.", why=why, fix=fix)
-
-
-def _first_exclusive(parsed: Sequence[DeviceSpec | GpuRequest]) -> str:
-    return next(str(item) for item in parsed if isinstance(item, DeviceSpec))
-
-
-def _examples_text() -> str:
-    return f"write one of these forms: {'  '.join(_EXAMPLES)}"

@@ -1,27 +1,28 @@
-"""Finds mistakes in a training program: each with its line, evidence and fix.
+"""Finds mistakes in a training program: runs its first steps, and judges what they show.
 
-rule.py           a rule, and the violations that it reports
-rules/            the table of all rules, one file per rule
-pages/            the help page of each rule
-queries/          queries on a program that several rules share
+diagnosis.py      the road: read, run, judge, order; `diagnose` and its result
+sources.py        the files of a program
+walk.py           a symbolic walk of their text: calls in order, with what is around each
+names.py          names and kinds of things of the libraries
+facts.py          what a run shows: plain records, written by the watched process
+watch/            the run of a few steps in a process of its own
+finding.py        a finding, a rule, and what a rule looks at
+rules.py          the table of all rules
+endings.py        rules: it cannot be read, crashes, hangs, or ends early
+numbers.py        rules: what trains something else than was meant
+placement.py      rules: devices and distribution
+memory.py         rules: what does not fit, or grows
+speed.py          rules: what a step waits for
+certain.py        rules on the text alone
 surroundings.py   the machine, the environment, the packages
-watch/            what a run of a few steps shows
-configuration.py  which rules report, and for how many GPUs
-ignored.py        comments that suppress findings
-diagnose.py       applies the rules, and merges what they report
-under_run.py      findings on a program that evener distributes, for the record of its run
-edit.py           a span of a file, and the text that a rule offers for it
-source_file.py    the bytes of an edited file; writing them
-fix.py            makes the edits, and reads the program again
-
-`evener.analysis` reads the program.
+configuration.py  which findings are reported
+explain.py        help pages of codes, in pages/
 """
 
 from __future__ import annotations
 
-from evener.doctor.diagnose import Diagnosis, diagnose, examine
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.diagnosis import Diagnosis, diagnose, judge, read_program
+from evener.doctor.finding import Case, Family, Finding, Reading, Rule, Severity
 from evener.doctor.rules import all_rules
 from evener.doctor.surroundings import Surroundings, surroundings_here
 
@@ -30,11 +31,13 @@ __all__ = [
     "Diagnosis",
     "Family",
     "Finding",
+    "Reading",
     "Rule",
     "Severity",
     "Surroundings",
     "all_rules",
     "diagnose",
-    "examine",
+    "judge",
+    "read_program",
     "surroundings_here",
 ]

@@ -1,20 +1,25 @@
-"""Settings of the doctor: the rules to report, and the number of GPUs to assume."""
+"""Which findings are reported: by options, by ``pyproject.toml``, by comments in the program."""
 
 from __future__ import annotations
 
+import io
+import re
+import tokenize
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from evener.doctor.rules import all_rules
+from evener.doctor.rules import GONE, all_rules
+from evener.doctor.sources import Location, Source
 from evener.errors import RunError, did_you_mean
 
 _TABLE = "[tool.evener.doctor]"
 _KEYS = ("select", "ignore", "gpus")
 # Always reported: a script that cannot be read is not examined.
 _ALWAYS = ("DOC-001", "DOC-002")
+_COMMENT = re.compile(r"#\s*evener:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,7 @@ def _known(given: str) -> str:
     """Return a code, or a prefix of one, in capitals."""
     code = given.strip().upper()
     codes = [rule.code for rule in all_rules()]
-    if code and any(known.startswith(code) for known in codes):
+    if code and any(known.startswith(code) for known in (*codes, *GONE)):
         return code
     raise RunError(
         "RUN-011",
@@ -144,3 +149,41 @@ def _wrong(path: Path, what: str, why: str) -> RunError:
         why=why,
         fix=f"Correct {_TABLE} in this file, or take it out.",
     )
+
+
+class Ignored:
+    """Findings that a comment on their line suppresses: ``# evener: ignore[DOC-201]``.
+
+    Args:
+        sources: Files of the program, by path.
+    """
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self._comments: dict[str, dict[int, str]] = {}
+
+    def has(self, location: Location, code: str) -> bool:
+        """Return whether a comment on a line ignores a code."""
+        if location.path not in self._comments:
+            self._comments[location.path] = _comments(self._sources.get(location.path))
+        comment = self._comments[location.path].get(location.line, "")
+        for match in _COMMENT.finditer(comment):
+            prefixes = [part.strip().upper() for part in (match.group(1) or "").split(",")]
+            if match.group(1) is None or code.startswith(tuple(filter(None, prefixes))):
+                return True
+        return False
+
+
+def _comments(source: Source | None) -> dict[int, str]:
+    """Return the comments of a file that ignore codes, by line."""
+    lines = () if source is None else source.lines
+    found = {number for number, line in enumerate(lines, start=1) if _COMMENT.search(line)}
+    if not found:
+        return {}
+    # The pattern may also be in a string, which is not a comment.
+    tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline)
+    return {
+        token.start[0]: token.string
+        for token in tokens
+        if token.type == tokenize.COMMENT and token.start[0] in found
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from evener.doctor.rule import Rule
+from evener.doctor.finding import Rule
 from evener.doctor.rules import all_rules
 
 _PAGES = Path(__file__).parent / "pages"

@@ -322,6 +322,7 @@ class VariableUse:
     num_gradients: int = 0  # Gradients that were asked for it (traces, in functions)
     num_none: int = 0  # How many of them are None
     num_applied: int = 0  # Times that an optimizer was given it with a gradient
+    num_optimizers: int = 0  # Number of optimizers that were given it with a gradient
     gradient_norms: tuple[float, ...] = ()  # Norms of its gradients, by step
     update_norms: tuple[float, ...] = ()  # Norms of its changes, by step
     norm: float | None = None  # Norm of the variable at the end
@@ -408,7 +409,7 @@ class LayerFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricUse:
-    """A metric of a custom loop."""
+    """A metric that the program updates: in a custom loop, or in a step of its own."""
 
     name: str  # Its name
     kind: str  # Its class

@@ -1,14 +1,22 @@
-"""A finding: one mistake, with its line, evidence and fix."""
+"""A finding, the rule that finds it, and what a rule looks at."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from evener.doctor.facts import Facts, Line, Steps
+from evener.doctor.sources import Location, Source, Unread
+from evener.doctor.surroundings import Surroundings
+from evener.doctor.walk import Call
 from evener.errors import house_form
+
+# Steps of an epoch where the number is not known.
+USUAL_EPOCH = 1000
 
 
 class Severity(enum.Enum):
@@ -24,6 +32,22 @@ class Severity(enum.Enum):
         return list(Severity).index(self)
 
 
+class Family(enum.Enum):
+    """Subject of a rule, in the order in which a person should look at findings."""
+
+    PROGRAM = "the program itself"
+    NUMBERS = "gradients and numbers"
+    DEVICES = "devices"
+    DISTRIBUTION = "distribution"
+    MEMORY = "memory"
+    SPEED = "speed"
+
+    @property
+    def rank(self) -> int:
+        """Position: what ends or falsifies training, idle devices, memory, time."""
+        return {"PROGRAM": 0, "NUMBERS": 0, "MEMORY": 2, "SPEED": 3}.get(self.name, 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Mistake that the doctor has found in a program.
@@ -37,6 +61,7 @@ class Finding:
         why: Effect on the training.
         fix: Code to write instead.
         evidence: Facts that show it: lines of the program, settings, measured numbers.
+        seconds_per_epoch: Time that it costs; None if it is not known, or costs none.
     """
 
     code: str
@@ -47,6 +72,7 @@ class Finding:
     why: str
     fix: str
     evidence: tuple[str, ...] = ()
+    seconds_per_epoch: float | None = None
 
     @property
     def location(self) -> str:
@@ -66,3 +92,155 @@ def shown_location(file: str, line: int) -> str:
     below, here = Path(file), Path.cwd()
     short = str(below.relative_to(here)) if below.is_relative_to(here) else file
     return f"{short}:{line}" if line else short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the text of a program shows.
+
+    Args:
+        script: Absolute path of the script.
+        sources: Its files, the script first.
+        unread: Files that could not be read.
+        calls: Calls in the order in which they run.
+    """
+
+    script: str
+    sources: tuple[Source, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+    def named(self, *names: str) -> Iterator[Call]:
+        """Yield the calls of some names; a name that ends in ``*`` stands for all that begin so."""
+        exact = {name for name in names if not name.endswith("*")}
+        starts = tuple(name[:-1] for name in names if name.endswith("*"))
+        for call in self.calls:
+            if call.name in exact or (starts and call.name.startswith(starts)):
+                yield call
+
+    def imports(self, *roots: str) -> bool:
+        """Return whether the program imports one of some packages."""
+        return any(
+            str(call.constant(0, "")).partition(".")[0] in roots for call in self.named("import")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Input of a rule.
+
+    Args:
+        reading: The text of the program.
+        surroundings: The machine, the environment and the installed packages.
+        facts: Facts of a run; None if the program was only read.
+    """
+
+    reading: Reading
+    surroundings: Surroundings
+    facts: Facts | None = None
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the facts show training steps, so that they decide, and not the text."""
+        return self.facts is not None and bool(self.facts.steps)
+
+    @property
+    def are_unequal(self) -> bool:
+        """Whether the GPUs differ in memory by more than a tenth."""
+        sizes = [gpu.memory_total_bytes for gpu in self.surroundings.gpus]
+        known = [size for size in sizes if size]
+        return len(known) > 1 and max(known) > 1.1 * min(known)
+
+    @property
+    def steps(self) -> Steps | None:
+        """The loop with the most steps, if any was seen."""
+        return None if self.facts is None else self.facts.main_steps
+
+    def at(self, line: Line | None) -> Location:
+        """Return the line of a fact with its text; the script itself for None."""
+        if line is None:
+            return Location(path=self.reading.script, line=0)
+        for source in self.reading.sources:
+            if source.path == line.file:
+                return source.line(line.line)
+        return Location(path=line.file, line=line.line, text=_text_of(line))
+
+    def per_epoch(self, seconds_per_step: float) -> float:
+        """Return the seconds of an epoch for those of a step."""
+        steps = self.steps
+        count = USUAL_EPOCH if steps is None else steps.steps_per_epoch or USUAL_EPOCH
+        return seconds_per_step * count
+
+    def epoch_text(self, seconds_per_step: float) -> str:
+        """Return what seconds of a step are in an epoch, as evidence."""
+        known = self.steps is not None and self.steps.steps_per_epoch
+        seconds = self.per_epoch(seconds_per_step)
+        return f"{shown_seconds(seconds)} {'per epoch' if known else 'in 1,000 steps'}"
+
+
+def shown_seconds(seconds: float) -> str:
+    """Return seconds with a fitting unit.
+
+    >>> shown_seconds(0.0123), shown_seconds(3.2), shown_seconds(600)
+    ('12.3 ms', '3.2 s', '10.0 min')
+    """
+    if seconds < 1:
+        return f"{1000 * seconds:.1f} ms"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def _text_of(line: Line) -> str:
+    """Return the text of a line of a file that is not of the project."""
+    try:
+        lines = Path(line.file).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[line.line - 1].strip() if 0 < line.line <= len(lines) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A source line that violates a rule.
+
+    Args:
+        location: Source line.
+        what: Sentence that says what is wrong.
+        why: Effect on the training.
+        fix: Code to write instead.
+        evidence: Facts that show it, beside the line itself.
+        severity: Severity, if it differs from that of the rule.
+        seconds: Time per epoch that it costs.
+    """
+
+    location: Location
+    what: str
+    why: str = field(kw_only=True)
+    fix: str = field(kw_only=True)
+    evidence: tuple[str, ...] = field(default=(), kw_only=True)
+    severity: Severity | None = field(default=None, kw_only=True)
+    seconds: float | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of mistake.
+
+    Args:
+        code: The code of the error that evener raises for the same mistake, if there is one;
+            else ``DOC-...``.
+        family: Subject of the rule.
+        severity: Severity of its findings, unless a violation has its own.
+        title: Short description for lists.
+        checks: Functions that yield violations, of facts and of the text.
+        explains: Pattern of the errors of TensorFlow that the mistake ends in: a crash with such
+            an error becomes evidence of the finding.
+        also: Codes of further errors that evener raises for the same mistake.
+    """
+
+    code: str
+    family: Family
+    severity: Severity
+    title: str
+    checks: tuple[Callable[[Case], Iterator[Violation]], ...]
+    explains: str = field(default="", kw_only=True)
+    also: tuple[str, ...] = field(default=(), kw_only=True)

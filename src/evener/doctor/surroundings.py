@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
+from evener.base.text import format_bytes
+from evener.devices.machine import Nvml, NvmlGpu, NvmlMachine
 
 # One of these exists if there is a driver; the last is that of WSL.
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
@@ -30,6 +31,7 @@ class Surroundings:
         num_gpus: Number of GPUs to assume; None for those of the machine.
         is_assumed: Whether that number is assumed.
         gpu_memory_bytes: Memory of each GPU to assume; None for that of the machine's.
+        cards: Memory of assumed GPUs that may differ, None where it is not known.
     """
 
     machine: NvmlMachine = field(default_factory=NvmlMachine)
@@ -38,6 +40,7 @@ class Surroundings:
     num_gpus: int | None = None
     is_assumed: bool = False
     gpu_memory_bytes: int | None = None
+    cards: tuple[int | None, ...] = ()
 
     @property
     def gpus(self) -> tuple[NvmlGpu, ...]:
@@ -45,7 +48,9 @@ class Surroundings:
 
         They are those that the driver lists, unless another number is assumed.
         """
-        there = self.machine.gpus
+        there = self.machine.gpus or tuple(
+            NvmlGpu(index=index, memory_total_bytes=size) for index, size in enumerate(self.cards)
+        )
         if self.num_gpus is None:
             return tuple(map(self._sized, there))
         others = (NvmlGpu(index=index) for index in range(len(there), self.num_gpus))
@@ -59,10 +64,18 @@ class Surroundings:
     @property
     def gpus_told(self) -> str:
         """Return the GPUs as a finding names them as its evidence."""
+        sizes = [gpu.memory_total_bytes for gpu in self.gpus]
+        told = ", ".join(f"gpu:{n} {format_bytes(size)}" for n, size in enumerate(sizes) if size)
         if self.num_gpus is not None:
-            return f"assumed: a machine with {_count(self.num_gpus)}"
+            return f"assumed: a machine with {_count(self.num_gpus)}" + (f": {told}" * bool(told))
         names = sorted({gpu.name or "a GPU" for gpu in self.gpus})
-        return f"the machine has {_count(len(self.gpus))}: {', '.join(names)}"
+        return f"the machine has {_count(len(self.gpus))}: {', '.join(names)}" + (
+            f" ({told})" if told and len(set(sizes)) > 1 else ""
+        )
+
+    def with_cards(self, cards: tuple[int | None, ...]) -> Surroundings:
+        """Return the same with assumed GPUs of these sizes."""
+        return replace(self, cards=cards)
 
     def judged_for(self, num_gpus: int | None, gpu_memory_bytes: int | None = None) -> Surroundings:
         """Return the same with a number of GPUs, and their memory, that are assumed.

@@ -5,6 +5,6 @@ Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 
 from __future__ import annotations
 
-from evener.feedback.rebalancing import Rebalanced, ShareRebalancer, Window, rebalance_shares
+from evener.planner.rebalancing import Rebalanced, ShareRebalancer, Window, rebalance_shares
 
 __all__ = ["Rebalanced", "ShareRebalancer", "Window", "rebalance_shares"]

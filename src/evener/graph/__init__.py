@@ -1,1 +1,6 @@
-"""The traced step as plain data: nodes, tensors, and sizes as polynomials of the batch size."""
+"""The traced step as plain data.
+
+Nodes, tensors, symbolic sizes; what is known of each operation; tracing.
+"""
+
+from __future__ import annotations

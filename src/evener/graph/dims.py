@@ -21,11 +21,7 @@ Monomial: TypeAlias = tuple[str, ...]
 
 
 class Dim:
-    """A polynomial with integer coefficients that has at least one symbol.
-
-    Args:
-        terms: The coefficient of every monomial; no coefficient is 0.
-    """
+    """A polynomial with integer coefficients that has at least one symbol."""
 
     __slots__ = ("_hash", "terms")
 
@@ -94,13 +90,9 @@ def symbol(name: str) -> Dim:
 
 
 class PartSymbol(str):
-    """A symbol with a number of its own in every part: rows of the part, or rows before them.
+    """A symbol with a number of its own in every part: rows of the part, or rows before them."""
 
-    Attributes:
-        rows: The size that is split over the parts.
-    """
-
-    rows: Size
+    rows: Size  # The size that is split over the parts
 
     def __new__(cls, kind: str, rows: Size) -> PartSymbol:
         """Return the symbol of a kind, ``"b"`` or ``"o"``, for a size that is split."""
@@ -155,12 +147,7 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def divide(size: Size, divisor: Size) -> Size | None:
-    """Return the quotient, or None if the division leaves a rest or may leave one.
-
-    Args:
-        size: Size that is divided.
-        divisor: A number or a polynomial of one term; others give None, unless both are equal.
-    """
+    """Return the quotient, or None if the division leaves a rest or may leave one."""
     if isinstance(size, int) and isinstance(divisor, int):
         return size // divisor if divisor and size % divisor == 0 else None
     if size == divisor:
@@ -192,10 +179,6 @@ def is_at_least(size: Size, bound: int) -> bool:
     """Return whether a size is not below a bound, whatever the sizes are that it is made of.
 
     A batch has a sample at least; other symbols may be 0.
-
-    Args:
-        size: A size without symbols of numbers that are computed from data: these may be negative.
-        bound: The bound.
     """
     terms = dict(_terms(size))
     smallest = terms.pop((), 0)
@@ -207,13 +190,7 @@ def is_at_least(size: Size, bound: int) -> bool:
 
 
 def evaluate(size: Size, values: Mapping[str, Any], unit: Any = 1) -> Any:
-    """Return the number that a size is, given the values of its symbols.
-
-    Args:
-        size: The size.
-        values: Number of every symbol, or anything that can be added and multiplied.
-        unit: The 1 of such values.
-    """
+    """Return the number that a size is, given the values of its symbols."""
     if isinstance(size, int):
         return unit * size
     total: Any = None

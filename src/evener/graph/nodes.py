@@ -1,22 +1,66 @@
 """The traced step as a plain graph: nodes and tensors with symbolic shapes.
 
-It is read once from TensorFlow's graph, calls of functions are inlined, and the passes after it
-never touch TensorFlow's own objects.
+It is read once from TensorFlow's graph, with calls of functions inlined; the passes after it never
+touch TensorFlow's own objects. Below: values of constants, numbers of elements, and the table of
+symbols with their sources.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from evener._tf_private import graphs, operation_types
-from evener.graph.definitions import in_order, static_shape
-from evener.graph.dims import Size
+from evener._tf_private import graphs
+from evener._tf_private import graphs as operation_types
+from evener.graph.dims import Dim, Size, evaluate, symbol, symbols_of
+
+# Definitions of nodes in TensorFlow's graphs: an order in which they can run, and their shapes.
+
+
+def in_order(by_name: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield definitions of nodes after what they read.
+
+    The gradient of a loop adds inputs to operations that were there before them, so the order in
+    which a graph was made is not enough.
+    """
+    done: set[str] = set()
+    for first in by_name:
+        if first in done:
+            continue
+        stack = [(first, False)]
+        while stack:
+            name, is_ready = stack.pop()
+            if is_ready:
+                yield by_name[name]
+                continue
+            if name in done:
+                continue
+            done.add(name)
+            stack.append((name, True))
+            for text in reversed(by_name[name].input):
+                before = text.removeprefix("^").partition(":")[0]
+                if before not in done:
+                    stack.append((before, False))
+
+
+def static_shape(proto: Any) -> tuple[int | None, ...] | None:
+    """Return the sizes in a shape, None for each that is not known, and if the rank is not."""
+    if proto.unknown_rank:
+        return None
+    return tuple(None if dim.size < 0 else dim.size for dim in proto.dim)
+
+
+# The traced step as a plain graph: nodes and tensors with symbolic shapes.
+#
+# It is read once from TensorFlow's graph, calls of functions are inlined, and the passes after it
+# never touch TensorFlow's own objects.
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
@@ -42,18 +86,7 @@ SIDE_EFFECT_FREE = CHECKS | frozenset(
 
 
 class Tensor:
-    """One output of a node.
-
-    Attributes:
-        node: Node that computes it.
-        index: Index among the outputs of the node.
-        dtype: Its dtype.
-        shape: Its symbolic shape, or None if its rank is not known. Of a tensor list: the shape
-            of the stacked list, with 1 for a number of elements that is not known by symbols.
-        value: Symbolic numbers of a small integer tensor of rank 0 or 1, if they are known.
-        is_sizes: Whether it is made of sizes alone: then it is made anew where it is needed,
-            instead of being computed by its node.
-    """
+    """One output of a node."""
 
     __slots__ = ("dtype", "index", "is_sizes", "node", "shape", "value")
 
@@ -75,23 +108,7 @@ class Tensor:
 
 
 class Node:
-    """One operation.
-
-    Attributes:
-        name: Unique in its graph.
-        op: The type of operation, such as ``"MatMul"``.
-        inputs: The tensors it reads.
-        attrs: Its attributes, as TensorFlow's protocol buffers.
-        device: The device that was asked for, or an empty string.
-        outputs: Tensors that it computes.
-        after: The stateful nodes that must run before, by control dependencies.
-        bodies: Graphs of the functions of a loop or condition, by attribute; empty if they change
-            state.
-        row_loop: Roles in a loop over rows, as far as they are certain; known with the shapes.
-        static_shapes: TensorFlow's own shapes of the outputs, None for an unknown size or rank.
-        source: The name of TensorFlow's operation that it was read from, and its graph.
-        xla: The name of the function with ``jit_compile=True`` it was inlined from, or empty.
-    """
+    """One operation."""
 
     __slots__ = (
         "after",
@@ -189,34 +206,21 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLoop:
-    """A loop whose rounds have one row each.
+    """A loop whose rounds have one row each."""
 
-    Attributes:
-        count: The number of rounds, and of elements in the lists of rows.
-        roles: Role of every argument.
-        tests: The comparisons of a counter with the number of rounds, in the condition.
-        at_rows: The reads and writes at the row of the round, with the number of the list.
-        made: Lists that the body makes, of as many elements, and adds to a list of rows.
-        indices: The lists that the counter is pushed to.
-    """
-
-    count: Size
-    roles: tuple[Role, ...]
+    count: Size  # The number of rounds, and of elements in the lists of rows
+    roles: tuple[Role, ...]  # Role of every argument
+    # The comparisons of a counter with the number of rounds, in the condition
     tests: frozenset[Node]
+    # The reads and writes at the row of the round, with the number of the list
     at_rows: dict[Node, int]
+    # Lists that the body makes, of as many elements, and adds to a list of rows
     made: frozenset[Node]
-    indices: frozenset[int]
+    indices: frozenset[int]  # The lists that the counter is pushed to
 
 
 class Graph:
-    """Nodes in an order in which they can run, with what goes in and comes out.
-
-    Attributes:
-        nodes: Every node after what it reads.
-        inputs: The outputs of the placeholders, in the order of the function's arguments.
-        outputs: Tensors that the function returns.
-        functions: Finds the graph of a function by its name, for loops and conditions.
-    """
+    """Nodes in an order in which they can run, with what goes in and comes out."""
 
     def __init__(self, func_graph: Any) -> None:
         self.functions = graphs.FunctionBodies(func_graph)
@@ -360,3 +364,113 @@ class _Reader:
 
     def _enter(self, name: str, index: int, tensor: Tensor) -> None:
         self._tensors[name if index == 0 else f"{name}:{index}"] = tensor
+
+
+# Values of constants of a traced step.
+
+
+def constant_array(tensor: Tensor) -> np.ndarray | None:
+    """Return the value of a constant, or of a slice of one; None for other tensors.
+
+    The gradient of `tf.pad` cuts a column out of the paddings, which are a matrix.
+    """
+    node = tensor.node
+    while node.op in ("Identity", "StopGradient"):
+        node = node.inputs[0].node
+    if node.op == "Slice":
+        array = constant_array(node.inputs[0])
+        begin, size = node.inputs[1].value, node.inputs[2].value
+        numbers = [*(begin or ("",)), *(size or ("",))]
+        if array is None or not all(isinstance(n, int) and n >= 0 for n in numbers):
+            return None
+        pairs = zip(begin or (), size or (), strict=True)
+        return array[tuple(slice(first, first + count) for first, count in pairs)]
+    return tf.make_ndarray(node.attrs["value"].tensor) if node.op == "Const" else None
+
+
+# Numbers of elements of tensors, for a number of samples.
+
+
+def numbers(sizes: Sequence[Size], num_samples: int) -> tuple[int, ...]:
+    """Return what sizes are where all samples are in one part.
+
+    A size that only the data decides counts as 1.
+    """
+    values = dict.fromkeys((name for size in sizes for name in symbols_of(size)), 1)
+    values |= {"B": num_samples, "b": num_samples, "o": 0}
+    return tuple(int(evaluate(size, values)) for size in sizes)
+
+
+def sizes_of(tensor: Tensor, num_samples: int) -> tuple[int, ...]:
+    """Return the sizes of a tensor; none if its rank is not known."""
+    return numbers(tensor.shape or (), num_samples)
+
+
+def num_elements(tensor: Tensor, num_samples: int) -> int:
+    """Return the elements of a tensor; 1 if its rank is not known."""
+    return math.prod(sizes_of(tensor, num_samples))
+
+
+# Symbols of a step: sizes and numbers that nobody knows before it runs, and their sources.
+
+_WIDE = frozenset({tf.int64, tf.uint32, tf.uint64})
+"""Dtypes with numbers that are no int32. Those of uint64 keep their bits in an int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolSource:
+    """Source of the number of a symbol."""
+
+    tensor: Tensor  # A tensor of the step
+    axis: int | None  # The axis of it that has this size, or None if the symbol is a number in it
+    index: int = 0  # Index of the element that is the number, if ``axis`` is None
+
+
+@dataclass(slots=True)
+class SymbolTable:
+    """Makes symbols, always the same for the same size or number."""
+
+    # Source of the number of each symbol; ``"B"`` is not among them
+    symbols: dict[str, SymbolSource] = field(default_factory=dict)
+    # The size of the batch, if the step was traced for batches of one size alone
+    num_samples: int | None = None
+    # Shapes that are known of tensors; None for sizes that are not known
+    shapes: Mapping[Tensor, tuple[Size | None, ...]] = field(default_factory=dict)
+    # Numbers that are known of constants
+    values: Mapping[Tensor, tuple[Size, ...]] = field(default_factory=dict)
+    scope: int = 0  # The graph whose nodes are read: a body has symbols of its own
+    _by_key: dict[object, Dim] = field(default_factory=dict)
+
+    def new_symbol(self, tensor: Tensor, axis: int | None, index: int = 0) -> Dim:
+        """Return a symbol for a size, or for a number in an integer tensor."""
+        key = (tensor, axis, index)
+        if key not in self._by_key:
+            name = f"s{len(self.symbols)}"
+            self.symbols[name] = SymbolSource(tensor, axis, index)
+            self._by_key[key] = symbol(name)
+        return self._by_key[key]
+
+    def symbol_for(self, key: object, tensor: Tensor, index: int = 0) -> Dim:
+        """Return the symbol for a number that is computed from others: always the same one.
+
+        A body has symbols of its own: what it computes is not there outside of it.
+        """
+        key = (self.scope, key)
+        if key not in self._by_key:
+            self._by_key[key] = self.new_symbol(tensor, None, index)
+        return self._by_key[key]
+
+    def dtype_of(self, name: str) -> tf.DType:
+        """Return the dtype in which the number of a symbol is handed on: it holds all of them."""
+        source = self.symbols.get(name)
+        is_wide = source is not None and source.axis is None and source.tensor.dtype in _WIDE
+        return tf.int64 if is_wide else tf.int32
+
+    def is_made_of_sizes(self, size: Size) -> bool:
+        """Return whether no symbol of a size is a number that is computed from data."""
+        return all(self.symbols[name].axis is not None for name in symbols_of(size) - {"B"})
+
+    def is_of_list(self, size: Size) -> bool:
+        """Return whether a size has a symbol that only a tensor list knows."""
+        names = symbols_of(size) - {"B"}
+        return any(self.symbols[name].tensor.dtype == tf.variant for name in names)

@@ -1,33 +1,28 @@
-"""`evener.pin`: pins layers, models, functions and blocks to a device."""
+"""`evener.pin`: pins layers, models, functions and blocks to a device.
+
+    pin(device)(layer)      stored on the layer, which `evener.pinning.layers` runs there
+    with pin(device):       `tf.device`, and the device of the layers that are created inside
+    @pin(device)            such a block around every call
+
+Their gradients follow in `evener.pinning.gradients`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-import threading
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import is_traced_function
 from evener.devices.names import device_name
 from evener.errors import PlacementError
-from evener.pinning import colocation, layers, losses, optimizers
-from evener.pinning.names import tf_name
-from evener.pinning.scope import on_device
+from evener.pinning import gradients, layers, placement
 
 T = TypeVar("T")
-
-
-class _PinnedBlocks(threading.local):
-    def __init__(self) -> None:
-        self.blocks: list[tuple[str, contextlib.ExitStack]] = []
-
-
-_pinned = _PinnedBlocks()
 
 
 @tf.autograph.experimental.do_not_convert
@@ -65,16 +60,9 @@ def pin(device: str | tf.config.LogicalDevice) -> Pin:
         >>> first.kernel.value.device
         '/job:localhost/replica:0/task:0/device:CPU:0'
     """
-    colocation.install()
-    layers.install(innermost)
-    losses.install()
-    optimizers.install()
-    return Pin(tf_name(device))
-
-
-def innermost() -> str:
-    """Return the device of the innermost pinned block of this thread, or an empty string."""
-    return _pinned.blocks[-1][0] if _pinned.blocks else ""
+    gradients.install()
+    layers.install()
+    return Pin(placement.tf_name(device))
 
 
 class Pin:
@@ -97,12 +85,12 @@ class Pin:
 
     def __enter__(self) -> Pin:
         stack = contextlib.ExitStack()
-        stack.enter_context(on_device(self._device))
-        _pinned.blocks.append((self._device, stack))
+        stack.enter_context(placement.on_device(self._device))
+        placement.this_thread.pinned_blocks.append((self._device, stack))
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        device, stack = _pinned.blocks.pop()
+        device, stack = placement.this_thread.pinned_blocks.pop()
         stack.__exit__(*exception)
         if device != self._device:
             raise PlacementError(
@@ -116,53 +104,43 @@ class Pin:
             )
 
     def __call__(self, what: T) -> T:
-        """Pin a function, a Keras layer or a model.
-
-        Raises:
-            PlacementError: PLACE-004 for any other object, PLACE-005 if a layer has variables on
-                another device that are already in use.
-        """
+        """Pin a function, a Keras layer or a model."""
         if isinstance(what, keras.Layer):
             layers.pin_layer(what, self._device)
             return what
-        given: Any = what
-        if _runs_later(given):
-            raise _not_pinnable(given)
-        if inspect.isroutine(given) or isinstance(given, functools.partial):
-            return self._function(given)
-        if _tf_private.functions.is_traced_function(given):
-            return self._function(given)
-        raise _not_pinnable(given)
+        function: Any = what
+        is_function = (
+            inspect.isroutine(function)
+            or isinstance(function, functools.partial)
+            or is_traced_function(function)
+        )
+        if not is_function or _runs_later(function):
+            raise _not_pinnable(function)
 
-    def _function(self, function: Any) -> Any:
         def pinned(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)
 
         # The attributes of a `tf.function` must not be copied to another function.
-        return _named_as(pinned, function)
-
-
-def _named_as(pinned: Callable[..., Any], function: Any) -> Callable[..., Any]:
-    return functools.update_wrapper(pinned, function, updated=())
+        named: Any = functools.update_wrapper(pinned, function, updated=())
+        return named
 
 
 def _runs_later(what: Any) -> bool:
     """Return whether the body of a function runs after its call returned, outside of the pin."""
-    checks = (
-        inspect.isgeneratorfunction,
-        inspect.iscoroutinefunction,
-        inspect.isasyncgenfunction,
+    return (
+        inspect.isgeneratorfunction(what)
+        or inspect.iscoroutinefunction(what)
+        or inspect.isasyncgenfunction(what)
     )
-    return any(check(what) for check in checks)
 
 
 def _not_pinnable(what: Any) -> PlacementError:
-    kind = type(what).__name__
-    name = f"the class {what.__name__}" if isinstance(what, type) else f"a {kind}"
+    name = f"a {type(what).__name__}"
     why = "Only Keras layers, models, functions and blocks can be pinned."
     fix = "Pin a function that calls it."
     if isinstance(what, type):
+        name = f"the class {what.__name__}"
         fix = f"Pin an instance of it: evener.pin(device)({what.__name__}(...))."
     elif _runs_later(what):
         name = f"{getattr(what, '__qualname__', 'a function')!r}, a generator or a coroutine,"

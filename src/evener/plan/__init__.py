@@ -5,12 +5,12 @@ Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 
 from __future__ import annotations
 
-from evener.plan.json_schema import plan_schema, plan_schema_text
-from evener.plan.names import HOST, HOST_DEVICE, DeviceName, parse_device_name
-from evener.plan.owners import computing_devices, owner_of, owner_rules
 from evener.plan.parts import (
+    HOST,
+    HOST_DEVICE,
     BatchNormName,
     DeviceBytes,
+    DeviceName,
     OwnerRule,
     Owners,
     PlanDevice,
@@ -19,9 +19,12 @@ from evener.plan.parts import (
     Replica,
     ScheduleName,
     Stage,
+    computing_devices,
+    owner_of,
+    owner_rules,
+    parse_device_name,
 )
-from evener.plan.plan import Plan
-from evener.plan.shares import check_shares, split_batch
+from evener.plan.plan import Plan, check_shares, plan_schema, plan_schema_text, split_batch
 
 __all__ = [
     "HOST",

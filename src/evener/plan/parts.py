@@ -1,18 +1,221 @@
-"""Parts of a Plan.
+"""Parts of a Plan: device names, stages, replicas, owner rules, predictions.
 
-A part only normalizes its values (lists become tuples, mappings become hashable). The Plan
-validates them, because only the Plan knows the path of a part: see `evener.plan.validate`.
+A part only normalizes its values (lists become tuples, mappings become hashable). The Plan checks
+them, because only the Plan knows the path of a part. Patterns of layers and of variables are
+matched here.
 """
 
 from __future__ import annotations
 
+import math
+import numbers
+import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal, NoReturn, TypeVar, cast, final
 
-from evener.plan.names import DeviceKind, parse_device_name
-from evener.plan.typed_values import as_double, as_tuple, as_whole
+from evener.errors import PlanError
+
+# Device names: ``gpu:0``, ``cpu:1``, and ``worker:1/gpu:0`` on another machine.
+
+DeviceKind = Literal["gpu", "cpu"]
+
+HOST = "host"
+"""Name of the host memory as an owner of variables."""
+
+HOST_DEVICE = "cpu:0"
+"""The device that `HOST` means, whether or not the plan computes on it."""
+
+# At most six digits and no leading zero: one device has one name.
+_NUMBER = r"(0|[1-9][0-9]{0,5})"
+_NAME = re.compile(rf"(?:worker:{_NUMBER}/)?(gpu|cpu):{_NUMBER}")
+_NEARLY = re.compile(r"(gpu|cuda|cpu)[^0-9]*0*([0-9]{1,6})$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceName:
+    """Parsed device name.
+
+    Args:
+        kind: ``"gpu"`` or ``"cpu"``.
+        index: Number among the devices of that kind in its worker, from 0.
+        worker: Number of the machine, from 0; None if there is only one.
+
+    >>> str(DeviceName(kind="gpu", index=0, worker=1))
+    'worker:1/gpu:0'
+    """
+
+    kind: DeviceKind
+    index: int
+    worker: int | None = None
+
+    def __str__(self) -> str:
+        """Return the name as it is written in a plan."""
+        prefix = "" if self.worker is None else f"worker:{self.worker}/"
+        return f"{prefix}{self.kind}:{self.index}"
+
+
+def parse_device_name(text: str, *, path: str = "device") -> DeviceName:
+    """Parse a device name.
+
+    Args:
+        text: Name such as ``"gpu:0"`` or ``"worker:1/cpu:0"``, lower case.
+        path: Path of the name in the plan, for the error.
+
+    Raises:
+        PlanError: PLAN-001 if the text is not a device name.
+
+    >>> parse_device_name("worker:1/gpu:0")
+    DeviceName(kind='gpu', index=0, worker=1)
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise PlanError(
+            "PLAN-001",
+            f"{path} is {text!r}, which is not a device name.{_nearest(text)}",
+            why="names are lower case: gpu:INDEX or cpu:INDEX, with worker:INDEX/ before it "
+            "for a device of another machine.",
+            fix="write for example 'gpu:0', 'cpu:0' or 'worker:1/gpu:0'; "
+            "`evener devices` lists the names that are here.",
+        )
+    worker, kind, index = match.groups()
+    return DeviceName(
+        kind=cast(DeviceKind, kind),
+        index=int(index),
+        worker=None if worker is None else int(worker),
+    )
+
+
+def _nearest(text: str) -> str:
+    """Suggest a name for other spellings: ``/GPU:0``, ``cuda:0`` or slips like ``gpu0``."""
+    match = _NEARLY.search(text.lower())
+    if match is None:
+        return ""
+    kind = match.group(1).replace("cuda", "gpu")
+    return f" Did you mean '{kind}:{int(match.group(2))}'?"
+
+
+# Normal forms and type checks of the values of a plan, by path, such as ``replicas[1].share``.
+
+T = TypeVar("T")
+
+_EXAMPLES = {
+    "text": "'gpu:0'",
+    "a whole number": "4",
+    "a number": "0.5",
+    "a list": "[...]",
+    "an object": "{...}",
+    "a mapping from devices to layers": "{'gpu:0': 'encoder_*', 'gpu:1': ['decoder_*', 'head']}",
+    "a device with its layers": "('gpu:0', 'encoder_*')",
+}
+
+
+def as_tuple(value: Any) -> Any:
+    """Return a list as a tuple, and everything else unchanged."""
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
+
+
+def as_double(value: Any) -> Any:
+    """Return a real number as a double, and everything else unchanged."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    try:
+        return float(value)
+    except OverflowError:  # A whole number of more than 300 digits.
+        return math.inf if cast(Any, value) > 0 else -math.inf
+
+
+def as_whole(value: Any) -> Any:
+    """Return any kind of integer as `int`, and everything else unchanged."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        return value
+    return int(value)
+
+
+def wrong_type(path: str, expected: str, value: object) -> PlanError:
+    """Return the error for a value of the wrong type."""
+    example = _EXAMPLES.get(expected)
+    return PlanError(
+        "PLAN-020",
+        f"{path} must be {expected}, not {_shown(value)}.",
+        why=f"the value there is of type {type(value).__name__}.",
+        fix=f"write {expected}" + (f", for example {path} = {example}." if example else "."),
+    )
+
+
+def text_at(path: str, value: object) -> str:
+    """Return the value as a text that is not blank."""
+    if not isinstance(value, str):
+        raise wrong_type(path, "text", value)
+    if not value.strip():
+        raise PlanError(
+            "PLAN-018",
+            f"{path} is empty.",
+            why=f"it is {value!r}; a name or pattern cannot be blank.",
+            fix="write a text, or remove the entry.",
+        )
+    return value
+
+
+def whole_number_at(path: str, value: object) -> int:
+    """Return the value as an integer; True and False are refused."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise wrong_type(path, "a whole number", value)
+    return value
+
+
+def number_at(path: str, value: object) -> float:
+    """Return the value as a number, maybe infinite or NaN; True and False are refused."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise wrong_type(path, "a number", value)
+    return float(value)
+
+
+def tuple_at(path: str, value: object, item: type[T]) -> tuple[T, ...]:
+    """Return the value as a tuple whose items are all of one type."""
+    if not isinstance(value, tuple):
+        raise wrong_type(path, "a list", value)
+    items = cast("tuple[object, ...]", value)
+    for index, found in enumerate(items):
+        if not isinstance(found, item):
+            expected = "text" if item is str else f"a {item.__name__}"
+            raise wrong_type(f"{path}[{index}]", expected, found)
+    return cast("tuple[T, ...]", items)
+
+
+def items_at(path: str, value: object, expected: str = "a list") -> list[Any]:
+    """Return the items of a list, a tuple or another iterable, but a text."""
+    # The letters of a text would be read as items.
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise wrong_type(path, expected, value)
+    return list(cast("Iterable[Any]", value))
+
+
+def list_at(path: str, value: object) -> list[object]:
+    """Return the value as a list from JSON."""
+    if not isinstance(value, list):
+        raise wrong_type(path, "a list", value)
+    return cast("list[object]", value)
+
+
+def object_at(path: str, value: object) -> Mapping[str, object]:
+    """Return the value as an object from JSON."""
+    if not isinstance(value, Mapping):
+        raise wrong_type(path, "an object", value)
+    return cast("Mapping[str, object]", value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# Parts of a Plan.
+#
+# A part only normalizes its values (lists become tuples, mappings become hashable). The Plan
+# validates them, because only the Plan knows the path of a part: see `evener.plan.plan`.
 
 Number = TypeVar("Number", int, float)
 
@@ -234,3 +437,103 @@ class Rejected:
 
 def _set(part: object, field: str, value: object) -> None:
     object.__setattr__(part, field, value)
+
+
+# Paths of layers, and their match with the patterns of a plan.
+
+
+def parts_of_path(path: str) -> list[str]:
+    """Return the paths that may name a layer or an enclosing one, the outermost first.
+
+    >>> parts_of_path("model/block")
+    ['model', 'model/block', 'block']
+    """
+    names = path.split("/")
+    return [
+        "/".join(names[begin:end])
+        for begin in range(len(names))
+        for end in range(begin + 1, len(names) + 1)
+    ]
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a layer, or an enclosing one, matches one of the patterns."""
+    return any(fnmatchcase(part, p) for part in parts_of_path(path) for p in patterns)
+
+
+def stage_of(path: str, stages: Sequence[Stage]) -> int | None:
+    """Return the number of the stage of a layer: the outermost layer that a stage names decides.
+
+    >>> stages = [Stage(device="cpu:0", layers=("a*",)), Stage(device="cpu:1", layers=("b",))]
+    >>> stage_of("model/b/dense", stages), stage_of("head", stages)
+    (1, None)
+    """
+    return next(
+        (
+            number
+            for part in parts_of_path(path)
+            for number, stage in enumerate(stages)
+            if any(fnmatchcase(part, pattern) for pattern in stage.layers)
+        ),
+        None,
+    )
+
+
+# Owners of variables: the rules of a plan.
+
+
+def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
+    """Return the device of the first rule whose pattern matches a variable's path.
+
+    Args:
+        path: Path of the variable, such as ``"encoder/dense_1/kernel"``. The part before its
+            first slash may be the model's name, so the rest is matched as well.
+        rules: Rules in order; the first match wins. Matching is case-sensitive.
+
+    Returns:
+        A device name (``"host"`` comes back as ``"cpu:0"``), or None if no rule matches.
+
+    >>> rules = owner_rules({"embedding/*": "host", "*": "gpu:0"})
+    >>> owner_of("embedding/table", rules), owner_of("dense/kernel", rules)
+    ('cpu:0', 'gpu:0')
+    """
+    # Only some models put their own name before those of their layers.
+    _, _, below = path.partition("/")
+    for rule in rules:
+        if fnmatchcase(path, rule.pattern) or ("/" in below and fnmatchcase(below, rule.pattern)):
+            return resolve_host(rule.device)
+    return None
+
+
+def owner_rules(devices: Mapping[str, str]) -> tuple[OwnerRule, ...]:
+    """Return the rules of a mapping from pattern to device."""
+    return tuple(OwnerRule(pattern=pattern, device=devices[pattern]) for pattern in devices)
+
+
+def resolve_host(device: str) -> str:
+    """Return ``"cpu:0"`` for ``"host"``, and every other name unchanged."""
+    return HOST_DEVICE if device == HOST else device
+
+
+def computing_devices(path: str, replicas: Sequence[Replica]) -> tuple[str, ...]:
+    """Return the devices that compute the layer of a variable, as far as its path tells.
+
+    The path consists of the enclosing layers, sometimes after the model's name; the outermost layer
+    that a stage names decides.
+
+    Args:
+        path: Path of the variable, such as ``"encoder_3/attention/kernel"``.
+        replicas: Replicas of a plan.
+
+    >>> from evener.plan import Replica, Stage
+    >>> stages = (Stage(device="cpu:0", layers=("a*",)), Stage(device="cpu:1", layers=("b",)))
+    >>> computing_devices("model/b/dense/kernel", [Replica(share=1, stages=stages)])
+    ('cpu:1',)
+    """
+    layer, slash, _ = path.rpartition("/")
+    devices: dict[str, None] = {}
+    for replica in replicas:
+        number = stage_of(layer, replica.stages) if slash else None
+        if number is not None:
+            devices[replica.stages[number].device] = None
+    return tuple(devices)

@@ -10,11 +10,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from evener.plan.fields import PlanFields
-from evener.plan.names import HOST
-from evener.plan.parts import Predicted, Replica
-from evener.terminal import text_of
-from evener.units import format_bytes, format_seconds
+from evener.base.terminal import text_of
+from evener.base.text import format_bytes, format_seconds
+from evener.plan.parts import HOST, Predicted, Replica
+from evener.plan.plan import PlanFields
 
 WIDTH = 80
 

@@ -1,26 +1,286 @@
-"""Planning for a profile: the best plan, its prediction and the rejected alternatives."""
+"""From a cost profile and a batch size to a Plan.
+
+The search, simpler plans that are as fast, the rejected alternatives with the reason for each.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from evener.cost_model.assignment import HOST_OWNER, Assignment
-from evener.cost_model.conversion import assignment_of, plan_of
-from evener.cost_model.prediction import Prediction, busy_seconds, predict
+from evener.base.text import ShownAsText, format_bytes, format_seconds
 from evener.errors import PlanError
-from evener.notebook import ShownAsText
-from evener.plan.names import HOST
-from evener.plan.parts import Predicted
-from evener.plan.plan import Plan
-from evener.planner.alternatives import describe, lacks, rejected
-from evener.planner.groupings import MOST_FOR_ALL, kind_of
-from evener.planner.search import Candidate, Choices, SearchResult, search_plan
-from evener.planner.ties import simplest_of_equal
-from evener.profile import Cluster, CostProfile
-from evener.units import format_bytes
+from evener.plan.parts import HOST, Predicted, Rejected
+from evener.plan.plan import Plan, split_batch
+from evener.plan.profile import Cluster, CostProfile
+from evener.planner.assignment import (
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    assignment_of,
+    plan_of,
+    spread_owners,
+)
+from evener.planner.candidates import Candidate, is_interleaved
+from evener.planner.groups import MOST_FOR_ALL, kind_of
+from evener.planner.memory import MemoryPrediction, shortages
+from evener.planner.prediction import Prediction, busy_seconds, predict
+from evener.planner.search import Choices, SearchResult, search_plan
+
+# Obvious alternatives to the best plan, and the reason why each was rejected.
+
+_MOST_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Alternative plan."""
+
+    layout: str  # Description of the plan
+    assignment: Assignment  # Layers that each device computes and owns
+    prediction: Prediction  # Predicted costs
+
+
+def alternatives(profile: CostProfile, batch_size: int) -> Iterator[Alternative]:
+    """Yield plans with even shares, with each kind of device alone, and with even stages."""
+    num_devices = len(profile.cluster.devices)
+    if num_devices > 1:
+        yield _alternative(
+            "even shares", _replicas(profile, range(num_devices), batch_size), profile
+        )
+    kinds: dict[tuple[str, int], int] = {}
+    for device in range(num_devices):
+        kinds.setdefault(kind_of(device, profile.cluster), device)
+    for device in kinds.values():
+        name = profile.cluster.devices[device].name
+        replicas = _replicas(profile, [device], batch_size)
+        yield _alternative(f"{name} alone", replicas, profile)
+    num_layers = len(profile.model.layers)
+    if 1 < num_devices <= min(num_layers, batch_size):
+        yield _alternative("even stages", (_even_stages(profile, batch_size),), profile)
+
+
+def describe(assignment: Assignment, profile: CostProfile) -> str:
+    """Return a short description of an assignment."""
+    replicas = assignment.replicas
+    depths = sorted({len(replica.spans) for replica in replicas})
+    if len(replicas) == 1:
+        spans = replicas[0].spans
+        names = ", ".join(profile.cluster.devices[span.device].name for span in spans)
+        text = f"{names} alone" if len(spans) == 1 else f"{len(spans)} stages on {names}"
+    elif depths == [1]:
+        text = f"{len(replicas)} replicas"
+    else:
+        listed = " or ".join(str(depth) for depth in depths)
+        text = f"{len(replicas)} replicas of {listed} stages"
+    counts = {replica.num_micro_batches for replica in replicas}
+    if max(counts) > 1:
+        text += f", up to {max(counts)} micro-batches"
+    text += "".join(f", {specialty}" for specialty in specialties(assignment))
+    if HOST_OWNER in assignment.owners:
+        text += ", variables on the host"
+    return text
+
+
+def specialties(assignment: Assignment) -> Iterator[str]:
+    """Yield descriptions of the unusual parts of a plan: its schedule, recomputed layers."""
+    replicas = assignment.replicas
+    if any(map(is_interleaved, replicas)):
+        yield "stages interleaved"
+    for schedule in sorted({r.schedule for r in replicas if len(r.spans) > 1} - {"1f1b"}):
+        yield f"schedule {schedule}"
+    num_recomputed, num_layers = sum(assignment.recompute), len(assignment.recompute)
+    if num_recomputed:
+        yield f"{num_recomputed} of {num_layers} layers recomputed"
+
+
+def rejected(
+    best: Candidate, considered: Iterable[Candidate], profile: CostProfile
+) -> tuple[Rejected, ...]:
+    """Return the reasons why plans were rejected, without plans that equal the best."""
+    others = [
+        Alternative(
+            layout=describe(candidate.assignment, profile),
+            assignment=candidate.assignment,
+            prediction=candidate.prediction,
+        )
+        for candidate in considered
+    ]
+    found: dict[str, Rejected] = {}
+    for other in (*alternatives(profile, best.assignment.batch_size), *others):
+        if _is_same(other.assignment, best.assignment):
+            continue
+        reason = _reason(best, other, profile)
+        found.setdefault(other.layout, Rejected(layout=other.layout, reason=reason))
+    return tuple(found.values())[:_MOST_SHOWN]
+
+
+def lacks(memory: Mapping[int, MemoryPrediction], profile: CostProfile) -> str:
+    """Return the memory shortage of the device that lacks most; empty if all have enough."""
+    short = max(shortages(memory, profile.cluster), key=lambda shortage: shortage[1], default=None)
+    if short is None:
+        return ""
+    device, missing = short
+    name = "the host" if device == HOST_OWNER else profile.cluster.devices[device].name
+    needed = memory[device].total
+    return f"{name} needs {format_bytes(needed)} and has {format_bytes(needed - missing)}"
+
+
+def _reason(best: Candidate, other: Alternative, profile: CostProfile) -> str:
+    short = lacks(other.prediction.memory, profile)
+    if short:
+        return short
+    seconds = other.prediction.step_seconds
+    times = seconds / best.prediction.step_seconds
+    text = f"{format_seconds(seconds)} a step"
+    text += f", {times:.2f} times as long" if times >= 1.005 else ", about as fast"
+    slowest = other.prediction.slowest
+    parts = {
+        "computing": slowest.compute_seconds,
+        "waiting for other stages": slowest.bubble_seconds,
+        "waiting for weights and gradients": slowest.communication_seconds,
+    }
+    longest = max(parts, key=lambda name: parts[name])
+    share = parts[longest] / slowest.seconds if slowest.seconds else 0.0
+    return f"{text}: {share:.0%} of it {longest}"
+
+
+def _is_same(assignment: Assignment, other: Assignment) -> bool:
+    return assignment.replicas == other.replicas and assignment.recompute == other.recompute
+
+
+def _alternative(
+    layout: str, replicas: tuple[ReplicaAssignment, ...], profile: CostProfile
+) -> Alternative:
+    layers = profile.model.layers
+    assignment = Assignment(
+        replicas=replicas,
+        owners=spread_owners(layers, replicas, profile.cluster),
+        recompute=(False,) * len(layers),
+    )
+    return Alternative(
+        layout=layout, assignment=assignment, prediction=predict(assignment, profile)
+    )
+
+
+def _replicas(
+    profile: CostProfile, devices: range | list[int], batch_size: int
+) -> tuple[ReplicaAssignment, ...]:
+    shares = split_batch(batch_size, [1.0] * len(devices))
+    whole = len(profile.model.layers)
+    return tuple(
+        ReplicaAssignment(samples=samples, spans=(Span(device, 0, whole),))
+        for device, samples in zip(devices, shares, strict=True)
+        if samples
+    )
+
+
+def _even_stages(profile: CostProfile, batch_size: int) -> ReplicaAssignment:
+    num_stages, num_layers = len(profile.cluster.devices), len(profile.model.layers)
+    cuts = [stage * num_layers // num_stages for stage in range(num_stages + 1)]
+    count = min(batch_size, 4 * num_stages)
+    return ReplicaAssignment(
+        samples=batch_size,
+        spans=tuple(Span(k, cuts[k], cuts[k + 1]) for k in range(num_stages)),
+        num_micro_batches=2 ** int(math.log2(count)),
+        in_flight=min(num_stages, count),
+    )
+
+
+# Ties: what differs by less than the noise of measuring is decided for the simpler plan.
+#
+# ::
+#
+#     one device  <  even shares  <  uneven shares  <  pipeline
+#
+# Micro-batches that no pipeline needs are there to save memory. Times of layers at few samples are
+# too uncertain to split a batch for speed: each micro-batch is another call of every task.
+
+
+def simplest_of_equal(
+    best: Candidate, considered: Iterable[Candidate], profile: CostProfile, *, noise: float
+) -> Candidate:
+    """Return the simplest plan that is as fast as the best, up to the noise of measuring."""
+    candidates = [
+        best,
+        *considered,
+        *(
+            _candidate(other.assignment, other.prediction, profile)
+            for other in alternatives(profile, best.assignment.batch_size)
+        ),
+    ]
+    if noise:
+        candidates = [_without_needless_micro_batches(each, profile) for each in candidates]
+        if candidates[0] is not best:
+            best = min(filter(_fits, candidates), key=_seconds)
+    most = _seconds(best) * (1 + noise)
+    equal = [each for each in candidates if each.fits and _seconds(each) <= most]
+    # The first of several: plans of the same kind keep the order of the search.
+    return min(
+        (best, *equal),
+        key=lambda candidate: (
+            complexity(candidate.assignment),
+            _is_split_in_time(candidate.assignment),
+            candidate is not best,
+            _seconds(candidate),
+        ),
+    )
+
+
+def _fits(candidate: Candidate) -> bool:
+    return candidate.fits
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.prediction.step_seconds
+
+
+def _candidate(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> Candidate:
+    return Candidate(
+        grouping=tuple(replica.devices for replica in assignment.replicas),
+        assignment=assignment,
+        prediction=prediction,
+        shortages=tuple(shortages(prediction.memory, profile.cluster)),
+    )
+
+
+def _without_needless_micro_batches(candidate: Candidate, profile: CostProfile) -> Candidate:
+    """Return a candidate whose replicas without stages are not split, if it fits then."""
+    assignment = candidate.assignment
+    if not _is_split_in_time(assignment):
+        return candidate
+    replicas = tuple(
+        dataclasses.replace(replica, num_micro_batches=1, in_flight=1)
+        if len(replica.spans) == 1
+        else replica
+        for replica in assignment.replicas
+    )
+    whole = dataclasses.replace(assignment, replicas=replicas)
+    found = _candidate(whole, predict(whole, profile), profile)
+    return found if found.fits else candidate
+
+
+def _is_split_in_time(assignment: Assignment) -> bool:
+    """Whether replicas have micro-batches that no pipeline needs."""
+    return any(len(r.spans) == 1 and r.num_micro_batches > 1 for r in assignment.replicas)
+
+
+def complexity(assignment: Assignment) -> int:
+    """Return how complex a layout is, from 0 for one device to 3 for a pipeline."""
+    replicas = assignment.replicas
+    if any(len(replica.spans) > 1 for replica in replicas):
+        return 3
+    if len(replicas) == 1:
+        return 0
+    samples = [replica.samples for replica in replicas]
+    return 1 if max(samples) - min(samples) <= 1 else 2
+
+
+# Planning for a profile: the best plan, its prediction and the rejected alternatives.
 
 BatchSize = int | Literal["max", "auto"]
 """Number of samples; ``"max"``: the most that fit without micro-batches and recomputation;
@@ -148,15 +408,7 @@ def predicted(assignment: Assignment, prediction: Prediction, profile: CostProfi
 
 
 def check_batch_size(batch_size: object, *, words: bool = True) -> None:
-    """Refuse an impossible batch size.
-
-    Args:
-        batch_size: Value to check.
-        words: Whether ``"max"`` and ``"auto"`` are allowed.
-
-    Raises:
-        PlanError: PLAN-042.
-    """
+    """Refuse an impossible batch size."""
     if isinstance(batch_size, int) and not isinstance(batch_size, bool):
         if 1 <= batch_size <= _MOST_SAMPLES:
             return
@@ -323,3 +575,35 @@ def _more_memory(nearest: Candidate | None, profile: CostProfile) -> str:
     text = lacks(nearest.prediction.memory, profile)
     total = sum(missing for _, missing in nearest.shortages)
     return f"Add devices with {format_bytes(total)} together, or use smaller layers: {text}."
+
+
+# The two simplest plans beside the best: the best device alone, and even shares on all.
+
+
+def plans_to_try(planned: Planned) -> tuple[Plan, ...]:
+    """Return a plan with the two simplest ones, from the simplest to the least simple.
+
+    A simple plan that does not fit into memory by its prediction is left out.
+    """
+    profile = planned.profile
+    fitting = [
+        other
+        for other in alternatives(profile, planned.batch_size)
+        if len(other.assignment.replicas[0].spans) == 1
+        and not lacks(other.prediction.memory, profile)
+    ]
+    alone = [other for other in fitting if len(other.assignment.replicas) == 1]
+    even = [other for other in fitting if len(other.assignment.replicas) > 1]
+    alone.sort(key=lambda other: other.prediction.step_seconds)
+    found: list[Plan] = []
+    is_there = False
+    for other in (*alone[:1], *even[:1]):
+        if (other.assignment.replicas, other.assignment.recompute) == (
+            planned.assignment.replicas,
+            planned.assignment.recompute,
+        ):
+            is_there = True
+            found.append(planned.plan)
+        else:
+            found.append(plan_of(other.assignment, profile.model, profile.cluster))
+    return tuple(found if is_there else [*found, planned.plan])

@@ -18,18 +18,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import HOST_OWNER, Assignment, ReplicaAssignment
-from evener.cost_model.estimate import recomputed_layers
-from evener.cost_model.ownership import spread_owners
-from evener.cost_model.prediction import Prediction, owner_update_seconds
-from evener.planner.candidates import Candidate, Choices, PlanEvaluator
-from evener.planner.group_costs import GroupCosts
-from evener.planner.groupings import MOST_FOR_ALL, Grouping, groupings_of
-from evener.planner.owner_rules import UNLIMITED, UNLIMITED_HOST, owner_ways
-from evener.planner.recut import recut
+from evener.devices.names import kind_of
+from evener.plan.profile import CostProfile, Curve
+from evener.planner.assignment import HOST_OWNER, Assignment, ReplicaAssignment, spread_owners
+from evener.planner.candidates import Candidate, Choices, PlanEvaluator, recut
+from evener.planner.groups import MOST_FOR_ALL, GroupCosts, Grouping, groupings_of
+from evener.planner.prediction import Prediction, owner_update_seconds, recomputed_layers
 from evener.planner.refinement import MOST_GAIN, Start, refine
-from evener.planner.solving import Solver
-from evener.profile import CostProfile, Curve
+from evener.planner.solving import UNLIMITED, UNLIMITED_HOST, Solver, owner_ways
 
 _SLACK = 1.25
 """Factor by which the formula for pipelines may overestimate the timeline."""
@@ -116,13 +112,7 @@ def search_plan(
 
 
 class _Search:
-    """State of a search: solvers, evaluator and cached costs.
-
-    Args:
-        profile: Costs of the layers on the devices.
-        batch_size: Samples of the global batch.
-        choices: Choices of the search.
-    """
+    """State of a search: solvers, evaluator and cached costs."""
 
     def __init__(self, profile: CostProfile, batch_size: int, choices: Choices) -> None:
         self._profile = profile
@@ -131,7 +121,7 @@ class _Search:
         self.evaluator = PlanEvaluator(profile, choices)
         machines = profile.cluster.machines
         # The engine supports the host as an owner only on a single machine.
-        on_host = any("cpu:" in device.name for device in profile.cluster.devices)
+        on_host = any(not kind_of(device.name).has_own_memory for device in profile.cluster.devices)
         self._host = choices.host and len(machines) == 1 and not on_host
         near = machines[0].host_link.bytes_per_second > machines[0].link.bytes_per_second
         self._host_may_be_fast = self._host and (near or self._host_updates_fast())

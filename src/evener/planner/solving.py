@@ -1,27 +1,217 @@
-"""Best assignment of one grouping: cuts, micro-batches, shares and owners.
-
-Shares depend on the cuts, cuts on the samples of a micro-batch, the traffic of weights on the
-owners, and owners on the memory that samples leave free. The solver iterates over them.
-"""
+"""The fastest shares and owners for one grouping of the devices."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment
-from evener.cost_model.exchange import WeightSeconds, exchange_seconds
-from evener.cost_model.memory import predict_memory, shortages
-from evener.cost_model.ownership import by_machine, holders_of, spread_owners
-from evener.cost_model.prediction import update_seconds
-from evener.cost_model.stage_memory import gradients_wait
-from evener.planner.filling import ReplicaClass, fill
-from evener.planner.group_costs import GroupCosts, Shape
-from evener.planner.group_kind import GroupKind
-from evener.planner.groupings import MOST_FOR_ALL, Group, Grouping, kind_of
-from evener.planner.owner_choice import owners_that_fit, owning_bytes
-from evener.planner.owner_rules import UNLIMITED_HOST, OwnerWay
+from evener.plan.profile import Cluster, LayerCosts, ModelCosts
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    by_machine,
+    holders_of,
+    spread_owners,
+)
+from evener.planner.assignment import ReplicaAssignment as Replicas
+from evener.planner.groups import (
+    MOST_FOR_ALL,
+    Group,
+    GroupCosts,
+    Grouping,
+    GroupKind,
+    Shape,
+    is_over_machines,
+    kind_of,
+)
+from evener.planner.memory import gradients_wait, predict_memory, shortages
+from evener.planner.prediction import update_seconds
+from evener.planner.step_time import WeightSeconds, exchange_seconds
+
+# Water-filling assignment of samples to replicas.
+#
+# The step time is that of the slowest replica. Bisection finds the least time T in which the
+# replicas
+# together compute the batch, each as many samples as it can in T.
+
+_ROUNDING = 1 + 1e-9
+"""Relative tolerance of times: rounding may make a sum of seconds fall."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaClass:
+    """Class of replicas with the same costs."""
+
+    # Function from samples to seconds, never falling; infinite if the samples do not fit into
+    # memory
+    seconds: Callable[[int], float]
+    # Function from samples to seconds of computation only, which decides between numbers of samples
+    # with the same `seconds`
+    compute_seconds: Callable[[int], float]
+    count: int = 1  # Number of replicas, at least 1
+
+
+def fill(classes: Sequence[ReplicaClass], num_samples: int) -> list[list[int]] | None:
+    """Return the samples of every replica that minimize the time of the slowest one."""
+    counts = [replica_class.count for replica_class in classes]
+    seconds = [replica_class.seconds for replica_class in classes]
+    limits = [_most_samples(class_seconds, None, 0, num_samples) for class_seconds in seconds]
+    if sum(limit * count for limit, count in zip(limits, counts, strict=True)) < num_samples:
+        return None
+    limits = _level(seconds, counts, limits, num_samples)
+    # If the exchange of weights dominates, many assignments are equally fast: the time of
+    # computation decides.
+    computing = [replica_class.compute_seconds for replica_class in classes]
+    limits = _level(computing, counts, limits, num_samples)
+    filled = [[limit] * count for limit, count in zip(limits, counts, strict=True)]
+    _take_back(computing, filled, sum(map(sum, filled)) - num_samples)
+    return filled
+
+
+_Seconds = Callable[[int], float]
+
+
+def _level(
+    seconds: Sequence[_Seconds], counts: Sequence[int], limits: Sequence[int], num_samples: int
+) -> list[int]:
+    """Return the samples per replica of each class in the least time that suffices for all."""
+    low, too_few = 0.0, [0] * len(limits)
+    high, enough = max(f(limit) for f, limit in zip(seconds, limits, strict=True)), list(limits)
+    for _ in range(60):
+        middle = (low + high) / 2
+        room = [
+            _most_samples(f, middle, least, most)
+            for f, least, most in zip(seconds, too_few, enough, strict=True)
+        ]
+        if sum(n * count for n, count in zip(room, counts, strict=True)) < num_samples:
+            low, too_few = middle, room
+        else:
+            high, enough = middle, room
+        # A difference of one sample in one class cannot be bisected further.
+        if high - low <= 1e-9 * high or sum(enough) - sum(too_few) == 1:
+            break
+    return enough
+
+
+def _most_samples(seconds: _Seconds, time: float | None, least: int, most: int) -> int:
+    """Return the most samples that a replica computes in a given time."""
+    low, high = least, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        took = seconds(middle)
+        if took < math.inf if time is None else took <= time * _ROUNDING:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _take_back(seconds: Sequence[_Seconds], filled: list[list[int]], surplus: int) -> None:
+    """Remove surplus samples, each from the replica that takes longest."""
+    heap = [
+        (-class_seconds(count), kind, number)
+        for kind, (class_seconds, of_kind) in enumerate(zip(seconds, filled, strict=True))
+        for number, count in enumerate(of_kind)
+        if count
+    ]
+    heapq.heapify(heap)
+    for _ in range(surplus):
+        _, kind, number = heap[0]
+        filled[kind][number] -= 1
+        left = filled[kind][number]
+        if left:
+            heapq.heapreplace(heap, (-seconds[kind](left), kind, number))
+        else:
+            heapq.heappop(heap)
+
+
+# Choice of owners if memory is short.
+#
+# An owner holds a layer's weights and optimizer state, and the partial gradients that arrive for
+# them; it does not fetch the weights. If every device has enough memory, owners are spread as the
+# engine does. Otherwise each layer goes to the device with the most free memory, and layers that
+# fit
+# on no device go to the host.
+
+
+def owning_bytes(layer: LayerCosts, num_holders: int, *, sums_wait: bool) -> int:
+    """Return the bytes that owning a layer needs on a device, beyond fetching its weights."""
+    num_others = num_holders - 1
+    num_waiting = num_others if sums_wait else min(1, num_others)
+    return layer.owned_bytes - layer.weight_bytes + layer.gradient_bytes * num_waiting
+
+
+def owners_that_fit(
+    model: ModelCosts,
+    replicas: Sequence[Replicas],
+    room: Mapping[int, float],
+    *,
+    allow_host: bool,
+    sums_wait: bool = True,
+) -> tuple[int, ...] | None:
+    """Return owners that fit into the free memory of the devices."""
+    left = dict(room)
+    owners: dict[int, int] = {}
+    holders = holders_of(replicas, len(model.layers))
+    for layer_index in sorted(range(len(model.layers)), key=lambda k: -model.layers[k].owned_bytes):
+        layer, devices = model.layers[layer_index], holders[layer_index]
+        needed = owning_bytes(layer, len(devices), sums_wait=sums_wait)
+        device = max(devices, key=lambda index: left[index])
+        if needed <= left[device] or needed <= 0:
+            left[device] -= needed
+            owners[layer_index] = device
+        elif allow_host:
+            owners[layer_index] = HOST_OWNER
+        else:
+            return None
+    return tuple(owners[layer_index] for layer_index in range(len(model.layers)))
+
+
+# Rules for the choice of owners that the search tries.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerWay:
+    """Rule for the choice of owners."""
+
+    # Name of the rule
+    rule: Literal["unlimited", "spread", "by room", "host"]
+    # Kind of device that reserves memory for all variables; None to place samples first
+    reserved: tuple[str, int] | None = None
+    host: bool = False  # Whether the host owns layers that fit on no device
+
+
+UNLIMITED = OwnerWay(rule="unlimited")
+
+
+UNLIMITED_HOST = OwnerWay(rule="unlimited", host=True)
+
+
+def owner_ways(grouping: Grouping, cluster: Cluster, *, host: bool) -> Iterator[OwnerWay]:
+    """Yield the owner rules to try with memory limits."""
+    yield OwnerWay(rule="spread")
+    if is_over_machines(grouping, cluster):
+        return
+    yield OwnerWay(rule="by room")
+    kinds = {kind_of(device, cluster) for group in grouping for device in group}
+    if 1 < len(kinds) and sum(map(len, grouping)) <= MOST_FOR_ALL:
+        for kind in sorted(kinds):
+            yield OwnerWay(rule="by room", reserved=kind)
+    if host:
+        yield OwnerWay(rule="by room", host=True)
+        yield OwnerWay(rule="host", host=True)
+
+
+# Best assignment of one grouping: cuts, micro-batches, shares and owners.
+#
+# Shares depend on the cuts, cuts on the samples of a micro-batch, the traffic of weights on the
+# owners, and owners on the memory that samples leave free. The solver iterates over them.
 
 _MOST_ROUNDS = 3
 
@@ -30,14 +220,7 @@ _KindKey = tuple[object, ...]
 
 
 class Solver:
-    """Solver that finds the assignment of a grouping.
-
-    Args:
-        costs: Costs of groups.
-        batch_size: Samples of the global batch.
-        num_micro_batches: Numbers of micro-batches to try, in ascending order.
-        as_fast: Slowdown tolerated for fewer micro-batches, as a factor of at least 1.
-    """
+    """Solver that finds the assignment of a grouping."""
 
     def __init__(
         self,

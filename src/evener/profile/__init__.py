@@ -5,9 +5,18 @@ Pure Python: nothing here imports TensorFlow.
 
 from __future__ import annotations
 
-from evener.profile.cluster import HOST_MEMORY, Cluster, ClusterDevice, Link, Machine
-from evener.profile.costs import CostProfile, LayerCosts, LayerTimes, ModelCosts
-from evener.profile.curve import Curve
+from evener.plan.profile import (
+    HOST_MEMORY,
+    Cluster,
+    ClusterDevice,
+    CostProfile,
+    Curve,
+    LayerCosts,
+    LayerTimes,
+    Link,
+    Machine,
+    ModelCosts,
+)
 
 __all__ = [
     "HOST_MEMORY",

@@ -1,14 +1,11 @@
-"""Measured speed of devices, and of transfers between them.
-
-This file imports TensorFlow; `evener.profile` itself does not import it.
-"""
+"""Speed of devices and links, and the times of layers that follow from it without running them."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +13,18 @@ import tensorflow as tf
 
 from evener.devices.names import tf_device
 from evener.errors import ProfileError, did_you_mean
-from evener.plan.names import HOST_DEVICE
-from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
+from evener.graph.nodes import Node, Tensor
+from evener.graph.ops.registry import operation
+from evener.graph.rewrites import LOOPS
+from evener.partition.memory import node_flops, num_bytes, num_iterations
+from evener.partition.tasks import Task
+from evener.plan.parts import HOST_DEVICE
+from evener.plan.profile import Cluster, ClusterDevice, Curve, LayerTimes, Link, Machine
+from evener.profiler.layers import LayerTasks
+
+# Measured speed of devices, and of transfers between them.
+#
+# This file imports TensorFlow; `evener.profile` itself does not import it.
 
 DTYPES = ("float32", "float16", "bfloat16")
 _SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -31,18 +38,13 @@ _SHARED_MEMORY = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
-    """Speed of a device.
+    """Speed of a device."""
 
-    Args:
-        flops: Pairs of a dtype and the floating-point operations per second of its fastest matrix
-            product, above 0.
-        bytes_per_second: Memory bandwidth, reads and writes together, above 0.
-        launch_seconds: Seconds of one small operation inside a function, above 0.
-    """
-
+    # Pairs of a dtype and the floating-point operations per second of its fastest matrix product,
+    # above 0
     flops: tuple[tuple[str, float], ...]
-    bytes_per_second: float
-    launch_seconds: float
+    bytes_per_second: float  # Memory bandwidth, reads and writes together, above 0
+    launch_seconds: float  # Seconds of one small operation inside a function, above 0
 
     def flops_per_second(self, dtype: str = "float32") -> float:
         """Return the speed for a dtype; for an unmeasured dtype, that of the first one."""
@@ -60,26 +62,15 @@ def speed_from_json(value: Mapping[str, Any]) -> DeviceSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpeed:
-    """Speed of transfers between two devices.
+    """Speed of transfers between two devices."""
 
-    Args:
-        devices: Names of the two devices; ``"cpu:0"`` also stands for the host.
-        bytes_per_second: Bandwidth, above 0; ``inf`` if they share memory.
-        latency_seconds: Transfer seconds of a small tensor, at least 0.
-    """
-
-    devices: tuple[str, str]
-    bytes_per_second: float
-    latency_seconds: float
+    devices: tuple[str, str]  # Names of the two devices; ``"cpu:0"`` also stands for the host
+    bytes_per_second: float  # Bandwidth, above 0; ``inf`` if they share memory
+    latency_seconds: float  # Transfer seconds of a small tensor, at least 0
 
 
 class Stopwatch:
-    """Stopwatch for functions that TensorFlow runs.
-
-    Args:
-        now: Function that returns the time in seconds.
-        wait: Function that waits until the devices are idle.
-    """
+    """Stopwatch for functions that TensorFlow runs."""
 
     def __init__(
         self,
@@ -104,13 +95,7 @@ class Stopwatch:
 def measure_device(
     name: str, dtypes: Sequence[str] = DTYPES, stopwatch: Stopwatch | None = None
 ) -> DeviceSpeed:
-    """Measure the speed of a device. It takes about a second.
-
-    Args:
-        name: Device name, such as ``"gpu:0"``.
-        dtypes: Dtypes whose matrix products are timed; other dtypes get the speed of the first.
-        stopwatch: Stopwatch; None for the real one.
-    """
+    """Measure the speed of a device. It takes about a second."""
     watch = stopwatch or Stopwatch()
     launch = _chain(name, tf.ones([1]), watch, 64)
     count = _COPIED_BYTES // 4
@@ -126,12 +111,7 @@ def measure_device(
 def measure_links(
     names: Sequence[str], stopwatch: Stopwatch | None = None
 ) -> tuple[LinkSpeed, ...]:
-    """Measure the links between all pairs of devices, and between each device and the host.
-
-    Args:
-        names: Device names, such as ``("gpu:0", "gpu:1")``.
-        stopwatch: Stopwatch; None for the real one.
-    """
+    """Measure the links between all pairs of devices, and between each device and the host."""
     watch = stopwatch or Stopwatch()
     pairs = list(itertools.combinations(dict.fromkeys((*names, HOST_DEVICE)), 2))
     return tuple(_measure_link(pair, watch) for pair in pairs)
@@ -144,14 +124,6 @@ def make_cluster(
 
     The slowest link between two devices counts for all pairs, and the slowest link to the host for
     all devices, so a plan never expects more bandwidth than there is.
-
-    Args:
-        devices: Devices, all in machine 0.
-        links: Links between all pairs of devices, and between each device and the host.
-        name: Name of the cluster, for tables.
-
-    Raises:
-        ProfileError: PROF-012 if a link was not measured.
     """
     known = {frozenset(link.devices): link for link in links}
     names = [device.name for device in devices]
@@ -254,3 +226,148 @@ def _seconds(
         value = tf.identity(value)
     function: Any = tf.function(run, autograph=False)
     return watch.least(lambda: function(value))
+
+
+# Estimated times of layers that cannot be called alone, from their operations and bytes.
+#
+# The time of an operation is the longer of two: its arithmetic at the speed of the device, and the
+# bytes that it reads and writes at the memory bandwidth, plus the launch. Operations that only
+# rename
+# a tensor or its shape have no kernel and take no time; of a loop, the operations of its body are
+# counted for every iteration.
+
+_WITHOUT_KERNEL = frozenset(
+    {
+        *("Const", "Identity", "IdentityN", "NoOp", "PreventGradient", "ReadVariableOp"),
+        *("Reshape", "Shape", "ShapeN", "Size", "Rank", "Squeeze", "ExpandDims", "StopGradient"),
+        *("BroadcastGradientArgs", "EnsureShape", "VarIsInitializedOp", "VarHandleOp"),
+    }
+)
+
+
+def estimated_times(
+    tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int]
+) -> LayerTimes:
+    """Return the estimated times of a layer on a device."""
+
+    def seconds(task: Task, num_samples: int) -> float:
+        return seconds_of_nodes(task.nodes, speed, num_samples)
+
+    return times_of(tasks, seconds, batch_sizes)
+
+
+def times_of(
+    tasks: LayerTasks, seconds: Callable[[Task, int], float], batch_sizes: Sequence[int]
+) -> LayerTimes:
+    """Return the times of a layer by the seconds of its tasks."""
+    sizes = sorted(set(batch_sizes))
+
+    def curve(some: Sequence[Task]) -> Curve:
+        return Curve(tuple((size, sum(seconds(task, size) for task in some)) for size in sizes))
+
+    return LayerTimes(
+        forward=curve(tasks.forward),
+        backward=curve(tasks.backward),
+        update_seconds=curve(tasks.once).points[0][1],
+    )
+
+
+def seconds_of_nodes(nodes: Iterable[Node], speed: DeviceSpeed, num_samples: int) -> float:
+    """Return the seconds of operations, each of which is a kernel of its own."""
+    kernels = (node for node in nodes if not has_no_kernel(node))
+    return sum(kernel_seconds(node, speed, num_samples) for node in kernels)
+
+
+def kernel_seconds(node: Node, speed: DeviceSpeed, num_samples: int) -> float:
+    """Return the seconds of an operation, or of all iterations of a loop."""
+    if node.op in LOOPS and "body" in node.bodies:
+        body = seconds_of_nodes(node.bodies["body"], speed, num_samples)
+        return num_iterations(node) * body
+    computing = node_flops(node, num_samples) / speed.flops_per_second(_dtype_name(node))
+    moving = _moved_bytes(node, num_samples) / speed.bytes_per_second
+    return speed.launch_seconds + max(computing, moving)
+
+
+def _moved_bytes(node: Node, num_samples: int) -> int:
+    """Return the bytes that a kernel reads and writes; of a list of tensors, its elements do."""
+    tensors = [t for t in (*node.inputs, *node.outputs) if not t.is_sizes]
+    return sum(num_bytes(t, num_samples) for t in tensors if t.dtype != tf.variant)
+
+
+def has_no_kernel(node: Node) -> bool:
+    """Return whether a node only renames a tensor, or computes with sizes, as the host does."""
+    of_sizes = bool(node.outputs) and all(tensor.is_sizes for tensor in node.outputs)
+    return of_sizes or node.op in _WITHOUT_KERNEL
+
+
+def _dtype_name(node: Node) -> str:
+    """Return the dtype in which a node computes."""
+    return next((t.dtype.name for t in node.outputs if t.dtype.is_floating), tf.float32.name)
+
+
+# Estimated times of layers whose elementwise operations are fused, as XLA fuses them.
+#
+# ::
+#
+#     convolution --> mean, subtract, multiply, cast, relu --> convolution
+#        kernel        one pass over memory: reads x, writes       kernel
+#                      what another kernel or pass needs
+#
+# A product, a convolution or another operation that moves rows is a kernel of its own: it takes the
+# longer of its arithmetic and its bytes, plus a launch. All else of a task is fused: it reads each
+# tensor that others made once, and writes what others need.
+
+_KERNELS = (
+    *("AvgPool", "Conv", "Depthwise", "Einsum", "Gather", "MatMul", "BatchMatMul", "MaxPool"),
+    *("ResourceGather", "ResourceScatter", "Scatter", "Sort", "SparseSegment", "TensorScatter"),
+    *("TopK", "Unsorted"),
+)
+
+
+def fused_times(tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int]) -> LayerTimes:
+    """Return the estimated times of a layer on a device."""
+
+    def seconds(task: Task, num_samples: int) -> float:
+        return _fused_estimate_seconds(task, speed, num_samples)
+
+    return times_of(tasks, seconds, batch_sizes)
+
+
+def _fused_estimate_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:
+    """Return the seconds of a task."""
+    nodes = [node for node in task.nodes if not has_no_kernel(node)]
+    fused = {node for node in nodes if not _is_kernel(node)}
+    needed = {_source(tensor) for tensor in task.fetches}
+    reads: set[Tensor] = set()
+    total = 0.0
+    for node in nodes:
+        sources = [_source(tensor) for tensor in node.inputs]
+        if node in fused:
+            reads.update(tensor for tensor in sources if tensor.node not in fused)
+            if node.op.startswith("Assign"):
+                # What is written into a variable is a result of the kernel.
+                needed.update(tensor for tensor in sources if tensor.node in fused)
+        else:
+            needed.update(tensor for tensor in sources if tensor.node in fused)
+            total += kernel_seconds(node, speed, num_samples)
+    writes = [tensor for tensor in needed if tensor.node in fused]
+    moved = sum(num_bytes(t, num_samples) for t in (*reads, *writes) if t.dtype != tf.variant)
+    launches = max(len(writes), 1) if fused else 0
+    return total + moved / speed.bytes_per_second + launches * speed.launch_seconds
+
+
+def _is_kernel(node: Node) -> bool:
+    is_known = operation(node.op).flops is not None
+    return is_known or bool(node.bodies) or node.op in LOOPS or node.op.startswith(_KERNELS)
+
+
+def _source(tensor: Tensor) -> Tensor:
+    """Return the tensor whose elements a tensor has, which operations without a kernel renamed."""
+    while (
+        has_no_kernel(tensor.node)
+        and tensor.node.op != "ReadVariableOp"
+        and tensor.node.inputs
+        and not tensor.is_sizes
+    ):
+        tensor = tensor.node.inputs[0]
+    return tensor

@@ -1,22 +1,145 @@
-"""Profile of a Keras model on the devices of this machine."""
+"""Profile of a Keras model.
+
+The training step is traced from the shapes of its data, then measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.models import build_from_specs, model_strategy
+from evener._tf_private.tensors import unallocated_variables
 from evener.errors import ProfileError
-from evener.profile import CostProfile
-from evener.profile.cache import MeasurementCache
-from evener.profiler.identity import KnownDevices
-from evener.profiler.keras_data import input_specs, target_specs
-from evener.profiler.keras_step import made_model, trace_keras_step
-from evener.profiler.known import warn_of_estimates
-from evener.profiler.profile import profile_step
+from evener.graph.trace import TracedStep, trace_step
+from evener.plan.profile import CostProfile
+from evener.plan.profile_files import MeasurementCache, warn_of_estimates
+from evener.profiler.profile import KnownDevices, profile_step
 from evener.strategy.plans import used_devices
+
+# Shapes of the training data of a compiled Keras model, as far as the model knows them.
+
+
+def input_specs(model: keras.Model) -> Any:
+    """Return the input of a model for one sample, a nest of `tf.TensorSpec`; None if unknown.
+
+    Functional models, and models built from an input, know it.
+    """
+    given: Any = getattr(model, "inputs", None)
+    if not given:
+        return None
+    if isinstance(model, keras.Sequential) or len(given) == 1:
+        # Keras also accepts the tensor itself instead of a nest with one tensor.
+        return _spec(given[0])
+    structure: Any = model.input
+    return keras.tree.map_structure(_spec, structure)
+
+
+def target_specs(model: keras.Model) -> Any:
+    """Return the targets of a compiled model for one sample.
+
+    Sparse losses take a class number for each row of the output, all others a value for each
+    element.
+    """
+    compiled: Any = model
+    outputs = compiled.outputs
+    if compiled.loss is None or not outputs:
+        return None
+    losses = _losses(compiled.loss, compiled)
+    targets = [_target(output, loss) for output, loss in zip(outputs, losses, strict=True)]
+    if len(targets) == 1:
+        return targets[0]
+    return keras.tree.pack_sequence_as(compiled.output, targets)
+
+
+def _spec(tensor: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(tensor.shape[1:], tensor.dtype)
+
+
+def _losses(loss: Any, model: Any) -> Sequence[Any]:
+    """Return the loss of each output."""
+    if isinstance(loss, Mapping):
+        return [loss.get(name) for name in model.output_names]
+    if isinstance(loss, list | tuple):
+        return loss
+    return [loss] * len(model.outputs)
+
+
+def _target(output: Any, loss: Any) -> tf.TensorSpec:
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    if "sparse" in name.lower():
+        return tf.TensorSpec(output.shape[1:-1], tf.int32)
+    return tf.TensorSpec(output.shape[1:], tf.float32)
+
+
+# Training step of a Keras model, traced from the shapes of its data.
+
+
+def trace_keras_step(
+    model: keras.Model | Callable[[], keras.Model], x_spec: Any, y_spec: Any = None
+) -> TracedStep:
+    """Trace the training step of a compiled model, as ``fit`` calls it on a batch.
+
+    Example:
+        >>> import keras, tensorflow as tf
+        >>> from evener.profiler.layer_costs import layer_costs
+        >>> from evener.profiler.keras_profile import trace_keras_step
+        >>> def make():
+        ...     layers = [keras.layers.Dense(4, name="hidden"), keras.layers.Dense(1, name="head")]
+        ...     model = keras.Sequential([keras.Input((3,)), *layers])
+        ...     model.compile("adam", "mse")
+        ...     return model
+        >>> step = trace_keras_step(make, tf.TensorSpec([3]), tf.TensorSpec([1]))
+        >>> [(a.name, a.weight_bytes, a.optimizer_bytes) for a in layer_costs(step).layers]
+        [('hidden', 64, 128), ('head', 20, 40)]
+    """
+    with made_model(model) as made:
+        if not made.compiled:
+            raise ProfileError(
+                "PROF-010",
+                f"The model {made.name!r} is not compiled.",
+                why="The costs of a training step depend on its loss and its optimizer.",
+                fix="Call model.compile(optimizer, loss) first.",
+            )
+        return _trace(made, (x_spec,) if y_spec is None else (x_spec, y_spec))
+
+
+@contextlib.contextmanager
+def made_model(model: keras.Model | Callable[[], keras.Model]) -> Iterator[Any]:
+    """Yield a model; for a function, make it without allocating memory for its variables."""
+    if isinstance(model, keras.Model):
+        yield model
+    else:
+        with unallocated_variables():
+            yield model()
+
+
+def _trace(model: Any, data: Any) -> TracedStep:
+    leaves = tf.nest.flatten(data)
+    symbolic = [keras.KerasTensor([None, *spec.shape], spec.dtype.name) for spec in leaves]
+    build_from_specs(model, tf.nest.pack_sequence_as(data, symbolic))
+
+    @tf.autograph.experimental.do_not_convert
+    def step(*tensors: Any) -> Any:
+        return model.train_step(tf.nest.pack_sequence_as(data, tensors))
+
+    traced = trace_step(
+        step,
+        [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in leaves],
+        [0] * len(leaves),
+        autograph=False,
+        with_layers=True,
+    )
+    # A traced function holds weak references to its variables.
+    vars(traced.concrete)["_evener_model"] = model
+    return traced
+
+
+# Profile of a Keras model on the devices of this machine.
 
 
 def profile_model(
@@ -28,21 +151,7 @@ def profile_model(
     y_spec: Any = None,
     remeasure: bool = False,
 ) -> CostProfile:
-    """Measure the training step of a model, layer by layer; the arguments are `make_plan`'s.
-
-    Args:
-        model: Compiled model, or a function that makes and compiles it.
-        batch_size: Most samples that a device may get, above 0.
-        devices: Device spec, or names of devices; None for ``EVENER_DEVICES``, else all.
-        x_spec: Spec of the input of one sample; None for the model's inputs.
-        y_spec: Spec of the target of one sample; None for the targets of the losses.
-        remeasure: Whether to measure layers again that were measured before.
-
-    Raises:
-        ProfileError: PROF-010 if it is not compiled, PROF-060 if it is not built and there is no
-            ``x_spec``, PROF-061 if it belongs to a strategy.
-        DeviceError: If the devices cannot be used.
-    """
+    """Measure the training step of a model, layer by layer; the arguments are `make_plan`'s."""
     used = used_devices(devices)
     with made_model(model) as made:
         _check(made)
@@ -59,7 +168,7 @@ def profile_model(
 
 def _check(model: Any) -> None:
     """Refuse a model that belongs to a strategy."""
-    if _tf_private.models.model_strategy(model) is not None:
+    if model_strategy(model) is not None:
         raise ProfileError(
             "PROF-061",
             f"The model {model.name!r} belongs to a strategy.",

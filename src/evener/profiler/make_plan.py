@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from evener.base.libraries import check_installed
 from evener.errors import ProfileError
-from evener.planner import BatchSize, Planned
-from evener.planner.planning import check_batch_size, plan_profile
-from evener.profile import CostProfile
-from evener.versions import check_installed
+from evener.plan.profile import CostProfile
+from evener.planner.planning import BatchSize, Planned, check_batch_size, plan_profile
 
 if TYPE_CHECKING:
     import keras
@@ -35,7 +34,7 @@ def make_plan(
     Args:
         model: Compiled Keras model; or a function that makes and compiles it, for a model that
             does not fit into this machine: no memory is allocated for its variables. Or a cost
-            profile, such as `evener.profile.serialise.read_profile` returns; then nothing is
+            profile, such as `evener.plan.profile_files.read_profile` returns; then nothing is
             measured.
         batch_size: Samples of the global batch, at least 1; ``"max"``: the most that fit without
             micro-batches and recomputation; ``"auto"``: the fewest with nearly the highest

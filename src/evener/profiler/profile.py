@@ -1,4 +1,8 @@
-"""Profile of a step on the devices of this machine."""
+"""Profile of a step on the devices of this machine.
+
+The strategy that gets the first step of a script, the identity of each device, measurements of
+each kind of device.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,85 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private.random_numbers import is_deterministic
 from evener.devices import UsedDevice
-from evener.devices.names import tf_device
-from evener.engine.trace.step import TracedStep
-from evener.profile import ClusterDevice, CostProfile, LayerTimes, ModelCosts
-from evener.profiler.cores import cores_of_each, held_to
-from evener.profiler.costs import layer_costs
+from evener.devices.machine import Nvml, read_host
+from evener.devices.names import kind_of, tf_device
+from evener.graph.draws import StreamState
+from evener.graph.trace import TracedStep, trace_step
+from evener.plan import Plan
+from evener.plan.profile import ClusterDevice, CostProfile, LayerTimes, ModelCosts
+from evener.plan.profile_files import DeviceIdentity, KnownTimes, LayersTaken, MeasurementCache
 from evener.profiler.device_speed import (
     make_cluster,
     measure_device,
     measure_links,
     speed_from_json,
 )
-from evener.profiler.known import KnownTimes
-from evener.profiler.measure import Progress, measure_step
-from evener.profiler.split import split_step
-from evener.profiler.workspace import with_workspace
+from evener.profiler.layer_costs import layer_costs
+from evener.profiler.layers import split_step
+from evener.profiler.measure import Progress, measure_step, with_workspace
+from evener.strategy.arguments import Arguments
+from evener.strategy.distribute import DistributedStep
+from evener.strategy.one_replica import Extended
+from evener.strategy.prepared import PreparedStep
+from evener.strategy.strategy import Strategy
+
+# CPU cores of a stand-in device.
+#
+# Stand-ins share the threads of the process: a stand-in that computes alone uses all cores, and
+# would
+# be measured faster than in a step in which all of them compute.
+
+_THREADS = Path("/proc/self/task")
+
+
+def cores_of_each(devices: Sequence[UsedDevice]) -> list[int]:
+    """Return as many cores of this thread as each CPU device has for itself."""
+    every = sorted(affinity())
+    num_devices = sum(not kind_of(device.name).has_own_processor for device in devices)
+    return every[: max(1, len(every) // max(1, num_devices))]
+
+
+@contextlib.contextmanager
+def held_to(cores: Collection[int]) -> Iterator[None]:
+    """Pin all threads of this process to some cores, and restore their affinity afterwards."""
+    before = {thread: affinity(thread) for thread in _threads()} if cores else {}
+    for thread in before:
+        _hold(thread, cores)
+    try:
+        yield
+    finally:
+        # A thread started meanwhile gets the cores of the main thread.
+        for thread in _threads() if before else ():
+            _hold(thread, before.get(thread, before[os.getpid()]))
+
+
+def affinity(thread: int = 0) -> set[int]:
+    """Return the cores of a thread, by default the current one; empty if it has ended."""
+    with contextlib.suppress(AttributeError, ProcessLookupError):
+        return os.sched_getaffinity(thread)
+    return set()
+
+
+def _threads() -> list[int]:
+    return [int(path.name) for path in _THREADS.iterdir()] if _THREADS.exists() else []
+
+
+def _hold(thread: int, cores: Collection[int]) -> None:
+    # A thread may have ended meanwhile.
+    with contextlib.suppress(ProcessLookupError):
+        os.sched_setaffinity(thread, cores)
+
+
+# Profile of a step on the devices of this machine.
 
 _NUM_POINTS = 5
 
@@ -43,17 +105,6 @@ def profile_step(
     """Measure the costs of a step on devices.
 
     Devices of the same hardware are measured once. Only one layer at a time is in memory.
-
-    Args:
-        traced: Step, traced with layers.
-        devices: Devices.
-        batch_size: Most samples that a device may get, at least 1.
-        name: Name of the model, for tables.
-        progress: Callback before every layer; see `measure_step`.
-        known: Function from a device name to the earlier measurements of that device.
-
-    Returns:
-        The profile, and the reasons why layers could not be measured.
     """
     types = [hardware_of(device.name) for device in devices]
     sizes = batch_sizes(batch_size)
@@ -63,8 +114,8 @@ def profile_step(
     for device, type_name in zip(devices, types, strict=True):
         if type_name not in times:
             split = split_step(traced, device=device.name)
-            is_cpu = device.kind == "cpu"
-            with held_to(cores_of_each(devices)) if is_cpu else contextlib.nullcontext():
+            has_cores = not kind_of(device.name).has_own_processor
+            with held_to(cores_of_each(devices)) if has_cores else contextlib.nullcontext():
                 before = known(device.name)
                 speed = before.other(
                     "speed float32",
@@ -116,7 +167,7 @@ def profile_step(
 def _most_at_once(model: ModelCosts, sizes: Sequence[int], device: UsedDevice) -> int | None:
     """Return the most samples for which all layers fit into half of a device's memory."""
     memory = device.memory_bytes
-    if memory is None and device.kind == "cpu":
+    if memory is None and not kind_of(device.name).has_own_memory:
         memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if memory is None:
         return None
@@ -142,7 +193,7 @@ def batch_sizes(most: int) -> list[int]:
 def hardware_of(device: str) -> str:
     """Return the hardware name of a device, such as ``"NVIDIA A100"``."""
     index = int(device.rpartition(":")[2])
-    if device.startswith("gpu"):
+    if kind_of(device).has_own_processor:
         physical = tf.config.list_physical_devices("GPU")
         details: Any = (
             tf.config.experimental.get_device_details(physical[index])
@@ -152,3 +203,157 @@ def hardware_of(device: str) -> str:
         return str(details.get("device_name", tf_device(device)))
     configured = tf.config.threading.get_intra_op_parallelism_threads()
     return f"cpu, {configured or os.environ.get('TF_NUM_INTRAOP_THREADS', 'all')} threads"
+
+
+# Identity of a device of this machine: everything that decides its speed.
+
+_ENVIRONMENT = ("NVIDIA_TF32_OVERRIDE", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
+"""Environment variables that select kernels."""
+
+
+class KnownDevices:
+    """Earlier measurements on the devices of this machine; an argument of `profile_step`."""
+
+    def __init__(self, cache: MeasurementCache) -> None:
+        self._cache = cache
+        self._num_cores = len(affinity())
+        self._known: list[KnownTimes] = []
+
+    def __call__(self, device: str) -> KnownTimes:
+        """Return the earlier measurements of a device in use, such as ``"gpu:0"``."""
+        now = len(affinity())
+        held_to = now if now < self._num_cores else 0
+        self._known.append(KnownTimes(self._cache, identity_of(device, held_to=held_to)))
+        return self._known[-1]
+
+    @property
+    def taken(self) -> tuple[LayersTaken, ...]:
+        """Number of layers reused from earlier runs, for each kind of device."""
+        return tuple(times.taken for times in self._known)
+
+
+def identity_of(
+    device: str, environ: Mapping[str, str] = os.environ, *, held_to: int = 0
+) -> DeviceIdentity:
+    """Return the identity of a device in use, as it is now."""
+    host = read_host()
+    has_processor = kind_of(device).has_own_processor
+    threads = int(tf.config.threading.get_intra_op_parallelism_threads())
+    return DeviceIdentity(
+        hardware=hardware_of(device) if has_processor else host.name,
+        machine=platform.node(),
+        driver=(Nvml().read_machine().driver_version or "") if has_processor else "",
+        tensorflow=tf.__version__,
+        num_threads=0 if has_processor else num_threads(threads, host.num_cores, environ),
+        settings=_settings(environ, held_to=held_to),
+    )
+
+
+def num_threads(configured: int, num_cores: int, environ: Mapping[str, str]) -> int:
+    """Return the number of threads of one operation; a setting of 0 means all cores."""
+    text = environ.get("TF_NUM_INTRAOP_THREADS", "")
+    return configured or (int(text) if text.isdecimal() else 0) or num_cores
+
+
+def _settings(environ: Mapping[str, str], *, held_to: int) -> str:
+    """Return the settings that select other kernels or pin them to cores."""
+    found = {name: environ[name] for name in _ENVIRONMENT if environ.get(name)}
+    found["cores"] = str(held_to or "")
+    found["jit"] = str(tf.config.optimizer.get_jit() or "")
+    found["deterministic"] = "yes" if is_deterministic() else ""
+    found["tf32"] = "" if tf.config.experimental.tensor_float_32_execution_enabled() else "no"
+    return ", ".join(f"{name}={value}" for name, value in sorted(found.items()) if value)
+
+
+# Strategy that passes the first traced training step to a callback.
+
+OnStep = Callable[[TracedStep, int | None], object]
+"""Callback with the first traced training step, and the samples of its batch or None."""
+
+
+class CostingStep(DistributedStep[Any, Any]):
+    """Step of a `CostingStrategy`; all steps but the first training step run as usual."""
+
+    on_step: OnStep
+    datasets: list[Any]
+
+    def _trace(
+        self,
+        arguments: Arguments,
+        specs: Sequence[tf.TensorSpec],
+        num_samples: int | None,
+        streams: StreamState,
+        *,
+        first_draw: int | None = None,
+    ) -> PreparedStep:
+        def flat(*tensors: Any) -> Any:
+            args, kwargs = arguments.pack(tensors)
+            with streams.tracing(counts=False):
+                return self._converted(*args, **kwargs)
+
+        traced = trace_step(
+            flat,
+            specs,
+            arguments.axes,
+            autograph=True,
+            unknown=arguments.unknown,
+            num_samples=num_samples,
+            with_layers=True,
+        )
+        if traced.trains:
+            with tf.init_scope():
+                known = num_samples or arguments.num_samples
+                self.on_step(traced, known or _samples_of_first_batch(self.datasets, specs))
+        return super()._trace(arguments, specs, num_samples, streams, first_draw=first_draw)
+
+
+class CostingExtended(Extended):
+    """Extended strategy that updates variables without setting the device of their owner.
+
+    All owners are the host here. With its device in the trace, the arithmetic of an update would
+    belong to the host instead of the layer.
+    """
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        result = fn(var, *args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+
+def costing_strategy(device: str, on_step: OnStep) -> Strategy:
+    """Return a strategy with all variables on the host, which reports the first step."""
+    datasets: list[Any] = []
+    step = type(
+        "CostingStep", (CostingStep,), {"on_step": staticmethod(on_step), "datasets": datasets}
+    )
+
+    class CostingStrategy(Strategy):
+        _step_type = step
+        _extended_type = CostingExtended
+
+        def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+            datasets.append(dataset)
+            return super().experimental_distribute_dataset(dataset, options)
+
+    # Two micro-batches, because a step on one device without micro-batches is not traced.
+    return CostingStrategy(Plan.data_parallel([device], num_micro_batches=2, owners="central"))
+
+
+def _samples_of_first_batch(datasets: Sequence[Any], specs: Sequence[tf.TensorSpec]) -> int | None:
+    """Return the samples of the first batch of a step; None if they are uncertain.
+
+    The specs of data whose last batch is smaller have no batch size, so a batch is taken from the
+    data. The size is uncertain if tensors of the step have another source too, or if several data
+    sets match that begin with batches of different sizes.
+    """
+    found: set[int | None] = set()
+    for dataset in datasets:
+        parts = tf.nest.flatten(dataset.element_spec, expand_composites=True)
+        if len(parts) == len(specs) and all(map(_is_compatible, parts, specs)):
+            for batch in dataset.take(1):
+                tensors = tf.nest.flatten(batch, expand_composites=True)
+                found.update(tensor.shape[0] if tensor.shape.rank else None for tensor in tensors)
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_compatible(part: Any, spec: tf.TensorSpec) -> bool:
+    return part.dtype == spec.dtype and part.shape.is_compatible_with(spec.shape)

@@ -1,16 +1,39 @@
-"""Lines of metrics and steps, made of what a strategy has counted."""
+"""Lines of metrics and steps, made of what a strategy has counted; memory in use."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evener.devices.names import tf_device, without_worker
-from evener.recording.memory import gpu_memory
+import tensorflow as tf
+
+from evener.devices.names import kind_of, tf_device, without_worker
 from evener.strategy import Strategy
-from evener.strategy.step_spans import RecordedStep
+from evener.strategy.shares import RecordedStep
+
+# Memory in use on a GPU.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """The GPU memory that TensorFlow uses, now and at its peak, in bytes."""
+
+    current_bytes: int
+    peak_bytes: int
+
+
+def gpu_memory(device: str) -> MemoryUse | None:
+    """Return the memory in use on a GPU of this process; None for a CPU, and other workers'."""
+    if without_worker(device) != device or not kind_of(device).has_own_memory:
+        return None
+    info: Mapping[str, int] = tf.config.experimental.get_memory_info(device.upper())
+    return MemoryUse(current_bytes=info["current"], peak_bytes=info["peak"])
+
+
+# Lines of metrics and steps, made of what a strategy has counted.
 
 
 def shares_of_devices(strategy: Strategy) -> dict[str, float]:
@@ -32,11 +55,7 @@ def count_work(strategy: Strategy) -> None:
 
 
 class Measured:
-    """Rates between two readings of the totals of a strategy.
-
-    Args:
-        strategy: The strategy, which counts its work.
-    """
+    """Rates between two readings of the totals of a strategy."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -46,11 +65,7 @@ class Measured:
         self._busy: dict[str, float] = {}
 
     def line(self, now: float) -> dict[str, Any]:
-        """Return what was measured since the last call.
-
-        Args:
-            now: Seconds since the start of the record.
-        """
+        """Return what was measured since the last call."""
         controller = self._strategy.share_controller
         if controller is not self._controller:
             # A trial of plans uses others, with totals of their own.

@@ -14,21 +14,25 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
+
+import keras
 
 from evener._tf_private.fits import adding_callbacks
 from evener.devices import inventory
-from evener.errors import EngineError, RunError
-from evener.recording import format as names
-from evener.recording.folder import RecordFolder
-from evener.recording.losses import Losses, written_values
+from evener.errors import EngineError, EvenerWarning, RunError
+from evener.planner.rebalancing import Rebalanced
+from evener.recording import reading as names
 from evener.recording.measured import (
     Measured,
     count_work,
@@ -36,10 +40,279 @@ from evener.recording.measured import (
     step_line,
     trace_line,
 )
-from evener.recording.pace import Pace
-from evener.recording.watch import Growing, watching
+from evener.recording.reading import (
+    EVENTS,
+    FULL,
+    LOSSES,
+    METRICS,
+    MOST_BYTES,
+    MOST_TEXT,
+    RECORD,
+    STEPS,
+)
 from evener.strategy import Strategy
-from evener.strategy.step_spans import RecordedStep
+from evener.strategy.shares import RecordedStep
+
+# Pace of samples: dense at the start of a run and ever thinner, so that a record stays small.
+
+
+class Pace:
+    """Tells when the next sample is due; the interval doubles after so many samples.
+
+    A run of a week has 20 doublings at most, whatever its steps take.
+    """
+
+    def __init__(self, seconds: float, num_samples: int) -> None:
+        self._interval = seconds
+        self._num_samples = num_samples
+        self._taken = 0
+        self._next = float("-inf")
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a sample is due, and count it as taken if it is."""
+        if now < self._next:
+            return False
+        self._taken += 1
+        if self._taken >= self._num_samples:
+            self._taken = 0
+            self._next = now + self._interval
+            self._interval *= 2
+        else:
+            self._next = now + self._interval
+        return True
+
+
+# Folder of a record, while it is written: each line is whole and on the disk's way at once.
+
+
+class RecordFolder:
+    """Folder that a run writes.
+
+    A full disk ends the record, not the run: `problem` has the reason then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.problem = ""
+        self._lock = threading.Lock()
+        self._files: dict[str, IO[str]] = {}
+        self._sizes: dict[str, int] = {}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if (self.path / RECORD).exists():
+                raise _holds_a_record(path)
+            for name in (EVENTS, METRICS, LOSSES, STEPS):
+                # Exclusive: another run may have come first.
+                self._files[name] = (self.path / name).open("x", encoding="utf-8")
+                self._sizes[name] = 0
+        except FileExistsError as error:
+            self.close()
+            if self.path.is_dir():
+                raise _holds_a_record(path) from None
+            raise _cannot_be_written(path, error) from error
+        except OSError as error:
+            self.close()
+            raise _cannot_be_written(path, error) from error
+
+    def write_record(self, fields: Mapping[str, Any]) -> None:
+        """Write the description of the run; a reader sees all of it or none."""
+        beside = self.path / f"{RECORD}.part"
+        try:
+            beside.write_text(json.dumps(fields, indent=1), encoding="utf-8")
+            beside.replace(self.path / RECORD)
+        except OSError as error:
+            raise _cannot_be_written(self.path, error) from error
+
+    def add(self, name: str, line: Mapping[str, Any]) -> None:
+        """Add a line to one of the files, unless that is full."""
+        with self._lock:
+            file = self._files.get(name)
+            if file is None or self.problem:
+                return
+            text = json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n"
+            is_full = self._sizes[name] + len(text) > MOST_BYTES[name]
+            try:
+                file.write(json.dumps(FULL) + "\n" if is_full else text)
+                file.flush()
+            except OSError as error:
+                self.problem = error.strerror or str(error)
+                return
+            self._sizes[name] += len(text)
+            if is_full:
+                self._files.pop(name).close()
+
+    def close(self) -> None:
+        """Close the files. Safe to call again."""
+        with self._lock:
+            while self._files:
+                _, file = self._files.popitem()
+                try:
+                    file.close()
+                except OSError as error:
+                    self.problem = self.problem or error.strerror or str(error)
+
+
+def _holds_a_record(path: Path) -> RunError:
+    return RunError(
+        "RUN-100",
+        f"{path} holds the record of a run already.",
+        why="A record is never overwritten.",
+        fix="Give another folder, or remove this one.",
+    )
+
+
+def _cannot_be_written(path: Path, error: OSError) -> RunError:
+    return RunError(
+        "RUN-101",
+        f"The record of the run cannot be written to {path}.",
+        why=f"{error.strerror or error}.",
+        fix="Give a folder that this user can write to, on a disk with space.",
+    )
+
+
+# Losses and metrics of Keras's ``fit``.
+
+
+class Losses(keras.callbacks.Callback):
+    """Callback that passes losses and metrics on, now and then, and at the end of each epoch.
+
+    To read them waits for the step that runs, so most steps are not read.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Mapping[str, Any]], None],
+        clock: Callable[[], float],
+        pace: Pace,
+    ) -> None:
+        super().__init__()
+        self._emit, self._clock, self._pace = emit, clock, pace
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Take note of the epoch."""
+        self._epoch = epoch
+
+    # Not on_train_batch_end: before it, Keras reads the logs of every batch.
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Read the losses and metrics if that is due."""
+        if batch and self._pace.is_due(self._clock()):
+            self._write(self.model.get_metrics_result(), batch)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Pass the losses and metrics of the epoch on."""
+        self._write(logs or {}, None)
+
+    def _write(self, logs: Mapping[str, Any], batch: int | None) -> None:
+        values = written_values(logs)
+        found = {"time": round(self._clock(), 3), "epoch": self._epoch, "values": values}
+        self._emit(found if batch is None else {**found, "batch": batch})
+
+
+def written_values(logs: Mapping[str, Any]) -> dict[str, float | str]:
+    """Return the single numbers of logs for JSON, which has none that are not finite: as text."""
+    return {
+        name: float(f"{value:.6g}") if math.isfinite(value) else str(value)
+        for name, value in scalars(logs).items()
+    }
+
+
+def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the logs that are single numbers."""
+    numbers: dict[str, float] = {}
+    for name, value in logs.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            # A log of several numbers, such as one F1 score for each class.
+            continue
+    return numbers
+
+
+# Events of a run: changes of shares, notes, warnings, checks, checkpoints, gathered operations.
+
+Emit = Callable[[Mapping[str, Any]], None]
+
+
+@contextlib.contextmanager
+def watching(emit: Emit) -> Iterator[None]:
+    """Pass messages of evener's log and its warnings on as events, in the block.
+
+    Neither the log nor the warnings change for others: messages that were not shown stay so.
+    """
+    logger = logging.getLogger("evener")
+    level, shown_from = logger.level, logger.getEffectiveLevel()
+
+    def forward(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.INFO:
+            emit(_of_log(record))
+        return record.levelno >= shown_from
+
+    show = warnings.showwarning
+
+    def show_warning(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, EvenerWarning):
+            emit({"event": "warning", "text": str(message)})
+        show(message, category, *args, **kwargs)
+
+    logger.addFilter(forward)
+    logger.setLevel(min(shown_from, logging.INFO))
+    warnings.showwarning = show_warning
+    try:
+        yield
+    finally:
+        logger.removeFilter(forward)
+        logger.setLevel(level)
+        # Another one may have been put on top meanwhile.
+        if warnings.showwarning is show_warning:
+            warnings.showwarning = show
+
+
+def _of_log(record: logging.LogRecord) -> dict[str, Any]:
+    changes = [a for a in record.args or () if isinstance(a, Rebalanced)]
+    if not changes:
+        return {"event": "log", "text": record.getMessage()}
+    change = changes[0]
+    return {
+        "event": "shares",
+        "text": str(change),
+        "step": change.step,
+        "before": change.before,
+        "after": change.after,
+    }
+
+
+class Growing:
+    """Lists of a run that only grow; each new entry is an event."""
+
+    def __init__(self, strategy: Strategy, notes: Callable[[], Sequence[str]]) -> None:
+        self._lists: dict[str, Callable[[], Sequence[object]]] = {
+            "note": notes,
+            "gathered": lambda: strategy.report().gathered,
+            "check": lambda: strategy.spot_checks,
+            "verified": lambda: strategy.verifications,
+        }
+        self._seen: dict[tuple[str, str], None] = {}
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of entries that are new."""
+        for kind, entries in self._lists.items():
+            for entry in entries():
+                text = str(entry)[:MOST_TEXT]
+                if (kind, text) not in self._seen:
+                    self._seen[kind, text] = None
+                    yield {"event": kind, "text": text}
+
+
+# Record of a run: a thread beside it writes what the strategy has counted.
+#
+# ::
+#
+#     steps of the run ──► counters and spans on the host ◄── thread, twice a second ──► files
+#     fit ──► losses ──────────────────────────────────────────────────────────────────► files
+#
+# Nothing of ours is called between two steps, so the record is the same for ``fit``, for loops of
+# one's own and for scripts under `evener run`.
 
 _TICK_SECONDS = 0.5
 _METRICS_PACE = (1.0, 250)
@@ -75,16 +348,7 @@ def record(folder: str | os.PathLike[str], strategy: Strategy) -> Recording:
 
 
 class Recording:
-    """Record that is being written; see `evener.record`.
-
-    Args:
-        folder: Folder of the record.
-        strategy: Strategy that trains.
-        command: Command line of the run.
-        notes: Function that returns the notes about the script so far.
-        diagnosis: Findings of the doctor on the program; None if it was not examined.
-        clock: Function that returns the time in seconds.
-    """
+    """Record that is being written; see `evener.record`."""
 
     def __init__(
         self,
@@ -129,12 +393,7 @@ class Recording:
         return self._folder.path
 
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
-        """Add losses or metrics of a loop of one's own.
-
-        Args:
-            values: Single numbers by name.
-            step: Number of the step, if it is known.
-        """
+        """Add losses or metrics of a loop of one's own."""
         where = {} if step is None else {"step": step}
         line = {"time": self._now(), **where, "values": written_values(values)}
         self._folder.add(names.LOSSES, line)

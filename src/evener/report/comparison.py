@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.notebook import ShownAsText
+from evener.base.text import ShownAsText
 
 _WIDTH = 100
 DEVICE_LOGS = ("/share", "/busy_seconds", "/waiting_seconds", "/memory_bytes")
@@ -22,20 +22,14 @@ DEVICE_LOGS = ("/share", "/busy_seconds", "/waiting_seconds", "/memory_bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The largest difference of the weights, of a loss or of a metric.
+    """The largest difference of the weights, of a loss or of a metric."""
 
-    Args:
-        what: Compared quantity: ``"weights"``, or the name of a loss or metric.
-        value: The largest relative difference, 0 or more; infinite if the two cannot be
-            compared, because a shape or a length differs or one is missing.
-        where: Weight or epoch of the largest difference; ``"-"`` if there is none.
-        num_compared: Number of values that were compared.
-    """
-
-    what: str
+    what: str  # Compared quantity: ``"weights"``, or the name of a loss or metric
+    # The largest relative difference, 0 or more; infinite if the two cannot be compared, because a
+    # shape or a length differs or one is missing
     value: float
-    where: str
-    num_compared: int
+    where: str  # Weight or epoch of the largest difference; ``"-"`` if there is none
+    num_compared: int  # Number of values that were compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +115,6 @@ def compare_weights(
 
     The difference of two arrays is ``max|a - b| / max|a|``: relative to the scale of the
     array, so that an entry near zero need not have more correct digits than the others.
-
-    Args:
-        reference: The arrays ``a``.
-        other: The arrays ``b``, in the same order.
-        names: Names of the arrays; without them, their numbers are reported.
     """
     if len(reference) != len(other):
         where = f"{len(reference)} arrays and {len(other)}"
@@ -148,11 +137,6 @@ def compare_logs(
     """Return the largest difference of one loss or metric over the epochs.
 
     Relative to each epoch's own value: ``|a - b| / |a|``.
-
-    Args:
-        name: Name of the loss or metric.
-        reference: The values ``a``, one for each epoch; None if it was not logged.
-        other: The values ``b``.
     """
     if reference is None or other is None or len(reference) != len(other):
         where = "not logged by both" if reference is None or other is None else "other epochs"

@@ -12,7 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.cost_model.estimate import (
+from evener.base.terminal import standard_output
+from evener.base.text import format_bytes
+from evener.plan.profile import ModelCosts
+from evener.planner.prediction import (
     MOST_SAMPLES,
     MemoryByKind,
     Way,
@@ -20,9 +23,6 @@ from evener.cost_model.estimate import (
     largest_batch,
     usable_memory,
 )
-from evener.profile import ModelCosts
-from evener.terminal import standard_output
-from evener.units import format_bytes
 
 NUM_MICRO_BATCHES = (1, 2, 4, 8)
 """The numbers of micro-batches that are tabulated."""
@@ -54,17 +54,11 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """Memory that training a model needs on each of several devices of one kind.
+    """Memory that training a model needs on each of several devices of one kind."""
 
-    Args:
-        model: The costs of its layers.
-        batch_size: Samples of the global batch, at least 1.
-        num_devices: Number of devices, at least 1.
-    """
-
-    model: ModelCosts
-    batch_size: int
-    num_devices: int = 1
+    model: ModelCosts  # The costs of its layers
+    batch_size: int  # Samples of the global batch, at least 1
+    num_devices: int = 1  # Number of devices, at least 1
 
     def ways(self) -> list[Way]:
         """Return the settings to show: at most as many micro-batches as a device has samples."""
@@ -119,12 +113,7 @@ def usable_bytes(card: int) -> int:
 
 
 def print_estimated(found: Estimated, console: Console | None = None) -> None:
-    """Print the memory by kind, and the largest batches.
-
-    Args:
-        found: The model, the batch and the devices.
-        console: The console; None for standard output.
-    """
+    """Print the memory by kind, and the largest batches."""
     console = standard_output() if console is None else console
     where = "one device" if found.num_devices == 1 else f"each of {found.num_devices} devices"
     samples = "1 sample" if found.batch_size == 1 else f"{found.batch_size} samples"
@@ -139,12 +128,7 @@ def print_estimated(found: Estimated, console: Console | None = None) -> None:
 
 
 def memory_table(found: Estimated, *, recompute: bool) -> Table:
-    """Return the memory by kind, for each number of micro-batches.
-
-    Args:
-        found: The model, the batch and the devices.
-        recompute: Whether activations are recomputed; then only the rows that this changes.
-    """
+    """Return the memory by kind, for each number of micro-batches."""
     ways = [way for way in found.ways() if way.recompute == recompute]
     table = _table("micro-batches", [str(way.num_micro_batches) for way in ways])
     by_way = [_by_name(found.memory(way)) for way in ways]

@@ -10,13 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evener.base.terminal import standard_output
 from evener.doctor import Diagnosis, Finding, Rule, Severity
-from evener.terminal import standard_output
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
 _INDENT = 4
 # Other words at the beginning of a finding are names of the program.
-_FIRST_WORDS = frozenset("a an each every memory no some the this training under".split())
+_FIRST_WORDS = frozenset(
+    "a an all each every gradients images inputs labels memory no part some the this training "
+    "under variables".split()
+)
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
@@ -29,7 +32,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     console = standard_output(highlight=False) if console is None else console
     for finding in diagnosis.findings:
         _print_finding(finding, console)
-    if diagnosis.is_assumed:
+    if diagnosis.is_assumed and diagnosis.findings:
         assumed = f"Assumed a machine with {diagnosis.num_gpus} GPUs"
         console.print(Text(f"{assumed}; --gpus N assumes another number."), soft_wrap=True)
     console.print(Text(_summary(diagnosis)), soft_wrap=True)
@@ -99,10 +102,14 @@ def _summary(diagnosis: Diagnosis) -> str:
     found = ", ".join(parts) or "nothing found"
     if diagnosis.num_ignored:
         found += f", {diagnosis.num_ignored} ignored by comments"
-    if diagnosis.observation is None:
-        return f"{found}. The program was read, not run; --run also watches a few steps."
-    steps = 0 if diagnosis.observation.steps is None else diagnosis.observation.steps.num_steps
-    took = f"{steps} steps in {diagnosis.observation.seconds:.1f} s"
-    return (
-        f"{found}. The program was read and watched: {took}, {diagnosis.observation.outcome.value}."
-    )
+    if diagnosis.facts is None:
+        return (
+            f"{found}. Read only: not judged: {diagnosis.not_judged}; without --no-run the first "
+            "steps are run."
+        )
+    steps = diagnosis.facts.main_steps
+    took = f"{0 if steps is None else steps.num_steps} steps in "
+    took += f"{diagnosis.facts.ending.seconds:.1f} s, {diagnosis.facts.ending.outcome.value}"
+    if steps is None:
+        took += f"; not judged: {diagnosis.not_judged}"
+    return f"{found}. The program was run: {took}."

@@ -6,21 +6,19 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 from rich.console import Console
 from rich.text import Text
 
-from evener.recording.losses import scalars
-from evener.recording.memory import MemoryUse, gpu_memory
+from evener.recording.measured import MemoryUse, gpu_memory
+from evener.recording.record import scalars
 from evener.report.comparison import DEVICE_LOGS
-from evener.report.live.display import epoch_line
-from evener.report.live.screen import screen_of
+from evener.report.live.run import LiveView, is_shown
+from evener.report.live.screen import LiveDevice, LiveState, epoch_line, screen_of
 from evener.report.live.source import StrategySource, source_of
-from evener.report.live.state import LiveDevice, LiveState
-from evener.report.live.view import LiveView, is_shown
-from evener.report.throughput import Measurement, Throughput
 from evener.report.work import (
     DeviceWork,
     Owned,
@@ -29,7 +27,76 @@ from evener.report.work import (
     samples_in_epoch,
     training_devices_of,
 )
-from evener.strategy.share_controller import WINDOW
+from evener.strategy.shares import WINDOW
+
+# The throughput of training: samples per second, and the time that is left.
+
+_WINDOW = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """The progress of training at one time."""
+
+    seconds: float  # The time of a monotonic clock
+    num_steps: int  # The steps since training began
+    samples: tuple[int, ...]  # The samples of each device since training began
+
+
+class Throughput:
+    """The throughput over the last few measurements and over an epoch, and the time left.
+
+    Add the first measurement after the first step, most of whose time is tracing.
+    """
+
+    def __init__(self) -> None:
+        self._first: Measurement | None = None
+        self._epoch: Measurement | None = None
+        self._last: deque[Measurement] = deque(maxlen=_WINDOW)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether there is a measurement."""
+        return self._first is not None
+
+    def add(self, measurement: Measurement) -> None:
+        """Add a measurement."""
+        self._last.append(measurement)
+        if self._first is None:
+            self._first = self._epoch = measurement
+
+    def start_epoch(self, measurement: Measurement) -> None:
+        """Measure the throughput of an epoch from here."""
+        if self._first is not None:
+            self._epoch = measurement
+
+    def rates(self) -> tuple[float, ...]:
+        """Return the samples per second of each device, recently; empty if unknown."""
+        return _rates(self._last[0], self._last[-1]) if self._last else ()
+
+    def epoch_rate(self, now: Measurement) -> float | None:
+        """Return the samples per second of all devices in this epoch."""
+        return (sum(_rates(self._epoch, now)) or None) if self._epoch is not None else None
+
+    def seconds_left(self, now: Measurement, num_steps: int) -> float | None:
+        """Return the seconds for the remaining steps; None if unknown."""
+        if self._first is None or now.num_steps <= self._first.num_steps:
+            return None
+        done = now.num_steps - self._first.num_steps
+        return max(0, num_steps) * (now.seconds - self._first.seconds) / done
+
+
+def _rates(first: Measurement, last: Measurement) -> tuple[float, ...]:
+    seconds = last.seconds - first.seconds
+    if seconds <= 0:
+        return ()
+    return tuple(
+        (after - before) / seconds
+        for before, after in zip(first.samples, last.samples, strict=True)
+    )
+
+
+# Progress while training, for any Keras model: throughput, shares, memory, time left.
 
 _NUM_MARKS = 8
 

@@ -1,57 +1,104 @@
-"""The report of `evener run --report`: devices, shares and notes, as a table or as JSON."""
+"""The report of `evener run --report`.
+
+Devices, shares and notes, as a table or as JSON, when the run ends.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from evener._tf_private.random_numbers import is_deterministic
+from evener.base.terminal import standard_error
+from evener.base.text import format_bytes, format_seconds
 from evener.devices.names import tf_device, without_worker
 from evener.errors import house_form
-from evener.feedback.deviation import deviation
-from evener.feedback.run_times import RunTimes, run_times
 from evener.plan import Plan
+from evener.planner.run_times import RunTimes, deviation, run_times
 from evener.profiler.profile import hardware_of
-from evener.recording.measured import shares_of_devices
-from evener.recording.memory import gpu_memory
-from evener.report.display import device_table
+from evener.recording.measured import count_work, gpu_memory, shares_of_devices
 from evener.report.work import DeviceWork, Owned, StrategyDevices
+from evener.run.session import Session
 from evener.strategy import Strategy
-from evener.terminal import standard_error
-from evener.units import format_seconds
+
+# A table of the work of devices.
+
+_UNKNOWN = "-"
+
+
+def device_table(devices: Sequence[DeviceWork]) -> Table:
+    """Return a table of the work of each device."""
+    columns: list[tuple[str, list[str]]] = [
+        ("device", [d.device for d in devices]),
+        ("share", [_percent(d.share) for d in devices]),
+    ]
+    columns.append(("samples", [_count(d.num_samples) for d in devices]))
+    if any(d.busy_seconds is not None for d in devices):
+        columns.append(("computing", [_seconds(d.busy_seconds) for d in devices]))
+    columns.append(("variables", [_count(d.owned.num_variables) for d in devices]))
+    columns.append(("owned", [format_bytes(d.owned.num_bytes) for d in devices]))
+    if any(d.memory is not None for d in devices):
+        columns.append(("in use (peak)", [_memory(d) for d in devices]))
+    # The table has to fit in 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for index, (heading, _) in enumerate(columns):
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
+    for row in zip(*(cells for _, cells in columns), strict=True):
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return _UNKNOWN if share is None else f"{share:.1%}".replace("%", " %")
+
+
+def _count(number: int | None) -> str:
+    return _UNKNOWN if number is None else f"{number:,}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None else format_seconds(seconds)
+
+
+def _memory(device: DeviceWork) -> str:
+    if device.memory is None:
+        return _UNKNOWN
+    used, peak = device.memory.current_bytes, device.memory.peak_bytes
+    return f"{format_bytes(used)} ({format_bytes(peak)})"
+
+
+# The report of `evener run --report`: devices, shares and notes, as a table or as JSON.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
-    """The report of a run, made when the script has ended.
+    """The report of a run, made when the script has ended."""
 
-    Args:
-        script: The path on the command line.
-        devices: The share of each device at the end, the samples it has trained on, its busy
-            seconds, and the variables it owns.
-        changes: Every change of shares, as a line.
-        gathered: The operations that were computed once for the global batch, each as a line.
-        notes: The notes about the script, such as what was replaced.
-        plan: The plan of the run, with what it predicted.
-        steps: The times of the last steps; None if they were not timed.
-        checks: Results of the comparisons of a few samples with one device, each as a line.
-    """
-
-    script: str
+    script: str  # The path on the command line
+    # The share of each device at the end, the samples it has trained on, its busy seconds, and the
+    # variables it owns
     devices: tuple[DeviceWork, ...]
-    changes: tuple[str, ...]
+    changes: tuple[str, ...]  # Every change of shares, as a line
+    # The operations that were computed once for the global batch, each as a line
     gathered: tuple[str, ...]
-    notes: tuple[str, ...]
-    plan: Plan
-    steps: RunTimes | None = None
+    notes: tuple[str, ...]  # The notes about the script, such as what was replaced
+    plan: Plan  # The plan of the run, with what it predicted
+    steps: RunTimes | None = None  # The times of the last steps; None if they were not timed
+    # Results of the comparisons of a few samples with one device, each as a line
     checks: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the report as one line of JSON; `evener.feedback.run_times.read_run` reads it."""
+        """Return the report as one line of JSON; `evener.planner.run_times.read_run` reads it."""
         fields = {**asdict(self), "plan": json.loads(self.plan.to_json())}
         return json.dumps(fields, ensure_ascii=False)
 
@@ -68,13 +115,7 @@ def step_times(strategy: Strategy) -> RunTimes | None:
 def compare_with_plan(
     plan: Plan | None, strategy: Strategy, report: Callable[[str], object]
 ) -> None:
-    """Report steps that take longer or shorter than the plan predicts.
-
-    Args:
-        plan: Plan of the run; None if it had none.
-        strategy: The strategy of the run, which counted its steps.
-        report: Function that is called with a message in the house form (PROF-055).
-    """
+    """Report steps that take longer or shorter than the plan predicts."""
     if plan is None or plan.predicted is None:
         return
     found = deviation(plan.predicted, step_times(strategy))
@@ -90,14 +131,7 @@ def compare_with_plan(
 def report_of(
     script: str, strategy: Strategy, notes: Sequence[str], *, plan: Plan | None = None
 ) -> ScriptRun:
-    """Return the report of a run.
-
-    Args:
-        script: The path on the command line.
-        strategy: The strategy of the run.
-        notes: The notes about the script.
-        plan: Plan that was given, with its prediction; None for that of the strategy.
-    """
+    """Return the report of a run."""
     shares, owned = shares_of_devices(strategy), StrategyDevices(strategy).owned()
     samples, seconds = _counted_work(strategy)
 
@@ -146,13 +180,7 @@ def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]
 
 
 def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = None) -> None:
-    """Print a report: as text on standard error, as JSON in the last line of standard output.
-
-    Args:
-        run: The report.
-        as_json: Whether to print one line of JSON.
-        console: The console; None for standard error.
-    """
+    """Print a report: as text on standard error, as JSON in the last line of standard output."""
     if as_json:
         print(run.to_json(), flush=True)
         return
@@ -175,3 +203,50 @@ def _print_list(console: Console, heading: str, lines: Sequence[str]) -> None:
         console.print(Text(f"{heading}:"))
     for line in lines:
         console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+# End of a run of a script: it is compared with its plan, and its report printed or written.
+
+
+def report_at_the_end(
+    session: Session,
+    plan: Plan | None,
+    *,
+    printed: Literal["text", "json"] | None,
+    file: Path | None,
+) -> None:
+    """Count the work of a run from now on, and report it when the process ends.
+
+    Call it before the script runs: modules of the script may have the names of modules that the
+    report imports, and an import that executes code at exit loses the exit status of Ctrl-C.
+    """
+    if not session.strategy.share_controller.counts:
+        count_work(session.strategy)
+    process = os.getpid()
+    # The script may change the folder.
+    path = None if file is None else file.absolute()
+
+    def at_exit() -> None:
+        # Forks of the script exit too.
+        if os.getpid() != process:
+            return
+        # All workers have the same program and options: the report is there once.
+        if not session.is_shown:
+            return
+        # Another plan may have been faster in a trial.
+        given = plan if session.strategy.runs_by(plan) else None
+        compare_with_plan(given, session.strategy, session.notes.add)
+        if path is None and printed is None:
+            return
+        notes = [str(note) for note in session.notes.printed]
+        found = report_of(session.script.given, session.strategy, notes, plan=given)
+        if path is not None:
+            try:
+                path.write_text(f"{found.to_json()}\n", encoding="utf-8")
+            except OSError as error:
+                session.notes.add(f"{path} cannot be written: {error.strerror}")
+        if printed is not None:
+            print_report(found, as_json=printed == "json")
+
+    # The first registered function runs last, after the output of the script.
+    atexit.register(at_exit)

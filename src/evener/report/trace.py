@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from evener.errors import RunError
-from evener.recording.activities import COPY, IDLE, WAIT, Activity, activities
-from evener.recording.reading import RunRecord
+from evener.recording.reading import COPY, IDLE, WAIT, Activity, RunRecord, activities
 
 _SEQUENCE = 1
 _COUNTERS = ("samples_per_second", "share", "busy", "memory")
@@ -17,12 +16,6 @@ def trace_of(records: Sequence[RunRecord]) -> bytes:
     """Return the recorded steps and the metrics of a run as TrackEvents of Perfetto.
 
     A step stands at the time at which it was recorded; times in a step are exact.
-
-    Args:
-        records: Record of the run, or those of its workers.
-
-    Raises:
-        RunError: RUN-107 if the package ``perfetto`` is not installed.
     """
     try:
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder

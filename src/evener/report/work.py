@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import keras
 
-from evener import _tf_private
+from evener._tf_private.models import model_strategy
 from evener.devices.names import device_name
 from evener.plan import split_batch
-from evener.recording.memory import MemoryUse
+from evener.recording.measured import MemoryUse
 from evener.strategy import Strategy
 
 Step = tuple[tuple[float, float], ...]
@@ -138,7 +138,7 @@ class SingleDevice:
 
 def training_devices_of(model: keras.Model) -> TrainingDevices:
     """Return the devices that train a model."""
-    strategy = _tf_private.models.model_strategy(model)
+    strategy = model_strategy(model)
     return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
 
 
@@ -169,14 +169,7 @@ def new_steps(seen: Sequence[Step], now: Sequence[Step]) -> list[Step]:
 
 
 class WorkCounter:
-    """Counts samples and busy seconds of every device.
-
-    Args:
-        devices: The devices.
-
-    Attributes:
-        last_epoch_seconds: Busy seconds of every device in the last complete epoch.
-    """
+    """Counts samples and busy seconds of every device."""
 
     def __init__(self, devices: TrainingDevices) -> None:
         self._devices = devices
@@ -190,12 +183,7 @@ class WorkCounter:
         self.last_epoch_seconds = (0.0,) * count
 
     def read(self, num_in_epoch: int | None = None) -> None:
-        """Add the steps that came since the last reading.
-
-        Args:
-            num_in_epoch: The samples of this epoch so far, for devices whose steps are not
-                timed.
-        """
+        """Add the steps that came since the last reading."""
         now = self._devices.last_steps()
         for step in new_steps(self._read_steps, now):
             self._is_timed = True
@@ -211,9 +199,6 @@ class WorkCounter:
 
         Steps that were overwritten in the ring before it was read (``fit`` with a large
         ``steps_per_execution``) are assumed to equal those that were read on average.
-
-        Args:
-            num_in_epoch: All samples of the epoch; None if unknown.
         """
         self.read(num_in_epoch)
         counted = sum(self._epoch_samples)

@@ -1,33 +1,47 @@
 """A script's own training loops: traced functions run on all devices, eager steps get a note.
 
-A `tf.function` that the script calls with a batch becomes one call of ``strategy.run``: it has the
-results that it has on one device. What nobody traced runs as it is written, on one device,
-because tracing could change what it means; a note names the line that prevents more.
+At the end of the run it is said that one device did nearly all the training, whatever the cause.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
+import os
+import re
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
 from evener._tf_private.datasets import running_bodies, take_batches
+from evener._tf_private.functions import CALLS_OF_SCRIPTS, around_functions_run, function_graphs
 from evener._tf_private.patches import Patch
-from evener.own_code import is_own
-from evener.run.advice import advice_for
-from evener.run.hoisting import Hoister
-from evener.run.notes import Notes
+from evener._tf_private.tapes import tape_is_recording
+from evener.base.user_code import is_own
+from evener.devices.names import device_name
+from evener.partition.report import NEARLY_ALL
+from evener.plan.parts import parse_device_name
+from evener.run.eager_steps import advice_for, eager_step_of
+from evener.run.hoister import Hoister
 from evener.run.replace import instead_of
-from evener.run.user_line import line_of_loop, user_line
+from evener.run.script import Notes, UserLine, callers, is_other, line_of_loop, user_line
 from evener.strategy import Strategy
 from evener.strategy.arguments import has_batch
+from evener.strategy.step_audit import trains
+from evener.workers.process import group_of_process
+
+# A script's own training loops: traced functions run on all devices, eager steps get a note.
+#
+# A `tf.function` that the script calls with a batch becomes one call of ``strategy.run``: it has
+# the
+# results that it has on one device. What nobody traced runs as it is written, on one device,
+# because tracing could change what it means; a note names the line that prevents more.
 
 _UPDATES = Patch(
     "updates of scripts",
@@ -38,13 +52,7 @@ _UPDATES = Patch(
 
 
 def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) -> None:
-    """Let the script's traced functions run on all devices, and note eager training steps.
-
-    Args:
-        strategy: Strategy that runs them.
-        notes: Notes about each function, and about the first eager step.
-        hoister: Rewriter of eager steps into functions; None to leave them.
-    """
+    """Let the script's traced functions run on all devices, and note eager training steps."""
     if not strategy.is_partitioned:
         return
     _distribute_functions(strategy, notes)
@@ -52,16 +60,12 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
 
 
 def is_called_by_script(caller: FrameType) -> bool:
-    """Return whether a traced function is called by a line of the script, and is no part of a step.
-
-    Args:
-        caller: Frame of the call.
-    """
+    """Whether a traced function is called by the script itself, outside of a step."""
     return (
         tf.executing_eagerly()
         and is_own(caller.f_code.co_filename)
         and not tf.config.functions_run_eagerly()
-        and not _tf_private.tapes.tape_is_recording()
+        and not tape_is_recording()
     )
 
 
@@ -95,7 +99,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
         notes.add(f"{name} takes its batches itself, and each runs on {devices}", user_line())
         return strategy.run(body, args=(batch,))
 
-    _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrap)
+    CALLS_OF_SCRIPTS.apply(wrap)
 
 
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
@@ -130,3 +134,272 @@ def _is_outside(strategy: Strategy) -> bool:
     if not tf.distribute.has_strategy():
         return True
     return tf.distribute.in_cross_replica_context() and tf.distribute.get_strategy() is strategy
+
+
+# Says at the end of a run that one device did nearly all the training, whatever the cause.
+#
+# Seconds are counted by who computed::
+#
+#     strategy.run, fit, evener.distribute    all devices, by shares and by what is computed once
+#     another traced function that trains     the first device
+#     gradients of a tape, eagerly            the first device
+#
+# How much of a partitioned step is computed once follows from its floating-point operations.
+
+# Devices that these ask for are part of a partitioned step, or of a library.
+_ENGINE = ("evener.", "tensorflow.")
+_FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
+
+_BEGINS = Patch(
+    "tapes of scripts that begin",
+    "tensorflow:GradientTape.__enter__",
+    why="The time of eager gradients begins with their tape.",
+    if_it_changes="`evener run` does not say that gradients are computed on one device.",
+)
+_PLACED = Patch(
+    "devices that scripts ask for",
+    "tensorflow:device",
+    why="What an eager script places itself is computed on other devices than the first.",
+    if_it_changes="`evener run` says of such a device that it had little to do.",
+)
+_GRADIENTS = Patch(
+    "gradients of scripts",
+    "tensorflow:GradientTape.gradient",
+    why="The time of eager gradients ends with them.",
+    if_it_changes=_BEGINS.if_it_changes,
+)
+
+
+class IdleDevices:
+    """Counts where a script trains."""
+
+    def __init__(self, strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
+        self._strategy = strategy
+        self._notes = notes
+        self._hoister = hoister
+        self._has_pins = False
+        self._process = os.getpid()
+        self._is_partitioned: dict[str, bool | None] = {}
+        self._seconds_of_strategy = 0.0
+        self._seconds_of_functions: dict[tuple[str, UserLine | None], float] = {}
+        self._tapes = _EagerTapes()
+
+    def watch(self) -> None:
+        """Count from now on, until the process ends."""
+        around_functions_run(self._counting)
+        self._tapes.watch()
+        _PLACED.apply(self._placing)
+
+    def _placing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def device(*args: Any, **kwargs: Any) -> Any:
+            asked = next(iter((*args, *kwargs.values())), "")
+            if tf.executing_eagerly() and is_other(asked, self._strategy):
+                modules = (str(frame.f_globals.get("__name__")) for frame in callers())
+                caller = next(name for name in modules if not name.startswith("evener.run."))
+                self._notes.num_placed += not caller.startswith(_ENGINE)
+                self._has_pins |= caller.startswith("evener.pinning")
+            return original(*args, **kwargs)
+
+        return device
+
+    @contextlib.contextmanager
+    def _counting(self, function: Any) -> Iterator[None]:
+        name = tf.compat.as_str(function.name)
+        if name not in self._is_partitioned:
+            # What is run to find it out must not be counted.
+            self._is_partitioned[name] = None
+            self._is_partitioned[name] = _is_partitioned(function, self._strategy)
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        if self._is_partitioned[name]:
+            self._seconds_of_strategy += seconds
+        elif self._is_partitioned[name] is False:
+            match = _FUNCTION_NAME.fullmatch(name)
+            key = (match.group(1) if match else name, user_line())
+            before = self._seconds_of_functions.get(key, 0.0)
+            self._seconds_of_functions[key] = before + seconds
+
+    def fractions(self) -> dict[str, float]:
+        """Return the fraction of the training that each device did; empty if there was none."""
+        devices, group = list(self._strategy.plan.device_names), group_of_process()
+        work = dict.fromkeys(devices, 0.0)
+        work[devices[0]] += self._tapes.seconds() + sum(self._seconds_of_functions.values())
+        for device, fraction in _fractions_of_steps(self._strategy).items():
+            work[device] = work.get(device, 0.0) + fraction * self._seconds_of_strategy
+        if group is not None:
+            # What workers did that are gone was not measured.
+            there = group.view.members
+            work = {name: work[name] for name in work if parse_device_name(name).worker in there}
+        total = sum(work.values())
+        return {device: seconds / total for device, seconds in work.items()} if total else {}
+
+    def report(self) -> None:
+        """Add a note if one device did nearly all the training, or all of them took turns."""
+        fractions = self.fractions()
+        devices = list(fractions)
+        # Forks of the script end too.
+        if len(devices) < 2 or not fractions or os.getpid() != self._process:
+            return
+        if (self._notes.num_placed or self._has_pins) and self._tapes.seconds():
+            return  # nobody has measured what is computed where
+        busiest = max(fractions, key=lambda device: fractions[device])
+        in_turns = self._in_turns()
+        if fractions[busiest] >= NEARLY_ALL:
+            idle = ", ".join(name for name in devices if name != busiest)
+            percent = int(100 * fractions[busiest])
+            what = f"{busiest} did {percent} % of the training of this run, {idle} had little to do"
+        elif in_turns >= NEARLY_ALL:
+            percent = int(100 * in_turns)
+            what = f"{', '.join(devices)} took turns in {percent} % of the training of this run"
+        else:
+            return
+        cause, line = self._cause(devices)
+        self._notes.add(f"{what}: {cause}", line)
+
+    def _in_turns(self) -> float:
+        """Return the fraction of the training in which no two devices compute at once."""
+        report = self._strategy.report()
+        flops = report.flops_of_parts + sum(report.flops_once.values())
+        alone = self._tapes.seconds() + sum(self._seconds_of_functions.values())
+        in_steps = report.flops_in_turns / flops if flops else 0.0
+        total = alone + self._seconds_of_strategy
+        return (alone + in_steps * self._seconds_of_strategy) / total if total else 0.0
+
+    def _cause(self, devices: Sequence[str]) -> tuple[str, UserLine | None]:
+        eager, steps = self._tapes.seconds(), self._seconds_of_strategy
+        functions = sum(self._seconds_of_functions.values())
+        if functions >= max(eager, steps):
+            found = self._seconds_of_functions
+            name, line = max(found, key=lambda key: found[key])
+            advice = "call a @tf.function with each batch as an argument, from a loop in Python"
+            return f"{name} trains there; {advice}", line
+        if eager >= steps:
+            return f"gradients are computed eagerly; {self._reason_of_tapes()}", self._tapes.line
+        report = self._strategy.report()
+        if sum(report.flops_once.values()) > report.flops_of_parts:
+            if not report.gathered:
+                return "most of a step does not depend on single samples", None
+            first = report.gathered[0]
+            return f"most of a step is computed once, behind what is gathered: {first}", None
+        shared = zip(self._strategy.plan.replicas, self._strategy.shares, strict=True)
+        own = [share for replica, share in shared if replica.stages[0].device in devices]
+        shares = ", ".join(f"{share:.0%}" for share in own)
+        how = "as measured" if self._strategy.share_controller.is_measured else "as given"
+        return f"the shares of the batch are {shares}, {how}", None
+
+    def _reason_of_tapes(self) -> str:
+        """Return what keeps eager gradients on one device, or how they would leave it."""
+        line, reason = self._tapes.line, None
+        if self._tapes.trainer_asks:
+            return f"{self._tapes.trainer_asks} asks for that"
+        if line is not None and self._hoister is not None:
+            reason = self._hoister.obstacle_at(line)
+        elif line is not None:
+            step = eager_step_of("".join(linecache.getlines(line.path)), line.number)
+            reason = step.obstacle if step else None
+        return reason or "make a @tf.function of the step, with the batch as an argument"
+
+
+class _EagerTapes:
+    """The time of gradients that are computed eagerly, while the variables change.
+
+    Gradients alone may be asked for by whoever looks at a model. So the value of one of the
+    variables is kept, and compared in the end.
+    """
+
+    def __init__(self) -> None:
+        self.line: UserLine | None = None
+        self.trainer_asks = ""
+        self._seconds = 0.0
+        self._before: tuple[tf.Variable, bytes] | None = None
+
+    def watch(self) -> None:
+        """Count from now on, until the process ends."""
+        _BEGINS.apply(self._beginning)
+        _GRADIENTS.apply(self._computing)
+
+    def _beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def __enter__(tape: Any) -> Any:
+            tape._evener_began = time.perf_counter()
+            return original(tape)
+
+        return __enter__
+
+    def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(tape, target, sources, *args, **kwargs)
+            if tf.executing_eagerly():
+                self._see(sources)
+                now = time.perf_counter()
+                self._seconds += now - getattr(tape, "_evener_began", now)
+                tape._evener_began = now
+            return found
+
+        return gradient
+
+    def seconds(self) -> float:
+        """Return the seconds from the begin of each tape to its gradients; 0 if nothing trained."""
+        if self._before is None:
+            return 0.0
+        variable, before = self._before
+        return self._seconds if _bytes(variable) != before else 0.0
+
+    def _see(self, sources: Any) -> None:
+        if self._before is not None:
+            return
+        flat = tf.nest.flatten(sources)
+        values = [found.value if isinstance(found, keras.Variable) else found for found in flat]
+        variables = [found for found in values if isinstance(found, tf.Variable)]
+        if variables:
+            self.line = user_line()
+            self.trainer_asks = _asks_for_eager_steps() if line_of_loop() is None else ""
+            smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
+            self._before = smallest, _bytes(smallest)
+
+
+def _asks_for_eager_steps() -> str:
+    """Return what lets the trainer of Keras that calls this run its steps eagerly."""
+    # Only Keras 2 has layers that it never traces.
+    trainers = (
+        frame.f_locals.get("self")
+        for frame in callers()
+        if frame.f_globals.get("__name__") == "tf_keras.src.engine.training"
+    )
+    if any(getattr(model, "dynamic", False) for model in trainers):
+        return "a layer with dynamic=True"
+    return "run_eagerly=True, or run_functions_eagerly(True),"
+
+
+def _bytes(variable: tf.Variable) -> bytes:
+    # As bytes: NaN is equal to itself.
+    return variable.numpy().tobytes()
+
+
+def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
+    """Return whether a traced function that trains does so on several devices."""
+    graphs = function_graphs(function).values()
+    if any(getattr(graph, "_evener_functions", ()) for graph in graphs):
+        return True
+    if not trains(function):
+        return None
+    others = set(strategy.plan.device_names[1:])
+    named = {operation.device for graph in graphs for operation in graph.get_operations()}
+    asked = {device_name(device) for device in named if device}
+    return None if asked & others else False
+
+
+def _fractions_of_steps(strategy: Strategy) -> dict[str, float]:
+    """Return which fraction of all partitioned steps each device computes."""
+    report = strategy.report()
+    work = dict(report.flops_once)
+    total_share = sum(strategy.shares)
+    for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
+        for stage in replica.stages:
+            part = share / total_share / len(replica.stages)
+            work[stage.device] = work.get(stage.device, 0.0) + report.flops_of_parts * part
+    total = sum(work.values())
+    return {device: flops / total for device, flops in work.items()} if total else {}

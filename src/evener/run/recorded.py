@@ -21,15 +21,6 @@ def record_session(
 
     With several workers, each has a folder of its own in the given one: ``worker-0``, and
     ``worker-0.1`` for its first replacement.
-
-    Args:
-        session: Session.
-        folder: Folder of the record.
-        diagnose: Function that returns the doctor's findings on a script, given its path and the
-            number of devices; the first worker calls it. None for a record without findings.
-
-    Raises:
-        RunError: RUN-100 or RUN-101, as in `evener.record`.
     """
     group = group_of_process()
     if group is not None:

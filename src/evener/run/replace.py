@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from evener import _tf_private
+from evener._tf_private.functions import leave_to_autograph
 
 
 def instead_of(
@@ -18,15 +18,12 @@ def instead_of(
     The replacement gets the name and the signature of the original: Keras writes configurations
     from the signature of ``__init__``. AutoGraph treats it as a function of TensorFlow: it does not
     convert it, and converts the program's functions that it calls as it did.
-
-    Args:
-        original: The function to replace.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         wrapped: Any = functools.wraps(original)(function)
         wrapped.__signature__ = inspect.signature(original)
-        _tf_private.autograph.leave_to_autograph(wrapped)
+        leave_to_autograph(wrapped)
         return wrapped
 
     return decorate

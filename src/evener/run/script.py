@@ -1,4 +1,8 @@
-"""Runs a program in this process as ``python FILE`` or ``python -m MODULE`` runs it."""
+"""A script: read and run as ``python FILE`` or ``python -m MODULE`` runs it; its lines and notes.
+
+Without TensorFlow: the script decides when it is imported, and `Loading` notices. A failure is
+shown as Python shows it, from the script's line on.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,200 @@ import ast
 import builtins
 import contextlib
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
 
-from evener.errors import RunError
+from evener.base.user_code import is_own, links_of, short_path, with_files
+from evener.devices.names import qualified_name, without_worker
+from evener.errors import EvenerError, RunError
+
+if TYPE_CHECKING:
+    from evener.strategy import Strategy
+
+
+# The line of user code that led to a call, from the frames of the stack: without TensorFlow.
+
+# An optimizer that these modules call is part of `fit`.
+_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers", "tf_keras.src.engine.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserLine:
+    """A line of user code."""
+
+    path: str  # The absolute path of the file
+    number: int  # The line number, from 1
+    function: str = "<module>"  # The enclosing function; ``"<module>"`` outside of functions
+
+    def __str__(self) -> str:
+        return f"{short_path(self.path)}:{self.number}"
+
+    def as_in_a_traceback(self) -> str:
+        """Return the line in the form in which Python's tracebacks name it."""
+        return f'  File "{self.path}", line {self.number}, in {self.function}'
+
+
+def callers() -> Iterator[FrameType]:
+    """Yield the stack frames of the caller, innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def user_line() -> UserLine | None:
+    """Return the innermost line of user code on the stack of this thread, or None."""
+    return next((line_of(f) for f in callers() if is_own(f.f_code.co_filename)), None)
+
+
+def line_of(frame: FrameType) -> UserLine:
+    """Return the current line of a frame."""
+    code = frame.f_code
+    return UserLine(path=code.co_filename, number=frame.f_lineno, function=code.co_name)
+
+
+def line_of_loop() -> UserLine | None:
+    """Return the script's line, or None if Keras runs the loop or no line is the script's."""
+    own: UserLine | None = None
+    for frame in callers():
+        if str(frame.f_globals.get("__name__", "")).startswith(_TRAINERS):
+            return None
+        if own is None and is_own(frame.f_code.co_filename):
+            own = line_of(frame)
+    return own
+
+
+# Notes about a script while it runs: printed to standard error once, with the script's line.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A note about a script."""
+
+    text: str  # The text; continuation lines are indented
+    line: UserLine | None = None  # The script's line it refers to, or None
+
+    def __str__(self) -> str:
+        return ": ".join(str(part) for part in ("evener", self.line, self.text) if part)
+
+
+class Notes:
+    """Prints notes to standard error; standard output is the script's."""
+
+    def __init__(self) -> None:
+        # How often the script, eagerly, has asked for another device than the first by itself.
+        self.num_placed = 0
+        # A dict keeps the order.
+        self._printed: dict[Note, None] = {}
+
+    def add(self, text: str, line: UserLine | None = None) -> None:
+        """Print a note, unless it was printed for the same line before."""
+        note = Note(text=text, line=line)
+        if note not in self._printed:
+            self._printed[note] = None
+            print(note, file=sys.stderr, flush=True)
+
+    def add_unpartitioned(self, devices: Sequence[str], reason: str, line: UserLine) -> None:
+        """Print that a training step runs as it is written, if there are several devices."""
+        first, *idle = devices
+        has = "have" if len(idle) > 1 else "has"
+        where = f"computes every batch on {first}; {', '.join(idle)} {has} nothing to do"
+        if self.num_placed:
+            where = "runs as it is written, on the devices that tf.device names"
+        if idle:
+            self.add(f"this training step {where}\n  {reason}", line)
+
+    @property
+    def printed(self) -> tuple[Note, ...]:
+        """All printed notes, in order."""
+        return tuple(self._printed)
+
+
+def is_other(device: Any, strategy: Strategy) -> bool:
+    """Return whether a device, as TensorFlow names it, is one of the run, but not its first."""
+    first, *others = map(without_worker, strategy.plan.device_names)
+    name = qualified_name(str(getattr(device, "name", device) or ""))
+    return name != first and name in others
+
+
+# Knowing when the program has imported something, without importing it first.
+
+
+class Loading(importlib.abc.MetaPathFinder):
+    """Calls a function once, when the last of some modules has been imported.
+
+    Settings that a program makes before its imports stay in effect: environment variables, the
+    backend of Keras.
+    """
+
+    def __init__(self, awaited: Sequence[str], then: Callable[[], None]) -> None:
+        self._awaited = awaited
+        self._then = then
+        self._num_open = 0
+        self._called = False
+
+    def watch(self) -> None:
+        """Begin; what is there already counts."""
+        sys.meta_path.insert(0, self)
+        self._ask()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find what is waited for, as Python does, and notice when it has been executed."""
+        if fullname not in self._awaited or self._called or self not in sys.meta_path:
+            return None
+        # Another of these may wait for the same.
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
+        loader: Any = None if spec is None else spec.loader
+        if loader is None:
+            return None
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            # TensorFlow and Keras import each other.
+            self._num_open += 1
+            try:
+                execute(module)
+            finally:
+                self._num_open -= 1
+            self._ask()
+
+        loader.exec_module = exec_module
+        return spec
+
+    def _ask(self) -> None:
+        if self._called or self._num_open or not all(name in sys.modules for name in self._awaited):
+            return
+        self._called = True
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._then()
+
+
+# Runs a program in this process as ``python FILE`` or ``python -m MODULE`` runs it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script that was read.
+    """A script that was read."""
 
-    Args:
-        given: The path or module name on the command line.
-        path: The absolute path, which becomes ``__file__``.
-        source: Its text.
-        module: The full name of the module, as for ``python -m``; None for a file.
-        tree: The syntax tree to run instead of the text; None for the text.
-        names: Global names that the tree uses beside the script's own.
-    """
-
-    given: str
-    path: str
-    source: str
-    module: str | None = None
-    tree: ast.Module | None = None
+    given: str  # The path or module name on the command line
+    path: str  # The absolute path, which becomes ``__file__``
+    source: str  # Its text
+    module: str | None = None  # The full name of the module, as for ``python -m``; None for a file
+    tree: ast.Module | None = None  # The syntax tree to run instead of the text; None for the text
+    # Global names that the tree uses beside the script's own
     names: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -49,12 +218,7 @@ def read(given: str, *, as_module: bool) -> Script:
 
 
 def read_script(given: str) -> Script:
-    """Read a script.
-
-    Raises:
-        RunError: RUN-001 if there is no such file, RUN-002 if it is a folder, RUN-003 if its
-            text cannot be Python.
-    """
+    """Read a script."""
     path = Path(given)
     if path.is_dir():
         raise RunError(
@@ -76,12 +240,7 @@ def read_script(given: str) -> Script:
 
 
 def read_module(name: str) -> Script:
-    """Read a module as ``python -m`` finds it, without importing its parent packages.
-
-    Raises:
-        RunError: RUN-021 if there is no such module, or it has no source file; RUN-003 if its
-            text cannot be Python.
-    """
+    """Read a module as ``python -m`` finds it, without importing its parent packages."""
     with _current_folder_first():
         spec = _find(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -103,10 +262,6 @@ def run_as_main(script: Script, args: Sequence[str]) -> None:
 
     `runpy.run_path` removes the module at the end, but pickle and multiprocessing need it.
     Exceptions of the script are not caught.
-
-    Args:
-        script: The script.
-        args: Its command line arguments.
     """
     sys.argv = [script.given if script.module is None else script.path, *args]
     if not sys.flags.safe_path:
@@ -189,3 +344,112 @@ def _text(given: str, content: bytes) -> str:
             fix="Pass the path of a Python file; a launcher of another kind cannot be run.",
         ) from error
     return text
+
+
+# Tracebacks of a failed script, as Python shows them, beginning at the script's line.
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+# Its frames are above and between those of the script.
+_FOLDER = str(Path(__file__).parent)
+# TensorFlow's class of per-replica values, as named in error messages.
+_PER_REPLICA = "PerReplica"
+
+
+def show_failures_of(path: str) -> None:
+    """Show uncaught exceptions of a script without the frames of evener that run it.
+
+    Call it after the script has failed: the script may have set `sys.excepthook` itself.
+    """
+    sys.excepthook = without_evener_frames(path, sys.excepthook)
+
+
+def without_evener_frames(path: str, show: Hook) -> Hook:
+    """Return an exception hook that removes the frames of evener before it calls ``show``."""
+
+    def hook(
+        kind: type[BaseException], error: BaseException, found: TracebackType | None
+    ) -> object:
+        known = error if isinstance(error, EvenerError) else _wrapped(error, found)
+        lines = [] if known is None else _source_lines(known, found)
+        if lines:
+            print(known, *lines, sep="\n", file=sys.stderr)
+            return None
+        for linked in _chain(error):
+            linked.__traceback__ = without_frames(linked.__traceback__)
+        left = from_file(without_frames(found, error), path)
+        line = last_user_line(found)
+        shown = show(kind, error.with_traceback(left), left)
+        if line is not None and _PER_REPLICA in str(error):
+            print(_per_replica_value_used(line), file=sys.stderr)
+        return shown
+
+    return hook
+
+
+def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError | None:
+    """Return the error of evener that a library has wrapped in its own error, or None."""
+    raised = [frame for frame, _ in traceback.walk_tb(found)]
+    if not raised or is_own(raised[-1].f_code.co_filename):
+        return None
+    return next((linked for linked in _chain(error) if isinstance(linked, EvenerError)), None)
+
+
+def _per_replica_value_used(line: UserLine) -> RunError:
+    """Return the explanation of a failure in which a per-replica value was used as a tensor."""
+    return RunError(
+        "RUN-010",
+        f"{line}: a per-replica value was used as a tensor, outside of strategy.run.",
+        why="The batches of a distributed dataset and the results of strategy.run hold one value "
+        "for each replica.",
+        fix="Pass a batch to a function by strategy.run(function, args=(batch,)), and combine a "
+        "result by strategy.reduce('SUM', result, axis=None).",
+    )
+
+
+def _source_lines(error: EvenerError, found: TracebackType | None) -> list[str]:
+    """Return the script's line: from the notes of the error, else from the traceback.
+
+    The traceback of a function that AutoGraph has converted does not have the line.
+    """
+    line = last_user_line(found)
+    return getattr(error, "__notes__", []) or ([line.as_in_a_traceback()] if line else [])
+
+
+def last_user_line(found: TracebackType | None) -> UserLine | None:
+    """Return the innermost line of user code in a traceback, or None."""
+    lines = [
+        UserLine(path=frame.f_code.co_filename, number=number, function=frame.f_code.co_name)
+        for frame, number in traceback.walk_tb(found)
+        if is_own(frame.f_code.co_filename)
+    ]
+    return lines[-1] if lines else None
+
+
+def without_frames(
+    found: TracebackType | None, error: BaseException | None = None
+) -> TracebackType | None:
+    """Return a traceback without the frames of `evener.run`."""
+    if "tensorflow" in sys.modules:
+        from evener._tf_private.functions import shortened
+
+        found = shortened(error, found)
+    return with_files(found, lambda file: not file.startswith(_FOLDER))
+
+
+def from_file(found: TracebackType | None, path: str) -> TracebackType | None:
+    """Return a traceback from its first frame in a file on, or None."""
+    links = links_of(found)
+    return next((link for link in links if link.tb_frame.f_code.co_filename == path), None)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the causes and contexts of an exception."""
+    seen = {id(error)}
+    waiting = [error.__cause__, error.__context__]
+    while waiting:
+        linked = waiting.pop()
+        if linked is not None and id(linked) not in seen:
+            seen.add(id(linked))
+            yield linked
+            waiting += [linked.__cause__, linked.__context__]

@@ -1,58 +1,157 @@
-"""One run of a script on all devices."""
+"""One run of a script on all devices: what is set up before its first line, and said at its end."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
+from evener.base.libraries import check_installed
+from evener.errors import RunError, house_form
 from evener.plan import Plan
-from evener.run.failure import show_failures_of
-from evener.run.notes import Notes
-from evener.run.output import WorkerLog, divert_output
-from evener.run.script import Script, run_as_main
-from evener.versions import check_installed
+from evener.run.script import Notes, Script, run_as_main, show_failures_of
 
 if TYPE_CHECKING:
     from evener.strategy import Strategy
 
 
+# Output of workers that are started one by one: the chief's appears, others' goes to files.
+#
+# Workers of `evener launch` are left alone: the launcher keeps and shows their output.
+
+_LOG = "EVENER_WORKER_LOG"
+_LAUNCHED = ("EVENER_JOB", "EVENER_LAUNCHED")
+
+
+class _Workers(Protocol):
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def is_chief(self) -> bool: ...
+
+    def exchange(self, name: str, value: Any) -> list[Any]: ...
+
+
+class WorkerLog:
+    """Log file that has the standard output and error of this process."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise RunError(
+                "RUN-014",
+                f"The log file of this worker cannot be written: {path}: {error.strerror}.",
+                why="With several workers, the output of all but the first goes to log files.",
+                fix=f"Set {_LOG} to a file in a folder that exists.",
+            ) from error
+        self.path = path
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._terminal = os.dup(2)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.close(file)
+
+    def show_failure(self) -> None:
+        """Let the exception that ends the program appear on the terminal too."""
+        show = sys.excepthook
+
+        def hook(
+            kind: type[BaseException], error: BaseException, found: TracebackType | None
+        ) -> object:
+            show(kind, error, found)
+            sys.stderr.flush()
+            os.dup2(self._terminal, 2)
+            return show(kind, error, found)
+
+        sys.excepthook = hook
+
+
+def divert_output(
+    workers: _Workers | None, tell: Callable[[str], object], environ: Mapping[str, str]
+) -> WorkerLog | None:
+    """Write the output of this process to a file, unless it is the chief or alone."""
+    if workers is None or _LAUNCHED[0] in environ:
+        return None
+    log = None
+    if not workers.is_chief and _LAUNCHED[1] not in environ:
+        log = WorkerLog(_path(workers.index, environ))
+    told = workers.exchange("logs", None if log is None else f"{socket.gethostname()}:{log.path}")
+    logs = [path for path in told if path is not None]
+    if workers.is_chief and logs:
+        tell(f"the output of the other workers is in {', '.join(logs)}")
+    return log
+
+
+def _path(index: int, environ: Mapping[str, str]) -> Path:
+    given = environ.get(_LOG)
+    if given:
+        return Path(given).absolute()
+    return Path(tempfile.mkdtemp(prefix="evener-worker-")) / f"worker-{index}.log"
+
+
+# A note at the end of a run that was to be verified, and in which nothing was compared.
+
+
+def report_unverified(strategy: Strategy, notes: Notes) -> Callable[[], None]:
+    """Return a function that notes (RUN-024), at the end, that no step was compared."""
+    process = os.getpid()
+
+    def report() -> None:
+        # Forks of the script end too.
+        if os.getpid() != process or strategy.verifications:
+            return
+        devices = ", ".join(strategy.plan.device_names)
+        if strategy.is_partitioned:
+            why = (
+                f"No training step of the script was divided over {devices} and could be computed "
+                "twice."
+            )
+            fix = "The lines above say which steps run on one device, and why."
+        else:
+            why = f"The run has one device, {devices}, and one part."
+            fix = "Run it on several devices, such as --devices cpu:2."
+        text = house_form("RUN-024", "--verify compared nothing with one device.", why, fix)
+        # Continuation lines of notes are indented.
+        notes.add(text.replace("\n", "\n  "))
+
+    return report
+
+
+# One run of a script on all devices.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The devices of a run: a plan, or devices and shares.
+    """The devices of a run: a plan, or devices and shares."""
 
-    Args:
-        devices: A device spec; None for ``EVENER_DEVICES``, else all. With a plan: for which
-            devices it was made; None for any that have its names.
-        plan: A plan; excludes shares.
-        shares: Relative shares, ``"even"``, or None to measure them.
-        verify: Whether the first run of every step is compared with one device; None for a few
-            samples of it.
-        tried: Plans to try in steps of the run, from the simplest to the least simple, with
-            ``plan`` among them; empty to keep the plan.
-    """
-
+    # A device spec; None for ``EVENER_DEVICES``, else all. With a plan: for which devices it was
+    # made; None for any that have its names
     devices: str | None = None
-    plan: Plan | None = None
+    plan: Plan | None = None  # A plan; excludes shares
+    # Relative shares, ``"even"``, or None to measure them
     shares: str | Sequence[float] | None = None
+    # Whether the first run of every step is compared with one device; None for a few samples of it
     verify: bool | None = None
+    # Plans to try in steps of the run, from the simplest to the least simple, with ``plan`` among
+    # them; empty to keep the plan
     tried: Sequence[Plan] = ()
 
 
 class Session:
-    """A script and its strategy.
-
-    Args:
-        script: The script.
-        strategy: The strategy of the run.
-        notes: The notes about the script.
-        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
-        hoist: Whether training steps that run eagerly become functions.
-        verify: Whether the first run of every step is to be compared with one device.
-    """
+    """A script and its strategy."""
 
     def __init__(
         self,
@@ -78,43 +177,30 @@ class Session:
         return self._log is None
 
     def run(self, args: Sequence[str]) -> None:
-        """Run the script; its exceptions are not caught.
-
-        Args:
-            args: The command line arguments of the script.
-        """
-        from evener.run import (
-            gpu_names,
-            legacy_keras,
-            loops,
-            mistakes,
-            models,
-            settings,
-            strategies,
-        )
-        from evener.run.hoisting import Hoister, hoisted
-        from evener.run.idle_devices import IdleDevices
-        from evener.run.unverified import report_unverified
+        """Run the script; its exceptions are not caught."""
+        from evener.run import device_calls, loops, strategies
+        from evener.run.hoister import Hoister, hoisted
+        from evener.run.loops import IdleDevices
         from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
         from evener.workers.process import group_of_process
 
         self._log = divert_output(group_of_process(), self.notes.add, os.environ)
         strategies.replace_strategies(self.strategy, self.notes)
-        models.attach_models(self.strategy, self.notes)
+        strategies.attach_models(self.strategy, self.notes)
         hoister = None
         script = self.script
         if self.hoist:
             hoister = Hoister(self.strategy, self.notes, is_outside=loops.outside(self.strategy))
             script = hoisted(script, hoister)
         loops.run_loops(self.strategy, self.notes, hoister)
-        mistakes.refuse_mistakes()
-        legacy_keras.attach_legacy_models(self.strategy, self.notes)
-        settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
+        strategies.refuse_mistakes()
+        strategies.attach_legacy_models(self.strategy, self.notes)
+        device_calls.skip_late_settings(self.strategy.plan.device_names, self.notes)
         if self.gpu_names:
             devices = self.strategy.plan.device_names
-            gpu_names.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
-        settings.refuse_other_backends()
-        settings.report_late_variables(os.environ, self.notes)
+            device_calls.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
+        device_calls.refuse_other_backends()
+        device_calls.report_late_variables(os.environ, self.notes)
         idle = IdleDevices(self.strategy, self.notes, hoister)
         idle.watch()
         # Before the report of the run, which has all notes: it was registered earlier.
@@ -140,18 +226,7 @@ class Session:
 def prepare(
     script: Script, layout: Layout, *, gpu_names: bool = True, hoist: bool = True
 ) -> Session:
-    """Start TensorFlow on the devices, and create the strategy of the run.
-
-    Args:
-        script: The script.
-        layout: The devices.
-        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
-        hoist: Whether training steps that run eagerly become functions.
-
-    Raises:
-        RunError: RUN-004 if the backend of Keras is not TensorFlow.
-        EvenerError: The errors of `evener.Strategy` and `check_installed`.
-    """
+    """Start TensorFlow on the devices, and create the strategy of the run."""
     check_installed()
     from evener.devices import use_devices
     from evener.strategy import Strategy

@@ -5,9 +5,17 @@ Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 
 from __future__ import annotations
 
-from evener.schedule.replica_schedule import Schedule, forward_schedule_for, schedule_for
-from evener.schedule.task import Task, TaskKind, dependencies
-from evener.schedule.timing import TimedTask, Timeline, timeline
+from evener.plan.schedule import (
+    Schedule,
+    Task,
+    TaskKind,
+    TimedTask,
+    Timeline,
+    dependencies,
+    forward_schedule_for,
+    schedule_for,
+    timeline,
+)
 
 __all__ = [
     "Schedule",

@@ -1,5 +1,9 @@
-"""Strategies and distributed steps: variables with owners, shares, arguments, and their runs."""
+"""Strategies and distributed steps; `Strategy` is the public name."""
+
+from __future__ import annotations
 
 from evener.strategy.strategy import Strategy
 
-__all__ = ["Strategy"]
+__all__ = [
+    "Strategy",
+]

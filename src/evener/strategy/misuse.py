@@ -1,19 +1,28 @@
-"""Uses of a strategy that are refused or warned of."""
+"""Uses of a strategy that are refused or warned of, and the note on exhausted memory."""
 
 from __future__ import annotations
 
 import gc
 import linecache
+import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from evener.engine.origin import warn_at_user_line
+from evener._tf_private.graphs import written_resources
+from evener.auditing.records import GatheredOperation
+from evener.base.text import format_bytes
+from evener.base.user_code import is_own
+from evener.devices.names import device_name
 from evener.errors import EngineError
-from evener.own_code import is_own
+from evener.graph.rewrites import CONDITIONS
+from evener.partition.emit import PartitionedStep
+from evener.partition.report import NEARLY_ALL, StepReport, warn_at_user_line
+
+# Uses of a strategy that are refused or warned of.
 
 _Strategy = TypeVar("_Strategy")
 
@@ -30,11 +39,7 @@ def not_picklable() -> EngineError:
 
 
 def refuse_other_scope(strategy: tf.distribute.Strategy) -> None:
-    """Refuse to run a step of a strategy in the scope of another one.
-
-    Raises:
-        EngineError: ENG-085.
-    """
+    """Refuse to run a step of a strategy in the scope of another one."""
     now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy
     if now is not strategy:
         raise EngineError(
@@ -72,12 +77,7 @@ def compiled_under_tape(devices: Sequence[str]) -> EngineError:
 def find_unused(
     strategies: weakref.WeakSet[_Strategy], is_unused: Callable[[_Strategy], bool]
 ) -> list[_Strategy]:
-    """Return the strategies of a set that are unused and that the program still holds.
-
-    Args:
-        strategies: Strategies of the process.
-        is_unused: Function that tells whether a strategy is unused.
-    """
+    """Return the strategies of a set that are unused and that the program still holds."""
     # A strategy that the program has dropped is part of reference cycles.
     if any(map(is_unused, tuple(strategies))):
         gc.collect()
@@ -85,11 +85,7 @@ def find_unused(
 
 
 class Warnings:
-    """Warnings of a strategy, each of which is given once.
-
-    Args:
-        devices: Names of its devices that compute, such as ``"gpu:0"``.
-    """
+    """Warnings of a strategy, each of which is given once."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices = tuple(devices)
@@ -140,3 +136,93 @@ class Warnings:
         if code not in self._given:
             self._given.add(code)
             warn_at_user_line(code, what, why=why, fix=fix)
+
+
+# A note on errors of TensorFlow's that say that a device ran out of memory.
+
+_DEVICE = re.compile(r"/device:[A-Z]+:\d+")
+_MOST_OPERATIONS = 3
+
+
+def add_note_on_memory(
+    error: tf.errors.ResourceExhaustedError,
+    *,
+    devices: Sequence[str],
+    shares: Sequence[float],
+    owned_bytes: Mapping[str, int],
+    gathered: Sequence[GatheredOperation],
+) -> None:
+    """Add ENG-050 to an error: what fills the memory of the device, and what makes it less.
+
+    The error stays what it is. A step is not repeated with less: some of its variables may have
+    been updated already.
+    """
+    found = _DEVICE.search(error.message)
+    name = device_name(found.group()) if found else ""
+    share = sum(s for device, s in zip(devices, shares, strict=True) if device == name)
+    parts = [f"variables that it owns ({format_bytes(owned_bytes.get(name, 0))})"]
+    if share:
+        parts.append(f"activations of its {share:.0%} of every batch, and weights of other owners")
+    if gathered:
+        names = ", ".join(map(str, gathered[:_MOST_OPERATIONS]))
+        parts.append(f"what is computed once of the samples of all devices ({names})")
+    others = ", ".join(repr(device) for device in devices)
+    advice = EngineError(
+        "ENG-050",
+        f"{name or 'A device'} ran out of memory in a step.",
+        why=f"It holds {'; '.join(parts)}. Activations are most of it where batches are large.",
+        fix="compute fewer samples at once, with the same results: "
+        f"plan=evener.Plan.data_parallel([{others}], num_micro_batches=4); or give "
+        f"{name or 'the device'} a smaller share; or recompute activations (docs/pipelines.md).",
+    )
+    error.add_note(str(advice))
+
+
+# Warning about steps with a loop over data in which one device trains alone.
+
+
+def warn_of_one_device(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    bodies: Iterable[PartitionedStep],
+    devices: Sequence[str],
+) -> None:
+    """Warn if a step that loops over its data trains, and next to nothing of it is in parts."""
+    report = StepReport.of(bodies)
+    once = sum(report.flops_once.values())
+    if len(devices) < 2 or report.flops_of_parts > (1 - NEARLY_ALL) * (
+        report.flops_of_parts + once
+    ):
+        return
+    graph = function.get_concrete_function(*args, **kwargs).graph
+    if not _trains(graph):
+        return
+    warn_at_user_line(
+        "ENG-093",
+        f"{graph.name} trains on {devices[0]} alone, although it was distributed.",
+        why=f"It is given no batch, and {_cause(report)}.",
+        fix="Write `for batch in dataset` without conditions around the training step, or "
+        "distribute a step that has the batch as an argument.",
+    )
+
+
+def _cause(report: StepReport) -> str:
+    if not report.gathered:
+        return (
+            "does not loop `for batch in dataset` or begin with `next(iterator)`, or it draws all "
+            "rows itself: only what is given a batch is partitioned"
+        )
+    conditions = [found for found in report.gathered if found.operation in CONDITIONS]
+    if conditions:
+        return f"its training step is in a condition, as `break` makes one ({conditions[0].line})"
+    return (
+        f"most of its training step is computed once, behind what is gathered: {report.gathered[0]}"
+    )
+
+
+def _trains(graph: Any) -> bool:
+    """Return whether a traced function, or one that it calls, writes a trainable variable."""
+    trained = {graph.capture(variable.handle).ref() for variable in graph.trainable_variables}
+    written = map(written_resources, graph.get_operations())
+    return any(resource.ref() in trained for resources in written for resource in resources)

@@ -1,12 +1,184 @@
-"""`tf.distribute.Strategy` of one replica: values are those of all devices together."""
+"""Answers of a strategy of one replica to TensorFlow and Keras.
+
+Its values are those of all devices together.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Self
 
 import tensorflow as tf
 
+from evener.devices.names import tf_device
 from evener.strategy import misuse
+from evener.strategy.ownership import OwnerRegistry
+
+# Extended strategy of one replica and one worker, which TensorFlow and Keras call.
+
+
+class Extended(tf.compat.v1.distribute.StrategyExtended):
+    """Extended strategy of one replica and one worker, which TensorFlow and Keras call."""
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, owner_registry: OwnerRegistry, first_device: str
+    ) -> None:
+        super().__init__(strategy)
+        self._owner_registry = owner_registry
+        self.outside: tf.distribute.Strategy | None = None
+        """Strategy of programs without a scope; its variables count as made in this scope."""
+        # As TensorFlow's strategies name it, with job, replica and task.
+        worker = tf.DeviceSpec(job="localhost", replica=0, task=0)
+        first = tf.DeviceSpec.from_string(tf_device(first_device))
+        self._first = worker.make_merged_spec(first).to_string()
+        # A program sees one worker, also where there are several.
+        self._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({})
+        )
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
+        return self._owner_registry.create(next_creator, **kwargs)
+
+    def variable_created_in_scope(self, v: Any) -> bool:
+        """Return whether a variable was made in the scope, or counts as made in it."""
+        if super().variable_created_in_scope(v):
+            return True
+        return self.outside is not None and self.outside.extended.variable_created_in_scope(v)
+
+    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
+        """Accept every variable: one that was made elsewhere stays where it is."""
+
+    @contextlib.contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Let variables be made beside another one; outside of the scope too."""
+        outside = not tf.distribute.has_strategy()
+        scope = self._container_strategy().scope() if outside else contextlib.nullcontext()
+        with scope, super().colocate_vars_with(colocate_with_variable):
+            yield
+
+    def update(
+        self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
+    ) -> Any:
+        """Call ``fn`` on a variable, on its owner, from whichever context."""
+        return self._update(var, fn, args, kwargs or {}, group)
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        return dataset
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        return dataset_fn(tf.distribute.InputContext())
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        return value_fn(tf.distribute.experimental.ValueContext(0, 1))
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        strategy = self._container_strategy()
+        with tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0):
+            return fn(*args, **kwargs)
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        return value
+
+    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
+        return [value for value, _ in value_destination_pairs]
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: Any, options: Any
+    ) -> Any:
+        return value
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        return tensor
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        with tf.device(var.device):
+            result = fn(var, *args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    def _update_non_slot(
+        self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        result = fn(*args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    def _local_results(self, val: Any) -> tuple[Any, ...]:
+        return (val,)
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The device of the one replica, as far as a program sees."""
+        return (self._first,)
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """The device of the variables, as far as a program sees."""
+        return (self._first,)
+
+    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
+        """Return the device for state that belongs to no variable."""
+        del var_list
+        return (self._first,)
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return 1
+
+    def read_var(self, v: Any) -> Any:
+        """Return the value of a variable."""
+        return v.read_value()
+
+    def value_container(self, value: Any) -> Any:
+        """Return the variable that holds a component; here every variable is whole."""
+        return value
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return replica_id
+
+    def _use_merge_call(self) -> bool:
+        """Return whether an optimizer has to ask the replicas; in a scope alone there are none."""
+        return not tf.distribute.in_cross_replica_context()
+
+    def _in_multi_worker_mode(self) -> bool:
+        return False
+
+    @property
+    def _global_batch_size(self) -> bool:
+        return True
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Whether each worker builds its own graph; there is one worker."""
+        return False
+
+    @property
+    def experimental_require_static_shapes(self) -> bool:
+        """Whether batches must have a fixed size; they need not."""
+        return False
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """Whether this process initialises the variables."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process writes checkpoints.
+
+        With several workers too: they all come to each write, which one of them does.
+        """
+        return True
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process writes summaries."""
+        return True
+
+
+# `tf.distribute.Strategy` of one replica: values are those of all devices together.
 
 
 class OneReplica(tf.distribute.Strategy):
@@ -17,22 +189,12 @@ class OneReplica(tf.distribute.Strategy):
         return self
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled.
-
-        Raises:
-            EngineError: ENG-090, always.
-        """
+        """Refuse to be pickled."""
         raise misuse.not_picklable()
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Return a value, or its sum or mean along an axis; inside of ``run`` too.
-
-        Args:
-            reduce_op: ``"SUM"`` or ``"MEAN"``.
-            value: Tensor, or a nest of tensors.
-            axis: Axis, such as 0 for the batch, or None for the value as it is.
-        """
+        """Return a value, or its sum or mean along an axis; inside of ``run`` too."""
         if not self.is_running():
             return super().reduce(reduce_op, value, axis)
         name = getattr(reduce_op, "value", reduce_op).upper()
@@ -43,12 +205,7 @@ class OneReplica(tf.distribute.Strategy):
 
     @tf.autograph.experimental.do_not_convert
     def gather(self, value: Any, axis: int) -> Any:
-        """Return a value, which is that of all devices; inside of ``run`` too.
-
-        Args:
-            value: Tensor.
-            axis: Axis along which values of several replicas would be joined.
-        """
+        """Return a value, which is that of all devices; inside of ``run`` too."""
         return value if self.is_running() else super().gather(value, axis)
 
     def is_running(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import explicit_device, keras_variable_being_made
 from evener.devices.names import device_name, tf_device, without_worker
 from evener.errors import EngineError, did_you_mean
 from evener.plan import HOST_DEVICE, Plan, computing_devices
@@ -35,16 +35,7 @@ class OwnedVariable:
 
 
 class OwnerRegistry:
-    """Every variable made in a strategy's scope, with its owner.
-
-    Args:
-        plan: Plan with the rules by which owners are chosen.
-        devices: Names of the devices that may own, in the order of the plan.
-        own_name: Returns the device of this process for one of them. With several workers, all
-            choose owners alike, among the devices of the worker that has most.
-        all_alike: Whether several workers choose. Variables that are gone count as long as the
-            process lives then: each worker frees them at another time.
-    """
+    """Every variable made in a strategy's scope, with its owner."""
 
     def __init__(
         self,
@@ -81,11 +72,7 @@ class OwnerRegistry:
         return found
 
     def common_owner(self, handle: Any) -> str | None:
-        """Return TensorFlow's name of the owner in the common partition; None for other variables.
-
-        Args:
-            handle: Handle of a variable.
-        """
+        """Return TensorFlow's name of the owner in the common partition, or None."""
         device = self._common.get(id(handle))
         return None if device is None else tf_device(device)
 
@@ -99,14 +86,14 @@ class OwnerRegistry:
     def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         """Make a variable on its owner, register it, and return it."""
         beside = kwargs.pop("colocate_with", None)
-        made = _tf_private.variables.keras_variable_being_made(kwargs.get("initial_value"))
+        made = keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"
         if beside is not None:
             # That of all workers: where this one has fewer devices, its own is another one.
             known = self._common.get(id(beside.handle))
             device = device_name(beside.device) if known is None else known
-        elif _tf_private.devices.explicit_device():
-            device = device_name(_tf_private.devices.explicit_device())
+        elif explicit_device():
+            device = device_name(explicit_device())
         else:
             device = self._owner(path, _size_before(made, kwargs), kwargs.get("trainable"))
         with tf.device(tf_device(self._own(device))):

@@ -1,28 +1,141 @@
-"""Plan of a strategy: the one that was given, or that of devices and shares."""
+"""Plan of a strategy.
+
+The one that was given, or that of devices and shares; across the workers of a job too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from evener._tf_private import fits
+from evener._tf_private.workers import Take, repeat_calls
+from evener.checkpoint import others
 from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.errors import DeviceError, PlanError
+from evener.partition.layout import Layout
+from evener.partition.tensors import rows_of_parts
 from evener.plan import (
     BatchNormName,
     OwnerRule,
     Plan,
     PlanDevice,
+    split_batch,
 )
-from evener.strategy.across_workers import devices_of_all, own_devices
+from evener.plan.parts import parse_device_name
+from evener.planner.rebalancing import DataWait
+from evener.strategy.shares import SharesOfWorkers
+from evener.workers.faults import other_program
+from evener.workers.files import write_files_once
 from evener.workers.group import Group
+from evener.workers.late import packed_as
+from evener.workers.own_rows import BatchOfOwnRows, OwnRowsOfPipelines, Rows
+from evener.workers.process import tell_person
+
+# Strategy across the workers of a job: their devices, and the shares of those that are there.
+
+_OF_LOOPS = (
+    "every worker reads whole batches, for a loop of the program may look at them (Keras's fit, "
+    "evaluate and predict map own rows)"
+)
+
+
+def devices_of_all(group: Group, own: Sequence[PlanDevice]) -> list[PlanDevice]:
+    """Return the devices of all workers, such as ``"worker:1/gpu:0"``, in their order.
+
+    A worker that died before it told them has a place for its replacement, with those of another.
+    """
+    listed = [[d.name, d.kind, d.memory_bytes] for d in own]
+    told = dict(group.exchange("devices", [group.index, listed]))
+    of_another = next(iter(told.values()))
+    everywhere = [told.get(worker, of_another) for worker in range(group.count)]
+    expected = [name for name, *_ in everywhere[group.index]]
+    if expected != [device.name for device in own]:
+        raise other_program(f"{', '.join(expected)} as its devices")
+    return [
+        PlanDevice(name=f"worker:{worker}/{name}", kind=kind, memory_bytes=memory_bytes)
+        for worker, devices in enumerate(everywhere)
+        for name, kind, memory_bytes in devices
+    ]
+
+
+def own_devices(group: Group, plan: Plan) -> list[str]:
+    """Return the devices of this worker in a plan for several, without their worker."""
+    names = [parse_device_name(device.name) for device in plan.devices]
+    planned = {-1 if name.worker is None else name.worker for name in names}
+    if planned != set(range(group.count)):
+        found = ", ".join(device.name for device in plan.devices)
+        raise PlanError(
+            "PLAN-052",
+            f"The plan is not for the {group.count} workers of this job: its devices are {found}.",
+            why="With several workers, a plan names devices of each of them, such as "
+            "worker:0/gpu:0 and worker:1/gpu:0.",
+            fix="Start as many workers as the plan has, or leave the plan out.",
+        )
+    return [f"{name.kind}:{name.index}" for name in names if name.worker == group.index]
+
+
+def devices_of_owners(plan: Plan) -> list[str]:
+    """Return the devices that own variables: the same list on all workers.
+
+    They are those of the worker that has most; the others have fewer devices for the same owners.
+    """
+    by_worker: dict[int | None, list[str]] = {}
+    for device in plan.devices:
+        name = parse_device_name(device.name)
+        by_worker.setdefault(name.worker, []).append(f"{name.kind}:{name.index}")
+    return max(by_worker.values(), key=len)
+
+
+def shares_of_workers(
+    group: Group, layout: Layout, shares: Sequence[float], *, measured: bool
+) -> SharesOfWorkers:
+    """Return the shares of the replicas of all workers, which follow the members of the job."""
+    controller = SharesOfWorkers(
+        layout.devices,
+        shares,
+        measured=measured,
+        group=group,
+        workers=layout.workers_of_replicas,
+    )
+    if len(group.view.members) < group.count:
+        controller.begin_with(controller.common_state(), group.view)
+    group.keep_common(controller.common_state, controller.begin_with)
+    pipelines = OwnRowsOfPipelines(
+        functools.partial(_own_rows, controller, group.index), is_late=lambda: group.is_late
+    )
+    fits.iterate_by(pipelines.iterable_of)
+    repeat_calls(
+        group,
+        packed_as,
+        take=_told(group, pipelines.explain),
+        take_in_loops=_told(group, lambda: _OF_LOOPS),
+        batch_type=BatchOfOwnRows,
+    )
+    others.work_with(group)
+    write_files_once(group)
+    return controller
+
+
+def _told(group: Group, explain: Callable[[], str]) -> Take:
+    """Return a function that takes batches, and tells once if this worker waits for them."""
+    wait = DataWait(tell_person, explain, num_steps=lambda: group.num_steps)
+    # A replacement that catches up reads as fast as it can.
+    return lambda read: read() if group.is_late else wait.take(read)
+
+
+def _own_rows(controller: SharesOfWorkers, worker: int, count: int) -> Rows:
+    """Return the rows of a batch with so many that a worker computes by the present shares."""
+    own = [replica for replica, each in enumerate(controller.workers) if each == worker]
+    return rows_of_parts(split_batch(count, controller.shares), own)
+
+
+# Plan of a strategy: the one that was given, or that of devices and shares.
 
 
 def used_devices(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
-    """Take devices into use: those of a spec, those of some names, or all.
-
-    Raises:
-        DeviceError: If a device does not exist or cannot be configured any more.
-    """
+    """Take devices into use: those of a spec, those of some names, or all."""
     if devices is None or isinstance(devices, str):
         return use_devices(devices)
     return resolve_devices(devices)
@@ -37,22 +150,7 @@ def chosen_plan(
     batch_norm: BatchNormName | None,
     group: Group | None = None,
 ) -> Plan:
-    """Take the devices of a strategy into use, and return its plan.
-
-    Args:
-        plan: Plan, which excludes the other arguments; None for a replica on every device.
-        devices: See `evener.Strategy`.
-        shares: See `evener.Strategy`.
-        owners: See `evener.Strategy`.
-        batch_norm: See `evener.Strategy`.
-        group: The workers of the job; None if this process trains alone.
-
-    Raises:
-        DeviceError: If a device does not exist or cannot be configured any more.
-        PlanError: If shares, owners or batch_norm do not fit the devices; PLAN-051 if a plan was
-            given together with others; PLAN-053 if it is something else than a plan; if the plan
-            is for devices that this machine lacks.
-    """
+    """Take the devices of a strategy into use, and return its plan."""
     _check_is_plan(plan)
     if plan is None:
         own = [
@@ -79,11 +177,7 @@ def chosen_plan(
 
 
 def _check_is_plan(plan: object) -> None:
-    """Refuse what is neither a plan nor None, such as a device spec or the name of a file.
-
-    Raises:
-        PlanError: PLAN-053.
-    """
+    """Refuse what is neither a plan nor None, such as a device spec or the name of a file."""
     if plan is None or isinstance(plan, Plan):
         return
     devices = "cpu:2"

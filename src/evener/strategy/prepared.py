@@ -1,61 +1,156 @@
-"""A step that was traced and partitioned for arguments of one kind."""
+"""A step that was traced and partitioned for arguments of one kind.
+
+And one on one device, timed as a whole.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-from evener import _tf_private
-from evener._tf_private.custom_gradients import keep_order_of_variables
-from evener.auditing.gathered import write_gathered
-from evener.checking.precision import rounding_of
-from evener.checking.spot_check import SpotCheck
-from evener.checking.step_checker import StepChecker
-from evener.checking.step_name import step_name
-from evener.checking.twice import can_run_twice, not_put_back
-from evener.checking.verify import Verifier
-from evener.devices.names import device_name
-from evener.engine.memory.limits import MemoryLimits
-from evener.engine.origin import warn_at_user_line
-from evener.engine.partition import PartitionedStep, partition_step
-from evener.engine.partition.xla import draws_numbers
-from evener.engine.pipeline.layout import WorkerGroup
-from evener.engine.report import StepReport
-from evener.engine.trace.draws import StreamState, draws, draws_from_seeds
-from evener.engine.trace.step import repack, trace_step
+from evener._tf_private.functions import leave_to_autograph, trained_variables
+from evener._tf_private.graphs import written_resources
+from evener._tf_private.random_numbers import counting_from, is_deterministic
+from evener._tf_private.tapes import keep_order_of_variables
+from evener._tf_private.tensors import in_xla
+from evener.auditing.records import write_gathered
+from evener.base.user_code import is_own, short_path
+from evener.devices.names import device_name, kind_of
+from evener.errors import DataError
 from evener.graph.dims import Size, evaluate, symbols_of
-from evener.graph.nodes import Tensor
-from evener.ops.states import Sharded
-from evener.strategy.arguments import Arguments
-from evener.strategy.share_controller import ShareController
-from evener.strategy.step_settings import StepSettings
+from evener.graph.draws import Streams, StreamState, draws, draws_from_seeds
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.ops.states import Sharded
+from evener.graph.trace import repack, trace_step
+from evener.partition.build import draws_numbers
+from evener.partition.emit import PartitionedStep, partition_step
+from evener.partition.layout import Layout, WorkerGroup
+from evener.partition.memory import MemoryLimits
+from evener.partition.report import StepReport, warn_at_user_line
+from evener.partition.tasks import HOST
+from evener.partition.times import STEP, Recorder, SpanInfo, clock_after
+from evener.strategy.arguments import Arguments, read_arguments
+from evener.strategy.rounding import rounding_of
+from evener.strategy.shares import ShareController
+from evener.strategy.spot_check import SpotCheck, StepChecker
+from evener.strategy.verify import Verifier
 from evener.workers.late import packed_as
+
+# Settings that a step shares with the bodies of its loops.
+
+
+class Prepared(Protocol):
+    """Step that was traced, and has not run yet."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it writes variables by gradients."""
+        ...
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Variables that it uses."""
+        ...
+
+    def can_change_plan(self) -> bool:
+        """Return whether another trace can go on where this one was, also after a failure."""
+        ...
+
+    def draws_numbers(self) -> bool:
+        """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """Settings that a step shares with the bodies of its loops."""
+
+    layout: Layout  # Devices, stages and micro-batches of each replica
+    # Shares that can change between the runs of a graph, with the times of the devices; None for
+    # shares of the step alone
+    controller: ShareController | None = None
+    verify: bool | None = None  # See `evener.distribute`
+    # Function that returns the bytes of all variables on each device, such as ``"gpu:0"``; None for
+    # those of the step alone
+    owned_bytes: Callable[[], Mapping[str, int]] | None = None
+    # Function that is called with every partitioned step that is kept
+    when_traced: Callable[[PartitionedStep], object] | None = None
+    # Function that is called with every step that was traced, before it runs
+    when_prepared: Callable[[Prepared], object] | None = None
+    # Function that returns the paths of the variables of the program, whose layers a plan may name
+    paths: Callable[[], Iterable[str]] = tuple
+    # Function that returns the owner of a variable in the common partition of several workers, by
+    # its handle; None for the device where it is
+    owner_of_handle: Callable[[Any], str | None] = lambda _: None
+
+
+# Names of steps in messages.
+
+
+def step_name(step: Callable[..., Any], *, trains: bool) -> str:
+    """Return the name of a step: the function with its line, or the kind of step of Keras's."""
+    function = inspect.unwrap(step)
+    function = getattr(function, "python_function", function)
+    code = getattr(function, "__code__", None)
+    if code is not None and is_own(code.co_filename):
+        name = code.co_name if code.co_name != "<lambda>" else "the step"
+        return f"{name} ({short_path(code.co_filename)}:{code.co_firstlineno})"
+    return "the training step" if trains else "a step that does not train"
+
+
+# Steps that can be computed more than once: all that they change can be put back.
+
+_HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
+
+
+def can_run_twice(
+    graph: Graph, variables: Collection[Tensor], streams: Streams | None = None
+) -> bool:
+    """Return whether a step can be computed once more, and warn if not."""
+    found = [f"{node.op} ({node.name})" for node in not_put_back(graph.nodes, variables)]
+    found += [name[0] for name in streams.names] if streams is not None else []
+    if not found:
+        return True
+    warn_at_user_line(
+        "ENG-087",
+        "A step cannot be verified: it would not run on one device as it runs without "
+        "verification.",
+        why=f"It has the operation {found[0]}, which changes or draws from what is "
+        "not a variable, so its effect cannot be undone.",
+        fix="Verify a step without it; for random numbers, use tf.random.Generator or a seed of "
+        "Keras's.",
+    )
+    return False
+
+
+def not_put_back(nodes: Iterable[Node], variables: Collection[Tensor]) -> Iterator[Node]:
+    """Yield the operations whose effects stay when variables are put back."""
+    for node in nodes:
+        if not node.has_side_effect or node.op in _HARMLESS:
+            continue
+        resources = [tensor for tensor in node.inputs if tensor.dtype == tf.resource]
+        if any(tensor not in variables for tensor in resources):
+            yield node
+        elif node.bodies:
+            for body in node.bodies.values():
+                handles = [tensor for tensor in body.inputs if tensor.dtype == tf.resource]
+                yield from not_put_back(body.nodes, handles)
+        elif not resources:
+            yield node
+
+
+# A step that was traced and partitioned for arguments of one kind.
 
 
 class PreparedStep:
-    """A step that was traced for arguments of one kind.
-
-    Args:
-        step: The step.
-        arguments: Arguments of the first call.
-        specs: Specs of their tensors.
-        settings: Settings of the step; its controller takes the times of steps that train.
-        streams: Random numbers of the trace of the program in whose place it stands.
-        num_samples: Size of all batches, if the specs name it.
-        first_draw: Number of its first operation that draws, in the graph around it; None if it
-            has a graph of its own.
-        verifier: Verifier that compares the first run with one device; None for no comparison.
-        when_checked: Function that is called with the result of a spot check; None for no check.
-
-    Attributes:
-        specs: Specs of the tensors of the arguments.
-        partitioned: Partitioned step.
-        memory_limits: Samples that the devices can hold; None if memory or shares are given.
-    """
+    """A step that was traced for arguments of one kind."""
 
     def __init__(
         self,
@@ -83,7 +178,7 @@ class PreparedStep:
                 return make(**kwargs)
 
             drawn = streams.tracing(counts=not is_traced)
-            counted = _tf_private.random_numbers.counting_from(first_draw)
+            counted = counting_from(first_draw)
             with tf.variable_creator_scope(noted), counted, drawn:
                 results = step(*args, **kwargs)
             if makes_variables and not is_traced:
@@ -92,7 +187,7 @@ class PreparedStep:
             is_traced |= not makes_variables
             return results
 
-        _tf_private.autograph.leave_to_autograph(flat)
+        leave_to_autograph(flat)
 
         layout, controller = settings.layout, settings.controller
         if layout.group is not None:
@@ -137,7 +232,7 @@ class PreparedStep:
         self.memory_limits: MemoryLimits | None = None
         if controller is not None and self._traced.trains:
             # Nothing may read the clock where all operations have to be deterministic.
-            can_be_timed = not _tf_private.random_numbers.is_deterministic()
+            can_be_timed = not is_deterministic()
             if can_be_timed and (self._num_replicas > 1 or controller.counts):
                 self._recorder = controller
             if controller.has_memory_limits:
@@ -221,16 +316,7 @@ class PreparedStep:
         return function.get_concrete_function()
 
     def __call__(self, tensors: Sequence[Any], sizes: Sequence[int], state: StreamState) -> Any:
-        """Run the step outside of graphs.
-
-        Args:
-            tensors: Arguments of the step, flat.
-            sizes: Number of samples of each replica.
-            state: Positions of its random streams.
-
-        Returns:
-            Results of the step.
-        """
+        """Run the step outside of graphs."""
         if self._checker is not None:
             self._checker.offer(tensors)
         streams = self._traced.streams
@@ -359,3 +445,93 @@ def _warn_about_obstacles(step: PartitionedStep) -> None:
         why=f"XLA compiles each part of a step by itself, and {found[0].obstacle}.{numbers}",
         fix="Leave out jit_compile=True, or use one device.",
     )
+
+
+# Time of a step on one device in one part, measured in the graph that it is part of.
+#
+# ::
+#
+#     batch is there ──► forward, backward passes, updates ──► results and variables are there
+#        clock                                                   clock
+#
+# Such a step is not traced by evener, and its operations stay as they are: clocks are read beside
+# it.
+# On a CPU the step waits for the first clock, or a busy host would read it late.
+
+
+@tf.autograph.experimental.do_not_convert
+def run_timed(
+    run_once: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    device: str,
+    recorder: Recorder,
+) -> Any:
+    """Run a step in the graph that is being made, and record its times if it trains.
+
+    Steps without a batch, steps that XLA compiles together with their caller, and steps with
+    operations that have to be deterministic are not timed.
+    """
+    graph: Any = tf.compat.v1.get_default_graph()
+    cannot_be_timed = is_deterministic() or in_xla(graph)
+    found = None if cannot_be_timed else _with_batch((args, kwargs))
+    if found is None:
+        return run_once(args=args, kwargs=kwargs)
+    began = clock_after(found.batch, device)
+    if not kind_of(device).has_own_processor:
+        args, kwargs = found.waiting_for(began)
+    first = len(graph.get_operations())
+    with trained_variables() as trained:
+        results = run_once(args=args, kwargs=kwargs)
+    writes = _writes(graph, graph.get_operations()[first:], trained)
+    if writes is None:
+        return results
+    tensors = tf.nest.flatten(results, expand_composites=True)
+    ended = clock_after([*filter(tf.is_tensor, tensors), *writes], device)
+    with tf.device(HOST):
+        samples = tf.reshape(tf.cast(tf.shape(found.batch[0])[0], tf.float64), [1])
+        recorder.record_totals(began, samples, {device: ended - began})
+        if recorder.keeps_spans:
+            span = SpanInfo(device=device_name(device), kind=STEP, replica=0)
+            recorder.record_spans([span], tf.stack([[began], [ended]]))
+    return results
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Batch:
+    """Arguments with tensors that have a row for each sample."""
+
+    arguments: Arguments
+
+    @property
+    def batch(self) -> list[Any]:
+        """The tensors with a row for each sample."""
+        pairs = zip(self.arguments.tensors, self.arguments.axes, strict=True)
+        return [tensor for tensor, axis in pairs if axis == 0]
+
+    def waiting_for(self, begin: tf.Tensor) -> Any:
+        """Return the nested arguments, whose tensors are there when a clock was read."""
+        with tf.control_dependencies([begin]):
+            return self.arguments.pack([*map(tf.identity, self.arguments.tensors)])
+
+
+def _with_batch(arguments: Any) -> _Batch | None:
+    """Return what is known of nested arguments; None if no tensor of them has samples."""
+    try:
+        found = _Batch(read_arguments(arguments))
+    except DataError:
+        return None
+    return found if found.batch else None
+
+
+def _writes(
+    graph: Any, operations: Sequence[tf.Operation], trained: Sequence[tf.Variable]
+) -> list[tf.Operation] | None:
+    """Return the operations that write variables; None if they write none that is trained."""
+    handles = {graph.capture(variable.handle).ref() for variable in trained}
+    resources_of = written_resources
+    written = {operation: resources_of(operation) for operation in operations}
+    if not any(r.ref() in handles for resources in written.values() for r in resources):
+        return None
+    return [operation for operation, resources in written.items() if resources]

@@ -24,11 +24,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from evener.engine.partition.homes import HOST
-from evener.feedback.plan_trial import PlanTrial
+from evener.base.text import format_seconds
+from evener.partition.tasks import HOST
 from evener.plan import Plan
-from evener.strategy.step_settings import Prepared
-from evener.units import format_seconds
+from evener.planner.rebalancing import PlanTrial
+from evener.strategy.prepared import Prepared
 
 R = TypeVar("R")
 
@@ -40,15 +40,10 @@ _MOST_OTHERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Way to run a step.
+    """Way to run a step."""
 
-    Args:
-        plan: Plan of the step.
-        by_xla: Whether XLA compiles it, if it is to be compiled.
-    """
-
-    plan: Plan
-    by_xla: bool = True
+    plan: Plan  # Plan of the step
+    by_xla: bool = True  # Whether XLA compiles it, if it is to be compiled
 
     def __str__(self) -> str:
         """Return a few words for it.
@@ -60,16 +55,7 @@ class Way:
 
 
 class RunTrial:
-    """Trial of plans by a function that trains: the first, or the one that trains after it.
-
-    Args:
-        ways: Plans from the simplest to the least simple, then those without XLA.
-        start: Plan that the run begins with, by its number.
-        under: Function that returns a context in which a plan is used, by its number.
-        settle: Function that is called with the number of the plan that stays.
-        tell: Function that is called with a line about the trial.
-        clock: Clock in seconds.
-    """
+    """Trial of plans by a function that trains: the first, or the one that trains after it."""
 
     def __init__(
         self,
@@ -121,15 +107,7 @@ class RunTrial:
         repeatable: Callable[[], Callable[[int], R] | None] | None = None,
         may_leave_xla: bool = False,
     ) -> R:
-        """Run a step of the program by the current plan.
-
-        Args:
-            step: Identity of the step, such as its function.
-            run: Function that runs it, given the number of the plan.
-            repeatable: Function that returns one which does so and can be called again; or None if
-                there is none. Default: ``run`` can be called again.
-            may_leave_xla: Whether XLA compiles it, and the program does not insist on that.
-        """
+        """Run a step of the program by the current plan."""
         if self._cannot_change:
             return self._keep_start(run)
         if step is not self._step:

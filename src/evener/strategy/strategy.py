@@ -1,44 +1,342 @@
 """`evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
-does a custom loop; ``run`` partitions the function that it is given. evener has no training step of
-its own; the patches of Keras are in one list, `evener._tf_private.strategies.PATCHES`.
+does a custom loop; ``run`` partitions the function that it is given. An arrangement is a plan with
+what runs it: layout, shares, steps. The patches of Keras are in one list,
+`evener._tf_private.models.PATCHES`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import tensorflow as tf
 
-from evener import _tf_private
-from evener._tf_private.models import owns_a_model
-from evener._tf_private.strategies import patch_keras
-from evener.checking.spot_check import SpotCheck
-from evener.checking.verify import Verification
-from evener.devices.names import device_name
-from evener.engine.memory.estimate import MemoryEstimate
-from evener.engine.pipeline.layout import Layout
-from evener.engine.report import StepReport
-from evener.plan import BatchNormName, Plan, check_shares
+from evener._tf_private.functions import (
+    autographed,
+    body_of,
+    converted_as_by,
+    is_compiled,
+    is_traced_function,
+    leave_to_autograph,
+)
+from evener._tf_private.models import owns_a_model, patch_keras
+from evener._tf_private.tapes import tape_is_recording
+from evener._tf_private.tensors import in_xla
+from evener.devices import resolve_devices
+from evener.devices.names import device_name, tf_device, without_worker
+from evener.errors import EngineError
+from evener.partition.emit import PartitionedStep
+from evener.partition.layout import Layout
+from evener.partition.memory import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
+from evener.partition.report import StepReport
+from evener.plan import BatchNormName, Plan, Replica, check_shares
 from evener.strategy import misuse
-from evener.strategy.across_workers import devices_of_owners
-from evener.strategy.arranged import ArrangedReplica
-from evener.strategy.arrangement import arrange
-from evener.strategy.distributed_step import DistributedStep
-from evener.strategy.exhausted import add_note_on_memory
-from evener.strategy.extended import Extended
+from evener.strategy.distribute import DistributedStep
+from evener.strategy.misuse import add_note_on_memory
+from evener.strategy.one_replica import Extended, OneReplica
 from evener.strategy.ownership import OwnerRegistry
-from evener.strategy.plans import chosen_plan, used_devices
-from evener.strategy.run_trial import RunTrial
-from evener.strategy.share_controller import ShareController
-from evener.strategy.step_records import StepRecords
-from evener.strategy.whole_step import run_timed
+from evener.strategy.plans import chosen_plan, devices_of_owners, shares_of_workers, used_devices
+from evener.strategy.prepared import Prepared, StepSettings, run_timed
+from evener.strategy.run_trial import RunTrial, Way
+from evener.strategy.shares import ShareController
+from evener.strategy.spot_check import SpotCheck
+from evener.strategy.verify import Verification
+from evener.workers.group import Group
 from evener.workers.process import group_of_process
+
+# Records of the steps of a strategy, which outlive the steps.
+
+
+class StepRecords:
+    """Records of the steps of a strategy: reports, memory, differences from one device."""
+
+    def __init__(self) -> None:
+        self._reports: list[StepReport] = []
+        self._live_ranges: list[list[LiveRange]] = []
+        self._verifications: list[list[Verification]] = []
+        self._spot_checks: list[list[SpotCheck]] = []
+
+    def add_partitioned(self, step: PartitionedStep) -> None:
+        """Add the report and the memory of a step that was partitioned."""
+        self._reports.append(StepReport.of([step]))
+        self._live_ranges.append(live_ranges_of(step))
+
+    def follow(self, step: DistributedStep[..., Any]) -> None:
+        """Add the checks of a step, those of its later runs too."""
+        self._verifications.append(step.verifications)
+        self._spot_checks.append(step.spot_checks)
+
+    def report(self) -> StepReport:
+        """Return one report of all steps."""
+        return StepReport.merged(self._reports)
+
+    @property
+    def verifications(self) -> tuple[Verification, ...]:
+        """The differences of the first runs from one device."""
+        return tuple(found for of_step in self._verifications for found in of_step)
+
+    @property
+    def spot_checks(self) -> tuple[SpotCheck, ...]:
+        """The results of all spot checks so far."""
+        return tuple(found for of_step in self._spot_checks for found in of_step)
+
+    def memory_estimate(
+        self, replicas: Sequence[Replica], num_samples: int, owned: Mapping[str, int]
+    ) -> dict[str, MemoryEstimate]:
+        """Return the need of the most demanding step in the memory of every device."""
+        names = [stage.device for replica in replicas for stage in replica.stages]
+        if any(without_worker(name) != name for name in names):
+            raise memory_of_workers_unknown()
+        if not self._live_ranges:
+            raise EngineError(
+                "ENG-011",
+                "No step has been partitioned yet, so nothing is known of its memory.",
+                why="The estimate is counted from the traced step of a plan with several devices, "
+                "stages or micro-batches.",
+                fix="Call it after a first step, such as fit on one batch.",
+            )
+        needs = [
+            estimate_memory(live_ranges, replicas, num_samples, owned)
+            for live_ranges in self._live_ranges
+        ]
+        return {
+            name: max((need[name] for need in needs if name in need), key=lambda need: need.total)
+            for name in dict.fromkeys(name for need in needs for name in need)
+        }
+
+
+def memory_of_workers_unknown() -> EngineError:
+    """Return the error for the memory of several workers, whose devices have the same names."""
+    return EngineError(
+        "ENG-100",
+        "The memory of steps on several workers is not known.",
+        why="It is counted by the names of devices, and the devices of all workers have the same.",
+        fix="Call it in a run of one worker, whose devices have the same shares of the batch.",
+    )
+
+
+# Steps of the functions that a strategy runs, kept with the functions.
+
+_STEPS = "_evener_steps"
+
+
+class FunctionSteps:
+    """Steps of the functions that a strategy runs."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        step_type: type[DistributedStep[Any, Any]],
+        settings: StepSettings,
+        records: StepRecords,
+    ) -> None:
+        self._strategy = strategy
+        self._step_type = step_type
+        self._settings = settings
+        self._records = records
+
+    def find(self, fn: Callable[..., Any]) -> DistributedStep[..., Any]:
+        """Return the step of a function; a new one for every call in a graph."""
+        if not tf.executing_eagerly():
+            return self._make(fn)
+        # Kept with the function, so that both are freed together.
+        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
+        if self not in steps:
+            body = body_of(fn)
+            converted = converted_as_by(fn, body)
+            steps[self] = self._make(converted, program=fn)
+        return steps[self]
+
+    def _make(
+        self, fn: Callable[..., Any], program: Callable[..., Any] | None = None
+    ) -> DistributedStep[..., Any]:
+        run_once = functools.partial(tf.distribute.Strategy.run, self._strategy)
+
+        @tf.autograph.experimental.do_not_convert
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run_once(fn, args=args, kwargs=kwargs)
+
+        controller = self._settings.controller
+        assert controller is not None
+        step = self._step_type(
+            call,
+            self._settings,
+            shares=controller.shares,
+            program=program,
+        )
+        self._records.follow(step)
+        return step
+
+
+# Arrangement: a plan with what runs it, its layout, its shares and its steps.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """Plan with what runs it."""
+
+    plan: Plan  # The plan
+    layout: Layout  # Layout of the plan
+    controller: ShareController  # Shares and times of its replicas
+    steps: FunctionSteps  # Steps of the functions that run by it
+
+
+def arrange(
+    plan: Plan,
+    make_steps: Callable[[Layout, ShareController], FunctionSteps],
+    *,
+    group: Group | None,
+    measured: bool,
+    by_xla: bool = True,
+) -> Arrangement:
+    """Return the arrangement of a plan."""
+    layout = Layout.of(plan, group, by_xla=by_xla)
+    if group is not None:
+        controller: Any = shares_of_workers(group, layout, plan.shares, measured=measured)
+    else:
+        memory_bytes = [device.memory_bytes for device in plan.devices] if measured else ()
+        controller = ShareController(
+            layout.devices, plan.shares, measured=measured, memory_bytes=memory_bytes
+        )
+    steps = make_steps(layout, controller)
+    return Arrangement(plan=plan, layout=layout, controller=controller, steps=steps)
+
+
+def count_like(arrangement: Arrangement, other: Arrangement) -> None:
+    """Let an arrangement count its work if another does."""
+    if other.controller.counts:
+        stages = [stage for replica in arrangement.plan.replicas for stage in replica.stages]
+        arrangement.controller.count(
+            [tf_device(name) for name in dict.fromkeys(stage.device for stage in stages)]
+        )
+    if other.controller.keeps_spans:
+        arrangement.controller.keep_spans()
+
+
+# Strategy of one replica whose plan can change between steps, for a trial of plans.
+
+
+class ArrangedReplica(OneReplica):
+    """Strategy of one replica that runs steps by an arrangement, and can try others."""
+
+    _step_type: type[DistributedStep[Any, Any]] = DistributedStep
+    _group: Group | None
+    _verify: bool | None
+    _records: StepRecords
+    _owner_registry: OwnerRegistry
+    _trial: RunTrial | None
+
+    def _make_steps(self, layout: Layout, controller: ShareController) -> FunctionSteps:
+        settings = StepSettings(
+            layout=layout,
+            controller=controller,
+            verify=self._verify,
+            owned_bytes=self._owner_registry.owned_bytes,
+            when_traced=self._records.add_partitioned,
+            when_prepared=self._note_prepared,
+            # Those of optimizers and metrics belong to no layer.
+            paths=lambda: [v.path for v in self._owner_registry.variables if v.is_trainable],
+            owner_of_handle=self._owner_registry.common_owner if self._group else lambda _: None,
+        )
+        return FunctionSteps(self, self._step_type, settings, self._records)
+
+    def _use(self, arrangement: Arrangement) -> None:
+        """Run steps that are traced from now on by a plan."""
+        self._arrangement = arrangement
+        self._plan, self._layout = arrangement.plan, arrangement.layout
+        self._controller, self._steps = arrangement.controller, arrangement.steps
+        self._replica_devices = self._layout.devices
+
+    @contextlib.contextmanager
+    def _under(self, arrangement: Arrangement) -> Iterator[None]:
+        before = self._arrangement
+        self._use(arrangement)
+        try:
+            yield
+        finally:
+            self._use(before)
+
+    def _note_prepared(self, prepared: Prepared) -> None:
+        if self._trial is not None:
+            self._trial.note_prepared(prepared)
+
+    def try_plans(
+        self,
+        plans: Sequence[Plan],
+        tell: Callable[[str], object],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Try plans in steps of the training to come, and keep the fastest; before the first step.
+
+        Variables stay with the owners that the plan of the strategy gives them. Where Keras leaves
+        it to the machine whether XLA compiles a step, the plan of the strategy is tried without XLA
+        too.
+        """
+        for plan in plans:
+            resolve_devices(plan.device_names)
+        own = self._arrangement
+        made = {plans.index(own.plan): own}
+        ways = (*map(Way, plans), Way(own.plan, by_xla=False))
+
+        def arranged(number: int) -> Arrangement:
+            if number not in made:
+                found = arrange(
+                    ways[number].plan,
+                    self._make_steps,
+                    group=None,
+                    measured=False,
+                    by_xla=ways[number].by_xla,
+                )
+                count_like(found, own)
+                made[number] = found
+            return made[number]
+
+        self._trial = RunTrial(
+            ways,
+            start=plans.index(own.plan),
+            under=lambda number: self._under(arranged(number)),
+            settle=lambda number: self._use(arranged(number)),
+            tell=tell,
+            clock=clock,
+        )
+
+    @property
+    def trial(self) -> RunTrial | None:
+        """Trial of plans that is not over yet; None if there is none."""
+        return None if self._trial is None or self._trial.is_over else self._trial
+
+    def __repr__(self) -> str:
+        """Return the devices and the layout."""
+        return f"<evener.Strategy on {', '.join(self._plan.device_names)}: {self._plan.layout}>"
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
+
+    @property
+    def plan(self) -> Plan:
+        """Plan, with the present shares."""
+        return self._plan.with_shares(self.shares)
+
+    def runs_by(self, plan: Plan | None, *, by_xla: bool = True) -> bool:
+        """Return whether steps run by a plan, whatever its shares are by now."""
+        return plan is self._plan and by_xla is self._layout.by_xla
+
+
+# `evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
+#
+# A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
+# does a custom loop; ``run`` partitions the function that it is given. evener has no training step
+# of
+# its own; the patches of Keras are applied by `evener._tf_private.models.patch_keras`.
 
 # A program may fit a model outside of the scope of every one of them.
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
@@ -273,17 +571,15 @@ class Strategy(ArrangedReplica):
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
         first = self._layout.first_device
-        is_function = (
-            _tf_private.functions.is_traced_function(fn) and not tf.config.functions_run_eagerly()
-        )
+        is_function = is_traced_function(fn) and not tf.config.functions_run_eagerly()
         if not tf.executing_eagerly() and not is_function:
-            fn = _tf_private.autograph.autographed(fn)
+            fn = autographed(fn)
         if self.is_running():
             return fn(*args, **kwargs)
         # XLA takes variables of one device alone; metrics may be on the first.
-        is_compiled_elsewhere = not self.is_plain and _tf_private.functions.is_compiled(fn)
+        is_compiled_elsewhere = not self.is_plain and is_compiled(fn)
         if self.is_partitioned or is_compiled_elsewhere:
-            if _tf_private.devices.in_xla(tf.compat.v1.get_default_graph()):
+            if in_xla(tf.compat.v1.get_default_graph()):
                 raise misuse.run_inside_xla(self._plan.device_names)
             if tf.executing_eagerly() and not is_function:
                 self._warnings.eager_run()
@@ -297,7 +593,7 @@ class Strategy(ArrangedReplica):
                 return run_timed(run_once, args, kwargs, device=first, recorder=self._controller)
             return run_once(args=args, kwargs=kwargs)
 
-    _tf_private.autograph.leave_to_autograph(run)
+    leave_to_autograph(run)
 
     @property
     def has_run(self) -> bool:
@@ -323,27 +619,14 @@ class Strategy(ArrangedReplica):
         return next(owners, None)
 
     def _run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a function that XLA cannot compile, since its variables are on other devices.
-
-        Args:
-            fn: A `tf.function`; XLA compiles its parts.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-
-        Raises:
-            EngineError: ENG-092 while a tape records, which cannot differentiate parts.
-        """
-        if not _tf_private.tapes.tape_is_recording():
+        """Run a function that XLA cannot compile, since its variables are on other devices."""
+        if not tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
         raise misuse.compiled_under_tape(self._plan.device_names)
 
     @classmethod
     def _warn_about_unused_strategies(cls, name: str) -> None:
-        """Warn that a model trains on one device while a strategy is not used: ENG-088.
-
-        Args:
-            name: Name of a model without a strategy, which begins to train.
-        """
+        """Warn that a model trains on one device while a strategy is not used: ENG-088."""
         for strategy in misuse.find_unused(_STRATEGIES, lambda strategy: strategy._is_unused()):
             strategy._warnings.unused(name, strategy._plan.device_names)
 

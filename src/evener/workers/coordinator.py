@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evener.workers import faults
-from evener.workers.addresses import join_address, split_address
-from evener.workers.channel import Channel
-from evener.workers.connections import Authenticator
-from evener.workers.events import Event
+from evener.workers.connections import Authenticator, Channel
+from evener.workers.job import join_address, split_address
 from evener.workers.membership import Membership
-from evener.workers.messages import Appear, Hello, Look, decode
+from evener.workers.messages import Appear, Event, Hello, Look, decode
 
 _LOGGER = logging.getLogger(__name__)
 _GREETING_SECONDS = 10.0

@@ -1,24 +1,250 @@
-"""A worker's part in a job, read from the environment of its process."""
+"""A worker's part in a job, read from the environment of its process.
+
+Addresses and values of settings are checked one by one; ``EVENER_JOB`` and ``TF_CONFIG`` become a
+`Job`, with the secret that only processes of the job know.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import hmac
+import ipaddress
 import json
+import math
 import os
 import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from evener.errors import RunError, did_you_mean
-from evener.profile.cache import cache_folder
-from evener.workers.addresses import is_loopback, join_address, split_address
-from evener.workers.settings import check_index, json_object, positive_seconds, typed, wrong_value
-from evener.workers.tf_config import cluster_of
+from evener.plan.profile_files import cache_folder
+
+# Addresses of workers, as ``host:port``.
+
+LARGEST_PORT = 65535
+
+
+def split_address(text: object, source: str) -> tuple[str, int]:
+    """Return the host and the port of ``host:port``; the error RUN-054 names the source, a setting.
+
+    >>> split_address("[::1]:4000", "EVENER_COORDINATOR")
+    ('::1', 4000)
+    """
+    host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    number = int(port) if port.isascii() and port.isdecimal() else -1
+    is_host = bool(host) and host == host.strip() and "/" not in host
+    if not colon or not is_host or (":" in host) != bracketed or not 0 <= number <= LARGEST_PORT:
+        raise RunError(
+            "RUN-054",
+            f"{source} holds an address that is not host:port: {text!r}.",
+            why=f"a worker is reached under a host and a port from 0 to {LARGEST_PORT}.",
+            fix="write for example 10.0.0.1:4000, worker-0.example:4000 or [::1]:4000.",
+        )
+    return host, number
+
+
+def join_address(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around a host of IPv6.
+
+    >>> join_address("::1", 4000), join_address("10.0.0.1", 4000)
+    ('[::1]:4000', '10.0.0.1:4000')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches the host.
+
+    A name other than ``localhost`` is not looked up: it counts as reachable by others.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# Values of the settings of a job, read from the environment with errors that name them.
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "a whole number": (int,),
+    "a number": (int, float),
+    "a text": (str,),
+    "true or false": (bool,),
+    "a list": (list,),
+    "an object": (dict,),
+}
+
+
+def json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return a variable of the environment that is set; RUN-050 if it holds no JSON object."""
+    text = environ[name]
+    try:
+        value = json.loads(text)
+        reason = "" if isinstance(value, dict) else f"it holds {_shown(value)}, not an object."
+    except (ValueError, RecursionError) as error:
+        value, reason = None, f"JSON cannot be read: {error}."
+    if reason:
+        raise RunError(
+            "RUN-050",
+            f"{name} cannot be read: {_shown(text)}.",
+            why=reason,
+            fix=f'set {name} to a JSON object {{"...": ...}}, or unset it to train on one machine.',
+        )
+    return cast("dict[str, Any]", value)
+
+
+def typed(path: str, value: object, expected: str) -> Any:
+    """Return a value of a kind; RUN-051 if it is of another kind, or missing (None)."""
+    kinds = _KINDS[expected]
+    if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+        return value
+    raise wrong_value(path, value, expected)
+
+
+def wrong_value(path: str, value: object, expected: str, hint: str = "") -> RunError:
+    """Return the error for a value that is wrong, or None because it is missing."""
+    found = "it is missing." if value is None else f"it is {_shown(value)}."
+    return RunError(
+        "RUN-051",
+        f"{path} must be {expected}.",
+        why=found,
+        fix=f"correct {path}; `evener launch` sets the variables of its workers itself.{hint}",
+    )
+
+
+def check_index(path: str, index: int, count: int) -> int:
+    """Return the number of a worker; RUN-053 if the job has no such worker."""
+    if not 0 <= index < count:
+        raise RunError(
+            "RUN-053",
+            f"{path} is {index}, which is no worker of the job.",
+            why=f"the job has {count} workers, with the numbers 0 to {count - 1}.",
+            fix="give each worker its own number, or list all workers.",
+        )
+    return index
+
+
+def positive_seconds(path: str, value: object) -> float:
+    """Return a number or text as a duration; RUN-056 if it is no finite number above 0."""
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(cast(Any, value))
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise RunError(
+            "RUN-056",
+            f"{path} is not a number of seconds: {_shown(value)}.",
+            why="a duration is a finite number above 0.",
+            fix=f"set {path}, for example, to 10.",
+        )
+    return seconds
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+# Workers that are listed in ``TF_CONFIG``, as TensorFlow's cluster resolvers read it.
+
+_REFUSED = ("ps", "evaluator")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Workers of a cluster, and the number of this worker."""
+
+    index: int  # Number of this worker; the chief is worker 0.
+    addresses: tuple[tuple[str, int], ...]  # Host and port of every worker, in their order.
+
+    @property
+    def coordinator(self) -> str:
+        """Address of the coordinator: the first free port after that of worker 0.
+
+        Workers on the same host often have ports in a row, so ports of theirs are left out. All
+        workers choose alike, as all read the same list.
+        """
+        host, first = self.addresses[0]
+        used = {port for name, port in self.addresses if name == host}
+        port = next(port for port in range(first + 1, LARGEST_PORT + 2) if port not in used)
+        return join_address(host, port)
+
+
+def cluster_of(environ: Mapping[str, str]) -> Cluster | None:
+    """Return the workers of ``TF_CONFIG``, or None if they are fewer than two."""
+    if not environ.get("TF_CONFIG", "").strip():
+        return None
+    config = json_object(environ, "TF_CONFIG")
+    cluster = typed("TF_CONFIG.cluster", config.get("cluster", {}), "an object")
+    if not cluster:
+        return None
+    task = typed("TF_CONFIG.task", config.get("task"), "an object")
+    kind = typed("TF_CONFIG.task.type", task.get("type"), "a text")
+    _refuse([kind], "this process is")
+    chief, workers = _tasks(cluster, "chief"), _tasks(cluster, "worker")
+    if len(chief) + len(workers) < 2:
+        return None
+    _refuse([name for name in cluster if cluster[name]], "the cluster has")
+    addresses = tuple(split_address(text, "TF_CONFIG") for text in (*chief, *workers))
+    _check_distinct(addresses)
+    index = _index(task, len(workers if kind == "worker" else chief))
+    return Cluster(index=index + (len(chief) if kind == "worker" else 0), addresses=addresses)
+
+
+def _tasks(cluster: Mapping[str, Any], kind: str) -> list[Any]:
+    return typed(f"TF_CONFIG.cluster.{kind}", cluster.get(kind, []), "a list")
+
+
+def _index(task: Mapping[str, Any], count: int) -> int:
+    index = task.get("index")
+    # TensorFlow's resolver converts texts, and some launchers write them.
+    if isinstance(index, str) and index.isascii() and index.isdecimal():
+        index = int(index)
+    index = typed("TF_CONFIG.task.index", index, "a whole number")
+    if count == 0:
+        raise wrong_value(
+            "TF_CONFIG.task.type", task["type"], "a kind of task that TF_CONFIG.cluster lists"
+        )
+    return check_index("TF_CONFIG.task.index", index, count)
+
+
+def _refuse(kinds: list[str], subject: str) -> None:
+    for kind in kinds:
+        if kind in _REFUSED:
+            raise RunError(
+                "RUN-052",
+                f"TF_CONFIG has a task that evener does not run: {subject} {kind!r}.",
+                why="all workers compute the step together; there are no parameter servers, and "
+                "the workers evaluate too.",
+                fix="list only `worker` tasks, and a `chief` if you like.",
+            )
+        if kind not in ("chief", "worker"):
+            raise wrong_value("The kind of a task in TF_CONFIG", kind, "'worker' or 'chief'")
+
+
+def _check_distinct(addresses: tuple[tuple[str, int], ...]) -> None:
+    seen: dict[tuple[str, int], int] = {}
+    for index, address in enumerate(addresses):
+        if address in seen:
+            raise RunError(
+                "RUN-055",
+                f"TF_CONFIG has the address {join_address(*address)} twice.",
+                why=f"the workers {seen[address]} and {index} cannot share a host and a port.",
+                fix="give each worker its own address.",
+            )
+        seen[address] = index
+
+
+# A worker's part in a job, read from the environment of its process.
 
 HEARTBEAT_SECONDS = 10.0
 START_SECONDS = 300.0

@@ -1,24 +1,13 @@
-"""Replacement of a worker: it runs the program from its beginning until it stands with the others.
-
-::
-
-    others         call 0 .. call 811 | call 812 .. save 3, rate = 0.1, call 815 | call 816
-    replacement    traces the steps,    takes their results, saves nothing,        computes too,
-                   takes results        assigns the rate itself                    in their state
-
-Calls and exchanges that the others have finished are not made again: they return what the others
-have had. So the program's own state, such as its position in the data, its callbacks and its
-history, is what it would be. The variables are handed over with the *point* of the program at which
-they hold: the numbers of calls and of exchanges outside of steps before it. They are assigned
-there, and nowhere else: before it, what the program assigns would be done twice; behind it, undone.
-"""
+"""Replacement of a worker: it runs the program from its beginning until it is with the others."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -27,10 +16,183 @@ import numpy as np
 import tensorflow as tf
 
 from evener.errors import RunError
-from evener.workers.arrays import pack, unpack
+from evener.workers.connections import Listener, ask
 from evener.workers.faults import nobody_tells, other_program
-from evener.workers.results import CallResults
-from evener.workers.view import View
+from evener.workers.job import Job
+from evener.workers.mesh import Mesh, pack, unpack
+from evener.workers.messages import View
+from evener.workers.wire import PeerLost
+
+# Results of all calls of a job so far, from which a replacement learns what it has missed.
+
+LIMIT_BYTES = 256 << 20
+
+
+_LENGTH_BYTES = 8
+
+
+class CallResults(NamedTuple):
+    """Results of a call."""
+
+    results: list[np.ndarray]  # Tensors among its results, in order.
+    variables: list[np.ndarray]  # Values of the small variables that steps write, after the call.
+
+    def pack(self) -> bytes:
+        """Return the results as bytes, preceded by their size."""
+        data = pack(self).tobytes()
+        return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+    @classmethod
+    def unpack_all(cls, packed: bytes) -> list[CallResults]:
+        """Return the results that `pack` wrote, one call after the other."""
+        found, begin = [], 0
+        while begin < len(packed):
+            size = int.from_bytes(packed[begin : begin + _LENGTH_BYTES], "big")
+            begin += _LENGTH_BYTES
+            found.append(cls(*unpack(np.frombuffer(packed, np.uint8, size, begin))))
+            begin += size
+        return found
+
+
+class Results:
+    """Results of the calls so far, in order; beyond ``limit_bytes``, nothing is kept any more."""
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit = limit_bytes
+        self._num_bytes = 0
+        self._kept: list[bytes] | None = []
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return the number of calls."""
+        return self._count
+
+    def add(self, results: list[np.ndarray], variables: list[np.ndarray]) -> None:
+        """Add the results of the next call; see `CallResults`."""
+        with self._lock:
+            self._count += 1
+            if self._kept is None:
+                return
+            # Many small arrays would take many times the bytes of their elements.
+            self._kept.append(CallResults(results, variables).pack())
+            self._num_bytes += sys.getsizeof(self._kept[-1])
+            if self._num_bytes > self._limit:
+                self._kept = None
+
+    def since(self, number: int) -> bytes:
+        """Return the packed results from a call (from 0) on; RUN-093 if they are not kept."""
+        with self._lock:
+            if self._kept is None:
+                raise RunError(
+                    "RUN-093",
+                    "A worker cannot be replaced any more.",
+                    why=f"A replacement needs the results of all calls so far, and they take more "
+                    f"than {self._limit >> 20} MiB.",
+                    fix="The job goes on without it. Start it again from a checkpoint to have all "
+                    "workers.",
+                )
+            return b"".join(self._kept[number:])
+
+
+# Network of a worker: its connections with the members of a view, and questions to others.
+#
+# All threads, sockets and waits of a worker's recovery are behind `Network`, so that a test can put
+# a
+# simulated one in its place.
+
+_CONNECT_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
+_PATIENCE_SECONDS = 2.0
+"""Time after which another worker is asked too."""
+_MARK = b"results"
+"""Begin of each answer: an empty one says that a worker keeps no results."""
+
+
+class Network:
+    """Connections with the other workers."""
+
+    def __init__(self, job: Job, listener: Listener, *, patience_seconds: float) -> None:
+        self._job = job
+        self._listener = listener
+        self._patience = patience_seconds
+        self._answered: str | None = None
+
+    def nobody(self) -> Mesh:
+        """Return a mesh without other members."""
+        return Mesh(self._job.index, {}, patience_seconds=self._patience)
+
+    def connect(self, view: View) -> Mesh:
+        """Connect with all other members of a view.
+
+        `PeerLost` if one of them does not answer, or the view is over.
+        """
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        self._listener.end(view.number - 1)
+        others = [peer for peer in view.members if peer != self._job.index]
+        for peer in others:
+            if peer > self._job.index:
+                self._listener.reach(
+                    view.addresses[peer],
+                    view=view.number,
+                    index=self._job.index,
+                    peer=peer,
+                    deadline=deadline,
+                )
+        connections: dict[int, Any] = {}
+        try:
+            for peer in others:
+                connections[peer] = self._listener.take(view.number, peer, deadline)
+        except OSError as error:
+            for connection in connections.values():
+                connection.close()
+            raise PeerLost(f"no connection to another worker: {error}") from error
+        return Mesh(self._job.index, connections, patience_seconds=self._patience)
+
+    def answer(self, results_since: Callable[[int], bytes]) -> None:
+        """Answer replacements that ask for the results of calls, from a number on."""
+        self._listener.answer = lambda question: _MARK + results_since(int(question["results"]))
+
+    def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
+        """Ask other workers for the results from a call on; OSError if none answers."""
+        # One that did not answer is frozen perhaps, and would be waited for each time.
+        self._answered, found = ask(
+            sorted(addresses, key=lambda address: address != self._answered),
+            self._job.secret,
+            {"results": number},
+            seconds=_ANSWER_SECONDS,
+            patience=_PATIENCE_SECONDS,
+        )
+        return CallResults.unpack_all(found[len(_MARK) :])
+
+    def end(self, view: int) -> None:
+        """End a view and all before: nobody connects for them any more. Safe from any thread."""
+        self._listener.end(view)
+
+    def is_over(self, view: int) -> bool:
+        """Return whether a view has ended."""
+        return self._listener.is_over(view)
+
+    def close(self) -> None:
+        """End the part of this worker in the network."""
+        self._listener.close()
+
+
+# Replacement of a worker: it runs the program from its beginning until it stands with the others.
+#
+# ::
+#
+#     others         call 0 .. call 811 | call 812 .. save 3, rate = 0.1, call 815 | call 816
+#     replacement    traces the steps,    takes their results, saves nothing,        computes too,
+#                    takes results        assigns the rate itself                    in their state
+#
+# Calls and exchanges that the others have finished are not made again: they return what the others
+# have had. So the program's own state, such as its position in the data, its callbacks and its
+# history, is what it would be. The variables are handed over with the *point* of the program at
+# which
+# they hold: the numbers of calls and of exchanges outside of steps before it. They are assigned
+# there, and nowhere else: before it, what the program assigns would be done twice; behind it,
+# undone.
 
 _NEAR = 2
 """Number of calls that a replacement may be behind the others when it joins them."""

@@ -1,19 +1,103 @@
-"""A worker's side of the membership of its job."""
+"""A worker's side of the membership: it connects, appears, joins, exchanges and leaves."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from evener.workers import faults
-from evener.workers.channel import Channel
-from evener.workers.connecting import connect
-from evener.workers.job import Job
-from evener.workers.messages import BEATS, Beat, Exchange, Hello, Leave, Look, Message, Stop, encode
-from evener.workers.presence import Presence
-from evener.workers.view import View, ViewOver
+from evener.workers.connections import Channel, NoPeer, WrongSecret, introduce
+from evener.workers.job import Job, split_address
+from evener.workers.messages import (
+    BEATS,
+    Appear,
+    Beat,
+    Exchange,
+    Hello,
+    Leave,
+    Look,
+    Message,
+    Stop,
+    View,
+    ViewOver,
+    encode,
+)
+
+# Connections to the coordinator of a job.
+
+_LONGEST_PAUSE = 1.0
+_ANSWER_SECONDS = 5.0
+
+
+def connect(job: Job, closed: threading.Event) -> Channel:
+    """Return a channel to the coordinator; retry for ``start_seconds``, or until ``closed``."""
+    address, seconds = job.coordinator, job.start_seconds
+    deadline = time.monotonic() + seconds
+    for attempt in itertools.count():
+        left = min(max(deadline - time.monotonic(), 0.01), _ANSWER_SECONDS)
+        try:
+            return _dial(job, left)
+        except WrongSecret:
+            raise faults.wrong_secret(address) from None
+        except NoPeer as error:
+            raise faults.no_coordinator(address) from error
+        except OSError as error:
+            reason = getattr(error, "strerror", None) or str(error) or "the connection closed"
+        pause = min(0.1 * 1.5 ** min(attempt, 20), _LONGEST_PAUSE)
+        if time.monotonic() + pause >= deadline:
+            raise faults.not_reached(address, seconds, reason)
+        if closed.wait(pause):
+            raise faults.closed(job.index)
+    raise AssertionError("the loop has no end of its own")
+
+
+def _dial(job: Job, seconds: float) -> Channel:
+    connected = socket.create_connection(split_address(job.coordinator, "coordinator"), seconds)
+    try:
+        if connected.getsockname() == connected.getpeername():
+            # TCP connects a port to itself where nothing listens and the system drew the same port.
+            raise ConnectionRefusedError("nothing listens there")
+        introduce(connected, job.secret)
+        return Channel(connected, send_seconds=job.heartbeat_seconds)
+    except BaseException:
+        connected.close()
+        raise
+
+
+# Presence of a replacement that runs the program and has not joined the others yet.
+
+
+class Presence:
+    """Reports to the coordinator that this process is alive, on a connection of its own."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._closed = threading.Event()
+        self._channel: Channel = connect(job, self._closed)
+        self._channel.send(encode(Appear(index=job.index, incarnation=job.incarnation)))
+        self._thread = threading.Thread(target=self._beat, name="evener-presence-beat", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._closed.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        # A connection that is lost is the coordinator's to judge.
+        with contextlib.suppress(OSError):
+            while not self._closed.wait(self._job.heartbeat_seconds / BEATS):
+                self._channel.send(encode(Beat()))
+        self._channel.close()
+
+
+# A worker's side of the membership of its job.
 
 
 class Member:

@@ -1,34 +1,247 @@
-"""State of a job: who is a member, of which view, and what it waits for.
-
-::
-
-              all are there               a member is lost, stops, or a worker joins
-    GATHERING ------------> RUNNING -------------------------------------> STOPPING
-        ^                    ^  |                                            |   |
-        |                    |  | all have left         all have stopped     |   |
-        |                    |  v                   or left, some stopped    |   |
-        |                    | ENDED <------------------ all have left       |   |
-        |                    +-----------------------------------------------+   |
-        +------------------------------ no member of the view is left -----------+
-
-It has no thread, no clock and no socket: every call says what happened and when, and answers
-are put into the lines of members. So every order of events can be tested.
-"""
+"""State of a job: who is a member, of which view, and what it waits for."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from evener.errors import RunError
 from evener.workers import faults
-from evener.workers.events import Ended, Event, Failed, Formed, Lost
-from evener.workers.exchanges import Exchanges, Line
-from evener.workers.messages import Appear, Beat, Exchange, Hello, Leave, Message, Stop
-from evener.workers.newcomers import Newcomers
-from evener.workers.view import View
+from evener.workers.messages import (
+    Appear,
+    Beat,
+    Ended,
+    Event,
+    Exchange,
+    Failed,
+    Formed,
+    Hello,
+    Leave,
+    Lost,
+    Message,
+    Stop,
+    View,
+)
+
+# Exchanges: every member of a view gives a value under a key, and gets those of all.
+
+
+class Line(Protocol):
+    """Way to a member. Neither method waits."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message after those before."""
+        ...
+
+    def end(self) -> None:
+        """Close the connection when all messages are sent."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    deadline: float
+    seconds: float
+    lines: dict[int, Line] = field(default_factory=dict)
+    values: dict[int, Any] = field(default_factory=dict)
+
+
+class Exchanges:
+    """Exchanges of a view that wait for members.
+
+    ``finished`` has the values of all exchanges of the job so far, by key; new ones are added to
+    it.
+    """
+
+    def __init__(self, view: int, members: Collection[int], finished: dict[str, list[Any]]) -> None:
+        self._finished = finished
+        self._view = view
+        self._members = sorted(members)
+        self._open: dict[str, _Open] = {}
+        self._failed: dict[str, RunError] = {}
+
+    @property
+    def deadline(self) -> float | None:
+        """Time at which the first exchange fails, or None."""
+        return min((waiting.deadline for waiting in self._open.values()), default=None)
+
+    def give(self, index: int, line: Line, given: Exchange, now: float) -> None:
+        """Take the value of a member; with the last one, send all values to all members.
+
+        A key that has failed fails again at once: the members must not disagree about it.
+        """
+        key = given.key
+        if key in self._failed:
+            self._fail({index: line}, key, self._failed[key])
+            return
+        deadline = now + given.timeout_seconds
+        waiting = self._open.setdefault(
+            key, _Open(deadline=deadline, seconds=given.timeout_seconds)
+        )
+        if index in waiting.values:
+            self._fail({index: line}, key, faults.given_twice(index, key))
+            return
+        waiting.lines[index], waiting.values[index] = line, given.value
+        if deadline < waiting.deadline:
+            waiting.deadline, waiting.seconds = deadline, given.timeout_seconds
+        if len(waiting.values) == len(self._members):
+            del self._open[key]
+            values = [waiting.values[member] for member in self._members]
+            self._finished[key] = values
+            self._send(waiting.lines, {"kind": "values", "key": key, "values": values})
+
+    def tick(self, now: float) -> None:
+        """Fail the exchanges whose time is over."""
+        for key in [key for key, waiting in self._open.items() if now >= waiting.deadline]:
+            waiting = self._open[key]
+            absent = set(self._members) - waiting.values.keys()
+            error = faults.not_given(absent, key, waiting.seconds, self._instead(absent, key))
+            del self._open[key]
+            self._failed[key] = error
+            self._fail(waiting.lines, key, error)
+
+    def end(self, why: str) -> None:
+        """Fail all exchanges, because the view is over."""
+        error = faults.view_over(self._view, why)
+        for key, waiting in self._open.items():
+            self._fail(waiting.lines, key, error)
+        self._open.clear()
+
+    def _instead(self, absent: Collection[int], key: str) -> str:
+        found = [
+            f" Worker {index} waits in the exchange {other!r}."
+            for other, waiting in self._open.items()
+            for index in sorted(waiting.values)
+            if other != key and index in absent
+        ]
+        return "".join(found[:3])
+
+    def _fail(self, lines: Mapping[int, Line], key: str, error: RunError) -> None:
+        message = {"kind": "exchange_failed", "key": key, "error": faults.to_json(error)}
+        self._send(lines, message)
+
+    def _send(self, lines: Mapping[int, Line], message: Mapping[str, Any]) -> None:
+        for line in lines.values():
+            line.send({**message, "view": self._view})
+
+
+# Replacements on their way: processes that were started, and have not said hello yet.
+#
+# A replacement runs the program from its beginning before it says hello, which may take long. So it
+# tells that it is alive from the moment at which evener starts in it, on a connection of its own.
+
+
+@dataclass(slots=True, kw_only=True)
+class _Newcomer:
+    """A replacement on its way."""
+
+    incarnation: int  # Number of its restarts.
+    line: Line | None  # Its connection; None before it has appeared.
+    heard_at: float  # Time of its last message; before it has appeared, of its start.
+    patience_seconds: float  # Silence after which it is lost.
+
+    @property
+    def deadline(self) -> float:
+        return self.heard_at + self.patience_seconds
+
+    @property
+    def silence(self) -> str:
+        since = "" if self.line else " after its start"
+        return f"it was silent for {self.patience_seconds:g} seconds{since}"
+
+
+class Newcomers:
+    """Replacements on their way. It has no thread and no clock.
+
+    One must appear ``start_seconds`` after its process starts; from then on, it is lost after
+    ``heartbeat_seconds`` of silence. ``lose`` takes the number, the incarnation and the reason.
+    """
+
+    def __init__(
+        self,
+        *,
+        heartbeat_seconds: float,
+        start_seconds: float,
+        lose: Callable[[int, int, str], None],
+    ) -> None:
+        self._heartbeat_seconds = heartbeat_seconds
+        self._start_seconds = start_seconds
+        self._lose = lose
+        self._by_index: dict[int, _Newcomer] = {}
+
+    def expect(self, index: int, incarnation: int, now: float) -> None:
+        """Note that the process of a replacement is started."""
+        self._by_index[index] = _Newcomer(
+            incarnation=incarnation,
+            line=None,
+            heard_at=now,
+            patience_seconds=self._start_seconds,
+        )
+
+    def appear(self, line: Line, message: Appear, now: float) -> None:
+        """Note that evener has started in a replacement; the line is a connection of its own."""
+        self._by_index[message.index] = _Newcomer(
+            incarnation=message.incarnation,
+            line=line,
+            heard_at=now,
+            patience_seconds=self._heartbeat_seconds,
+        )
+
+    def hear(self, line: Line, now: float) -> None:
+        """Note a message on the connection of a replacement, if it is that of one."""
+        for newcomer in self._by_index.values():
+            if newcomer.line is line:
+                newcomer.heard_at = now
+
+    def arrive(self, index: int) -> None:
+        """Note that a worker has said hello."""
+        self._by_index.pop(index, None)
+
+    def disconnected(self, line: Line, why: str) -> None:
+        """Act on the end of a connection, if it is that of a replacement."""
+        for index, newcomer in tuple(self._by_index.items()):
+            if newcomer.line is line:
+                self._give_up(index, why)
+
+    def tick(self, now: float) -> None:
+        """Give up those that were silent for too long."""
+        for index, newcomer in tuple(self._by_index.items()):
+            if now >= newcomer.deadline:
+                self._give_up(index, newcomer.silence)
+
+    def excuse_silence(self, now: float) -> None:
+        """Count all as heard now."""
+        for newcomer in self._by_index.values():
+            newcomer.heard_at = now
+
+    def next_deadline(self) -> float | None:
+        """Return the time at which `tick` has something to do, or None."""
+        return min((each.deadline for each in self._by_index.values()), default=None)
+
+    def _give_up(self, index: int, why: str) -> None:
+        newcomer = self._by_index.pop(index)
+        if newcomer.line is not None:
+            newcomer.line.end()
+        self._lose(index, newcomer.incarnation, why)
+
+
+# State of a job: who is a member, of which view, and what it waits for.
+#
+# ::
+#
+#               all are there               a member is lost, stops, or a worker joins
+#     GATHERING ------------> RUNNING -------------------------------------> STOPPING
+#         ^                    ^  |                                            |   |
+#         |                    |  | all have left         all have stopped     |   |
+#         |                    |  v                   or left, some stopped    |   |
+#         |                    | ENDED <------------------ all have left       |   |
+#         |                    +-----------------------------------------------+   |
+#         +------------------------------ no member of the view is left -----------+
+#
+# It has no thread, no clock and no socket: every call says what happened and when, and answers
+# are put into the lines of members. So every order of events can be tested.
 
 
 class Phase(enum.Enum):

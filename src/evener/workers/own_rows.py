@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from evener._tf_private.datasets import CannotSplitError, Compute, LastMaps
 from evener._tf_private.fits import data_kind
-from evener._tf_private.pipelines import CannotSplitError, Compute, LastMaps
-from evener._tf_private.variables import plain_variable
-from evener.engine.sharding.row_wise import is_row_wise
+from evener._tf_private.tensors import plain_variable
+from evener.partition.shard import is_row_wise
 
 Rows = npt.NDArray[np.bool_]
 """Which rows of a batch are meant: one value for each."""

@@ -1,29 +1,98 @@
-"""The job that this process is a worker of, if its environment says so."""
+"""The job that this process is a worker of, if its environment says so; a seed for all workers."""
 
 from __future__ import annotations
 
 import atexit
 import hashlib
+import json
 import logging
 import os
+import random
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private.random_numbers import global_seed, seed_new_generators
+from evener.checkpoint import random_state
 from evener.errors import RunError
-from evener.workers.addresses import is_loopback, join_address
 from evener.workers.connections import Listener
 from evener.workers.coordinator import Coordinator
 from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 from evener.workers.group import Group
-from evener.workers.job import Job, job_from_environment
-from evener.workers.late import Late, ends_with_the_job
+from evener.workers.job import Job, is_loopback, job_from_environment, join_address
+from evener.workers.late import Late, Network, ends_with_the_job
 from evener.workers.member import Member
-from evener.workers.network import Network
-from evener.workers.seeds import agree_on_seeds
-from evener.workers.view import View
+from evener.workers.messages import View
+
+# One seed for the random sources of all workers, where the program has set none.
+#
+# Sources without a seed begin differently in each process, and so in each worker: sources with
+# equal
+# states have been seeded by the program.
+
+_SEEDS = 2**31
+_SEEDING: dict[str, Callable[[int], None]] = {
+    "python": random.seed,
+    "numpy": np.random.seed,
+    "tensorflow": tf.random.set_seed,
+}
+
+
+def agree_on_seeds(group: Group, tell: Callable[[str], object]) -> None:
+    """Seed Python's, NumPy's and TensorFlow's random sources, as far as the program has not.
+
+    Seeds that the program sets later win by themselves. Before the first step, the chief reports
+    the seed if it counts.
+    """
+    seed = group.agree("seed", lambda: random.SystemRandom().randrange(_SEEDS))
+    told = group.exchange("states of random sources", _states())
+    unseeded = [source for source in _SEEDING if _is_unseeded([own[source] for own in told])]
+    if len(unseeded) == len(_SEEDING):
+        # So that a program that sets the seed which is told draws the same numbers.
+        keras.utils.set_random_seed(seed)
+    else:
+        for source in unseeded:
+            _SEEDING[source](seed)
+    sequence = np.random.SeedSequence(seed)
+    seed_new_generators(lambda: sequence.spawn(1)[0])
+
+    def tell_of_seed() -> None:
+        is_replaced = "tensorflow" in unseeded and global_seed() != seed
+        if unseeded and group.is_chief and not is_replaced:
+            tell(
+                f"the {group.count} workers use seed {seed}; keras.utils.set_random_seed sets "
+                "another"
+            )
+
+    group.before_steps(tell_of_seed)
+
+
+def _is_unseeded(states: list[Any]) -> bool:
+    """Return whether the workers have different states, or none."""
+    return states[0] is None or any(state != states[0] for state in states)
+
+
+def _states() -> dict[str, Any]:
+    """Return digests that distinguish states, and the seed of TensorFlow."""
+    states = random_state.read()
+    return {
+        "python": _digest(states["python"]),
+        "numpy": _digest(states["numpy"]),
+        "tensorflow": global_seed(),
+    }
+
+
+def _digest(state: Any) -> str:
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
+
+
+# The job that this process is a worker of, if its environment says so.
 
 _LOG = logging.getLogger("evener")
 _ANYWHERE = "0.0.0.0"

@@ -10,13 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 import evener
-from evener.engine.partition.step import partition_step
-from evener.engine.partition.tasks import Partition
-from evener.engine.pipeline.layout import Layout
-from evener.engine.report import StepReport
-from evener.engine.trace.step import trace_step
 from evener.graph.nodes import Node
-from evener.ops.states import Numbers, Partial, Sharded
+from evener.graph.ops.states import Numbers, Partial, Sharded
+from evener.graph.trace import trace_step
+from evener.partition.emit import partition_step
+from evener.partition.layout import Layout
+from evener.partition.report import StepReport
+from evener.partition.tasks import Partition
 from multi_device.public_names.recipe import Function, Recipe
 from unit.ops.op_case import B
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import autographed, leave_to_autograph
 
 
 def test_a_function_is_converted_where_the_code_around_it_is() -> None:
@@ -19,7 +19,7 @@ def test_a_function_is_converted_where_the_code_around_it_is() -> None:
 
     @tf.function
     def around(x: tf.Tensor) -> tf.Tensor:
-        return _tf_private.autograph.autographed(positive)(x)
+        return autographed(positive)(x)
 
     assert float(around(tf.constant(-2.0))) == 2.0
 
@@ -38,7 +38,7 @@ def test_autograph_converts_what_a_function_left_to_it_calls() -> None:
         )(x)
 
     lines: list[str] = []
-    _tf_private.autograph.leave_to_autograph(watched)
+    leave_to_autograph(watched)
 
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener._tf_private.batch_norm import batch_norm_in_parts
+from evener._tf_private.tracing import batch_norm_in_parts
 
 fused = tf.compat.v1.nn.fused_batch_norm
 SCALE, OFFSET = np.float32([1.0, 2.0, 3.0]), np.float32([0.0, 1.0, -2.0])

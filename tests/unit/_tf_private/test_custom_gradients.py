@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.custom_gradients import keep_order_of_variables
+from evener._tf_private.tapes import keep_order_of_variables
 
 
 @pytest.mark.usefixtures("patches_undone")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener import _tf_private
-from evener._tf_private.datasets import running_bodies
+from evener._tf_private.datasets import NEXT_BATCHES, running_bodies
 
 
 def batches() -> tf.data.Dataset:
@@ -116,9 +115,7 @@ def test_iterators_give_batches_through_known_functions(patches_undone: None) ->
     drawn: list[str] = []
     data = tf.data.Dataset.range(8).batch(2)
     plain = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
-    _tf_private.datasets.NEXT_BATCHES.apply(
-        noting(lambda iterator, _: drawn.append(type(iterator).__name__))
-    )
+    NEXT_BATCHES.apply(noting(lambda iterator, _: drawn.append(type(iterator).__name__)))
     next(iter(data))
     assert drawn == ["OwnedIterator"]
     tf.function(lambda it: it.get_next())(iter(data))

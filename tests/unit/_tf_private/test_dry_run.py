@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import (
+    before_functions_run,
+    definition_frames,
+    eager_execute,
+    function_graphs,
+    placed_without_running,
+)
 
 
 def stopped(call) -> tuple:
@@ -17,7 +23,7 @@ def stopped(call) -> tuple:
     def watch(function, inputs):
         raise Stop(function, inputs)
 
-    with pytest.raises(Stop) as caught, _tf_private.functions.before_functions_run(watch):
+    with pytest.raises(Stop) as caught, before_functions_run(watch):
         call()
     return caught.value.args
 
@@ -41,7 +47,7 @@ def test_a_function_is_stopped_placed_and_read_without_running() -> None:
     before = variable.numpy()
     function, inputs = stopped(lambda: step(tf.ones([2])))
     for optimized in (True, False):
-        placed = _tf_private.dry_run.placed_without_running(function, inputs, optimized=optimized)
+        placed = placed_without_running(function, inputs, optimized=optimized)
         nodes = {node.name: node for node in placed.post_optimization_graph.node}
         (sine,) = (node for node in nodes.values() if node.op == "Sin")
         assert sine.device.endswith("CPU:1")
@@ -49,18 +55,18 @@ def test_a_function_is_stopped_placed_and_read_without_running() -> None:
         sent = [n for part in placed.partition_graphs for n in part.node if n.op == "_Send"]
         assert sent
     assert variable.numpy().tolist() == before.tolist()
-    graphs = _tf_private.functions.function_graphs(function)
+    graphs = function_graphs(function)
     (name,) = sine.experimental_debug_info.original_func_names
-    frames = _tf_private.source_lines.definition_frames(graphs[name].get_operation_by_name("Sin"))
+    frames = definition_frames(graphs[name].get_operation_by_name("Sin"))
     assert (__file__, inner.python_function.__code__.co_firstlineno + 3, "inner") in frames
     backward = [operation for graph in graphs.values() for operation in graph.get_operations()]
     (cosine,) = (operation for operation in backward if operation.type == "Cos")
-    made_by = {frame[2] for frame in _tf_private.source_lines.definition_frames(cosine)}
+    made_by = {frame[2] for frame in definition_frames(cosine)}
     assert made_by & {"imperative_grad", "_GradientsHelper"}
 
 
 def test_a_function_that_runs_in_spite_of_a_wrong_input_is_told_of(monkeypatch) -> None:
     function, inputs = stopped(lambda: tf.function(lambda x: x + 1.0)(tf.ones([])))
-    monkeypatch.setattr(_tf_private.dry_run.eager_execute, "execute", lambda *rest: [])
+    monkeypatch.setattr(eager_execute, "execute", lambda *rest: [])
     with pytest.raises(RuntimeError, match="no longer checks its inputs"):
-        _tf_private.dry_run.placed_without_running(function, inputs, optimized=True)
+        placed_without_running(function, inputs, optimized=True)

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.functions import (
+    CALLED_AND_WATCHED,
+    CALLS_OF_SCRIPTS,
+    MADE_AND_WATCHED,
+    around_functions_run,
+    body_of,
+    function_graphs,
+    is_compiled,
+    leave_to_autograph,
+)
 
 
 def test_the_call_of_traced_functions_is_wrapped(patches_undone: None) -> None:
@@ -23,16 +32,16 @@ def test_the_call_of_traced_functions_is_wrapped(patches_undone: None) -> None:
 
         return call
 
-    _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrapper)
+    CALLS_OF_SCRIPTS.apply(wrapper)
     total = tf.function(tf.reduce_sum)
     assert float(total([1.0, 2.0])) == 3.0
     assert seen == [total]
 
 
 def test_compiled_functions_are_known() -> None:
-    assert _tf_private.functions.is_compiled(tf.function(lambda x: x, jit_compile=True))
-    assert not _tf_private.functions.is_compiled(tf.function(lambda x: x))
-    assert not _tf_private.functions.is_compiled(lambda x: x)
+    assert is_compiled(tf.function(lambda x: x, jit_compile=True))
+    assert not is_compiled(tf.function(lambda x: x))
+    assert not is_compiled(lambda x: x)
 
 
 def test_functions_run_inside_a_context(patches_undone: None) -> None:
@@ -44,7 +53,7 @@ def test_functions_run_inside_a_context(patches_undone: None) -> None:
         yield
         seen.append("end")
 
-    _tf_private.functions.around_functions_run(wrap)
+    around_functions_run(wrap)
     inner = tf.function(lambda x: x + 1.0)
     outer = tf.function(lambda x: inner(x) * 2.0)
     assert float(outer(tf.constant(1.0))) == 4.0
@@ -61,7 +70,7 @@ def test_functions_without_a_graph_are_left_out() -> None:
         return tf.nn.ctc_loss([[1, 2]], logits, blank_index=0, **lengths)
 
     concrete = loss.get_concrete_function(tf.zeros([4, 1, 3]))
-    assert concrete.name.decode() in _tf_private.functions.function_graphs(concrete)
+    assert concrete.name.decode() in function_graphs(concrete)
 
 
 @pytest.mark.parametrize("jit_compile", [True, None])
@@ -70,8 +79,8 @@ def test_the_body_of_what_xla_compiles_is_the_function_itself(jit_compile: bool 
         return tf.constant(1.0)
 
     function = tf.function(body, jit_compile=jit_compile)
-    assert _tf_private.functions.body_of(function) is (function if jit_compile else body)
-    assert _tf_private.functions.body_of(body) is body
+    assert body_of(function) is (function if jit_compile else body)
+    assert body_of(body) is body
 
 
 def test_traced_functions_are_made_and_called_through_known_functions(patches_undone: None) -> None:
@@ -84,13 +93,13 @@ def test_traced_functions_are_made_and_called_through_known_functions(patches_un
                 seen.append(kind)
                 return original(*args, **kwargs)
 
-            _tf_private.autograph.leave_to_autograph(noted)
+            leave_to_autograph(noted)
             return noted
 
         return wrap
 
-    _tf_private.functions.MADE_AND_WATCHED.apply(replace("made"))
-    _tf_private.functions.CALLED_AND_WATCHED.apply(replace("called"))
+    MADE_AND_WATCHED.apply(replace("made"))
+    CALLED_AND_WATCHED.apply(replace("called"))
     inner = tf.function(lambda x: x + 1)
     assert seen == ["made"]
     outer = tf.function(lambda x: inner(x) if x > 0 else x)

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener import _tf_private
-from evener._tf_private import graphs, operation_types
+from evener._tf_private import graphs
+from evener._tf_private import graphs as operation_types
+from evener._tf_private.functions import trained_variables
+from evener._tf_private.graphs import (
+    copy_handle_data,
+    outer_tensor,
+    without_program_order,
+    written_resources,
+)
 from unit._tf_private.functions import concrete, registered
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -272,8 +279,8 @@ def test_clocks_are_taken_out_of_the_order_of_the_program() -> None:
         def read() -> tuple[tf.Tensor, tf.Tensor]:
             first, second = tf.timestamp(), tf.timestamp()
             if free:
-                _tf_private.graphs.without_program_order(first.op)
-                _tf_private.graphs.without_program_order(second.op)
+                without_program_order(first.op)
+                without_program_order(second.op)
             return first, second
 
         graph = read.get_concrete_function().graph
@@ -287,7 +294,7 @@ def test_handle_data_tells_the_shape_behind_a_placeholder() -> None:
     variable = tf.Variable(tf.ones([2, 3]))
     with tf.Graph().as_default():
         placeholder = tf.compat.v1.placeholder(tf.resource, [])
-        _tf_private.graphs.copy_handle_data(variable.handle, placeholder)
+        copy_handle_data(variable.handle, placeholder)
         read = tf.raw_ops.ReadVariableOp(resource=placeholder, dtype=tf.float32)
     assert read.shape == [2, 3]
 
@@ -301,7 +308,7 @@ def test_what_a_captured_tensor_stands_for_is_found() -> None:
         handle = tf.compat.v1.get_default_graph().capture(variable.handle)
         total = tf.reduce_sum(outer) + tf.reduce_sum(variable)
         captured = tf.compat.v1.get_default_graph().capture(outer)
-        found.extend(map(_tf_private.graphs.outer_tensor, (handle, captured, total)))
+        found.extend(map(outer_tensor, (handle, captured, total)))
         return total
 
     read.get_concrete_function()
@@ -309,7 +316,7 @@ def test_what_a_captured_tensor_stands_for_is_found() -> None:
     assert found[1] is outer
     assert found[2] is None
     with tf.Graph().as_default():
-        assert _tf_private.graphs.outer_tensor(tf.constant(1.0)) is None
+        assert outer_tensor(tf.constant(1.0)) is None
 
 
 def test_it_is_seen_which_variables_are_trained_and_written() -> None:
@@ -320,13 +327,13 @@ def test_it_is_seen_which_variables_are_trained_and_written() -> None:
     @tf.function(autograph=False)
     def step() -> None:
         graph = tf.compat.v1.get_default_graph()
-        with _tf_private.functions.trained_variables() as trained:
+        with trained_variables() as trained:
             weight.assign_sub(read())
             count.assign_add(1.0)
         assert [variable is weight for variable in trained] == [True]
         handles = {graph.capture(variable.handle).ref(): variable for variable in (weight, count)}
         for operation in graph.get_operations():
-            for resource in _tf_private.graphs.written_resources(operation):
+            for resource in written_resources(operation):
                 written.append(handles[resource.ref()])
 
     step.get_concrete_function()

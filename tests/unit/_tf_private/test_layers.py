@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import _tf_private
-from evener._tf_private.layers import recording_layers
+from evener._tf_private.models import own_variables, recording_layers, sublayers
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 
@@ -248,14 +247,14 @@ def test_nothing_is_recorded_afterwards() -> None:
 def test_layers_below_a_layer() -> None:
     inner = keras.Sequential([layers.Dense(1, name="deep")], name="inner")
     outer = keras.Sequential([keras.Input((3,)), inner])
-    assert inner in _tf_private.layers.sublayers(outer)
-    assert "deep" in [layer.name for layer in _tf_private.layers.sublayers(inner)]
+    assert inner in sublayers(outer)
+    assert "deep" in [layer.name for layer in sublayers(inner)]
 
 
 def test_own_variables_are_those_of_the_layer_alone() -> None:
     model = keras.Sequential([layers.Dense(2), layers.Dropout(0.5)])
     model.build((None, 3))
-    assert _tf_private.layers.own_variables(model) == []
+    assert own_variables(model) == []
     dense, dropout = model.layers
-    assert [v.name for v in _tf_private.layers.own_variables(dense)] == ["kernel", "bias"]
-    assert len(_tf_private.layers.own_variables(dropout)) == 1
+    assert [v.name for v in own_variables(dense)] == ["kernel", "bias"]
+    assert len(own_variables(dropout)) == 1

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import Strategy, _tf_private
-from evener._tf_private.models import build_from_specs
+from evener import Strategy
+from evener._tf_private.models import build_for_step, build_from_specs
 
 BATCH = (keras.KerasTensor((None, 3)), keras.KerasTensor((None, 1)))
 
@@ -39,7 +39,7 @@ def test_a_model_under_a_strategy_is_built_for_its_step(strategy: Strategy) -> N
     with strategy.scope():
         model = keras.Sequential([layers.Dense(2)])
         model.compile("adam", "mse")
-    _tf_private.models.build_for_step(model, (tf.ones([4, 3]), tf.ones([4, 2])))
+    build_for_step(model, (tf.ones([4, 3]), tf.ones([4, 2])))
     assert model.built and model.optimizer.built
 
 

@@ -24,10 +24,10 @@ DECLARING = (
     *(f"evener._tf_private.{name}" for name in ("shapes", "strategies")),
     *(f"evener.run.{name}" for name in ("gpu_names", "idle_devices", "loops", "mistakes")),
     *(f"evener.run.{name}" for name in ("legacy_keras", "models", "settings", "strategies")),
-    *(f"evener.pinning.{name}" for name in ("layers", "losses", "optimizers")),
+    "evener.pinning.layers",
     *(f"evener.doctor.watch.probes.{name}" for name in ("fitting", "functions")),
-    "evener.bench.child",
-    "evener.subprocess.eager_loops",
+    "evener.run.bench_child",
+    "evener.run.observed_step",
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
@@ -343,10 +343,10 @@ print("trained")
             return {{t: patches._own(owner, key) for t, (owner, key) in owners.items()}}
 
         before = state()
-        from evener.run.notes import Notes
+        from evener.run.script import Notes
         from evener.run.script import read_script
         from evener.run.session import Session
-        from evener.run.gpu_names import answer_as_gpus
+        from evener.run.device_calls import answer_as_gpus
         strategy = Strategy(devices=["cpu:0", "cpu:1"], batch_norm="per_device")
         Session(read_script({str(script)!r}), strategy, Notes()).run([])
         changed = {{target for target, value in state().items() if value is not before[target]}}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.pipelines import CannotSplitError, LastMaps
-from evener.engine.sharding.row_wise import is_row_wise
+from evener._tf_private.datasets import CannotSplitError, LastMaps
+from evener.partition.shard import is_row_wise
 
 AUTOTUNE = tf.data.AUTOTUNE
 

@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.random_numbers import (
+    drawing_by,
+    global_seed,
+    global_seed_for_now,
+    next_seeds,
+    operation_seeds,
+    set_operation_seeds,
+)
 
 
 def test_seeds_of_eager_operations_are_put_back() -> None:
     tf.random.set_seed(1)
-    state = _tf_private.random_numbers.operation_seeds()
+    state = operation_seeds()
     first = tf.random.normal([3]).numpy().tolist()
-    _tf_private.random_numbers.set_operation_seeds(state)
+    set_operation_seeds(state)
     # Each operation draws a seed: the same one again.
-    assert _tf_private.random_numbers.operation_seeds() == state
+    assert operation_seeds() == state
     assert len(first) == 3
 
 
@@ -33,27 +40,27 @@ DRAWS: tuple[Callable[[], tf.Tensor], ...] = (
 def test_draws_in_a_graph_have_the_numbers_of_eager_ones(seed: int | None) -> None:
     @tf.function(autograph=False)
     def drawn(*seeds: tf.Tensor) -> list[tf.Tensor]:
-        with _tf_private.random_numbers.drawing_by(seeds) as num_draws:
+        with drawing_by(seeds) as num_draws:
             results = [draw() for draw in DRAWS]
             assert num_draws() == len(DRAWS)
         return results
 
     tf.random.set_seed(seed)
-    with _tf_private.random_numbers.global_seed_for_now():
-        state = _tf_private.random_numbers.operation_seeds()
+    with global_seed_for_now():
+        state = operation_seeds()
         expected = [draw().numpy().tolist() for draw in DRAWS]
-        after = _tf_private.random_numbers.operation_seeds()
-        _tf_private.random_numbers.set_operation_seeds(state)
-        found = drawn(*_tf_private.random_numbers.next_seeds(len(DRAWS)))
+        after = operation_seeds()
+        set_operation_seeds(state)
+        found = drawn(*next_seeds(len(DRAWS)))
         assert [result.numpy().tolist() for result in found] == expected
-        assert _tf_private.random_numbers.operation_seeds() == after
-    assert _tf_private.seeds.global_seed() == seed
+        assert operation_seeds() == after
+    assert global_seed() == seed
 
 
 def test_draws_with_a_seed_of_their_own_and_in_inner_graphs_stay() -> None:
     @tf.function(autograph=False)
     def drawn(*seeds: tf.Tensor) -> list[tf.Tensor]:
-        with _tf_private.random_numbers.drawing_by(seeds) as num_draws:
+        with drawing_by(seeds) as num_draws:
             results = [tf.random.normal([2], seed=1), tf.random.shuffle([1, 2])]
             results.append(tf.cond(results[0][0] > 0, lambda: DRAWS[0](), lambda: DRAWS[0]()))
             assert num_draws() == 1  # that of the shuffle, which stays stateful
@@ -70,9 +77,9 @@ def test_draws_with_a_seed_of_their_own_and_in_inner_graphs_stay() -> None:
 def test_determinism_is_seen(run_python: Callable[..., Any]) -> None:
     code = """
         import tensorflow as tf
-        from evener import _tf_private
-        before = _tf_private.random_numbers.is_deterministic()
+        from evener._tf_private.random_numbers import is_deterministic
+        before = is_deterministic()
         tf.config.experimental.enable_op_determinism()
-        print(before, _tf_private.random_numbers.is_deterministic())
+        print(before, is_deterministic())
     """
     assert run_python(code).stdout.split() == ["False", "True"]

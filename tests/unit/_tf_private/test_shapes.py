@@ -9,7 +9,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.shapes import noticing_unknown_sizes
+from evener._tf_private.tracing import noticing_unknown_sizes
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evener import _tf_private
+from evener._tf_private.functions import stack
 
 
 def test_the_stack_ends_in_this_file() -> None:
-    assert any(file == __file__ for file, _ in _tf_private.source_lines.stack())
+    assert any(file == __file__ for file, _ in stack())

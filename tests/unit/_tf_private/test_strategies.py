@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener import Strategy, _tf_private
-from evener._tf_private.strategies import patch_keras
+from evener import Strategy
+from evener._tf_private.models import Trainer, patch_keras
 from evener.errors import EngineError
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -141,12 +141,12 @@ def test_one_device_that_is_not_the_first_compiles() -> None:
     assert losses[1] < losses[0]
 
 
-class TrainedLayer(_tf_private.models.Trainer, keras.layers.Dense):
+class TrainedLayer(Trainer, keras.layers.Dense):
     """A layer with Keras's trainer, which is no model."""
 
     def __init__(self) -> None:
         keras.layers.Dense.__init__(self, 24)
-        _tf_private.models.Trainer.__init__(self)
+        Trainer.__init__(self)
 
 
 @pytest.mark.long

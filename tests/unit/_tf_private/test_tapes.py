@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from evener import _tf_private
-from evener.pinning import colocation
+from evener._tf_private.tapes import tape_is_recording
+from evener.pinning import gradients
 
 
 def test_it_is_seen_that_a_tape_records() -> None:
-    assert not _tf_private.tapes.tape_is_recording()
+    assert not tape_is_recording()
     with tf.GradientTape():
-        assert _tf_private.tapes.tape_is_recording()
-    assert not _tf_private.tapes.tape_is_recording()
+        assert tape_is_recording()
+    assert not tape_is_recording()
 
 
 def test_an_eager_operation_can_be_sent_the_slower_way() -> None:
     # It puts a wrapper around the fast way, which raises `FallBack`.
-    colocation.install()
+    gradients.install()
     with tf.GradientTape() as tape, tf.device("/CPU:1"):
         x = tf.Variable(3.0)
         y = x * x

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import HOST_READS, is_eager_tensor, symbolic_lengths, unwrapped
 
 
 def noting(note: Callable[[Any, Any], None]) -> Callable[..., Any]:
@@ -28,9 +28,9 @@ def noting(note: Callable[[Any, Any], None]) -> Callable[..., Any]:
 
 
 def test_eager_tensors_are_told_from_those_in_graphs() -> None:
-    assert _tf_private.tensors.is_eager_tensor(tf.constant(1.0))
+    assert is_eager_tensor(tf.constant(1.0))
     with tf.Graph().as_default():
-        assert not _tf_private.tensors.is_eager_tensor(tf.constant(1.0))
+        assert not is_eager_tensor(tf.constant(1.0))
 
 
 def test_the_length_of_a_tensor_in_a_graph_is_its_first_size() -> None:
@@ -38,7 +38,7 @@ def test_the_length_of_a_tensor_in_a_graph_is_its_first_size() -> None:
 
     @tf.function(autograph=False)
     def of(tensor: tf.Tensor) -> tf.Tensor:
-        with _tf_private.tensors.symbolic_lengths():
+        with symbolic_lengths():
             lengths.append(len(tensor))
         return tensor
 
@@ -54,14 +54,14 @@ def test_containers_of_a_module_are_taken_out_of_their_wrappers() -> None:
     module = tf.Module()
     module.rates = {"a": 1.0}
     assert type(module.rates) is not dict
-    assert type(_tf_private.tensors.unwrapped(module.rates)) is dict
-    assert _tf_private.tensors.unwrapped(module) is module
+    assert type(unwrapped(module.rates)) is dict
+    assert unwrapped(module) is module
 
 
 def test_every_way_to_the_host_is_one_function(patches_undone: None) -> None:
     seen: list[Any] = []
     tensor = tf.constant(2.0)
-    _tf_private.tensors.HOST_READS.apply(noting(lambda _, value: seen.append(value)))
+    HOST_READS.apply(noting(lambda _, value: seen.append(value)))
     for read in (float, int, bool, str, repr, lambda value: value.numpy(), "{:.1f}".format):
         seen.clear()
         read(tensor)

@@ -8,8 +8,16 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import Strategy, _tf_private
-from evener._tf_private.variables import leave_large_variables_unwritten, unallocated_variables
+from evener import Strategy
+from evener._tf_private.tensors import (
+    around_new_variables,
+    keras_variable_being_made,
+    leave_large_variables_unwritten,
+    plain_variable,
+    renew_variable,
+    unallocated_variables,
+    waits_for,
+)
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 
@@ -70,7 +78,7 @@ def test_the_keras_variable_behind_an_initial_value_is_found() -> None:
     seen = []
 
     def creator(next_creator, **kwargs):
-        seen.append(_tf_private.variables.keras_variable_being_made(kwargs["initial_value"]))
+        seen.append(keras_variable_being_made(kwargs["initial_value"]))
         return next_creator(**kwargs)
 
     with tf.variable_creator_scope(creator):
@@ -78,7 +86,7 @@ def test_the_keras_variable_behind_an_initial_value_is_found() -> None:
         layer.build((None, 3))
     assert [variable.path for variable in seen] == ["here/kernel", "here/bias"]
     assert tuple(seen[0].shape) == (3, 2)
-    assert _tf_private.variables.keras_variable_being_made(tf.zeros([2])) is None
+    assert keras_variable_being_made(tf.zeros([2])) is None
 
 
 def test_new_variables_are_made_inside_the_context(patches_undone: None) -> None:
@@ -88,7 +96,7 @@ def test_new_variables_are_made_inside_the_context(patches_undone: None) -> None
         made.append(kwargs["name"])
         return next_creator(**kwargs)
 
-    _tf_private.variables.around_new_variables(lambda: tf.variable_creator_scope(creator))
+    around_new_variables(lambda: tf.variable_creator_scope(creator))
     keras.utils.clear_session(free_memory=False)
     layer = layers.Dense(2, name="here")
     layer.build((None, 3))
@@ -100,7 +108,7 @@ def test_new_variables_are_made_inside_the_context(patches_undone: None) -> None
 
 def test_a_plain_variable_has_no_owner(strategy: Strategy) -> None:
     with strategy.scope():
-        variable = _tf_private.variables.plain_variable([1.0], tf.float32)
+        variable = plain_variable([1.0], tf.float32)
     assert not strategy.owner_registry.holds(variable)
     assert not variable.trainable
 
@@ -127,9 +135,9 @@ def test_variables_that_wait_keep_their_device() -> None:
 def test_a_variable_is_made_anew_on_another_device() -> None:
     variable = keras.Variable([1.0, 2.0], trainable=False)
     with tf.device("/CPU:1"):
-        old = _tf_private.variables.renew_variable(variable)
+        old = renew_variable(variable)
     assert old.device.endswith("CPU:0")
     assert variable.value.device.endswith("CPU:1")
     assert variable.numpy().tolist() == [1.0, 2.0]
     assert not variable.value.trainable
-    assert not _tf_private.variables.waits_for(variable, "/CPU:2")
+    assert not waits_for(variable, "/CPU:2")

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from evener.analysis.hoisting import Hoisted, hoist_steps
-from evener.analysis.hoisting.deferred import is_deferrable
-from evener.analysis.hoisting.names import names_of
-from evener.analysis.hoisting.rewrite import HOOK
+from evener.run.liveness import is_deferrable, names_of
+from evener.run.regions import HOOK, Hoisted, hoist_steps
 
 LOOP = """\
 for x, y in data:

@@ -100,7 +100,7 @@ def test_a_text_that_is_no_audit_is_refused(text: str) -> None:
 
 def test_reading_an_audit_needs_no_tensorflow(run_python) -> None:
     code = """
-        import sys, evener, evener.auditing, evener.subprocess.audit
+        import sys, evener, evener.auditing, evener.run.first_step
         evener.Audit
         print("tensorflow" in sys.modules)
     """

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from evener.auditing import kernels
-from evener.auditing.kernels import Kernel, merged
+from evener.strategy import kernels
+from evener.strategy.kernels import Kernel, merged
 
 
 def test_the_table_agrees_with_the_full_wheel() -> None:

@@ -8,16 +8,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from evener.bench import turns
-from evener.bench.contenders import Contender, contenders
-from evener.bench.limits import limit_of
-from evener.bench.request import StepTimes, TimedRun
-from evener.bench.table import BenchResult, overlapping, print_result
-from evener.bench.turns import Measured, measure
 from evener.plan import Plan
-from evener.recording.activities import DeviceTime
-from evener.recording.reading import read_records
-from evener.recording.summary import Summary, summarise
+from evener.recording.reading import DeviceTime, Summary, read_records, summarise
+from evener.run import bench
+from evener.run.bench import (
+    BenchResult,
+    Contender,
+    Measured,
+    StepTimes,
+    TimedRun,
+    contenders,
+    limit_of,
+    measure,
+    overlapping,
+    print_result,
+)
 from unit.recording.samples import write_record
 
 PLAN = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
@@ -68,7 +73,7 @@ def test_contenders_run_in_turns_and_one_that_fails_runs_once(
         size = 32 if contender.shares is None else None
         return StepTimes(seconds=(9.0, float(len(ran)), 0.0), batch_size=size)
 
-    monkeypatch.setattr(turns, "run_once", run_once)
+    monkeypatch.setattr(bench, "run_once", run_once)
     found = [
         Contender(name="a"),
         Contender(name="b", kind="mirrored"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evener.checking.compare import find_differences
+from evener.strategy.rounding import find_differences
 
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32")
 EPSILON = 2.0**-24

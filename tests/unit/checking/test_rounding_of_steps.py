@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.checking import step_checker
-from evener.engine.partition import PartitionedStep
 from evener.errors import EvenerWarning
+from evener.partition.emit import PartitionedStep
+from evener.strategy import spot_check
 
 from .rounding_programs import PROGRAMS
 
@@ -54,13 +54,13 @@ def test_a_right_run_is_not_accused(name: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_spot_check_of_a_right_run_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENER_VERIFY", raising=False)
-    monkeypatch.setattr(step_checker, "estimated_seconds", lambda *_, **__: 0.0)
+    monkeypatch.setattr(spot_check, "estimated_seconds", lambda *_, **__: 0.0)
     keras.utils.set_random_seed(7)
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[5, 3])
     with strategy.scope():
         model, x, y = PROGRAMS[name]()
     model.fit(x, y, batch_size=len(x), verbose=0, shuffle=False)
-    step_checker.wait_for_checks()
+    spot_check.wait_for_checks()
     assert [(check.state, check.reason) for check in strategy.spot_checks] == [("agrees", "")]
 
 

@@ -16,12 +16,11 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener.checking import step_checker
-from evener.checking.cost import begins_after
-from evener.checking.sides import Sides
-from evener.checking.spot_check import SpotCheck
-from evener.checking.step_checker import StepChecker, wait_for_checks
 from evener.errors import EngineError, EvenerWarning
+from evener.strategy import prepared, spot_check
+from evener.strategy import prepared as whole_step
+from evener.strategy.sides import Sides
+from evener.strategy.spot_check import SpotCheck, StepChecker, begins_after, wait_for_checks
 
 from .wrong_rules import WRONG_RULES
 
@@ -34,7 +33,7 @@ X = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
 def on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENER_VERIFY")
     # A check that costs more begins later, when the test has ended.
-    monkeypatch.setattr(step_checker, "estimated_seconds", lambda *_, **__: 0.0)
+    monkeypatch.setattr(spot_check, "estimated_seconds", lambda *_, **__: 0.0)
 
 
 def loss_of(name: str) -> Any:
@@ -312,13 +311,14 @@ def test_rows_are_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_that_costs_much_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begins_after(0.6) == 0
     assert begins_after(2.0) == pytest.approx(140)
-    monkeypatch.setattr(step_checker, "estimated_seconds", lambda *_, **__: 2.0)
+    monkeypatch.setattr(spot_check, "estimated_seconds", lambda *_, **__: 2.0)
     assert by_distribute("a mean of means") == []
     assert by_loop("a mean of means") == []
 
 
 def test_what_may_not_read_the_clock_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_checker._tf_private.random_numbers, "is_deterministic", lambda: True)
+    for module in (spot_check, prepared, whole_step):
+        monkeypatch.setattr(module, "is_deterministic", lambda: True)
     monkeypatch.setattr(tf, "timestamp", None)
     assert [check.state for check in by_loop("a mean of means")] == ["agrees"]
 
@@ -347,7 +347,7 @@ PROGRAM = """
 import os, signal, sys, time
 import evener
 import tensorflow as tf
-from evener.checking.step_checker import StepChecker
+from evener.strategy.spot_check import StepChecker
 compare = StepChecker._compare
 def slow(self, *arguments):
     time.sleep(2)

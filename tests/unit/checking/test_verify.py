@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.checking.verify import Verifier
 from evener.errors import EvenerWarning
+from evener.strategy.verify import Verifier
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 DEVICES = ["cpu:0", "cpu:1"]

@@ -8,21 +8,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener._tf_private import operation_types
+from evener._tf_private import graphs
 from evener.graph.nodes import Node
-from evener.ops.decision import (
-    PARTIALS,
-    ROWS,
-    Decision,
-    Rule,
-)
-from evener.ops.registry import OPERATIONS, operation
-from evener.ops.states import (
+from evener.graph.ops.registry import OPERATIONS, operation
+from evener.graph.ops.states import (
     FIRST,
     PART_BATCH,
+    PARTIALS,
     REPLICATED,
+    ROWS,
     SUM,
+    Decision,
     Numbers,
+    Rule,
     State,
     part_sizes,
 )
@@ -48,7 +46,7 @@ class WrongRule:
 
     def install(self, monkeypatch: Any) -> None:
         """Put it in the place of the rule."""
-        takes = (ROWS | PARTIALS,) * len(operation_types.input_names(self.op))
+        takes = (ROWS | PARTIALS,) * len(graphs.input_names(self.op))
         field = "partial_rule" if self.is_partial else "rule"
         wrong = {field: Rule(decide=self.decide, inputs=takes)}
         monkeypatch.setitem(OPERATIONS, self.op, replace(operation(self.op), **wrong))

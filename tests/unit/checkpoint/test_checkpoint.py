@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.checkpoint import contents, folders, others
+from evener.checkpoint import others, storage
 from evener.errors import CheckpointError, EvenerWarning
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_was_about_to_be_replaced_is_used(tmp_path: Path) -> N
     assert again.restore() == evener.checkpoint.Position(step=1) and float(weight) == 1.0
     again.save(step=2)
     again.wait()
-    assert folders.whole_names(str(tmp_path)) == ["step-00000001", "step-00000002"]
+    assert storage.whole_names(str(tmp_path)) == ["step-00000001", "step-00000002"]
 
 
 HOLDER = """
@@ -187,7 +187,7 @@ def test_two_jobs_in_a_folder(tmp_path: Path) -> None:
         other.kill()
     second.save(step=1)
     second.wait()
-    assert folders.whole_names(str(tmp_path)) == ["step-00000001"]
+    assert storage.whole_names(str(tmp_path)) == ["step-00000001"]
 
 
 def test_workers_of_one_job_do_not_lock_each_other_out(
@@ -202,13 +202,13 @@ def test_workers_of_one_job_do_not_lock_each_other_out(
         checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
         checkpoint.save(step=1)
         checkpoint.wait()
-    assert folders.whole_names(str(tmp_path)) == ["step-00000001"]
+    assert storage.whole_names(str(tmp_path)) == ["step-00000001"]
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_process_that_is_forked_does_not_hold_the_lock(tmp_path: Path) -> None:
-    held = folders.lock(str(tmp_path), "one")
-    assert held is not None and folders.lock(str(tmp_path), "one") is held
+    held = storage.lock(str(tmp_path), "one")
+    assert held is not None and storage.lock(str(tmp_path), "one") is held
     begun, begins = os.pipe()
     child = os.fork()
     if not child:
@@ -236,7 +236,7 @@ def test_a_loop_is_left_at_the_end_of_the_step(tmp_path: Path, number: signal.Si
             weight.assign_add(1.0)
             checkpoint.save(step=step, every=5)
     assert number == signal.SIGINT or caught.value.code == 143
-    assert folders.whole_names(str(tmp_path)) == ["step-00000005", "step-00000007"]
+    assert storage.whole_names(str(tmp_path)) == ["step-00000005", "step-00000007"]
     assert checkpoint.restore() == evener.checkpoint.Position(step=7) and float(weight) == 7.0
     assert signal.getsignal(number) is before
 
@@ -249,7 +249,7 @@ def test_a_second_signal_acts_at_once(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt) as at_once:
             signal.raise_signal(signal.SIGINT)
     assert at_once.type is KeyboardInterrupt
-    assert not folders.whole_names(str(tmp_path))
+    assert not storage.whole_names(str(tmp_path))
 
 
 def test_the_handler_of_the_program_is_called(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_the_handler_of_the_program_is_called(tmp_path: Path) -> None:
                 signal.raise_signal(signal.SIGTERM)
                 checkpoint.save(step=step, every=100)
         assert seen == [signal.SIGTERM] * 4
-        assert len(folders.whole_names(str(tmp_path))) == checkpoint.keep
+        assert len(storage.whole_names(str(tmp_path))) == checkpoint.keep
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -272,7 +272,7 @@ def test_an_object_store_gets_the_marker_last(monkeypatch: pytest.MonkeyPatch) -
     checkpoint.save(step=1)
     checkpoint.wait()
     assert checkpoint.latest == "ram://marker/run/step-00000001"
-    monkeypatch.setattr(contents, "write_state", fail_as_a_full_disk)
+    monkeypatch.setattr(storage, "write_state", fail_as_a_full_disk)
     checkpoint.save(step=2)
     with pytest.raises(CheckpointError, match="CKPT-004"):
         checkpoint.wait()
@@ -293,7 +293,7 @@ def test_a_full_disk_leaves_the_older_ones_whole(
     checkpoint.save(step=1)
     checkpoint.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(contents, "write_state", fail_as_a_full_disk)
+        patch.setattr(storage, "write_state", fail_as_a_full_disk)
         checkpoint.save(step=2)
         with pytest.raises(CheckpointError, match="CKPT-004") as caught:
             checkpoint.save(step=3)
@@ -353,11 +353,11 @@ def test_layers_with_other_numbers_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from evener.checkpoint import contents
+    from evener.checkpoint import storage
 
     checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
     with monkeypatch.context() as patch:
-        patch.setattr(contents, "FORMAT", 3)
+        patch.setattr(storage, "FORMAT", 3)
         checkpoint.save(step=1)
         checkpoint.wait()
     with pytest.raises(CheckpointError, match="CKPT-007"):
@@ -403,7 +403,7 @@ def test_the_chief_alone_writes(tmp_path: Path, workers: Any) -> None:
         checkpoint.wait()
     finally:
         others.work_with(None)
-    assert folders.whole_names(str(tmp_path)) == []
+    assert storage.whole_names(str(tmp_path)) == []
 
 
 def test_the_state_is_json(tmp_path: Path) -> None:
@@ -466,8 +466,8 @@ def test_what_workers_have_begun_with_is_kept_for_replacements(
         weight.assign(float(step))
         chief.save(step=step)
         chief.wait()
-    assert len(folders.whole_names(str(tmp_path))) == 2
-    work_with(_Replacement(folders.name_of(10)))
+    assert len(storage.whole_names(str(tmp_path))) == 2
+    work_with(_Replacement(storage.name_of(10)))
     loaded = evener.Checkpoint(tmp_path, weight=weight).load()
     assert loaded is not None and loaded.state["position"]["step"] == 10
 
@@ -475,8 +475,8 @@ def test_what_workers_have_begun_with_is_kept_for_replacements(
 def test_a_worker_that_cannot_read_what_the_others_begin_with_says_so(
     tmp_path: Path, work_with: Callable[[Any], None]
 ) -> None:
-    work_with(_Replacement(folders.name_of(10)))
+    work_with(_Replacement(storage.name_of(10)))
     with pytest.raises(CheckpointError) as caught:
         evener.Checkpoint(tmp_path, weight=tf.Variable(1.0)).load()
     assert caught.value.code == "CKPT-014"
-    assert folders.name_of(10) in str(caught.value)
+    assert storage.name_of(10) in str(caught.value)

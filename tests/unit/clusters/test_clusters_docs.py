@@ -8,7 +8,7 @@ from pathlib import Path
 
 from evener import clusters
 from evener.clusters import cluster_names, model_names, parse_cluster
-from evener.clusters.published import bert_large
+from evener.planner.published_models import bert_large
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "clusters.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")

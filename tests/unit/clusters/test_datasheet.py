@@ -16,9 +16,9 @@ from evener.clusters import (
     parse_cluster,
     roofline,
 )
-from evener.clusters.datasheet import MEMORY_EFFICIENCY
-from evener.clusters.published import Kernel, PublishedModel, bert_large, gpt3, resnet50
 from evener.errors import ProfileError
+from evener.planner.datasheets import MEMORY_EFFICIENCY
+from evener.planner.published_models import Kernel, PublishedModel, bert_large, gpt3, resnet50
 from evener.profile import LayerCosts, ModelCosts
 
 SHEET = Datasheet(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evener.clusters import model_named, model_names
-from evener.clusters.published import bert_large, gpt3, resnet50
 from evener.errors import ProfileError
+from evener.planner.published_models import bert_large, gpt3, resnet50
 
 # Billions, as their papers say.
 PARAMETERS = {

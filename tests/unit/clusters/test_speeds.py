@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from evener.clusters import cluster_named, parse_cluster, reached_speeds
-from evener.clusters.datasheet import MEMORY_EFFICIENCY
 from evener.errors import ProfileError
+from evener.planner.datasheets import MEMORY_EFFICIENCY
 
 CURVES_ALONE = """
 device_types:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.cost_model import Assignment, ReplicaAssignment, Span
+from evener.planner.assignment import Assignment, ReplicaAssignment, Span
 from evener.profile import (
     Cluster,
     ClusterDevice,

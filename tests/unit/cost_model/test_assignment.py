@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import EACH_MACHINE
-from evener.cost_model.conversion import assignment_of, plan_of
-from evener.cost_model.ownership import spread_owners
 from evener.errors import PlanError
 from evener.plan import (
     Plan,
@@ -17,6 +13,16 @@ from evener.plan import (
     Stage,
 )
 from evener.plan.parts import OwnerRule
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    assignment_of,
+    plan_of,
+    spread_owners,
+)
 from evener.profile import CostProfile, LayerCosts, ModelCosts
 from simulation.cases import cases
 from unit.cost_model.by_hand import MODEL, assigned, cluster_of, whole

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.barriers import Phase, phase_seconds, phases_of
-from evener.cost_model.conversion import assignment_of, plan_of
 from evener.plan import Plan
+from evener.planner.assignment import Assignment, ReplicaAssignment, Span, assignment_of, plan_of
+from evener.planner.prediction import predict
+from evener.planner.step_time import Phase, phase_seconds, phases_of
 from evener.profile import Cluster, CostProfile, Curve, LayerCosts, LayerTimes
 from unit.cost_model.by_hand import FREE, assigned, cluster_of, profile_of, whole
 

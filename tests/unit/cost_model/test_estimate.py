@@ -8,21 +8,21 @@ import math
 import pytest
 
 from evener.clusters import model_named, model_names
-from evener.cost_model import predict_plan
-from evener.cost_model.conversion import literal
-from evener.cost_model.estimate import (
-    MOST_SAMPLES,
-    MemoryByKind,
-    Way,
-    estimate_memory,
-    largest_batch,
-    recomputed_layers,
-)
 from evener.plan import (
     Plan,
     PlanDevice,
     Replica,
     Stage,
+)
+from evener.planner.assignment import literal
+from evener.planner.prediction import (
+    MOST_SAMPLES,
+    MemoryByKind,
+    Way,
+    estimate_memory,
+    largest_batch,
+    predict_plan,
+    recomputed_layers,
 )
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
 from unit.cost_model.by_hand import MODEL

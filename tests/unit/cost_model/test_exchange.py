@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import EACH_MACHINE
-from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
+from evener.planner.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.planner.step_time import ExchangeSeconds, exchange_seconds
 from evener.profile import Cluster
 from unit.cost_model.by_hand import MODEL, assigned, cluster_of, whole
 

@@ -12,10 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import EACH_MACHINE
-from evener.cost_model.memory import MemoryPrediction, predict_memory, shortages
-from evener.cost_model.stage_memory import ExecutionMode, stage_memory, stage_moments
+from evener.planner.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.planner.memory import (
+    ExecutionMode,
+    MemoryPrediction,
+    predict_memory,
+    shortages,
+    stage_memory,
+    stage_moments,
+)
 from evener.profile import Cluster, Curve, LayerCosts, ModelCosts
 from unit.cost_model.by_hand import MODEL, assigned, cluster_of, whole
 

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.cost_model import HOST_OWNER, ReplicaAssignment, Span, predict, predict_plan
-from evener.cost_model.assignment import EACH_MACHINE
-from evener.cost_model.passes import span_seconds
-from evener.cost_model.prediction import update_seconds
 from evener.plan import (
     Plan,
     Replica,
     ScheduleName,
     Stage,
 )
+from evener.planner.assignment import EACH_MACHINE, HOST_OWNER, ReplicaAssignment, Span
+from evener.planner.prediction import predict, predict_plan, update_seconds
+from evener.planner.step_time import span_seconds
 from evener.profile import CostProfile, Curve
 from evener.schedule import (
     Task,

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evener.devices.host import Host
-from evener.devices.layout import Layout
-from evener.devices.nvml import LinkKind, NvmlFailure, NvmlGpu, NvmlLink, NvmlMachine
-from evener.devices.runtime import InitialiseError
-from evener.devices.tensorflow_view import CudaEnvironment, TensorFlowGpu, TensorFlowView
+from evener.devices.machine import (
+    CudaEnvironment,
+    Host,
+    LinkKind,
+    NvmlFailure,
+    NvmlGpu,
+    NvmlLink,
+    NvmlMachine,
+    TensorFlowGpu,
+    TensorFlowView,
+)
+from evener.devices.use import InitialiseError, RuntimeLayout, TensorFlowRuntime
 
 GIB = 2**30
 MIB = 2**20
@@ -106,11 +113,11 @@ class RecordedNvml:
         return self._recorded
 
 
-class FakeRuntime:
+class FakeRuntime(TensorFlowRuntime):
     """A TensorFlow runtime that starts unless it is given one of the broken GPUs."""
 
     def __init__(self, start: TensorFlowView, *, broken: Sequence[int] = ()) -> None:
-        self.fallback_layouts: dict[Layout, Layout] = {}
+        super().__init__()
         self.tried: list[str] = []
         self.growth: list[bool] = []
         self._view = start
@@ -119,7 +126,7 @@ class FakeRuntime:
     def view(self) -> TensorFlowView:
         return self._view
 
-    def configure(self, layout: Layout, *, memory_growth: bool) -> None:
+    def configure(self, layout: RuntimeLayout, *, memory_growth: bool) -> None:
         self.tried.append(str(layout))
         self.growth.append(memory_growth)
         gpus = [

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evener.devices.host import read_host
+from evener.devices.machine import read_host
 
 
 def test_linux_is_read(tmp_path: Path) -> None:

@@ -5,13 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from evener.devices.fields import Link
-from evener.devices.inventory import Inventory
-from evener.devices.join import join
-from evener.devices.nvml import NvmlMachine
+from evener.devices.inventories import Inventory, Link, join
+from evener.devices.machine import CudaEnvironment, NvmlMachine, TensorFlowView
 from evener.devices.reasons import min_multiprocessors
 from evener.devices.spec import SpecError, spec_from
-from evener.devices.tensorflow_view import CudaEnvironment, TensorFlowView
 from unit.devices.machines import (
     EIGHT,
     GIB,

@@ -1,39 +1,39 @@
 from __future__ import annotations
 
-from evener.devices.join import join
-from evener.devices.layout import (
-    Layout,
+from evener.devices.inventories import join
+from evener.devices.machine import TensorFlowGpu, TensorFlowView
+from evener.devices.spec import GpuRequest, parse_spec
+from evener.devices.use import (
+    RuntimeLayout,
     UsedDevice,
-    layout_of,
+    choose_layout,
     running_devices,
     select_devices,
     smaller_layouts,
 )
-from evener.devices.spec import GpuRequest, parse_spec
-from evener.devices.tensorflow_view import TensorFlowGpu, TensorFlowView
 from unit.devices.machines import GIB, HOST, TWO_EQUAL, UNEQUAL, seen, view
 
 
-def layout(text: str) -> Layout:
-    return Layout(gpus=parse_spec(text).gpus)
+def layout(text: str) -> RuntimeLayout:
+    return RuntimeLayout(gpus=parse_spec(text).gpus)
 
 
 def test_layout_follows_the_spec() -> None:
     spec = parse_spec("gpu:1,gpu:0@10GiB")
     found = join(spec, UNEQUAL, view(*UNEQUAL.gpus), HOST)
-    assert str(layout_of(spec, found)) == "gpu:1, gpu:0@10GiB"
+    assert str(choose_layout(spec, found)) == "gpu:1, gpu:0@10GiB"
 
 
-def test_layout_of_stand_ins_has_one_thread_each() -> None:
+def test_choose_layout_stand_ins_has_one_thread_each() -> None:
     spec = parse_spec("cpu:3")
     found = join(spec, TWO_EQUAL, view(*TWO_EQUAL.gpus), HOST)
-    assert layout_of(spec, found) == Layout(num_cpus=3, limit_threads=True)
+    assert choose_layout(spec, found) == RuntimeLayout(num_cpus=3, limit_threads=True)
 
 
 def test_gpu_that_the_program_has_cut_stays_cut() -> None:
     cut = view(gpus=(TensorFlowGpu(index=0, name="NVIDIA A100", caps_bytes=(4 * GIB, 2 * GIB)),))
     spec = parse_spec("all")
-    assert layout_of(spec, join(spec, TWO_EQUAL, cut, HOST)) == layout("gpu:0@4GiB,gpu:0@2GiB")
+    assert choose_layout(spec, join(spec, TWO_EQUAL, cut, HOST)) == layout("gpu:0@4GiB,gpu:0@2GiB")
 
 
 class TestPick:
@@ -67,8 +67,8 @@ class TestPick:
     def test_cpus(self) -> None:
         there = view(num_logical_cpus=3)
         found = join(parse_spec("cpu:1"), TWO_EQUAL, there, HOST)
-        assert select_devices(Layout(num_cpus=4), there, found) is None
-        picked = select_devices(Layout(num_cpus=2), there, found)
+        assert select_devices(RuntimeLayout(num_cpus=4), there, found) is None
+        picked = select_devices(RuntimeLayout(num_cpus=2), there, found)
         assert picked == tuple(
             UsedDevice(name=f"cpu:{index}", kind="cpu", memory_bytes=None, physical="cpu:0")
             for index in range(2)
@@ -94,6 +94,6 @@ def test_fewer_leaves_out_each_then_tries_each() -> None:
         "cpu:0",
     ]
     assert [str(less) for less in smaller_layouts(layout("gpu:3"))] == ["cpu:0"]
-    assert list(smaller_layouts(Layout(num_cpus=2))) == []
-    eight = Layout(gpus=tuple(GpuRequest(index=index) for index in range(8)))
+    assert list(smaller_layouts(RuntimeLayout(num_cpus=2))) == []
+    eight = RuntimeLayout(gpus=tuple(GpuRequest(index=index) for index in range(8)))
     assert len(list(smaller_layouts(eight))) == 8 + 8 + 1

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evener.devices.match import match_gpus, shown_by_cuda
+from evener.devices.reasons import match_gpus, shown_by_cuda
 from unit.devices.machines import EIGHT, ONE_LOST, SMALL, TWO_EQUAL, UNEQUAL, seen
 
 

@@ -6,7 +6,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from evener.devices.nvml import Nvml, NvmlFailure, NvmlLink, NvmlMachine, cores_per_multiprocessor
+from evener.devices.machine import (
+    Nvml,
+    NvmlFailure,
+    NvmlLink,
+    NvmlMachine,
+    cores_per_multiprocessor,
+)
 from unit.devices.machines import GIB
 
 

@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from evener.devices.tensorflow_view import lowest_capability, read_cuda_environment
+from evener.devices.machine import lowest_capability, read_cuda_environment
 
 RunPython = Callable[..., CompletedProcess[str]]
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1", "EVENER_DEVICES": None}
@@ -19,7 +19,7 @@ def test_stand_ins_from_first_to_last(run_python: RunPython) -> None:
     code = """
         import json, warnings
         import evener
-        from evener.devices.tensorflow_view import read_tensorflow
+        from evener.devices.machine import read_tensorflow
         warnings.simplefilter("error")
 
         before = read_tensorflow()

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from evener.devices.layout import Layout
-from evener.devices.runtime import InitialiseError, TensorFlowRuntime
 from evener.devices.spec import parse_spec
+from evener.devices.use import InitialiseError, RuntimeLayout, TensorFlowRuntime
 from evener.errors import DeviceError
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -61,7 +60,7 @@ def tf(monkeypatch: pytest.MonkeyPatch) -> FakeTensorFlow:
 
 
 def configure(text: str, *, memory_growth: bool = True) -> None:
-    layout = Layout(gpus=parse_spec(text).gpus)
+    layout = RuntimeLayout(gpus=parse_spec(text).gpus)
     TensorFlowRuntime().configure(layout, memory_growth=memory_growth)
 
 
@@ -96,7 +95,7 @@ def test_growth_that_somebody_chose_stays(
 
 @pytest.mark.parametrize(("num_cpus", "inter"), [(1, 2), (2, 2), (3, 3)])
 def test_stand_ins_have_one_thread_each(tf: FakeTensorFlow, num_cpus: int, inter: int) -> None:
-    layout = Layout(num_cpus=num_cpus, limit_threads=True)
+    layout = RuntimeLayout(num_cpus=num_cpus, limit_threads=True)
     TensorFlowRuntime().configure(layout, memory_growth=True)
     assert tf.visible == []
     assert len(tf.cuts.get("CPU0", [None])) == num_cpus
@@ -106,13 +105,13 @@ def test_stand_ins_have_one_thread_each(tf: FakeTensorFlow, num_cpus: int, inter
 def test_threads_that_somebody_chose_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTensorFlow(threads=7)
     monkeypatch.setitem(sys.modules, "tensorflow", fake)  # pyright: ignore
-    layout = Layout(num_cpus=2, limit_threads=True)
+    layout = RuntimeLayout(num_cpus=2, limit_threads=True)
     TensorFlowRuntime().configure(layout, memory_growth=True)
     assert fake.threads == {"intra": 7, "inter": 7}
 
 
 def test_the_cpu_alone_keeps_all_threads(tf: FakeTensorFlow) -> None:
-    TensorFlowRuntime().configure(Layout(), memory_growth=True)
+    TensorFlowRuntime().configure(RuntimeLayout(), memory_growth=True)
     assert tf.threads == {"intra": 0, "inter": 0}
 
 

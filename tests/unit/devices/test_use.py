@@ -6,12 +6,10 @@ import pytest
 
 import evener
 from evener.devices import UsedDevice, resolve_devices, use, use_devices
-from evener.devices.layout import Layout
-from evener.devices.nvml import NvmlMachine
-from evener.devices.problem import Problem
-from evener.devices.runtime import InitialiseError
+from evener.devices.machine import NvmlMachine
+from evener.devices.reasons import Problem
 from evener.devices.spec import SpecError, spec_from
-from evener.devices.use import lay_out, resolve, take
+from evener.devices.use import InitialiseError, RuntimeLayout, lay_out, resolve, take
 from evener.errors import DeviceError
 from unit.devices.machines import (
     EIGHT,
@@ -34,7 +32,7 @@ def fresh(recorded: NvmlMachine, *, broken: Sequence[int] = ()) -> FakeRuntime:
 def taken(
     spec: str | None, recorded: NvmlMachine, runtime: FakeRuntime
 ) -> tuple[tuple[UsedDevice, ...], Problem | None]:
-    return take(spec_from(spec, {}), nvml=RecordedNvml(recorded), runtime=runtime)
+    return take(spec_from(spec, {}), machine=recorded, runtime=runtime)
 
 
 def names(spec: str | None, recorded: NvmlMachine, runtime: FakeRuntime) -> list[str]:
@@ -71,7 +69,7 @@ class TestFirstUse:
     def test_memory_growth_is_passed_on(self) -> None:
         runtime = fresh(TWO_EQUAL)
         spec = spec_from("all", {})
-        take(spec, nvml=RecordedNvml(TWO_EQUAL), runtime=runtime, memory_growth=False)
+        take(spec, machine=TWO_EQUAL, runtime=runtime, memory_growth=False)
         assert runtime.growth == [False]
 
     def test_no_gpu_falls_back_to_the_cpu(self) -> None:
@@ -189,7 +187,7 @@ class TestResolve:
         recorded: NvmlMachine = NO_DRIVER,
         **environ: str,
     ) -> list[str]:
-        devices = resolve(wanted, environ, nvml=RecordedNvml(recorded), runtime=runtime)
+        devices = resolve(wanted, environ, machine=recorded, runtime=runtime)
         return [device.name for device in devices]
 
     def test_stand_ins_are_made_as_needed(self) -> None:
@@ -201,7 +199,7 @@ class TestResolve:
         class Threads(FakeRuntime):
             limited = False
 
-            def configure(self, layout: Layout, *, memory_growth: bool) -> None:
+            def configure(self, layout: RuntimeLayout, *, memory_growth: bool) -> None:
                 self.limited = layout.limit_threads
                 super().configure(layout, memory_growth=memory_growth)
 

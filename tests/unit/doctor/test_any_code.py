@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evener.doctor import Severity, Surroundings, examine
+from evener.doctor import Severity
+from unit.doctor.cases import read
 
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 # Every so manieth file of Python's own library: all kinds of syntax, nothing that trains.
@@ -34,5 +35,5 @@ def test_there_are_enough() -> None:
 def test_the_standard_library(path: Path, tmp_path: Path) -> None:
     # Away from the others, which it imports.
     alone = Path(shutil.copy(path, tmp_path / f"{path.stem}_alone.py"))
-    told = examine(alone, Surroundings()).findings
+    told = read(alone)
     assert not [str(finding) for finding in told if finding.severity is not Severity.HINT]

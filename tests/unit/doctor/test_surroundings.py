@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evener.devices.nvml import NvmlMachine
+from evener.devices.machine import NvmlMachine
 from evener.doctor import surroundings, surroundings_here
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evener.feedback.data_wait import NUM_STEPS, DataWait
+from evener.planner.rebalancing import NUM_STEPS, DataWait
 
 
 class Run:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from evener.feedback.deviation import deviation
-from evener.feedback.run_times import RunTimes
 from evener.plan import Predicted
+from evener.planner.run_times import RunTimes, deviation
 
 PREDICTED = Predicted(
     step_seconds=0.100,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from evener.feedback.plan_trial import BLOCK, MOST_ROUNDS, ROUNDS, PlanTrial
+from evener.planner.rebalancing import BLOCK, MOST_ROUNDS, ROUNDS, PlanTrial
 
 FIRST_STEP = 1.0
 

@@ -17,8 +17,8 @@ from evener.feedback import (
     ShareRebalancer,
     rebalance_shares,
 )
-from evener.feedback.speeds import ideal_shares, measured_speed, seconds_per_sample
 from evener.plan import split_batch
+from evener.planner.rebalancing import ideal_shares, measured_speed, seconds_per_sample
 
 NAN, INF = float("nan"), float("inf")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from evener.errors import ProfileError
-from evener.feedback.run_times import StepRecord, read_run, run_times
 from evener.plan import Plan
+from evener.planner.run_times import StepRecord, read_run, run_times
 
 PLAN = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
 

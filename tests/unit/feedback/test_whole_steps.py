@@ -6,11 +6,10 @@ import dataclasses
 
 import pytest
 
-from evener.cost_model import predict_plan
-from evener.feedback.calibration import calibrate
-from evener.feedback.run_times import MeasuredRun, RunTimes
-from evener.feedback.whole_steps import without_updates
 from evener.plan import Plan
+from evener.planner.calibration import calibrate, without_updates
+from evener.planner.prediction import predict_plan
+from evener.planner.run_times import MeasuredRun, RunTimes
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import cluster_of, model_of, times_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from evener.files.once import Claim
+from evener.workers.files import Claim
 
 
 @dataclass(slots=True)

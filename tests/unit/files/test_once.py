@@ -13,8 +13,7 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import RunError
-from evener.files.failures import error_from_json, error_to_json
-from evener.files.once import Once
+from evener.workers.files import Once, error_from_json, error_to_json
 
 
 class Workers:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener._tf_private import files
-from evener.files.summaries import Summaries, add_missing_events
+from evener._tf_private import workers
+from evener.workers.files import Summaries, add_missing_events
 from unit.files.members import Alone, Job
 
 
@@ -68,7 +68,7 @@ def second(patches_undone: None) -> tuple[Job, Summaries]:
     job = Job()
     member = job.worker(1)
     summaries = Summaries(member, Alone(member))  # pyright: ignore[reportArgumentType]
-    files.redirect_summaries(summaries.folder_of, summaries.folder_instead)
+    workers.redirect_summaries(summaries.folder_of, summaries.folder_instead)
     return job, summaries
 
 

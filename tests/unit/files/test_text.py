@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evener.files.once import Claim
-from evener.files.text import SharedText
+from evener.workers.files import Claim, SharedText
 from unit.files.members import Alone, Job
 
 

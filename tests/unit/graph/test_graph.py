@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.step import repack, trace_step
-from evener.graph.constants import constant_array
 from evener.graph.dims import BATCH
-from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.nodes import Graph, Node, Tensor, constant_array
+from evener.graph.trace import repack, trace_step
 
 FLOATS = tf.TensorSpec([None, 3])
 

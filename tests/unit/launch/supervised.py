@@ -13,13 +13,11 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from evener.launch.console import Console
-from evener.launch.events import Agreed, Joined, Lost, Membership
-from evener.launch.on_ray.cluster import RayCluster
-from evener.launch.on_ray.resources import parse_resources
-from evener.launch.process import ThisMachine
-from evener.launch.settings import LaunchSettings, WorkerCommand
-from evener.launch.supervisor import Supervisor
+from evener.workers.on_ray import RayCluster, parse_resources
+from evener.workers.output import Console
+from evener.workers.policy import Agreed, Joined, Lost, Membership
+from evener.workers.supervisor import LaunchSettings, Supervisor, WorkerCommand
+from evener.workers.worker_process import ThisMachine
 
 
 class FakeControl:

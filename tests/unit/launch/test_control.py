@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from evener.errors import RunError
-from evener.launch.control import JobControl
-from evener.launch.events import Agreed, Joined, Lost, Membership
-from evener.launch.settings import LaunchSettings, WorkerCommand
 from evener.workers.job import Job, job_from_environment
 from evener.workers.member import Member
+from evener.workers.policy import Agreed, Joined, Lost, Membership
+from evener.workers.supervisor import JobControl, LaunchSettings, WorkerCommand
 
 LONGEST_SECONDS = 60
 
@@ -116,7 +115,7 @@ def test_a_worker_that_froze_is_killed_at_once() -> None:
 
 @pytest.mark.parametrize("is_fault", [True, False])
 def test_a_silent_worker_is_killed_at_once_unless_others_have_finished(is_fault: bool) -> None:
-    from evener.workers import events as found
+    from evener.workers import messages as found
 
     with running(1) as (control, _):
         silent = found.Lost(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evener.launch.console import Console
-from evener.launch.handover import Continuation, continuation
+from evener.workers.output import Console, Continuation, continuation
 
 LINES = st.lists(st.sampled_from([b"a\n", b"b\n", b"\n"]), max_size=12)
 

@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from evener.errors import RunError
-from evener.launch.jobs import Limits, RunCommand, job_settings, run_task, task_settings
-from evener.launch.settings import LaunchSettings
-from evener.launch.tasks import Task, task_of
+from evener.workers.launch import (
+    Limits,
+    RunCommand,
+    Task,
+    job_settings,
+    run_task,
+    task_of,
+    task_settings,
+)
+from evener.workers.supervisor import LaunchSettings
 
 LOGS = Path("logs")
 TF_CONFIG = json.dumps(

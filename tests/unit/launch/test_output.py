@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evener.launch.console import Console
-from evener.launch.output import WorkerOutput, lines_of
+from evener.workers.output import Console, WorkerOutput, lines_of
 
 
 def piped(*chunks: bytes) -> list[bytes]:

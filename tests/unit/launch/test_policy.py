@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from evener.launch.policy import Finish, Policy, Replace, Shrink
+from evener.workers.policy import Finish, Policy, Replace, Shrink
 
 SEGFAULT = -11
 LOST = 75

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evener.launch import shim
+from evener.workers import shim
 from unit.launch.conftest import wait_for_end
 
 SHIM = [sys.executable, "-I", "-S", str(Path(shim.__file__))]

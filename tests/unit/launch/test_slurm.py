@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from evener.errors import RunError
-from evener.launch.slurm import expand_hosts, expand_tasks, slurm_tf_config
+from evener.workers.launch import expand_hosts, expand_tasks, slurm_tf_config
 
 STEP = {
     "SLURM_PROCID": "3",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition import partition_step
-from evener.engine.pipeline.layout import Layout
-from evener.engine.trace.step import trace_step
-from evener.ops.states import SUM, UNSET, Sharded
+from evener.graph.ops.states import SUM, UNSET, Sharded
+from evener.graph.trace import trace_step
+from evener.partition.emit import partition_step
+from evener.partition.layout import Layout
 from evener.plan import Plan
 
 UNITS, FEATURES, LENGTH = 5, 3, 7

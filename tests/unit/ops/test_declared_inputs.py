@@ -5,19 +5,24 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from evener._tf_private import graphs, operation_types
-from evener.engine.sharding.propagate import decide
+from evener._tf_private import graphs
+from evener._tf_private import graphs as operation_types
 from evener.graph.nodes import Node, Tensor
-from evener.ops.decision import (
+from evener.graph.ops.registry import OPERATIONS, rule
+from evener.graph.ops.states import (
+    FIRST,
     PARTIALS,
+    REPLICATED,
     ROWS,
+    SUM,
     SUMS,
     WHOLE,
     Decision,
+    Partial,
     Rule,
+    State,
 )
-from evener.ops.registry import OPERATIONS, rule
-from evener.ops.states import FIRST, REPLICATED, SUM, Partial, State
+from evener.partition.shard import decide
 
 FIELDS = ("rule", "partial_rule", "inside_rule")
 TABLES = [

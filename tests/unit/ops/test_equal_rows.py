@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.step import trace_step
-from evener.ops.equal_rows import has_equal_rows
+from evener.graph.ops.elementwise import has_equal_rows
+from evener.graph.trace import trace_step
 
 
 def last_of_chain(start: tf.Tensor, length: int) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """Operations of Keras's layers and of the steps of the corpus have an entry, or a reason here.
 
 What has no entry runs as TensorFlow says it does, once, of the rows of all parts. A new operation
-in a layer or a step makes the test fail: it gets an entry in `evener.ops`, or a line here.
+in a layer or a step makes the test fail: it gets an entry in `evener.graph.ops`, or a line here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener._tf_private import operation_types
-from evener.ops.registry import OPERATIONS
+from evener._tf_private import graphs
+from evener.graph.ops.registry import OPERATIONS
 from exactness.steps.case import CASES
 from multi_device.public_names.namespaces import recipes
 from multi_device.public_names.verdicts import Call
@@ -53,7 +53,7 @@ def operations_of(function: Any, arguments: Any) -> Iterator[str]:
     yield from (node.op for node in graph.node)
     for called in graph.library.function:
         # A call of a function in a function names it as its operation.
-        yield from (node.op for node in called.node_def if operation_types.is_operation(node.op))
+        yield from (node.op for node in called.node_def if graphs.is_operation(node.op))
 
 
 def without_entry(function: Any, arguments: Any) -> set[str]:
@@ -61,7 +61,7 @@ def without_entry(function: Any, arguments: Any) -> set[str]:
 
 
 def test_what_is_listed_has_no_entry() -> None:
-    assert [op for op in LISTED if op in OPERATIONS or not operation_types.is_operation(op)] == []
+    assert [op for op in LISTED if op in OPERATIONS or not graphs.is_operation(op)] == []
 
 
 @pytest.mark.sampled(20)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.step import trace_step
-from evener.ops.own_rows import OwnRows, own_rows
+from evener.graph.ops.gathering import OwnRows, own_rows
+from evener.graph.trace import trace_step
 from unit.ops.own_rows import numbers
 
 FOUND: dict[str, tuple[Callable[[Any], Any], OwnRows]] = {

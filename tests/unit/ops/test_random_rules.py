@@ -14,8 +14,8 @@ from hypothesis import given
 import evener
 from evener.graph.dims import symbols_of
 from evener.graph.nodes import Node
-from evener.ops import random
-from evener.ops.states import Numbers
+from evener.graph.ops import random
+from evener.graph.ops.states import Numbers
 
 Step = Callable[[tf.Tensor], Any]
 

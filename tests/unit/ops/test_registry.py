@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from evener._tf_private import operation_types
-from evener.ops.registry import OPERATIONS, Trait, has_trait, operation, shape_rule
+from evener._tf_private import graphs
+from evener.graph.ops.registry import OPERATIONS, Trait, has_trait, operation, shape_rule
 from unit.ops.nodes import node_of
 
 
 def test_every_operation_exists() -> None:
     assert len(OPERATIONS) > 350
-    assert [op for op in OPERATIONS if not operation_types.is_operation(op)] == []
+    assert [op for op in OPERATIONS if not graphs.is_operation(op)] == []
 
 
 def test_nothing_is_said_twice() -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import evener
 from evener.devices.names import device_name
 from evener.errors import PlacementError
-from evener.pinning.names import check_device_exists, tf_name
+from evener.pinning.placement import check_device_exists, tf_name
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 

@@ -6,11 +6,16 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
-from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import HOST_OWNER
-from evener.cost_model.memory import shortages
-from evener.cost_model.ownership import holders_of, spread_owners
-from evener.cost_model.stage_memory import entering_bytes
+from evener.planner.assignment import (
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    holders_of,
+    spread_owners,
+)
+from evener.planner.memory import entering_bytes, shortages
+from evener.planner.prediction import predict
 from evener.profile import CostProfile
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from evener.planner import cuts
-from evener.planner.cuts import best_cuts
+from evener.planner import groups
+from evener.planner.groups import best_cuts
 
 
 def everything_fits(stage: int, first: int, end: int) -> bool:
@@ -85,7 +85,7 @@ def test_of_long_models_the_longest_stage_is_the_shortest_possible(
         return end - first <= most_layers
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuts, "MOST_FOR_ALL", 0)
+        patch.setattr(groups, "MOST_FOR_ALL", 0)
         found = best_cuts(len(speeds), len(layers), 1, seconds, fits)
     possible = [
         cuts

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from evener.planner.groupings import Grouping, groupings_of
+from evener.planner.groups import Grouping, groupings_of
 from evener.profile import Cluster, ClusterDevice, Link, Machine
 from unit.planner.profiles import cluster_of
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evener.cost_model import HOST_OWNER
 from evener.planner import Choices, search_plan
+from evener.planner.assignment import HOST_OWNER
 from evener.profile import CostProfile, Curve, LayerCosts, LayerTimes, Link, ModelCosts
 from unit.planner.brute_force import least_seconds
 from unit.planner.profiles import MIB, cluster_of, model_of, profiles, times_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.cost_model import HOST_OWNER, ReplicaAssignment, Span
-from evener.planner.owner_choice import owners_that_fit, owning_bytes
+from evener.planner.assignment import HOST_OWNER, ReplicaAssignment, Span
+from evener.planner.solving import owners_that_fit, owning_bytes
 from evener.profile import LayerCosts, ModelCosts
 
 

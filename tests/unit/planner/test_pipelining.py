@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.ownership import spread_owners
 from evener.plan import Plan
 from evener.planner import Choices, plan_profile, search_plan
-from evener.planner.alternatives import describe
+from evener.planner.assignment import Assignment, ReplicaAssignment, Span, spread_owners
 from evener.planner.candidates import is_interleaved
-from evener.planner.pipelining import interleaved
+from evener.planner.planning import describe
+from evener.planner.prediction import predict
+from evener.planner.refinement import interleaved
 from evener.profile import CostProfile, Link
 from evener.report.planned import time_lines
 from evener.schedule import schedule_for, timeline

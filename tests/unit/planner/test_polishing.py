@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.planner.polishing import polish
+from evener.planner.assignment import HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.planner.candidates import polish
 
 
 def pipeline(cut: int = 2, samples: int = 8, num_micro_batches: int = 1) -> ReplicaAssignment:

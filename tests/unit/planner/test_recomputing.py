@@ -7,10 +7,11 @@ import functools
 
 import pytest
 
-from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.memory import shortages
 from evener.planner import Choices, plan_profile, search_plan
-from evener.planner.recomputing import give_back, swaps, with_all_recomputed
+from evener.planner.assignment import Assignment, ReplicaAssignment, Span
+from evener.planner.memory import shortages
+from evener.planner.prediction import predict
+from evener.planner.refinement import give_back, swaps, with_all_recomputed
 from evener.profile import CostProfile
 from unit.planner.profiles import MIB, cluster_of, model_of, times_of
 

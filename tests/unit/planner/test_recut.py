@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.ownership import spread_owners
-from evener.planner.recut import recut
+from evener.planner.assignment import Assignment, ReplicaAssignment, Span, spread_owners
+from evener.planner.candidates import recut
+from evener.planner.prediction import predict
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import cluster_of, model_of, times_of
 

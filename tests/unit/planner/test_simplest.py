@@ -6,7 +6,7 @@ import dataclasses
 
 from evener.clusters import cluster_named, datasheet_profile, model_named
 from evener.planner import Planned, plan_profile
-from evener.planner.simplest import plans_to_try
+from evener.planner.planning import plans_to_try
 from evener.profile import CostProfile
 
 

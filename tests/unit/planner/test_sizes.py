@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from evener.planner import search_plan
-from evener.planner.group_costs import GroupCosts
+from evener.planner.groups import GroupCosts
 from evener.planner.solving import Solver
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import MIB, cluster_of, model_of, times_of

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from evener.cost_model.assignment import Assignment, ReplicaAssignment, Span
 from evener.plan import Plan
 from evener.planner import Choices, plan_profile
-from evener.planner.ties import complexity
+from evener.planner.assignment import Assignment, ReplicaAssignment, Span
+from evener.planner.planning import complexity
 from evener.profile import CostProfile, Curve, LayerTimes, Link
 from unit.planner.profiles import cluster_of, model_of
 

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from evener.errors import EvenerWarning
-from evener.profile import Curve, LayerTimes, cache
-from evener.profile.cache import (
+from evener.plan import profile_files
+from evener.plan.profile_files import (
     DeviceIdentity,
     MeasurementCache,
     cache_folder,
     times_from_json,
     times_to_json,
 )
+from evener.profile import Curve, LayerTimes
 
 GPU = DeviceIdentity(hardware="NVIDIA A100", driver="550.1", tensorflow="2.21.0")
 
@@ -93,7 +94,7 @@ def test_it_is_known_since_when(tmp_path: Path) -> None:
 def whole(**changes: Any) -> str:
     content = {
         "format": "evener-measurements",
-        "version": cache._VERSION,
+        "version": profile_files._VERSION,
         "identity": dataclasses.asdict(GPU),
         "entries": {"speed": entry(7.0)},
     }
@@ -149,7 +150,7 @@ def test_nothing_is_left_of_a_write_that_fails(
     cache = MeasurementCache(tmp_path)
     get(cache, Measuring())
     before = (tmp_path / GPU.file_name).read_text()
-    monkeypatch.setattr("evener.profile.cache.json.dump", fail)
+    monkeypatch.setattr("evener.plan.profile_files.json.dump", fail)
     with pytest.warns(EvenerWarning, match="No space left"):
         get(cache, Measuring(), "other")
     assert [path.name for path in tmp_path.iterdir()] == [GPU.file_name]

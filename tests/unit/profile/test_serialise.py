@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 
 from evener.errors import ProfileError
+from evener.plan.profile_files import profile_from_json, profile_to_json, read_profile
 from evener.profile import CostProfile, Curve, Link
-from evener.profile.serialise import profile_from_json, profile_to_json, read_profile
 from unit.planner.profiles import cluster_of, model_of, profiles, times_of
 
 SECONDS = [1e-3, 2e-3]

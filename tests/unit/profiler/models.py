@@ -9,10 +9,10 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from evener.engine.trace.step import TracedStep
+from evener.graph.trace import TracedStep
 from evener.profile import LayerCosts, ModelCosts
-from evener.profiler.costs import layer_costs
-from evener.profiler.keras_step import trace_keras_step
+from evener.profiler.keras_profile import trace_keras_step
+from evener.profiler.layer_costs import layer_costs
 
 FLOAT = 4
 

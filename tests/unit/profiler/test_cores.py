@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from evener.devices import UsedDevice
 from evener.profiler import profile
-from evener.profiler.cores import affinity, cores_of_each, held_to
-from evener.profiler.keras_step import trace_keras_step
+from evener.profiler.keras_profile import trace_keras_step
+from evener.profiler.profile import affinity, cores_of_each, held_to
 
 CPUS = [
     UsedDevice(name=f"cpu:{k}", kind="cpu", memory_bytes=None, physical="cpu:0") for k in range(2)
@@ -36,7 +36,7 @@ GPU = UsedDevice(name="gpu:0", kind="gpu", memory_bytes=None, physical="gpu:0")
 def test_the_cores_of_each(
     num_cores: int, devices: list[UsedDevice], expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("evener.profiler.cores.affinity", lambda: set(range(num_cores)))
+    monkeypatch.setattr("evener.profiler.profile.affinity", lambda: set(range(num_cores)))
     assert cores_of_each(devices) == expected
 
 

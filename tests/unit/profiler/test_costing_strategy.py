@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from evener.profile import ModelCosts
-from evener.profiler.costs import layer_costs
-from evener.profiler.strategy import costing_strategy
+from evener.profiler.layer_costs import layer_costs
+from evener.profiler.profile import costing_strategy
 from unit.profiler.models import costs_of, dense, sequence
 
 

@@ -6,10 +6,8 @@ import pytest
 from keras import layers
 
 from evener.profile import LayerTimes
-from evener.profiler.device_speed import DeviceSpeed
-from evener.profiler.estimate import estimated_times
-from evener.profiler.fused_estimate import fused_times
-from evener.profiler.split import SplitStep, split_step
+from evener.profiler.device_speed import DeviceSpeed, estimated_times, fused_times
+from evener.profiler.layers import SplitStep, split_step
 from unit.profiler.models import FLOAT, dense, sequence, traced
 
 SAMPLES = 64

@@ -6,13 +6,12 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from evener.engine.partition.function_arguments import TensorArgument
-from evener.engine.trace.step import TracedStep
-from evener.ops.states import Sharded
-from evener.profiler.indices import index_limits
-from evener.profiler.keras_step import trace_keras_step
-from evener.profiler.split import split_step
-from evener.profiler.synthetic import Values
+from evener.graph.ops.states import Sharded
+from evener.graph.trace import TracedStep
+from evener.partition.functions import TensorArgument
+from evener.profiler.keras_profile import trace_keras_step
+from evener.profiler.layers import split_step
+from evener.profiler.measure import Values, index_limits
 from unit.profiler.models import dense, sequence, traced
 
 ROWS, CLASSES = 50, 7

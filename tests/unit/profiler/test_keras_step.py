@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import ProfileError
-from evener.profiler.costs import layer_costs
-from evener.profiler.keras_step import trace_keras_step
+from evener.profiler.keras_profile import trace_keras_step
+from evener.profiler.layer_costs import layer_costs
 from evener.profiler.measure import measure_step
 from unit.profiler.models import dense, sequence
 

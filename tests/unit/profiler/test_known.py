@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from evener.plan.profile_files import DeviceIdentity, KnownTimes, LayersTaken, MeasurementCache
 from evener.profile import Curve, LayerTimes
-from evener.profile.cache import DeviceIdentity, MeasurementCache
-from evener.profiler.known import KnownTimes, LayersTaken
 
 GPU = DeviceIdentity(hardware="NVIDIA A100", machine="here")
 TIMES = LayerTimes(forward=Curve(((1, 0.25),)), backward=Curve(((1, 0.5),)))

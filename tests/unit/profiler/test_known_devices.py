@@ -10,14 +10,13 @@ import pytest
 import tensorflow as tf
 
 from evener.devices import use_devices
-from evener.engine.trace.step import TracedStep
 from evener.errors import EvenerWarning
-from evener.profile.cache import DeviceIdentity, MeasurementCache
-from evener.profiler import identity, measure
-from evener.profiler.identity import KnownDevices, identity_of, num_threads
-from evener.profiler.known import KnownTimes
+from evener.graph.trace import TracedStep
+from evener.plan.profile_files import DeviceIdentity, KnownTimes, MeasurementCache
+from evener.profiler import measure
+from evener.profiler import profile as identity
 from evener.profiler.measure import measure_step
-from evener.profiler.profile import profile_step
+from evener.profiler.profile import KnownDevices, identity_of, num_threads, profile_step
 from unit.profiler.models import dense, sequence, traced
 from unit.profiler.test_measure import Counting
 

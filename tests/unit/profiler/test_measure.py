@@ -11,15 +11,13 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener.engine.trace.step import trace_step
 from evener.errors import ProfileError
+from evener.graph.trace import trace_step
 from evener.profile import Curve, LayerCosts
-from evener.profiler.clock import Calls, Clock
-from evener.profiler.costs import layer_costs
 from evener.profiler.device_speed import DeviceSpeed
-from evener.profiler.measure import measure_step
-from evener.profiler.split import split_step
-from evener.profiler.workspace import with_workspace
+from evener.profiler.layer_costs import layer_costs
+from evener.profiler.layers import split_step
+from evener.profiler.measure import Calls, Clock, measure_step, with_workspace
 from unit.profiler.models import dense, sequence, traced
 
 CPU = "/device:CPU:0"

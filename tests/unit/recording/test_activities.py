@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from evener.recording.activities import Activity, activities, time_of
+from evener.recording.reading import Activity, activities, time_of
 
 
 def span(device: str, *after: int, kind: str = "forward") -> dict[str, object]:

@@ -12,12 +12,16 @@ import pytest
 
 import evener
 from evener.plan import Plan
-from evener.recording.activities import COMPUTE, Activity, activities
-from evener.recording.reading import RunRecord, read_records
-from evener.recording.summary import usual_steps
+from evener.plan.schedule import Task, timeline
+from evener.recording.reading import (
+    COMPUTE,
+    Activity,
+    RunRecord,
+    activities,
+    read_records,
+    usual_steps,
+)
 from evener.schedule import Schedule, schedule_for
-from evener.schedule.task import Task
-from evener.schedule.timing import timeline
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("logical_cpus")]
 UNITS, NUM_STEPS = 512, 30

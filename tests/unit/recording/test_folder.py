@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from evener.errors import RunError
-from evener.recording import format as names
-from evener.recording.folder import RecordFolder
+from evener.recording import reading as names
+from evener.recording.record import RecordFolder
 
 
 def test_a_line_is_there_when_it_was_added(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from evener.errors import RunError
-from evener.recording.reading import read_records
-from evener.recording.summary import summarise
+from evener.recording.reading import read_records, summarise
 from unit.recording.samples import FINDING, diagnosis, write_record
 
 

@@ -14,9 +14,8 @@ import tensorflow as tf
 
 import evener
 from evener.errors import EvenerWarning, RunError
-from evener.recording.reading import RunRecord, read_records
-from evener.recording.summary import summarise, typical_step
-from evener.recording.watch import watching
+from evener.recording.reading import RunRecord, read_records, summarise, typical_step
+from evener.recording.record import watching
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 

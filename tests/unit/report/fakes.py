@@ -10,12 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 from rich.console import Console
 
-from evener.report.live.screen import Screen
-from evener.report.live.state import LiveState
-from evener.report.live.view import LiveView
+from evener.report.live.run import LiveView
+from evener.report.live.screen import LiveState, Screen
 from evener.report.progress import Progress
 from evener.report.work import MemoryUse, Owned, Step
-from evener.strategy.share_controller import WINDOW
+from evener.strategy.shares import WINDOW
 
 
 class FakeClock:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
+from evener.base.terminal import text_of
 from evener.clusters import model_named
-from evener.cost_model.estimate import estimate_memory
+from evener.planner.prediction import estimate_memory
 from evener.report.estimated import CARDS, Estimated, print_estimated, usable_bytes
-from evener.terminal import text_of
 from unit.cost_model.by_hand import MODEL
 
 TWO_SAMPLES = """\

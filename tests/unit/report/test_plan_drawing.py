@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from evener.base.terminal import text_of
 from evener.clusters import cluster_named, cluster_names, datasheet_profile, model_named
-from evener.cost_model import predict_plan
 from evener.plan import (
     Plan,
     PlanDevice,
@@ -21,10 +21,16 @@ from evener.plan import (
     Stage,
 )
 from evener.planner import check_plan, plan_profile
+from evener.planner.prediction import predict_plan
 from evener.profile import Cluster, CostProfile, Link
-from evener.report.plan_groups import devices_label, shortened
-from evener.report.planned import print_planned, stage_lines, step_lines, time_lines
-from evener.terminal import text_of
+from evener.report.planned import (
+    devices_label,
+    print_planned,
+    shortened,
+    stage_lines,
+    step_lines,
+    time_lines,
+)
 from unit.cost_model.by_hand import FREE, cluster_of, profile_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "planning.md"

@@ -12,9 +12,8 @@ import tensorflow as tf
 from rich.console import Console
 
 from evener import Plan, Strategy
-from evener.checking.step_checker import wait_for_checks
-from evener.feedback.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
 from evener.plan import Predicted
+from evener.planner.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
 from evener.recording.measured import count_work
 from evener.report.script_run import (
     ScriptRun,
@@ -23,6 +22,7 @@ from evener.report.script_run import (
     report_of,
     step_times,
 )
+from evener.strategy.spot_check import wait_for_checks
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evener.report.throughput import Measurement, Throughput
+from evener.report.progress import Measurement, Throughput
 
 
 def measured(seconds: float, num_steps: int, *samples: int) -> Measurement:

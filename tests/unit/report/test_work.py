@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import evener
 import evener.report
-from evener.recording.memory import gpu_memory
+from evener.recording.measured import gpu_memory
 from evener.report.work import (
     SingleDevice,
     StrategyDevices,

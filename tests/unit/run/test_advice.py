@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from evener.run.advice import advice_for
+from evener.run.eager_steps import advice_for
 
 SOURCE = textwrap.dedent("""\
     import tensorflow as tensor

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from evener._tf_private.patches import owner_of
-from evener.auditing.device_names import ASKED
-from evener.run import gpu_functions, gpu_names
-from evener.run.emulated_gpus import EmulatedGpus
-from evener.run.user_line import UserLine
+from evener.run import device_calls
+from evener.run.device_calls import EmulatedGpus
+from evener.run.script import UserLine
+from evener.strategy.placed_graph import ASKED
 
 GPU = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
 # Functions of tf.config that are given devices, or list them, and what they are left for.
@@ -26,7 +26,7 @@ class Said(list[str]):
 
 
 def answers_of(stand_ins: list[str] | None, said: Said) -> Any:
-    return gpu_names._Replacements(EmulatedGpus(stand_ins, said), said, are_trained_on=True)
+    return device_calls._Replacements(EmulatedGpus(stand_ins, said), said, are_trained_on=True)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_is_no_gpu_is_left_to_tensorflow() -> None:
 
 def test_operations_of_a_graph_know_which_gpu_they_ask_for() -> None:
     used = EmulatedGpus(["cpu:0", "cpu:2"], print)
-    answers = gpu_names._Replacements(used, print, are_trained_on=False)
+    answers = device_calls._Replacements(used, print, are_trained_on=False)
     device = answers.instead_of(tf.device, "device")
 
     @tf.function
@@ -157,7 +157,7 @@ def test_nothing_is_replaced_where_a_gpu_is(
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [GPU])
     before = functions()
     said = Said()
-    gpu_names.answer_as_gpus(stand_ins, said)
+    device_calls.answer_as_gpus(stand_ins, said)
     assert before == functions()
     assert not said
 
@@ -180,14 +180,14 @@ def test_a_gpu_that_is_found_later_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 def functions() -> dict[str, Any]:
     """Return the functions that may be replaced, by target."""
-    found = {target: owner_of(target) for target in gpu_functions.FUNCTIONS.targets}
+    found = {target: owner_of(target) for target in device_calls.FUNCTIONS.targets}
     return {target: getattr(module, name) for target, (module, name) in found.items()}
 
 
 def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> None:
-    there = {target.partition(":")[2] for target in gpu_functions.FUNCTIONS.targets}
+    there = {target.partition(":")[2] for target in device_calls.FUNCTIONS.targets}
     there = {path.removeprefix("compat.v1.").removeprefix("compat.v2.") for path in there}
-    assert there == set(gpu_functions.REPLACED)
+    assert there == set(device_calls.REPLACED)
     for folder, module in (("config", tf.config), ("config.experimental", tf.config.experimental)):
         names = {
             name
@@ -197,4 +197,4 @@ def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> No
         }
         settings = {name for name in names if name.endswith(("_placement", "_policy"))}
         left = names - settings - LEFT_ALONE
-        assert {f"{folder}.{name}" for name in left} <= set(gpu_functions.REPLACED)
+        assert {f"{folder}.{name}" for name in left} <= set(device_calls.REPLACED)

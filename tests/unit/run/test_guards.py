@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from evener.run.hoisting.checks import Names
-from evener.run.hoisting.guards import Guards
+from evener.run.hoisted_guards import Guards, Names
 
 
 class Own:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from evener.plan import Plan
-from evener.run import idle_devices
-from evener.run.idle_devices import IdleDevices
+from evener.run import loops
+from evener.run.loops import IdleDevices
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_nothing_is_said_of_workers_that_are_gone(
         share_controller=SimpleNamespace(is_measured=True),
     )
     group = SimpleNamespace(view=SimpleNamespace(members=members))
-    monkeypatch.setattr(idle_devices, "group_of_process", lambda: group)
+    monkeypatch.setattr(loops, "group_of_process", lambda: group)
     said: list[str] = []
     notes: Any = SimpleNamespace(add=lambda text, line: said.append(text), num_placed=0)
     idle = IdleDevices(strategy, notes, None)

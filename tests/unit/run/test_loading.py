@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evener.run.loading import Loading
+from evener.run.script import Loading
 
 
 def test_two_may_wait_for_the_same_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

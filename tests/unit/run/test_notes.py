@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evener.run.notes import Notes
-from evener.run.user_line import UserLine
+from evener.run.script import Notes, UserLine
 
 
 def test_a_note_is_printed_once_for_each_line(capsys: pytest.CaptureFixture[str]) -> None:

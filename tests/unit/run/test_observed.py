@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evener.run.hoisting.code import Observed
+from evener.run.hoisted_code import Observed
 
 _SEEN: list[float] = []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evener.errors import RunError
-from evener.run.output import WorkerLog
+from evener.run.session import WorkerLog
 
 
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:

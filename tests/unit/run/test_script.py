@@ -18,7 +18,7 @@ from evener.run.script import read_module, read_script
 # What a session does, without TensorFlow.
 RUN = """
 import sys
-from evener.run.failure import show_failures_of
+from evener.run.script import show_failures_of
 from evener.run.script import read_module, read_script, run_as_main
 read = read_script
 if sys.argv[1] == "-m":

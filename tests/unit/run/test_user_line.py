@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import evener
-from evener.own_code import is_own
-from evener.run import user_line as module
-from evener.run.user_line import UserLine, user_line
+from evener.base.user_code import is_own
+from evener.run import script as module
+from evener.run.script import UserLine, user_line
 
 
 @pytest.mark.parametrize(

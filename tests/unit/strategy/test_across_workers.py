@@ -9,9 +9,9 @@ import pytest
 
 from evener.errors import PlanError, RunError
 from evener.plan import Plan, PlanDevice
-from evener.strategy.across_workers import devices_of_all, devices_of_owners, own_devices
-from evener.strategy.shares_of_workers import SharesOfWorkers
-from evener.workers.view import View
+from evener.strategy.plans import devices_of_all, devices_of_owners, own_devices
+from evener.strategy.shares import SharesOfWorkers
+from evener.workers.messages import View
 
 PLAN = Plan.data_parallel(["worker:0/gpu:0", "worker:1/cpu:0", "worker:1/cpu:1"])
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 import evener
 from evener.devices.names import tf_device
 from evener.errors import DataError, DeviceError, EngineError, PlanError
-from evener.strategy.distributed_step import DistributedStep
+from evener.strategy.distribute import DistributedStep
 from evener.strategy.prepared import PreparedStep
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]

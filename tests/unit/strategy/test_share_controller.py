@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 from evener import PlanError, Strategy
-from evener.strategy.share_controller import WINDOW, ShareController
+from evener.strategy.shares import WINDOW, ShareController
 
 
 def record(controller: ShareController, samples: list[float], seconds: list[float]) -> None:

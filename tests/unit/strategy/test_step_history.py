@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from evener import Plan, Strategy
 from evener.devices.names import tf_device
-from evener.feedback.run_times import NUM_FIRST_STEPS
-from evener.strategy.step_history import NUM_KEPT, StepHistory
+from evener.planner.run_times import NUM_FIRST_STEPS
+from evener.strategy.shares import NUM_KEPT, StepHistory
 
 
 def record(history: StepHistory, number: int) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from evener import Strategy
 from evener.devices.names import tf_device
-from evener.feedback.run_times import NUM_FIRST_STEPS, run_times
+from evener.planner.run_times import NUM_FIRST_STEPS, run_times
 
 X = np.random.default_rng(0).normal(size=(8 * (NUM_FIRST_STEPS + 6), 16)).astype("float32")
 

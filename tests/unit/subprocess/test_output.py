@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from evener.subprocess.output import Output
+from evener.run.child_process import Output
 
 
 @pytest.mark.parametrize(

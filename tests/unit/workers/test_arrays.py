@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from evener.workers.arrays import pack, unpack
+from evener.workers.mesh import pack, unpack
 
 NUMBERS = (np.bool_, np.int8, np.uint64, np.float16, np.float32, np.float64, np.complex128)
 ARRAYS = st.sampled_from(NUMBERS).flatmap(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.workers.buffers import Buffers
+from evener.workers.mesh import Buffers
 
 
 def address(array: np.ndarray) -> int:

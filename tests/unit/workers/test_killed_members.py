@@ -12,7 +12,7 @@ from queue import SimpleQueue
 import pytest
 
 from evener.workers.coordinator import Coordinator
-from evener.workers.events import Event, Formed, Lost
+from evener.workers.messages import Event, Formed, Lost
 
 _PROGRAM = """
 import sys

@@ -16,16 +16,22 @@ import tensorflow as tf
 from evener._tf_private import workers as private
 from evener.errors import RunError
 from evener.workers import faults
-from evener.workers.arrays import unpack
 from evener.workers.connections import Listener
 from evener.workers.faults import weights_are_read
-from evener.workers.fingerprints import check_fingerprints, digest, fingerprint, summarize
-from evener.workers.late import Late, Point, State, arrays_of, packed_as
-from evener.workers.network import Network
-from evener.workers.recovery import Recovery
-from evener.workers.results import CallResults, Results
-from evener.workers.variables import Variables
-from evener.workers.view import NOTHING, View
+from evener.workers.group import Recovery
+from evener.workers.late import (
+    CallResults,
+    Late,
+    Network,
+    Point,
+    Results,
+    State,
+    arrays_of,
+    packed_as,
+)
+from evener.workers.mesh import unpack
+from evener.workers.messages import NOTHING, View
+from evener.workers.state import Variables, check_fingerprints, digest, fingerprint, summarize
 from workers.seats import Seats
 
 SECRET = b"secret"

@@ -16,11 +16,11 @@ import pytest
 
 from evener.errors import RunError
 from evener.workers.coordinator import Coordinator
-from evener.workers.events import Ended, Event, Formed
 from evener.workers.faults import not_reached
 from evener.workers.job import Job
 from evener.workers.late import ends_with_the_job
 from evener.workers.member import Member
+from evener.workers.messages import Ended, Event, Formed
 
 SECRET = b"a secret of the job"
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evener.workers.events import Ended, Event, Failed, Formed, Lost
 from evener.workers.faults import is_lost
 from evener.workers.membership import Membership, Phase
-from evener.workers.messages import Beat, Exchange, Hello, Leave, Stop
+from evener.workers.messages import (
+    Beat,
+    Ended,
+    Event,
+    Exchange,
+    Failed,
+    Formed,
+    Hello,
+    Leave,
+    Lost,
+    Stop,
+)
 
 
 class Line:

@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.workers.events import Lost
 from evener.workers.membership import Membership, Phase
-from evener.workers.messages import Exchange, Hello, Leave, Message, Stop
+from evener.workers.messages import Exchange, Hello, Leave, Lost, Message, Stop
 from unit.workers.test_membership import Job, Line
 
 COUNT = 3

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from evener.errors import RunError
 from evener.workers.mesh import MERGES, Mesh
-from evener.workers.peer_memory import PeerMemory
-from evener.workers.wire import PeerLost
+from evener.workers.wire import PeerLost, PeerMemory
 
 TYPES = (
     np.float32,

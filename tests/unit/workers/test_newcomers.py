@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from evener.workers.events import Lost
-from evener.workers.messages import Appear, Beat, Hello
+from evener.workers.messages import Appear, Beat, Hello, Lost
 from unit.workers.test_membership import Job, Line
 
 

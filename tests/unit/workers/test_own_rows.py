@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.pipelines import LastMaps
-from evener.engine.sharding.row_wise import is_row_wise
+from evener._tf_private.datasets import LastMaps
+from evener.partition.shard import is_row_wise
 from evener.workers.own_rows import (
     BatchOfOwnRows,
     OwnRows,

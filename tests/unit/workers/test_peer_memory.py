@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.workers.peer_memory import PeerMemory, Window, WindowAddress, segments_of
+from evener.workers.wire import PeerMemory, Window, WindowAddress, segments_of
 
 # Offers numbers in exchange 5; a line of its standard input closes the window.
 OTHER = """
 import json, sys
 from dataclasses import astuple
 import numpy as np
-from evener.workers.peer_memory import Window, segments_of
+from evener.workers.wire import Window, segments_of
 window, numbers = Window(), np.arange(100_000, dtype=np.int32)
 window.open(5)
 print(json.dumps([astuple(window.address), segments_of([memoryview(numbers)])]), flush=True)

@@ -12,7 +12,7 @@ import pytest
 from evener.errors import RunError
 from evener.workers import faults, process
 from evener.workers.late import Late
-from evener.workers.view import View
+from evener.workers.messages import View
 from workers.seats import job_of
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from evener.workers import connections
-from evener.workers import network as network_module
-from evener.workers.network import Network
-from evener.workers.recovery import Recovery
-from evener.workers.view import View
+from evener.workers import late as network_module
+from evener.workers.group import Recovery
+from evener.workers.late import Network
+from evener.workers.messages import View
 from workers.seats import Seats
 
 _LIMIT = 600.0

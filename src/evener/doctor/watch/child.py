@@ -23,16 +23,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from evener.base.user_code import is_own, without_evener
 from evener.doctor.facts import Device, Ending, Growth, Kernels, Line, Outcome, Raised
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
 from evener.doctor.watch.sandbox import enter
 from evener.doctor.watch.settings import Settings, short_device
 from evener.doctor.watch.stacks import innermost_in_message
 from evener.doctor.watch.supervisor import STACKS_SIGNAL
-from evener.own_code import is_own, without_evener
-from evener.run.failure import show_failures_of
-from evener.run.loading import Loading
-from evener.run.script import read, run_as_main
+from evener.run.script import Loading, read, run_as_main, show_failures_of
 
 _CODE = re.compile(r"\[([A-Z]{3,6}-\d{3})\]")
 # Programs that close all files close the first ones by their numbers, and get them again.
@@ -128,7 +126,6 @@ class _Watched:
         import keras
         import tensorflow as tf
 
-        from evener import _tf_private  # noqa: F401 # pyright: ignore[reportUnusedImport]
         from evener.doctor.watch.data import Data
         from evener.doctor.watch.growth import Kept
         from evener.doctor.watch.loops import Loops
@@ -156,9 +153,8 @@ class _Watched:
             recorder.safely(part.watch)
 
     def _answer_as_gpus(self) -> None:
-        from evener.run.gpu_names import answer_as_gpus
-        from evener.run.notes import Note
-        from evener.run.user_line import UserLine
+        from evener.run.device_calls import answer_as_gpus
+        from evener.run.script import Note, UserLine
 
         def record_note(text: str, line: UserLine | None) -> None:
             self._settings.emulates_gpus = True
@@ -217,16 +213,16 @@ class _Watched:
     def _stop_measuring(self) -> None:
         import tensorflow as tf
 
-        from evener import _tf_private
+        from evener._tf_private import watched
 
         self._loops.is_measuring = False
         assert self._profile is not None
         tf.profiler.experimental.stop()
-        planes = _tf_private.watched.kernel_times(self._profile.name)
+        planes = watched.kernel_times(self._profile.name)
         self._profile.cleanup()
         self._placed = {
             short_device(device): [name for name in names if SCOPE not in name[0]]
-            for device, names in _tf_private.watched.placed_operations().items()
+            for device, names in watched.placed_operations().items()
         }
         self._read_profile(planes)
 
@@ -275,9 +271,9 @@ class _Watched:
     def _devices(self) -> tuple[Device, ...]:
         import tensorflow as tf
 
-        from evener import _tf_private
+        from evener._tf_private import watched
 
-        if not _tf_private.watched.are_devices_started():
+        if not watched.are_devices_started():
             return ()
         numbers = {device: len(operations) for device, operations in self._placed.items()}
         return tuple(

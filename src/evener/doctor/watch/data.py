@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private import watched
+from evener._tf_private.functions import leave_to_autograph
 from evener._tf_private.patches import Patch
 from evener.doctor.facts import Line, Pipeline, Stage, Values
 from evener.doctor.watch.loops import Loops
@@ -124,7 +125,7 @@ class Data:
         """Begin to look."""
         _MADE.apply_by_name(self._around_made)
         _READERS.apply(self._around_reader)
-        _tf_private.watched.ITERATIONS.apply(self._around_iteration)
+        watched.ITERATIONS.apply(self._around_iteration)
 
     def facts(self) -> dict[str, Any]:
         """Return the pipelines; values are only known after `examine`."""
@@ -149,7 +150,7 @@ class Data:
 
         made.__name__, made.__doc__ = name, original.__doc__
         made.__wrapped__ = original  # pyright: ignore[reportFunctionMemberAccess]
-        _tf_private.autograph.leave_to_autograph(made)
+        leave_to_autograph(made)
         return staticmethod(made) if name in _SOURCES else made
 
     def _note(self, name: str, signature: Any, result: Any, args: Any, kwargs: Any) -> None:
@@ -185,11 +186,11 @@ class Data:
                 self._recorder.safely(self._iterate, source, iterator)
             return iterator
 
-        _tf_private.autograph.leave_to_autograph(iterate)
+        leave_to_autograph(iterate)
         return iterate
 
     def _iterate(self, dataset: Any, iterator: Any) -> None:
-        if not tf.executing_eagerly():
+        if not tf.executing_eagerly() or self._recorder.ending is not None:
             return
         calls = [call for call in self._loops.open_calls if not call.startswith("callback")]
         if "fit" in calls:
@@ -201,8 +202,6 @@ class Data:
         self._of_iterator[iterator] = entry
         if entry["role"] == "train":
             self._loops.begin_epoch()
-        elif role is None and not self._loops.in_fit:
-            entry["began"] = True
 
     def _drawn(self, iterator: Any) -> None:
         self._last_drawn = self._of_iterator.get(iterator)
@@ -308,7 +307,7 @@ class Data:
     def _stage(self, dataset: Any, note: dict[str, Any], *, is_train: bool) -> Stage:
         given, kind = note["given"], note["kind"]
         function = given.get("map_func", given.get("predicate"))
-        operations = _tf_private.watched.operations_of_map(dataset)
+        operations = watched.operations_of_map(dataset)
         types = {operation.type for operation in operations}
         size = next(
             (

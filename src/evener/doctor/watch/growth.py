@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -12,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private.tensors import is_eager_tensor
+from evener.base.user_code import is_own
 from evener.doctor.facts import Growth, Line
 from evener.doctor.watch.recorder import Recorder
-from evener.own_code import is_own
 
 # Tensors of the last steps may still be in use.
 _IN_USE_STEPS = 2
@@ -48,14 +49,10 @@ class Kept:
         for part in parts:
             if isinstance(part, list | tuple | dict):
                 self.give(tf.nest.flatten(part), where)
-            elif _tf_private.tensors.is_eager_tensor(part):
+            elif is_eager_tensor(part):
                 key = id(part)
-                alive = self._alive
-                alive[key] = (
-                    weakref.ref(part, lambda _, key=key: alive.pop(key, None)),
-                    self._recorder.num_steps,
-                    where,
-                )
+                dead = functools.partial(_forget, self._alive, key)
+                self._alive[key] = (weakref.ref(part, dead), self._recorder.num_steps, where)
 
     def step(self, _: bool) -> None:
         """Take note of the memory of the process after a step."""
@@ -95,6 +92,10 @@ class Kept:
             process_bytes_per_step=(_memory() - self._memory_at[first]) / max(1, last - first),
             functions_per_step=(self.num_traces - self._traces_at[first]) / max(1, last - first),
         )
+
+
+def _forget(alive: dict[int, Any], key: int, _: Any) -> None:
+    alive.pop(key, None)
 
 
 def _num_bytes(tensor: Any) -> int:

@@ -26,12 +26,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private import watched
+from evener._tf_private.functions import (
+    CALLED_AND_WATCHED,
+    MADE_AND_WATCHED,
+    definition_frames,
+    is_compiled,
+    leave_to_autograph,
+)
 from evener._tf_private.patches import Patch
+from evener._tf_private.tensors import RUNS, is_eager_tensor, is_per_replica, local_values
+from evener.base.user_code import is_own
 from evener.doctor.facts import Call, Line, Steps, Traced
 from evener.doctor.watch.recorder import Recorder, own_line
 from evener.doctor.watch.times import Times
-from evener.own_code import is_own
 
 _GRADIENTS = Patch(
     "gradients of a watched program",
@@ -196,13 +204,12 @@ class Loops:
         self._fit: _Loop | None = None
         self._first_in_execution = 0
         self._counted = (0, 0, 0.0)
-        self._missed_epochs = 0
 
     def watch(self) -> None:
         """Begin to look."""
-        _tf_private.functions.MADE_AND_WATCHED.apply(self._around_made)
-        _tf_private.functions.CALLED_AND_WATCHED.apply(self._around_call)
-        _tf_private.distribution.RUNS.apply(_left_to_autograph(self._around_run))
+        MADE_AND_WATCHED.apply(self._around_made)
+        CALLED_AND_WATCHED.apply(self._around_call)
+        RUNS.apply(_left_to_autograph(self._around_run))
         _GRADIENTS.apply(_left_to_autograph(self._around_gradient))
         _UPDATES.apply(_left_to_autograph(self._around_apply))
         around = {
@@ -241,9 +248,7 @@ class Loops:
         if self.in_fit or self.open_calls:
             return
         loop = self._loops.get(self._lead) if self._lead else None
-        if loop is None:
-            self._missed_epochs = 1
-        elif loop.num_steps > loop.epoch_began_at:
+        if loop is not None and loop.num_steps > loop.epoch_began_at:
             loop.steps_per_epoch = loop.num_steps - loop.epoch_began_at
             loop.epoch_began_at = loop.num_steps
             loop.epochs += 1
@@ -321,7 +326,7 @@ class Loops:
                 if not is_inner or (kind == "evaluate" and self.open_calls == ["fit"]):
                     self.count(kind, where or self._where, self._recorder.clock() - began)
 
-        _tf_private.autograph.leave_to_autograph(call)
+        leave_to_autograph(call)
         return call
 
     # Steps of custom loops.
@@ -395,7 +400,7 @@ class Loops:
             kind = "train_on_batch"
         loop = self._loops.get(key)
         if loop is None:
-            loop = self._loops[key] = _Loop(kind, where, epochs=self._missed_epochs)
+            loop = self._loops[key] = _Loop(kind, where, epochs=1)
             loop.first_seconds = seconds
         loop.num_replicas = max(loop.num_replicas, self.num_replicas)
         now, totals = self._recorder.clock(), self._times.now()
@@ -481,7 +486,7 @@ class Loops:
         # TensorFlow makes one for each object whose method is decorated.
         if not isinstance(getattr(function.python_function, "__wrapped__", None), MethodType):
             record.num_made += 1
-        record.is_compiled = record.is_compiled or _tf_private.functions.is_compiled(function)
+        record.is_compiled = record.is_compiled or is_compiled(function)
         return record
 
     def _around_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -510,7 +515,7 @@ class Loops:
                 if record is not None and key in self._keys:
                     record.trains = True
 
-        _tf_private.autograph.leave_to_autograph(call)
+        leave_to_autograph(call)
         return call
 
     def _note_traces(
@@ -667,8 +672,8 @@ def _batch_losses(logged: list[tuple[int, Any]]) -> list[float]:
 def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return float(value)
-    with _tf_private.watched.unrecorded():
-        if tf.is_tensor(value) and _tf_private.tensors.is_eager_tensor(value):
+    with watched.unrecorded():
+        if tf.is_tensor(value) and is_eager_tensor(value):
             return float(tf.reduce_mean(tf.cast(value, tf.float64)).numpy())
     return None
 
@@ -682,7 +687,7 @@ def _sample(seconds: float, now: Counter[str], before: Counter[str]) -> Counter[
 def _graph_facts(function: _Function) -> dict[str, Any]:
     """Return size and constants of the last trace."""
     last = function.last() if function.last is not None else None
-    graph = None if last is None else _tf_private.watched.last_graph(last)
+    graph = None if last is None else watched.last_graph(last)
     if graph is None:
         return {}
     operations = graph.get_operations()
@@ -700,11 +705,7 @@ def _graph_facts(function: _Function) -> dict[str, Any]:
     }
     if large:
         operation = large[0][1]
-        own = [
-            (file, line)
-            for file, line, _ in _tf_private.source_lines.definition_frames(operation)
-            if is_own(file)
-        ]
+        own = [(file, line) for file, line, _ in definition_frames(operation) if is_own(file)]
         found["largest_constant"] = tuple(operation.outputs[0].shape)
         found["largest_where"] = Line(file=own[-1][0], line=own[-1][1]) if own else None
     return found
@@ -759,10 +760,8 @@ def shortly(value: Any) -> str:
         dtype = getattr(value.dtype, "name", value.dtype)
         has_rank = getattr(value.shape, "rank", 0) is not None
         return f"{dtype}{list(value.shape) if has_rank else '[?]'}"
-    if _tf_private.distribution.is_per_replica(value):
-        return (
-            f"PerReplica({', '.join(map(shortly, _tf_private.distribution.local_values(value)))})"
-        )
+    if is_per_replica(value):
+        return f"PerReplica({', '.join(map(shortly, local_values(value)))})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shortly, value))}]"
     if isinstance(value, dict):
@@ -783,7 +782,7 @@ def _code_of(fn: Any) -> Any:
 def _left_to_autograph(wrap: Callable[..., Any]) -> Callable[..., Any]:
     def left(original: Callable[..., Any]) -> Callable[..., Any]:
         replacement = wrap(original)
-        _tf_private.autograph.leave_to_autograph(replacement)
+        leave_to_autograph(replacement)
         return replacement
 
     return left

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from evener.base.user_code import is_own, is_rewritten
 from evener.doctor.facts import Ending, Facts, Line, Outcome, to_json
-from evener.own_code import is_own, is_rewritten
 
 SCOPE = "evener_watch"
 """Scope of operations that the watcher adds to graphs."""
@@ -162,10 +162,10 @@ def own_line(frame: FrameType | None = None) -> Line | None:
         return None
     if _kind_of(found.f_code.co_filename) == "own":
         return Line(file=found.f_code.co_filename, line=found.f_lineno)
-    from evener import _tf_private
+    from evener._tf_private.functions import stack
 
     # AutoGraph runs a copy; TensorFlow knows its lines.
-    for file, number in reversed(_tf_private.source_lines.stack()):
+    for file, number in reversed(stack()):
         if _kind_of(file) == "own":
             return Line(file=file, line=number)
     return None

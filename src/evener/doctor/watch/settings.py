@@ -104,20 +104,20 @@ class Settings:
     def _are_devices_started(self) -> bool:
         if "tensorflow" not in sys.modules or "evener._tf_private" not in sys.modules:
             return False
-        from evener import _tf_private
+        from evener._tf_private import watched
 
-        return _tf_private.watched.are_devices_started() or self._devices_at is not None
+        return watched.are_devices_started() or self._devices_at is not None
 
     def watch(self) -> None:
         """Take note of calls that configure TensorFlow, of strategies and pins."""
-        from evener import _tf_private
+        from evener._tf_private import watched
 
-        _tf_private.watched.CONFIGURATION.apply_by_name(self._around_setting)
-        _tf_private.watched.PINS.apply(self._around_pin)
-        _tf_private.watched.DEVICE_START.apply_by_name(self._around_start)
-        _tf_private.watched.STRATEGIES_MADE.apply(self._around_strategy)
-        _tf_private.watched.SCOPES.apply(self._around_scope)
-        _tf_private.watched.DISTRIBUTED.apply(self._around_distributed)
+        watched.CONFIGURATION.apply_by_name(self._around_setting)
+        watched.PINS.apply(self._around_pin)
+        watched.DEVICE_START.apply_by_name(self._around_start)
+        watched.STRATEGIES_MADE.apply(self._around_strategy)
+        watched.SCOPES.apply(self._around_scope)
+        watched.DISTRIBUTED.apply(self._around_distributed)
         show = warnings.showwarning
 
         def showwarning(message: Any, category: Any, filename: str, *rest: Any, **k: Any) -> None:
@@ -127,7 +127,7 @@ class Settings:
         warnings.showwarning = showwarning
 
     def _around_start(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        from evener import _tf_private
+        from evener._tf_private import watched
 
         @functools.wraps(original)
         def start(context: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +137,7 @@ class Settings:
                 self._devices_at = own_line()
             result = original(context, *args, **kwargs)
             if began and not lists:
-                self._recorder.safely(_tf_private.watched.collect_graphs)
+                self._recorder.safely(watched.collect_graphs)
             return result
 
         return start
@@ -171,9 +171,9 @@ class Settings:
         return call
 
     def _is_initialized(self) -> bool:
-        from evener import _tf_private
+        from evener._tf_private import watched
 
-        return _tf_private.watched.are_devices_started()
+        return watched.are_devices_started()
 
     # Strategies.
 
@@ -227,13 +227,13 @@ class Settings:
         """Take note of a call of `strategy.run`."""
         import tensorflow as tf
 
-        from evener import _tf_private
+        from evener._tf_private.tensors import is_per_replica
 
         self._count(strategy, "num_runs")
         given = kwargs.get("args", args[0] if args else ())
         parts = tf.nest.flatten(given)
         batches = [part for part in parts if getattr(part, "shape", None) is not None]
-        is_distributed = any(map(_tf_private.distribution.is_per_replica, parts))
+        is_distributed = any(map(is_per_replica, parts))
         if strategy.num_replicas_in_sync > 1 and batches and not is_distributed:
             if any(len(part.shape or ()) > 1 for part in batches):
                 self._count(strategy, "num_plain_batches")
@@ -260,9 +260,9 @@ class Settings:
                 self._pins.setdefault((name, where), [0, None])[0] += 1
             return original(name)
 
-        from evener import _tf_private
+        from evener._tf_private.functions import leave_to_autograph
 
-        _tf_private.autograph.leave_to_autograph(device)
+        leave_to_autograph(device)
         return device
 
     def examine(self) -> None:
@@ -283,9 +283,9 @@ class Settings:
     def _exists(self, name: str) -> bool | None:
         import tensorflow as tf
 
-        from evener import _tf_private
+        from evener._tf_private import watched
 
-        if not _tf_private.watched.are_devices_started():
+        if not watched.are_devices_started():
             return None
         kind, _, index = short_device(name).partition(":")
         if kind not in ("cpu", "gpu") or (index and not index.isdigit()):

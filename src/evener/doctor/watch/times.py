@@ -23,7 +23,10 @@ import numpy as np
 import tensorflow as tf
 
 import evener
-from evener import _tf_private
+from evener._tf_private import watched
+from evener._tf_private.datasets import NEXT_BATCHES
+from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.tensors import HOST_READS, local_values, plain_variable
 from evener.doctor.facts import EagerLine, HostRead, Line
 from evener.doctor.watch.growth import Kept
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_frame, own_line
@@ -66,9 +69,9 @@ class Times:
 
     def watch(self) -> None:
         """Begin to look."""
-        _tf_private.datasets.NEXT_BATCHES.apply(self._around_draw)
-        _tf_private.tensors.HOST_READS.apply(self._around_read)
-        _tf_private.watched.EAGER_OPERATIONS.apply(self._around_operation)
+        NEXT_BATCHES.apply(self._around_draw)
+        HOST_READS.apply(self._around_read)
+        watched.EAGER_OPERATIONS.apply(self._around_operation)
 
     def facts(self) -> dict[str, Any]:
         """Return the lines that read and that run eagerly."""
@@ -142,7 +145,7 @@ class Times:
             finally:
                 self._drawing.inside = False
 
-        _tf_private.autograph.leave_to_autograph(draw)
+        leave_to_autograph(draw)
         return draw
 
     def _draw_in_graph(self, take: Callable[[], Any]) -> Any:
@@ -165,8 +168,8 @@ class Times:
         if self._in_graphs is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._in_graphs = (
-                    _tf_private.variables.plain_variable(0.0, tf.float64),
-                    _tf_private.variables.plain_variable(0, tf.int64),
+                    plain_variable(0.0, tf.float64),
+                    plain_variable(0, tf.int64),
                 )
         return self._in_graphs
 
@@ -219,7 +222,7 @@ def _num_samples(batch: Any) -> Any:
     structure = tf.nest.flatten(batch)
     if not structure:
         return None
-    parts = _tf_private.distribution.local_values(structure[0])
+    parts = local_values(structure[0])
     if not all(tf.is_tensor(part) and part.shape.rank for part in parts):
         return None
     if all(part.shape[0] is not None for part in parts):

@@ -20,8 +20,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private import watched
+from evener._tf_private.functions import definition_frames, is_compiled, leave_to_autograph
 from evener._tf_private.patches import Patch
+from evener._tf_private.tensors import local_values, plain_variable
+from evener.base.user_code import is_own
 from evener.doctor.facts import (
     GradientUse,
     LayerFlag,
@@ -35,8 +38,7 @@ from evener.doctor.facts import (
     VariableUse,
 )
 from evener.doctor.watch.loops import Loops
-from evener.doctor.watch.recorder import SCOPE, Recorder, making_line, own_line
-from evener.own_code import is_own
+from evener.doctor.watch.recorder import SCOPE, Recorder, is_asked_by_user, making_line, own_line
 
 _MODELS = Patch(
     "models of a watched program",
@@ -126,14 +128,12 @@ class Gauge:
         self._num_calls = num_calls
         self.eager: list[Any] = []
         with tf.init_scope(), tf.device("CPU:0"):
-            self._rows = _tf_private.variables.plain_variable(
-                np.full((_ROWS, width), np.nan, np.float32), tf.float32
-            )
-            self._count = _tf_private.variables.plain_variable(0, tf.int64)
+            self._rows = plain_variable(np.full((_ROWS, width), np.nan, np.float32), tf.float32)
+            self._count = plain_variable(0, tf.int64)
 
     def write(self, row: Callable[[], Sequence[Any]]) -> None:
         """Write a row: now, or in each call of the function that is traced, the first times."""
-        with _tf_private.watched.unrecorded(), tf.name_scope(SCOPE):
+        with watched.unrecorded(), tf.name_scope(SCOPE):
             if tf.executing_eagerly():
                 if len(self.eager) < self._num_calls:
                     self.eager.append(tf.stack([tf.cast(part, tf.float32) for part in row()]))
@@ -184,6 +184,7 @@ class _Variable:
     num_gradients: int = 0
     num_none: int = 0
     num_applied: int = 0
+    optimizers: set[int] = field(default_factory=set)
     where: Line | None = None
     norms: list[float] = field(default_factory=list)
     updates: list[float] = field(default_factory=list)
@@ -255,7 +256,7 @@ class Training:
         _OPTIMIZERS.apply(self._around_optimizer)
         _LOSSES.apply(self._around_loss)
         _RAW_LOSSES.apply_by_name(self._around_raw_loss)
-        _tf_private.watched.CROSS_ENTROPIES.apply_by_name(self._around_cross_entropy)
+        watched.CROSS_ENTROPIES.apply_by_name(self._around_cross_entropy)
         _TAPES.apply_by_name(self._around_tape)
         _FLAGGED.apply(self._around_flagged)
         _METRICS.apply_by_name(self._around_metric)
@@ -263,13 +264,13 @@ class Training:
     @property
     def is_compiled(self) -> bool:
         """Whether XLA compiles what is traced here, so that nothing may be added."""
-        return any(map(_tf_private.functions.is_compiled, self._loops.open_functions))
+        return any(map(is_compiled, self._loops.open_functions))
 
     def _may_gauge(self, tensor: Any) -> bool:
         if tf.executing_eagerly():
             return True
-        graph = _tf_private.watched.graph_of(tensor)
-        return not self.is_compiled and not _tf_private.watched.is_loop_body(graph)
+        graph = watched.graph_of(tensor)
+        return not self.is_compiled and not watched.is_loop_body(graph)
 
     # Losses.
 
@@ -290,7 +291,7 @@ class Training:
                 )
             return result
 
-        _tf_private.autograph.leave_to_autograph(call)
+        leave_to_autograph(call)
         return call
 
     def _around_cross_entropy(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -324,7 +325,7 @@ class Training:
                 )
             return result
 
-        _tf_private.autograph.leave_to_autograph(call)
+        leave_to_autograph(call)
         return call
 
     def _note_loss(
@@ -384,7 +385,7 @@ class Training:
             self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
             return original(*args, **kwargs)
 
-        _tf_private.autograph.leave_to_autograph(call)
+        leave_to_autograph(call)
         return call
 
     def _gradient(self, tape: Any, target: Any, sources: Any, result: Any) -> None:
@@ -392,7 +393,10 @@ class Training:
         flat = tf.nest.flatten(sources)
         given = tf.nest.flatten(result)
         variables = [_variable_of(source) for source in flat]
-        watched = {id(variable) for variable in tape.watched_variables()}
+        recorded = tape.watched_variables()
+        watched = {id(variable) for variable in recorded}
+        for variable in recorded:
+            self._entry(variable)
         pairs = list(zip(variables, given, strict=True))
         missing = [variable for variable, gradient in pairs if gradient is None]
         found = self._gradients.setdefault(where, {"num_calls": 0})
@@ -418,7 +422,7 @@ class Training:
         if not self._may_gauge(only):
             return
         loss = self._last_loss
-        graph_of = _tf_private.watched.graph_of
+        graph_of = watched.graph_of
         is_same = loss is not None and graph_of(loss) is graph_of(only)
         self._target_gauge(where).write(
             lambda: [
@@ -427,7 +431,7 @@ class Training:
             ]
         )
         self._last_loss = None
-        graph = _tf_private.watched.graph_of(only)
+        graph = watched.graph_of(only)
         if graph is not None:
             self._note_broadcasts(graph)
 
@@ -440,7 +444,7 @@ class Training:
         """Find differences of a column and a row, which make a matrix of a batch."""
         for operation in graph.get_operations():
             if operation.type in _DIFFERENCES and SCOPE not in operation.name:
-                frames = _tf_private.source_lines.definition_frames(operation)
+                frames = definition_frames(operation)
                 lines = [frame for frame in frames if is_own(frame[0])]
                 where = Line(file=lines[-1][0], line=lines[-1][1]) if lines else None
                 self.difference(operation.type, *operation.inputs, where=where)
@@ -472,6 +476,7 @@ class Training:
             entry = self._entry(_variable_of(variable))
             if gradient is not None:
                 entry.num_applied += 1
+                entry.optimizers.add(id(optimizer))
                 entry.where = entry.where or own_line() or self._loops.fit_line
                 pairs.append((entry, getattr(gradient, "values", gradient)))
         pairs = pairs[:_MOST_GAUGED]
@@ -550,11 +555,12 @@ class Training:
     def _around_metric(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(metric: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._loops.in_fit and not self._loops.open_calls:
+            # Keras updates those of a compiled model itself.
+            if name == "reset_state" or is_asked_by_user(sys._getframe(1)):
                 self._recorder.safely(self._metric, metric, name)
             return original(metric, *args, **kwargs)
 
-        _tf_private.autograph.leave_to_autograph(call)
+        leave_to_autograph(call)
         return call
 
     def _metric(self, metric: Any, name: str) -> None:
@@ -754,6 +760,7 @@ def _variable_use(entry: _Variable) -> VariableUse:
         num_gradients=entry.num_gradients,
         num_none=entry.num_none,
         num_applied=entry.num_applied,
+        num_optimizers=len(entry.optimizers),
         gradient_norms=tuple(entry.norms),
         update_norms=tuple(entry.updates),
         in_model=entry.in_model,
@@ -832,7 +839,7 @@ def _variable_of(source: Any) -> Any:
 
 
 def _value(variable: Any) -> Any:
-    first = _tf_private.distribution.local_values(variable)[0]
+    first = local_values(variable)[0]
     return tf.convert_to_tensor(first)
 
 

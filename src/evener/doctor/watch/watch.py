@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import select
 import signal
@@ -24,15 +25,18 @@ from pathlib import Path
 from typing import IO, Any
 
 import evener
+from evener.base.user_code import is_own
 from evener.devices.spec import spec_from
-from evener.doctor.facts import Ending, Facts, Outcome, Raised, from_json
+from evener.doctor.facts import Ending, Facts, Outcome, Raised, StepMemory, from_json
 from evener.doctor.watch import sandbox as sandboxes
 from evener.doctor.watch import supervisor
 from evener.doctor.watch.child import WatchRequest
 from evener.doctor.watch.stacks import innermost_in_dump
-from evener.own_code import is_own
-from evener.run.script import read
-from evener.subprocess.output import Output
+from evener.errors import EvenerError
+from evener.planner.prediction import estimate_memory, largest_batch, usable_memory
+from evener.run.child_process import Output
+from evener.run.first_step import counted_memory
+from evener.run.script import Script, read
 
 _POLL_SECONDS = 0.1
 _PROGRESS_SECONDS = 1.0
@@ -61,6 +65,7 @@ def watch(
     devices: str | None = None,
     gpu_names: bool = False,
     sandbox: bool = False,
+    gpu_memory_bytes: Sequence[int | None] = (),
     limits: WatchLimits | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Facts:
@@ -78,6 +83,8 @@ def watch(
             None for that of the environment, else the script's own.
         gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
         sandbox: Whether what the program writes below the current folder is discarded.
+        gpu_memory_bytes: Memory of each card that is there or assumed; the memory of a step is
+            predicted if one is known.
         limits: Limits of time and steps; None for the default ones.
         on_progress: Function to call about every second with a line on what is seen so far.
 
@@ -112,7 +119,45 @@ def watch(
             min_seconds=limits.min_seconds,
         )
         run = _run(request, limits, on_progress)
-        return _completed(_facts(request.facts), run, _text(request.stacks))
+        facts = _completed(_facts(request.facts), run, _text(request.stacks))
+    cards = [size for size in gpu_memory_bytes if size]
+    raised = facts.ending.raised
+    ran_out = raised is not None and "ResourceExhausted" in raised.kind
+    if not cards or not (facts.steps or ran_out):
+        return facts
+    return _with_memory(facts, found, args, min(cards), limits)
+
+
+def _with_memory(
+    facts: Facts, script: Script, args: Sequence[str], card_bytes: int, limits: WatchLimits
+) -> Facts:
+    """Return facts with the memory of a step, traced on the CPU in a process of its own."""
+    try:
+        model, batch_size = counted_memory(script, args, time_limit=limits.time_limit_seconds)
+    except EvenerError as error:
+        return dataclasses.replace(facts, memory_unknown=str(error).splitlines()[0])
+    if batch_size is None:
+        unknown = "the size of its batches is not known before it runs"
+        return dataclasses.replace(facts, memory_unknown=unknown)
+    steps = facts.main_steps
+    # Under tf.distribute each device has all weights, and its part of the batch.
+    num_used = min(1 if steps is None else steps.num_replicas, batch_size)
+    samples = math.ceil(batch_size / num_used)
+    needed = estimate_memory(model, samples)
+    usable = usable_memory(card_bytes)
+    memory = StepMemory(
+        batch_size=batch_size,
+        samples=samples,
+        weights=needed.weights + needed.other_variables,
+        optimizer_state=needed.optimizer_state,
+        gradients=needed.gradients,
+        activations=needed.activations + needed.samples,
+        workspace=needed.workspace,
+        total=needed.total,
+        usable=usable,
+        largest_batch=largest_batch(model, usable) * num_used,
+    )
+    return dataclasses.replace(facts, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,124 @@
-"""State of the live view, made of what a strategy has measured.
-
-Nothing is measured for the view: the clocks are those by which shares are balanced, and those of
-records of runs.
-"""
+"""State of the live view, made of what a strategy has measured and of Keras's ``fit``."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import keras
 
 from evener.devices import inventory
 from evener.devices.names import without_worker
-from evener.feedback.run_times import StepRecord
-from evener.recording.activities import activities, time_of
-from evener.recording.measured import count_work, shares_of_devices, step_line, trace_line
-from evener.recording.memory import gpu_memory
-from evener.report.live.fit import FitProgress
-from evener.report.live.state import LiveDevice, LiveState
+from evener.planner.run_times import StepRecord
+from evener.recording.measured import (
+    count_work,
+    gpu_memory,
+    shares_of_devices,
+    step_line,
+    trace_line,
+)
+from evener.recording.reading import activities, time_of
+from evener.recording.record import scalars
+from evener.report.live.screen import LiveDevice, LiveState, losses_text
 from evener.strategy import Strategy
-from evener.strategy.step_spans import RecordedStep
+from evener.strategy.shares import RecordedStep
+
+# Callback that follows a ``fit`` for the live view.
+
+_LOSS_SECONDS = 1.0
+
+
+class FitProgress(keras.callbacks.Callback):
+    """Epoch, step and losses of a ``fit``, for a thread that reads them.
+
+    To read losses waits for the step that runs, so they are read once a second.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        begin: Callable[[FitProgress], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._say = say
+        self._begin = begin
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._first: tuple[float, int] | None = None
+        self.is_training = False
+        self.epoch = self.step = self._steps_before = 0
+        self.num_steps: int | None = None
+        self.losses: dict[str, float] = {}
+
+    @property
+    def num_epochs(self) -> int:
+        """Number of epochs."""
+        return int((self.params or {}).get("epochs") or 1)
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds to the end of the last epoch; None if unknown."""
+        if self._first is None or self.num_steps is None:
+            return None
+        began, first = self._first
+        done = self._steps_before + self.step - first
+        if done <= 0:
+            return None
+        steps_left = (self.num_epochs - self.epoch) * self.num_steps - self.step
+        return max(0, steps_left) * (self._clock() - began) / done
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Begin."""
+        self.is_training = True
+        self.num_steps = (self.params or {}).get("steps")
+        # Not when it is made: evaluation has the same callbacks.
+        self._begin(self)
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Begin an epoch."""
+        self.epoch, self.step = epoch, 0
+        self._began = self._clock()
+
+    # Not on_train_batch_end: before it, Keras reads the logs of every batch.
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Take note of the step, and read the losses if that is due."""
+        self.step = batch
+        if batch == 0:
+            return
+        now = self._clock()
+        if self._first is None:
+            # The first step traces.
+            self._first = now, self._steps_before + batch
+        if now - self._read_at >= _LOSS_SECONDS:
+            self._read_at = now
+            self.losses = scalars(self.model.get_metrics_result())
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Write a line about the epoch, which stays, unless Keras writes the same."""
+        steps_of_call = getattr(self.model, "steps_per_execution", 1) or 1
+        num_steps = self.num_steps or self.step + steps_of_call
+        self.num_steps = num_steps
+        self._steps_before += num_steps
+        self.epoch, self.step = epoch + 1, 0
+        self.losses = scalars(logs or {})
+        if (self.params or {}).get("verbose") == 2:
+            return
+        seconds = self._clock() - self._began
+        text = [f"epoch {epoch + 1}/{self.num_epochs}", f"{seconds:.1f} s"]
+        self._say("  ".join([*text, losses_text(self.losses)]))
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """End."""
+        self.is_training = False
+
+
+# State of the live view, made of what a strategy has measured.
+#
+# Nothing is measured for the view: the clocks are those by which shares are balanced, and those of
+# records of runs.
 
 _RECENT_SECONDS = 5.0
 _NUM_STEPS = 8
@@ -26,12 +126,7 @@ _MOST_SPANS = 1000
 
 
 class StrategySource:
-    """Reads the state of a strategy's training; for one thread.
-
-    Args:
-        strategy: The strategy, which has run no step yet.
-        worker: Number of this worker; None for a single process.
-    """
+    """Reads the state of a strategy's training; for one thread."""
 
     def __init__(self, strategy: Strategy, *, worker: int | None = None) -> None:
         self._strategy = strategy
@@ -46,11 +141,7 @@ class StrategySource:
         strategy.share_controller.keep_spans()
 
     def state(self, fit: FitProgress | None) -> LiveState:
-        """Return the state now.
-
-        Args:
-            fit: Keras's ``fit`` that runs, or the last one; None for other loops.
-        """
+        """Return the state now."""
         rate, devices = self.measured()
         if fit is None:
             step = 0 if self._last_step is None else self._last_step.number + 1
@@ -132,11 +223,7 @@ class StrategySource:
 
 
 def source_of(strategy: Strategy | None) -> StrategySource | None:
-    """Return the source of a strategy; None if there is none, or it cannot begin to measure.
-
-    Args:
-        strategy: The strategy. Steps that it has traced before do not count their work.
-    """
+    """Return the source of a strategy; None if there is none, or it cannot begin to measure."""
     if strategy is None:
         return None
     controller = strategy.share_controller

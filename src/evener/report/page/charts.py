@@ -1,15 +1,19 @@
-"""Charts over time: series in the coordinates of a box of 1000 x 200, with ticks of round numbers.
-
-The labels are text of the page and not of the picture, which is stretched to the width of the
-screen: they stay readable on a phone.
-"""
+"""Charts over time and timelines of a step, in the coordinates of boxes of 1000 units."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
+
+from evener.base.text import format_seconds
+from evener.recording.reading import COPY, IDLE, WAIT, Activity, DeviceTime
+
+# Charts over time: series in the coordinates of a box of 1000 x 200, with ticks of round numbers.
+#
+# The labels are text of the page and not of the picture, which is stretched to the width of the
+# screen: they stay readable on a phone.
 
 WIDTH, HEIGHT = 1000, 200
 MOST_POINTS = 240
@@ -20,64 +24,39 @@ Point = tuple[float, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Line of a chart.
+    """Line of a chart."""
 
-    Attributes:
-        name: Name of the series.
-        path: Path in the coordinates of the box, as in SVG; it has gaps where nothing is known.
-        last: Last value, as text.
-        hue: Angle of the color, in degrees.
-    """
-
-    name: str
-    path: str
-    last: str
-    hue: int
+    name: str  # Name of the series
+    path: str  # Path in the coordinates of the box, as in SVG; it has gaps where nothing is known
+    last: str  # Last value, as text
+    hue: int  # Angle of the color, in degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Label of an axis.
+    """Label of an axis."""
 
-    Attributes:
-        percent: Position, in percent from the left or from the top.
-        text: Label.
-    """
-
-    percent: float
-    text: str
+    percent: float  # Position, in percent from the left or from the top
+    text: str  # Label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Event in a chart.
+    """Event in a chart."""
 
-    Attributes:
-        x: Position in the box.
-        text: Description.
-    """
-
-    x: float
-    text: str
+    x: float  # Position in the box
+    text: str  # Description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Chart of the page.
+    """Chart of the page."""
 
-    Attributes:
-        title: Heading.
-        lines: Lines.
-        x_ticks: Labels of the time.
-        y_ticks: Labels of the values.
-        marks: Events.
-    """
-
-    title: str
-    lines: tuple[Line, ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    marks: tuple[Mark, ...] = ()
+    title: str  # Heading
+    lines: tuple[Line, ...]  # Lines
+    x_ticks: tuple[Tick, ...]  # Labels of the time
+    y_ticks: tuple[Tick, ...]  # Labels of the values
+    marks: tuple[Mark, ...] = ()  # Events
 
 
 def chart(
@@ -90,17 +69,7 @@ def chart(
     from_zero: bool = True,
     unit: float = 1.0,
 ) -> Chart | None:
-    """Return a chart; None if no series has a value.
-
-    Args:
-        title: Heading.
-        series: Name and points of each line: seconds and values, None where nothing is known.
-        seconds: End of the time axis.
-        text: Function that formats a value.
-        events: Seconds and descriptions of events.
-        from_zero: Whether the values begin at 0.
-        unit: Unit in which the ticks are round.
-    """
+    """Return a chart; None if no series has a value."""
     shown = [(name, thinned(points)) for name, points in series]
     values = [v for _, points in shown for _, v in points if v is not None]
     if not values:
@@ -189,3 +158,134 @@ def _clock(seconds: float) -> str:
         return f"{minutes}:{rest:02} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02} h"
+
+
+# Timeline of a recorded step: a row for each device, with bars in the width of a box of 1000.
+
+_WIDTH = 1000
+_NAMES = {
+    "forward + backward": "forward and backward",
+    "weights": "gradients of weights",
+    "update": "update of variables",
+    "once": "computed once for the batch",
+    "step": "whole step",
+    IDLE: "idle",
+}
+LEGEND = (
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("both", "forward and backward, or a whole step"),
+    ("update", "update of variables"),
+    ("once", "computed once for the batch"),
+    ("copy", "copies and sums from other devices"),
+    ("wait", "waits for another device"),
+    ("idle", "idle: sums of its own, or the host"),
+)
+"""Class and meaning of each kind of bar."""
+
+_TOPS = {COPY: 4, WAIT: 7, IDLE: 9}
+_CLASSES = {"forward + backward": "both", "step": "both", "weights": "backward"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """Bar of a timeline."""
+
+    x: float  # Begin in the box
+    width: float  # Width in the box
+    # Top in a row of height 20: bars of work are tall, and those of waiting are flat, so that they
+    # differ without colors
+    y: int
+    style: str  # Class of the bar
+    text: str  # Description, shown beside the pointer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Row of a device."""
+
+    device: str  # Name of the device
+    bars: tuple[Bar, ...]  # Bars in order
+    text: str  # Summary of the row, for those who do not see it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Timeline of a step."""
+
+    rows: tuple[Row, ...]  # Rows, one for each device
+    length: str  # Length of the step, as text
+    legend: tuple[tuple[str, str], ...]  # Class and meaning of the kinds that appear
+    num_steps: int  # Number of steps that were recorded
+
+
+def timeline(found: Mapping[str, Sequence[Activity]], num_steps: int) -> Timeline | None:
+    """Return the timeline of a step; None if there is none."""
+    if not found:
+        return None
+    length = max(each.end for row in found.values() for each in row)
+    rows = tuple(_row(device, row, length) for device, row in sorted(found.items(), key=_order))
+    styles = {bar.style for row in rows for bar in row.bars}
+    return Timeline(
+        rows=rows,
+        length=format_seconds(length),
+        legend=tuple(entry for entry in LEGEND if entry[0] in styles),
+        num_steps=num_steps,
+    )
+
+
+def fractions(time: DeviceTime) -> list[tuple[str, str, float]]:
+    """Return the class, the words and the fraction of each kind of time of a device."""
+    length = time.length or 1.0
+    kinds = [
+        ("both", "computes", time.compute),
+        ("update", "updates", time.update),
+        ("once", "computes once for the batch", time.once),
+        ("copy", "copies and sums", time.copy),
+        *(("wait", f"waits for {other}", seconds) for other, seconds in sorted(time.wait.items())),
+        ("idle", "idle", time.idle),
+    ]
+    return [(style, words, seconds / length) for style, words, seconds in kinds if seconds > 0]
+
+
+def _order(item: tuple[str, object]) -> tuple[str, int]:
+    """Return the key of a device: gpu:10 comes after gpu:2."""
+    kind, _, number = item[0].rpartition(":")
+    return kind, int(number) if number.isdecimal() else 0
+
+
+def _row(device: str, row: Sequence[Activity], length: float) -> Row:
+    bars = tuple(
+        Bar(
+            x=round(_WIDTH * each.begin / (length or 1.0), 1),
+            width=round(max(_WIDTH * each.seconds / (length or 1.0), 0.5), 1),
+            y=_TOPS.get(each.kind, 0),
+            style=_CLASSES.get(each.kind, each.kind),
+            text=_described(each),
+        )
+        for each in row
+    )
+    seconds: dict[str, float] = {}
+    for each in row:
+        words = _words(each)
+        seconds[words] = seconds.get(words, 0.0) + each.seconds
+    parts = ", ".join(f"{words} {format_seconds(time)}" for words, time in seconds.items())
+    return Row(device=device, bars=bars, text=f"{device}: {parts}")
+
+
+def _words(each: Activity) -> str:
+    if each.kind == WAIT:
+        return f"waits for {each.other}"
+    if each.kind == COPY:
+        return f"copy from {each.other}"
+    return _NAMES.get(each.kind, each.kind)
+
+
+def _described(each: Activity) -> str:
+    words = [_words(each)]
+    if each.stage is not None:
+        words.append(f"stage {each.stage}")
+    if each.micro_batch is not None:
+        words.append(f"micro-batch {each.micro_batch}")
+    at = f"{format_seconds(each.begin)} to {format_seconds(each.end)}"
+    return f"{', '.join(words)}: {format_seconds(each.seconds)} ({at})"

@@ -16,7 +16,7 @@ from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.progress import Progress
 from evener.doctor.watch.supervisor import below, parents_of
 from evener.errors import PlanError
-from evener.run.loading import Loading
+from evener.run.script import Loading
 
 
 class Clock:

@@ -8,12 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.emit import PartitionedStep
-from evener.engine.partition.step import partition_step
-from evener.engine.partition.tasks import Task
-from evener.engine.pipeline.layout import Layout
-from evener.engine.trace.step import trace_step
 from evener.graph.nodes import Node
+from evener.graph.trace import trace_step
+from evener.partition.emit import PartitionedStep, partition_step
+from evener.partition.layout import Layout
+from evener.partition.tasks import Task
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 

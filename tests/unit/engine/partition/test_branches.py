@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.partition.no_samples import branch_of, branches_of
+from evener.partition.build import branch_of, branches_of
 
 
 @pytest.mark.parametrize(("num_micro_batches", "operations"), [(2, ["PartitionedCall"]), (1, None)])

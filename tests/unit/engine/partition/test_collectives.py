@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition.collectives import Collectives
-from evener.engine.pipeline.layout import Layout
 from evener.errors import EngineError
+from evener.partition.collectives import Collectives
+from evener.partition.layout import Layout
 from evener.plan import Replica, Stage
 
 

@@ -13,12 +13,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from evener._tf_private import graphs
-from evener.engine.partition.function_arguments import NumberArgument, TensorArgument
-from evener.engine.partition.functions import FunctionBuilder
-from evener.engine.trace.inference import Inference
 from evener.graph.dims import BATCH, evaluate, product, symbol
+from evener.graph.inference import Inference
 from evener.graph.nodes import Node
-from evener.ops.states import REPLICATED
+from evener.graph.ops.states import REPLICATED
+from evener.partition.functions import FunctionBuilder, NumberArgument, TensorArgument
 
 T = symbol("T")
 NAMES = ("B", "T", "b", "o")

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.homes import HOST
+from evener.partition.tasks import HOST
 from unit.engine.partition.steps import node_of, partitioned, tasks_of
 
 

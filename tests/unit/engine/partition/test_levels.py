@@ -7,8 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from evener.engine.partition.levels import merge_parts
-from evener.engine.partition.places import PARTS, PARTS_WITH_SAMPLES, Place
+from evener.partition.tasks import PARTS, PARTS_WITH_SAMPLES, Place, merge_parts
 
 PLACES = (Place(PARTS), Place(PARTS_WITH_SAMPLES), Place("cpu:0"))
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from evener.engine.partition.sizes import part_sizes_in_graph
+from evener.partition.tensors import part_sizes_in_graph
 from evener.plan import split_batch
 
 NUMBERS = st.one_of(st.integers(0, 7), st.floats(0.0, 1e3, width=32))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition.emit import PartitionedStep
+from evener.partition.emit import PartitionedStep
 from unit.engine.partition.steps import (
     caller,
     earlier_tasks,

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 
-from evener.engine.partition.times import seconds_within
+from evener.partition.times import seconds_within
 
 Span = tuple[float, float]
 

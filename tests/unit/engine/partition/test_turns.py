@@ -9,12 +9,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition import build
-from evener.engine.partition.build import is_added_inside
-from evener.engine.partition.places import Place
-from evener.engine.partition.tasks import Task
-from evener.engine.partition.turns import Turns
-from evener.engine.pipeline import layout
+from evener.partition import build, layout
+from evener.partition.build import is_added_inside
+from evener.partition.emit import Turns
+from evener.partition.tasks import Place, Task
 from evener.plan import Plan
 from unit.engine.pipeline.steps import NAMES, WIDTH, ancestors, calls, stack, step_of, waits_for
 

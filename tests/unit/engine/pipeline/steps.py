@@ -11,12 +11,11 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from evener.engine.partition.emit import PartitionedStep
-from evener.engine.partition.step import partition_step
-from evener.engine.partition.tasks import Partition, Task
-from evener.engine.pipeline.layout import Layout
-from evener.engine.trace.step import TracedStep, trace_step
 from evener.graph.nodes import Node
+from evener.graph.trace import TracedStep, trace_step
+from evener.partition.emit import PartitionedStep, partition_step
+from evener.partition.layout import Layout
+from evener.partition.tasks import Partition, Task
 from evener.plan import Plan
 
 WIDTH = 8

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from evener.engine.pipeline.layout import Layout, MicroBatch
 from evener.errors import EngineError
+from evener.partition.layout import Layout, MicroBatch
 from evener.plan import (
     Plan,
     Replica,
     Stage,
 )
-from evener.plan.layer_paths import matches, parts_of_path
+from evener.plan.parts import matches, parts_of_path
 
 STAGES = Plan.pipeline({"cpu:1": ["a*", "top"], "cpu:2": ["b*", "model/*"]}, num_micro_batches=3)
 HYBRID = Layout(

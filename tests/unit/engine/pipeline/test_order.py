@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evener.engine.pipeline.layout import Layout
-from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, positions_in_schedule
+from evener.partition.layout import Layout
+from evener.partition.order import Turn, Unit, order_units, pass_of, positions_in_schedule
 from evener.plan import (
     Plan,
     Replica,

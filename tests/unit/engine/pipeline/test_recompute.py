@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener.engine.partition.tasks import Task
-from evener.engine.pipeline.passes import BACKWARD, FORWARD
+from evener.partition.stage import BACKWARD, FORWARD
+from evener.partition.tasks import Task
 from evener.plan import Plan
 from unit.engine.pipeline.steps import Step, is_gradient, name_of, stack, step_of
 

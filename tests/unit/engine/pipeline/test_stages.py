@@ -9,11 +9,10 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener.engine.pipeline.layout import Layout
-from evener.engine.pipeline.passes import BACKWARD, FORWARD, WEIGHTS
-from evener.engine.pipeline.scopes import Scopes
 from evener.errors import EngineError
 from evener.graph.nodes import Node
+from evener.partition.layout import Layout
+from evener.partition.stage import BACKWARD, FORWARD, WEIGHTS, Scopes
 from evener.plan import Plan
 from unit.engine.pipeline.steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition.emit import PartitionedStep
-from evener.ops.states import Sharded
+from evener.graph.ops.states import Sharded
+from evener.partition.emit import PartitionedStep
 from unit.engine.partition.steps import partitioned, run, tasks_of
 
 SIZES = [(2, 1, 3), (0, 4, 2), (1, 0, 0)]

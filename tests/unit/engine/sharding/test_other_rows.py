@@ -16,9 +16,9 @@ import tensorflow as tf
 from hypothesis import Phase, given, settings
 
 import evener
-from evener.engine.sharding import sharded_step
-from evener.engine.sharding.propagate import propagate
-from evener.ops.states import Sharded
+from evener.graph.ops.states import Sharded
+from evener.partition import shard
+from evener.partition.shard import propagate
 from unit.ops.op_case import OpCase
 from unit.ops.test_rules import cases
 from unit.ops.trials import (
@@ -71,7 +71,7 @@ def with_other_batch(
         in_axes=(0, *[None] * len(tensors)),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharded_step, "propagate", split_by_own_rows(axes))
+        patch.setattr(shard, "propagate", split_by_own_rows(axes))
         return distributed(tf.zeros([sum(samples)]), *tensors)
 
 

@@ -11,9 +11,16 @@ import tensorflow as tf
 
 import evener
 from evener.graph.dims import BATCH
-from evener.ops.decision import ROWS, Decision, Rule, Sharding, rows_of
-from evener.ops.registry import OPERATIONS
-from evener.ops.states import Sharded, rows_per_sample
+from evener.graph.ops.registry import OPERATIONS
+from evener.graph.ops.states import (
+    ROWS,
+    Decision,
+    Rule,
+    Sharded,
+    Sharding,
+    rows_of,
+    rows_per_sample,
+)
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 WEIGHTS = np.random.default_rng(0).normal(size=[6, 4]).astype("float32")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.sharding.row_wise import is_row_wise
+from evener.partition.shard import is_row_wise
 
 SPECS = (
     tf.TensorSpec([None, 6, 6, 3], tf.float32),

@@ -11,9 +11,8 @@ import tensorflow as tf
 import evener
 from evener.errors import EvenerWarning
 from evener.graph.nodes import Node
-from evener.ops.decision import ROWS, WHOLE, Decision, Rule
-from evener.ops.registry import OPERATIONS
-from evener.ops.states import REPLICATED, State
+from evener.graph.ops.registry import OPERATIONS
+from evener.graph.ops.states import REPLICATED, ROWS, WHOLE, Decision, Rule, State
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 X = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener._tf_private import operation_types
-from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading
-from evener.engine.trace.inference import Inference
-from evener.engine.trace.step import TracedStep
+from evener._tf_private import graphs
 from evener.graph.dims import Size, evaluate, symbols_of
+from evener.graph.inference import Inference
 from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.rewrites import CONDITIONS, LOOPS, num_leading
+from evener.graph.trace import TracedStep
 
 OPAQUE = (tf.resource, tf.variant)
 # What `tf.raw_ops` calls otherwise than the definitions of operations do.
@@ -179,7 +179,7 @@ def run_node(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
     if node.op == "Const":
         return [tf.constant(tf.make_ndarray(node.attrs["value"].tensor))]
     operation = getattr(tf.raw_ops, node.op)
-    definition = operation_types.op_definition(node.op)
+    definition = graphs.op_definition(node.op)
     names = inspect.signature(operation).parameters
     rest = iter(inputs)
     given: dict[str, Any] = {}

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.trace.draws import has_hidden_draws
-from evener.engine.trace.step import trace_step
 from evener.errors import EngineError
+from evener.graph.draws import has_hidden_draws
+from evener.graph.trace import trace_step
 
 
 def graph_of(step: Any) -> Any:

@@ -9,8 +9,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.step import trace_step
 from evener.graph.dims import BATCH
+from evener.graph.trace import trace_step
 
 ROWS = tf.TensorSpec([None, 3])
 NUMBERS = tf.TensorSpec([None])

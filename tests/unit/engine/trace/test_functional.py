@@ -9,14 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 import evener
-from evener.engine.trace.functional import (
-    CONDITIONS,
-    LARGEST_TABLE,
-    LOOPS,
-    num_leading,
-    open_functions,
-)
 from evener.graph.nodes import Graph, Node
+from evener.graph.rewrites import CONDITIONS, LARGEST_TABLE, LOOPS, num_leading, open_functions
 
 FLOATS = tf.TensorSpec([None, 3])
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.sharding.propagate import propagate
-from evener.engine.trace.step import TracedStep, trace_step
 from evener.graph.dims import BATCH
-from evener.ops.states import Sharded, is_shardable
+from evener.graph.ops.states import Sharded, is_shardable
+from evener.graph.trace import TracedStep, trace_step
+from evener.partition.shard import propagate
 from unit.engine.trace import (
     corner_cases,
     image_cases,

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.trace.functional import CONDITIONS, LOOPS, open_functions
 from evener.graph.nodes import Graph
+from evener.graph.rewrites import CONDITIONS, LOOPS, open_functions
 
 DEVICES = ["cpu:0", "cpu:1"]
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.functional import open_functions
-from evener.engine.trace.sizes_of_batches import FACTOR, find_sizes_of_batches
-from evener.engine.trace.step import trace_step
 from evener.graph.dims import BATCH
 from evener.graph.nodes import Graph
+from evener.graph.rewrites import open_functions
+from evener.graph.trace import FACTOR, find_sizes_of_batches, trace_step
 
 SAMPLES = 8
 """As many as there are features: a number alone does not say which of both it is."""

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from evener.errors import RunError
-from evener.launch.console import Stream
-from evener.launch.on_ray.node import NodeWorker, Place
-from evener.launch.on_ray.node_environ import node_environ
+from evener.workers.on_ray import NodeWorker, Place, node_environ
+from evener.workers.output import Stream
 
 SOURCE = (1, 0)
 PLACE = Place(host="10.0.0.7", gpus=("2", "3"))
@@ -85,7 +84,7 @@ def test_a_node_without_the_folder(tmp_path: Path) -> None:
 
 def test_a_node_that_cannot_start_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = NodeWorker(lambda: PLACE)
-    monkeypatch.setattr("evener.launch.process.sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr("evener.workers.worker_process.sys.executable", str(tmp_path / "python"))
     with pytest.raises(RunError, match="RUN-088") as raised:
         worker.start(SOURCE, ["-c", "pass"], {}, str(tmp_path))
     assert "No such file" in raised.value.why

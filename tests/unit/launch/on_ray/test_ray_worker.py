@@ -13,13 +13,10 @@ from typing import Any
 import pytest
 
 from evener.errors import RunError
-from evener.launch.console import Stream
-from evener.launch.on_ray import cluster, faults, ray_worker
-from evener.launch.on_ray.cluster import RayCluster, load_ray
-from evener.launch.on_ray.node import Batch
-from evener.launch.on_ray.ray_worker import RayWorker
-from evener.launch.on_ray.resources import Resources
-from evener.launch.placement import Start
+from evener.workers import on_ray
+from evener.workers.on_ray import Batch, RayCluster, RayWorker, Resources, load_ray
+from evener.workers.output import Stream
+from evener.workers.supervisor import Start
 
 LONGEST_SECONDS = 60
 LINE: tuple[Stream, bytes] = ("stdout", b"line\n")
@@ -149,7 +146,7 @@ def test_a_worker_runs_to_its_end() -> None:
 def test_a_batch_is_asked_for_again_while_the_actor_is_not_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ray_worker, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(on_ray, "_POLL_SECONDS", 0.01)
     cut = ActorUnavailableError("cut")
     actor = FakeActor(reads=(Batch(lines=(LINE,)), cut, cut, Batch(lines=(), code=0)))
     found = Followed(actor)
@@ -185,7 +182,7 @@ def test_a_signal_is_passed_on() -> None:
 
 
 def test_an_actor_that_does_not_report_the_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_worker, "_KILL_SECONDS", 0.05)
+    monkeypatch.setattr(on_ray, "_KILL_SECONDS", 0.05)
     actor = FakeActor(reads=(None,))
     found = Followed(actor)
     actor.wait_for("read")
@@ -209,7 +206,7 @@ def test_a_node_without_evener_is_an_error_of_the_worker(actor: FakeActor) -> No
 
 
 def test_the_error_of_a_node_is_shown() -> None:
-    error = faults.not_started("10.0.0.7", "it has no folder /shared")
+    error = on_ray.not_started("10.0.0.7", "it has no folder /shared")
     found = Followed(FakeActor(start=RayTaskError(error)))
     assert found.end() == (1, "")
     assert found.stderr == f"{error}\n"
@@ -235,7 +232,7 @@ def test_places_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         cluster_resources=lambda: {"CPU": 8.0},
         available_resources=lambda: {"CPU": 8.0},
     )
-    monkeypatch.setattr(cluster, "load_ray", lambda: ray)
+    monkeypatch.setattr(on_ray, "load_ray", lambda: ray)
     there = RayCluster("auto", [Resources(num_gpus=2.0)] * 2, place_seconds=0.1)
     told: list[str] = []
     with pytest.raises(RunError, match="RUN-087") as raised:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evener.errors import RunError
-from evener.launch.on_ray.resources import Resources, lacking, parse_resources, resources_of
+from evener.workers.on_ray import Resources, lacking, parse_resources, resources_of
 
 
 def test_names_of_ray_become_options_of_an_actor() -> None:

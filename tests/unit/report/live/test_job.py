@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evener.report.live.job import FileScreen, JobState
-from evener.report.live.state import LiveDevice, LiveState
+from evener.report.live.run import FileScreen, JobState
+from evener.report.live.screen import LiveDevice, LiveState
 
 
 class Said:

@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 
 from evener.report.live import screen as screens
-from evener.report.live.above import Above
-from evener.report.live.screen import LineScreen, TerminalScreen, can_draw, screen_of_process
-from evener.report.live.state import LiveDevice, LiveState
+from evener.report.live.screen import (
+    Above,
+    LineScreen,
+    LiveDevice,
+    LiveState,
+    TerminalScreen,
+    can_draw,
+    screen_of_process,
+)
 from unit.report.live.terminals import Terminal
 
 LAST = "epoch 1/2  step 5/10"

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from evener.report.live.state import LiveState
-from evener.report.live.view import LiveView, is_shown
+from evener.report.live.run import LiveView, is_shown
+from evener.report.live.screen import LiveState
 
 
 class Screen:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from evener.recording.reading import read_records
 from evener.report.page import render_page
-from evener.report.page.sections import view_of
+from evener.report.page.render import view_of
 from unit.recording.samples import FINDING, diagnosis, write_record
 
 

@@ -1,0 +1,287 @@
+"""Replacements while a step is traced: BatchNormalization, and reads of unknown dimensions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener._tf_private.patches import Patch
+from evener.base.user_code import is_own, is_rewritten
+
+# Reads of dimensions that are unknown while a program is traced.
+
+_CALLS_OF_REWRITTEN = "tensorflow/python/autograph/impl/api.py"
+_READS = Patch(
+    "reads of unknown dimensions",
+    *(
+        f"tensorflow:TensorShape.{name}"
+        for name in ("__getitem__", "__iter__", "as_list", "num_elements")
+    ),
+    why="A step that is traced for batches of any size gets None from ``x.shape[0]``, but a number "
+    "if it is traced for a fixed size. It may then compute something else without an error. There "
+    "is no public hook.",
+    if_it_changes="Such steps silently compute with None.",
+)
+_OF_KERAS = frozenset({("elastic_transform", "keras/src/backend/tensorflow/image.py")})
+"""Functions of Keras, with their files, that compute something else for an unknown batch size.
+
+Why: other functions of libraries that read None give what they give for a number, so they do not
+count. This one distorts all images by the numbers that it draws for one.
+If it changes: steps with such a layer, called with tensors, differ from one device.
+"""
+_lock = threading.Lock()
+_here = threading.local()
+_watched = 0
+
+
+@dataclass(slots=True)
+class AskedSizes:
+    """Whether an unknown dimension was read."""
+
+    is_asked: bool = False  # Whether user code has read an unknown dimension
+
+
+@contextlib.contextmanager
+def noticing_unknown_sizes() -> Iterator[AskedSizes]:
+    """Detect that user code of this thread gets None for a dimension."""
+    global _watched
+    found = AskedSizes()
+    before, _here.found = getattr(_here, "found", None), found
+    with _lock:
+        _watched += 1
+        if _watched == 1:
+            _READS.apply(_noticing)
+    try:
+        yield found
+    finally:
+        _here.found = before
+        with _lock:
+            _watched -= 1
+            if _watched == 0:
+                _READS.undo()
+
+
+def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(shape: tf.TensorShape, *args: Any) -> Any:
+        found = getattr(_here, "found", None)
+        if found is not None and not found.is_asked and not shape.is_fully_defined():
+            found.is_asked = _counts(sys._getframe(1)) and _is_unknown(original(shape, *args))
+        return original(shape, *args)
+
+    return method
+
+
+def _counts(frame: FrameType | None) -> bool:
+    """Return whether a person's code asks, which AutoGraph may have rewritten, or the like.
+
+    Code without a file is a person's too: of ``python -c``, of the prompt, of `exec`.
+    """
+    while frame is not None and frame.f_code.co_filename.endswith(_CALLS_OF_REWRITTEN):
+        frame = frame.f_back
+    name, file = ("", "") if frame is None else (frame.f_code.co_name, frame.f_code.co_filename)
+    if any(name == known and file.endswith(path) for known, path in _OF_KERAS):
+        return True
+    return is_own(file) or is_rewritten(file) or file.startswith("<")
+
+
+def _is_unknown(value: Any) -> bool:
+    if isinstance(value, tf.TensorShape):
+        return False  # a part of a shape: what is taken of it is noticed then
+    return value is None or (not isinstance(value, int) and None in list(value))
+
+
+# BatchNormalization: the fused kernel in several operations, and ``batch_norm="per_device"``.
+
+PER_PART_SCOPE = "evener_per_part"
+"""The name scope of the means that every part takes of its own samples."""
+
+_IS_PER_DEVICE: ContextVar[bool] = ContextVar("evener_batch_norm_per_device", default=False)
+_IS_IN_PARTS: ContextVar[bool] = ContextVar("evener_batch_norm_in_parts", default=False)
+
+_FUSED = Patch(
+    "fused BatchNormalization",
+    "tensorflow:compat.v1.nn.fused_batch_norm",
+    why="One kernel computes the mean of all samples and what follows from it, so no part can "
+    "compute it of its own samples. Keras 2 and TensorFlow 1 normalise images by it.",
+    if_it_changes="Such steps are exact, and each of these layers is computed on one device.",
+)
+
+
+@contextlib.contextmanager
+def batch_norm_in_parts() -> Iterator[None]:
+    """Make `tf.compat.v1.nn.fused_batch_norm` several operations in what this thread traces."""
+    _FUSED.apply(_separating)
+    token = _IS_IN_PARTS.set(True)
+    try:
+        yield
+    finally:
+        _IS_IN_PARTS.reset(token)
+
+
+def _separating(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is as before outside of `batch_norm_in_parts`."""
+
+    @functools.wraps(original)
+    def fused_batch_norm(x: Any, scale: Any, offset: Any, *args: Any, **kwargs: Any) -> Any:
+        x = tf.convert_to_tensor(x)
+        # The kernel refuses other types and ranks, and says so.
+        is_known = x.dtype in (tf.float16, tf.bfloat16, tf.float32) and x.shape.rank in (4, 5)
+        if not _IS_IN_PARTS.get() or tf.executing_eagerly() or not is_known:
+            return original(x, scale, offset, *args, **kwargs)
+        return _separate(x, scale, offset, *args, **kwargs)
+
+    return fused_batch_norm
+
+
+def _separate(
+    x: tf.Tensor,
+    scale: Any,
+    offset: Any,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: float = 0.001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+    exponential_avg_factor: float = 1.0,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Compute what `tf.compat.v1.nn.fused_batch_norm` computes, which says what is given."""
+    if (not is_training or exponential_avg_factor != 1.0) and (mean is None or variance is None):
+        raise ValueError(
+            "fused_batch_norm needs a mean and a variance, since is_training is "
+            f"{is_training} and exponential_avg_factor is {exponential_avg_factor}."
+        )
+    axis = 1 if data_format.startswith("NC") else x.shape.rank - 1
+    axes = [k for k in range(x.shape.rank) if k != axis]
+    shape = [-1 if k == axis else 1 for k in range(x.shape.rank)]
+
+    def along(values: Any) -> tf.Tensor:
+        return tf.reshape(tf.cast(values, tf.float32), shape)
+
+    with tf.name_scope(name or "FusedBatchNorm"):
+        wide = tf.cast(x, tf.float32)
+        # The kernel gives the gradient of its first result alone, and none of these two.
+        given: list[Any] = [
+            value if value is None else tf.stop_gradient(value) for value in (mean, variance)
+        ]
+        used = tf.nn.moments(wide, axes) if is_training else given
+        inverse = tf.math.rsqrt(along(used[1]) + epsilon) * along(scale)
+        result = tf.cast((wide - along(used[0])) * inverse + along(offset), x.dtype)
+        if not is_training:
+            return result, given[0], given[1]
+        count = tf.cast(tf.size(x) / tf.size(used[0]), tf.float32)
+        unbiased = used[1] * (count / tf.maximum(count - 1.0, 1.0))
+        now = [tf.stop_gradient(value) for value in (used[0], unbiased)]
+        if exponential_avg_factor == 1.0:
+            return result, now[0], now[1]
+        rest = 1.0 - exponential_avg_factor
+        moved = [
+            rest * before + exponential_avg_factor * value
+            for before, value in zip(given, now, strict=True)
+        ]
+        return result, moved[0], moved[1]
+
+
+@contextlib.contextmanager
+def per_device_batch_norm() -> Iterator[None]:
+    """Mark the statistics of BatchNormalization in the step that this thread traces."""
+    _CALLS.apply(_marking_statistics)
+    token = _IS_PER_DEVICE.set(True)
+    try:
+        yield
+    finally:
+        _IS_PER_DEVICE.reset(token)
+
+
+_CALLS = Patch(
+    "statistics of BatchNormalization",
+    "keras:layers.BatchNormalization.call",
+    why="In the graph of a step, the mean of a normalization looks like any other mean, and its "
+    "gradient has to use the samples of one device too.",
+    if_it_changes='With batch_norm="per_device" the statistics are those of the global batch.',
+)
+
+
+def _marking_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call of the layer that is as before outside of `per_device_batch_norm`."""
+
+    @functools.wraps(original)
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        # Keras 3.12 has no renorm.
+        is_plain = mask is None and not getattr(self, "renorm", False) and not self.synchronized
+        if not (_IS_PER_DEVICE.get() and training and self.trainable and is_plain):
+            return original(self, inputs, training=training, mask=mask)
+        return _call(self, inputs)
+
+    return call
+
+
+def _call(layer: Any, inputs: Any) -> Any:
+    """Normalise and update the moving averages, as `BatchNormalization.call` does."""
+    inputs = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+    axis = layer.axis % len(inputs.shape)
+    shape = [1] * len(inputs.shape)
+    shape[axis] = inputs.shape[axis]
+    axes = [k for k in range(len(shape)) if k != axis]
+    ones, zeros = tf.ones(shape, inputs.dtype), tf.zeros(shape, inputs.dtype)
+    gamma = _shaped(layer.gamma, shape, inputs.dtype) if layer.scale else ones
+    beta = _shaped(layer.beta, shape, inputs.dtype) if layer.center else zeros
+
+    @tf.custom_gradient
+    def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        return normalise(x, gamma, beta, axes=axes, epsilon=layer.epsilon)
+
+    untyped: Any = normalised
+    outputs, mean, variance = untyped(inputs, gamma, beta)
+    for variable, statistic in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+        moving = keras.ops.cast(variable, inputs.dtype)
+        now = tf.reshape(statistic, [shape[axis]])
+        variable.assign(moving * layer.momentum + now * (1.0 - layer.momentum))
+    return keras.ops.cast(outputs, layer.compute_dtype)
+
+
+def _shaped(variable: Any, shape: Sequence[int], dtype: Any) -> tf.Tensor:
+    return tf.reshape(keras.ops.cast(variable, dtype), shape)
+
+
+def normalise(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, *, axes: Sequence[int], epsilon: float
+) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], Any]:
+    """Normalise samples by their mean and variance.
+
+    The gradient is written out, so that its two means are taken of the same samples.
+    """
+    mean = _mean(x, axes)
+    centred = x - mean
+    variance = _mean(tf.square(centred), axes)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    normal = centred * inverse
+
+    def gradient(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+        scaled = upstream * gamma
+        common = _mean(scaled, axes) + normal * _mean(scaled * normal, axes)
+        gradients = [
+            inverse * (scaled - common),
+            tf.reduce_sum(upstream * normal, axes, keepdims=True),
+            tf.reduce_sum(upstream, axes, keepdims=True),
+        ]
+        message = 'batch_norm="per_device" has no second derivative; leave it out.'
+        return [tf.raw_ops.PreventGradient(input=each, message=message) for each in gradients]
+
+    return (normal * gamma + beta, mean, variance), gradient
+
+
+def _mean(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    with tf.name_scope(PER_PART_SCOPE):
+        return tf.reduce_mean(x, axes, keepdims=True)

@@ -1,1 +1,0 @@
-"""Checks of partitioned steps against one device: the whole first run, or a few samples."""

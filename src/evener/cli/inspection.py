@@ -1,0 +1,340 @@
+"""The commands that look and train nothing: devices, audit, estimate and report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evener.cli.conventions import (
+    DEFAULT_LIMIT_SECONDS,
+    ArgsArgument,
+    AsModuleOption,
+    DevicesOption,
+    NoGpuNamesOption,
+    TimeLimitOption,
+    args_of_script,
+)
+
+if TYPE_CHECKING:
+    from evener.plan.profile import ModelCosts
+    from evener.run.script import Script
+
+
+# ``evener devices``: all devices, and why some are not used.
+
+
+def devices(
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
+    ] = False,
+    spec: DevicesOption = None,
+) -> None:
+    """List all devices, and the reason for each one that is not used."""
+    from evener.base.libraries import paused_collector
+    from evener.cli.conventions import quiet_tensorflow, status
+    from evener.devices import inventory
+    from evener.devices.machine import import_tensorflow
+    from evener.devices.spec import spec_from
+
+    # Before TensorFlow is imported, which takes seconds.
+    spec_from(spec, os.environ)
+    with status("Looking for devices"):
+        with quiet_tensorflow(os.environ), paused_collector():
+            import_tensorflow()
+        found = inventory(spec)
+    if as_json:
+        print(found.to_json())
+        return
+    from evener.devices.inventories import print_inventory
+
+    print_inventory(found)
+
+
+# ``evener audit``: the placement of one training step, and its copies between devices.
+
+_DEFAULT_LIMIT_SECONDS = 300.0
+
+
+def audit(
+    context: typer.Context,
+    *,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION|SCRIPT",
+            show_default=False,
+            help="A Python file that trains, or a function of a module.",
+        ),
+    ],
+    args: ArgsArgument = None,
+    as_module: AsModuleOption = False,
+    devices: DevicesOption = None,
+    no_gpu_names: NoGpuNamesOption = False,
+    assume_gpus: Annotated[
+        bool,
+        typer.Option(
+            "--assume-gpus",
+            help="Check for each operation that requests no device whether it can run on a GPU. "
+            "Works without a GPU.",
+        ),
+    ] = False,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size",
+            min=1,
+            metavar="N",
+            help="Batch size to use for None in an input_signature.",
+        ),
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(
+            "--graph",
+            metavar="FILE",
+            help="Draw the devices and the transfers between them to a .svg or .dot file.",
+        ),
+    ] = None,
+    time_limit: TimeLimitOption = _DEFAULT_LIMIT_SECONDS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
+    ] = False,
+) -> None:
+    """Show the device of each operation of a training step, and why. The step is not executed."""
+    from evener.base.libraries import check_installed
+    from evener.cli.conventions import status
+    from evener.devices.spec import spec_from
+    from evener.run.first_step import audit_in_subprocess, request_for, script_of
+
+    if graph is not None and graph.suffix not in (".svg", ".dot"):
+        raise typer.BadParameter(f"{graph} must end in .svg or .dot", param_hint="'--graph'")
+    if graph is not None and (graph.is_dir() or not os.access(graph.parent, os.W_OK)):
+        raise typer.BadParameter(f"{graph} cannot be written", param_hint="'--graph'")
+    # Before the subprocess imports TensorFlow, which takes seconds.
+    spec = spec_from(devices, os.environ)
+    script = script_of(target, as_module=as_module)
+    if script is not None:
+        args = args_of_script(context, args, script)
+    request = request_for(
+        target,
+        tuple(args or ()),
+        script=script,
+        devices=None if spec.source == "default" else str(spec),
+        assume_gpus=assume_gpus,
+        batch_size=batch_size,
+        gpu_names=not no_gpu_names,
+    )
+    check_installed()
+    with status(f"Running {target} up to its first training step"):
+        found = audit_in_subprocess(request, limit_seconds=time_limit)
+    if as_json:
+        print(found.to_json())
+    else:
+        from evener.auditing.table import print_audit
+
+        print_audit(found)
+    if graph is not None:
+        from evener.cli.conventions import write_result
+        from evener.report.traffic import draw
+
+        # With --json, standard output has the audit alone, from which it can be drawn again.
+        write_result(graph, draw(found, graph.suffix), is_printed=as_json)
+    raise typer.Exit(1 if found.findings else 0)
+
+
+# ``evener estimate``: the memory that training needs, without a device.
+
+_MOST_SAMPLES = 2**20
+_MOST_DEVICES = 256
+
+
+def estimate(
+    context: typer.Context,
+    *,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT|MODEL",
+            show_default=False,
+            help="A Python file that trains, or a published model, such as bert-large.",
+        ),
+    ],
+    args: ArgsArgument = None,
+    as_module: AsModuleOption = False,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size",
+            metavar="N",
+            min=1,
+            max=_MOST_SAMPLES,
+            help="Samples of the global batch. Default: the batch of the script.",
+        ),
+    ] = None,
+    num_devices: Annotated[
+        int,
+        typer.Option(
+            "--num-devices",
+            metavar="N",
+            min=1,
+            max=_MOST_DEVICES,
+            help="Number of devices to divide the batch, the weights and the optimizer state over.",
+        ),
+    ] = 1,
+    time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
+    ] = False,
+) -> None:
+    """Estimate the memory that training needs, by kind, and the largest batch for each device.
+
+    A script runs on the CPU up to its first training step, which is traced but not executed.
+    """
+    from evener.planner.published_models import model_named, model_names
+    from evener.report.estimated import Estimated, print_estimated
+
+    if target in model_names() and not as_module:
+        if args:
+            raise typer.BadParameter(
+                f"the model {target} takes no arguments; options go before it: {' '.join(args)}"
+            )
+        model, own_size = model_named(target).costs, None
+    else:
+        if not (as_module or target.endswith(".py") or Path(target).exists()):
+            raise _no_target(target)
+        from evener.run.script import read
+
+        script = read(target, as_module=as_module)
+        args = args_of_script(context, args, script)
+        model, own_size = _of_script(script, args, time_limit)
+    size = batch_size or own_size
+    if size is None:
+        raise _no_batch_size(target, is_model=target in model_names())
+    found = Estimated(model=model, batch_size=size, num_devices=num_devices)
+    if as_json:
+        print(found.to_json())
+    else:
+        print_estimated(found)
+
+
+def _of_script(script: Script, args: list[str], time_limit: float) -> tuple[ModelCosts, int | None]:
+    """Return the layers of a script's training step, and the samples of its batch if known."""
+    from evener.cli.conventions import status
+    from evener.run.first_step import counted_memory
+
+    with status(f"Tracing the first training step of {script.given}"):
+        return counted_memory(script, args, time_limit=time_limit)
+
+
+def _no_target(target: str) -> Exception:
+    from evener.errors import RunError, did_you_mean
+    from evener.planner.published_models import model_names
+
+    return RunError(
+        "RUN-042",
+        f"{target} is neither a script nor a published model.{did_you_mean(target, model_names())}",
+        why=f"There is no such file; the models described with evener are "
+        f"{', '.join(model_names())}.",
+        fix="Pass the path of a Python file that trains, or one of these names.",
+    )
+
+
+def _no_batch_size(target: str, *, is_model: bool) -> Exception:
+    from evener.errors import RunError
+
+    return RunError(
+        "RUN-041",
+        f"The memory of {target} depends on a batch size that is not known.",
+        why="A published model does not define a batch size."
+        if is_model
+        else "The script trains on batches whose size is not known before it runs.",
+        fix=f"evener estimate --batch-size N {target}",
+    )
+
+
+# ``evener report``: the record of a run as a page, as figures, or as a trace.
+
+
+def report(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", show_default=False, help="The folder of a recorded run."),
+    ],
+    other: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RUN2]", show_default=False, help="Another run, to be shown beside it."
+        ),
+    ] = None,
+    *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="File for the page. Default: report.html in RUN."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write the recorded steps as a trace for Perfetto instead of a page.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the figures of each run, one JSON object a line."),
+    ] = False,
+) -> None:
+    """Show a recorded run, or two side by side, as one HTML page that needs no network.
+
+    Record a run with evener run --record, evener launch --record or evener.record.
+    """
+    from evener.cli.conventions import check_writable
+    from evener.recording.reading import read_records
+
+    folders = [run, *([other] if other is not None else [])]
+    if trace is not None and other is not None:
+        raise typer.BadParameter("a trace has one run", param_hint="'--trace'")
+    if trace is not None and (as_json or out is not None):
+        raise typer.BadParameter("excludes --out and --json", param_hint="'--trace'")
+    check_writable(trace)
+    check_writable(out)
+    runs = [read_records(folder) for folder in folders]
+    if trace is not None:
+        from evener.report.trace import trace_of
+
+        _write(trace, trace_of(runs[0]))
+        typer.echo(f"{trace}: open it in Perfetto")
+        return
+    if as_json:
+        from evener.recording.reading import summarise
+
+        for records in runs:
+            for record in records:
+                typer.echo(summarise(record).to_json())
+        return
+    from evener.report.page import render_page
+
+    file = run / "report.html" if out is None else out
+    check_writable(file)
+    _write(file, render_page(runs).encode())
+    typer.echo(str(file))
+
+
+def _write(file: Path, data: bytes) -> None:
+    from evener.errors import RunError
+
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise RunError(
+            "RUN-106",
+            f"The report cannot be written to {file}.",
+            why=f"{error.strerror or error}.",
+            fix="Give another file, with --out or --trace.",
+        ) from error

@@ -1,0 +1,489 @@
+"""Rules on the program itself: it cannot be read, crashes, hangs, or ends before it trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from evener.doctor.facts import Outcome, Raised
+from evener.doctor.finding import Case, Severity, Violation, shown_seconds
+from evener.doctor.names import canonical
+from evener.doctor.sources import Location
+
+# Between two steps there may be validation, a checkpoint, a new trace.
+_STILL_SECONDS = 20.0
+_STILL_STEPS = 50.0
+_WRONG_USAGE = 2  # exit code of argparse and click
+_MOST_LINES = 40
+
+# Messages of TensorFlow, what they mean, and what to do. The first match is used.
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    (
+        r"PerReplica",
+        "A value per replica was used as one tensor. What a distributed dataset yields and what "
+        "strategy.run returns holds one value for each device.",
+        "hand batches to a function by strategy.run(function, args=(batch,)), and make one of a "
+        "result by strategy.reduce('SUM', result, axis=None).",
+    ),
+    (
+        r"You must feed a value for placeholder",
+        "A graph uses a tensor of another graph. Under tf.distribute this is how it ends when "
+        "optimizer slots or variables are first made inside strategy.run, or when fit runs with "
+        "steps_per_execution above 1 under MirroredStrategy.",
+        "call optimizer.build(model.trainable_variables) in strategy.scope() before the first "
+        "step, and leave out steps_per_execution.",
+    ),
+    (
+        r"cannot be modified after being initialized",
+        "Memory growth, logical and visible devices are fixed when TensorFlow starts its devices.",
+        "move this line right after the import of TensorFlow.",
+    ),
+    (
+        r"Memory growth cannot differ",
+        "Memory growth must be the same on all visible GPUs.",
+        "call tf.config.experimental.set_memory_growth(gpu, True) for every GPU.",
+    ),
+    (
+        r"out of memory|OOM when allocating|ResourceExhausted|RESOURCE_EXHAUSTED|MemoryError",
+        "A device had not enough memory for what the step needs at once.",
+        "make the batch smaller, train in micro-batches, or spread the model over more devices.",
+    ),
+    (
+        r"No OpKernel was registered|Could not find (?:valid )?device for node"
+        r"|no (?:registered |supported )?kernel|unknown device",
+        "An operation has no kernel for the device or the dtype that it is asked for, or the "
+        "device does not exist.",
+        "take it out of tf.device, leave soft placement on, or use a dtype that has a kernel; "
+        "`evener audit` names the kernels there are.",
+    ),
+    (
+        r"tf\.function only supports singleton tf\.Variables|tf\.function-decorated function tried "
+        r"to create variables",
+        "Variables are made in every call of a traced function: layers, an optimizer, or its "
+        "slots.",
+        "make the model and the optimizer once, outside of the function; call "
+        "optimizer.build(model.trainable_variables) before the first step.",
+    ),
+    (
+        r"optimizer can only be called for the variables it was originally built with"
+        r"|Unknown variable|optimizer cannot recognize variable",
+        "The optimizer was built for other variables: those of another model, or before a layer "
+        "was added or unfrozen.",
+        "make an optimizer for each model, and a new one after the set of trainable variables "
+        "has changed.",
+    ),
+    (
+        r"No gradients provided for any variable",
+        "The loss is not computed from the variables, or not inside of the tape.",
+        "compute outputs and loss of model(x) inside `with tf.GradientTape()`, by TensorFlow's "
+        "functions alone.",
+    ),
+    (
+        r"KerasTensor.*cannot be used|A KerasTensor is symbolic|symbolic Keras inputs",
+        "A function of TensorFlow or NumPy is called on the inputs of a functional model, which "
+        "have no values.",
+        "use keras.ops, or put the function into a layer (keras.layers.Lambda, or its own class).",
+    ),
+    (
+        r"Using a symbolic `?tf\.Tensor`? as a Python `?bool`?|numpy\(\) is only available when "
+        r"eager|has no attribute 'numpy'|Cannot convert a symbolic tf\.Tensor",
+        "A traced function asks for the value of a tensor, which it has only when it runs.",
+        "keep to tensors (tf.cond, tf.print), or do it outside of the function.",
+    ),
+    (
+        r"expected to be (?:a )?\S*(?:float|double|int|half|bfloat16|dtype)"
+        r"|[Cc]annot convert .* to EagerTensor of dtype|has type \S+ that does not match type"
+        r"|Tensor conversion requested dtype|cannot compute \w+ as input .* was expected to be"
+        r"|expects? \S+ but (?:got|is) \S*(?:float|int|double)",
+        "Two values of different dtypes meet, and TensorFlow converts none of them by itself.",
+        "bring both to one dtype by tf.cast(value, other.dtype).",
+    ),
+    (
+        r"Received a label value of .* which is outside the valid range",
+        "A label is none of the classes of the model.",
+        "count classes from 0, and end the model in one unit per class.",
+    ),
+    (
+        r"Incompatible shapes|Dimensions must be equal|Matrix size-incompatible"
+        r"|must have the same size and shape|is incompatible with the layer|must have the same "
+        r"shape|Shapes .* are incompatible|expected shape",
+        "Two shapes do not fit each other. If it happens only under a strategy, or only at the "
+        "end of an epoch, the batch does not divide by the devices.",
+        "compare both shapes with the data; batch(..., drop_remainder=True) keeps all batches "
+        "equal.",
+    ),
+    (
+        r"outside of the scope|different distribution strateg|different strateg"
+        r"|different tf\.distribute\.Strategy|created under|created in the scope"
+        r"|inside \"with strategy\.scope",
+        "What belongs together was made under different strategies.",
+        "make the model, the optimizer and the metrics in one `with strategy.scope():`.",
+    ),
+    (
+        r"FileNotFoundError|No such file or directory|NOT_FOUND|NotFoundError",
+        "A file that the program reads is not there.",
+        "correct the path, which is relative to the folder that the program is started in; or "
+        "give the program's arguments, as it is started usually.",
+    ),
+    (
+        r"ModuleNotFoundError|No module named",
+        "A package that the program imports is not installed here.",
+        "install it into this environment, or start the doctor in that of the program.",
+    ),
+    (
+        r"cannot import name .* partially initialized|circular import",
+        "Two modules import each other, and one of them is not complete yet.",
+        "rename a file of yours that has the name of a library, or import later.",
+    ),
+    (
+        r"^SIG(?:SEGV|ABRT|BUS|FPE|ILL)",
+        "Native code broke: a library, a driver, or a mismatch of their versions.",
+        "look at the end of what the program printed, and at the versions of TensorFlow, CUDA "
+        "and the driver: `evener devices` shows them.",
+    ),
+    (
+        r"^SIGKILL",
+        "Something ended it without a word. On most machines that is the system, when memory is "
+        "short.",
+        "look into the system's log for 'Out of memory'; smaller batches and a pipeline without "
+        "cache() need less.",
+    ),
+)
+
+# What is gone from TensorFlow and Keras, and what takes its place. Longer names first.
+SUCCESSORS: tuple[tuple[str, str], ...] = (
+    ("tf.contrib.layers", "keras.layers"),
+    ("tf.contrib.distribute.MirroredStrategy", "tf.distribute.MirroredStrategy"),
+    ("tf.contrib", "packages of their own (tf.contrib is gone)"),
+    ("tf.Session", "calling the functions; TensorFlow 2 has no sessions"),
+    ("tf.InteractiveSession", "calling the functions; TensorFlow 2 has no sessions"),
+    ("tf.ConfigProto", "tf.config.set_memory_growth, tf.config.set_visible_devices"),
+    ("tf.GPUOptions", "tf.config.set_logical_device_configuration"),
+    ("tf.placeholder", "arguments of a function, or keras.Input"),
+    ("tf.global_variables_initializer", "nothing: variables are initialised where they are made"),
+    ("tf.initialize_all_variables", "nothing: variables are initialised where they are made"),
+    ("tf.get_variable", "tf.Variable, or self.add_weight in a layer"),
+    ("tf.variable_scope", "layers and tf.Module"),
+    ("tf.get_default_graph", "tf.function"),
+    ("tf.reset_default_graph", "keras.backend.clear_session()"),
+    ("tf.layers", "keras.layers"),
+    ("tf.train.AdamOptimizer", "keras.optimizers.Adam"),
+    ("tf.train.GradientDescentOptimizer", "keras.optimizers.SGD"),
+    ("tf.train.MomentumOptimizer", "keras.optimizers.SGD(momentum=...)"),
+    ("tf.train.RMSPropOptimizer", "keras.optimizers.RMSprop"),
+    ("tf.train.AdagradOptimizer", "keras.optimizers.Adagrad"),
+    ("tf.train.Saver", "tf.train.Checkpoint, or model.save_weights"),
+    ("tf.estimator", "a keras.Model with fit, or a loop of your own"),
+    ("tf.app", "absl.app, or plain functions"),
+    ("tf.flags", "absl.flags or argparse"),
+    ("tf.logging", "tf.get_logger() or absl.logging"),
+    ("tf.gfile", "tf.io.gfile"),
+    ("tf.log", "tf.math.log"),
+    ("tf.random_normal", "tf.random.normal"),
+    ("tf.random_uniform", "tf.random.uniform"),
+    ("tf.truncated_normal", "tf.random.truncated_normal"),
+    ("tf.set_random_seed", "tf.random.set_seed"),
+    ("tf.to_float", "tf.cast(x, tf.float32)"),
+    ("tf.to_int32", "tf.cast(x, tf.int32)"),
+    ("tf.div", "tf.divide"),
+    ("tf.assign", "variable.assign(value)"),
+    ("tf.read_file", "tf.io.read_file"),
+    ("tf.decode_raw", "tf.io.decode_raw"),
+    ("tf.parse_single_example", "tf.io.parse_single_example"),
+    ("tf.FixedLenFeature", "tf.io.FixedLenFeature"),
+    ("tf.python_io", "tf.io"),
+    ("tf.py_func", "tf.py_function"),
+    ("tf.sparse_tensor_to_dense", "tf.sparse.to_dense"),
+    ("tf.nn.softmax_cross_entropy_with_logits_v2", "tf.nn.softmax_cross_entropy_with_logits"),
+    ("tf.nn.rnn_cell", "keras.layers.RNN and its cells"),
+    ("tf.nn.dynamic_rnn", "keras.layers.RNN, LSTM or GRU"),
+    ("tf.nn.bidirectional_dynamic_rnn", "keras.layers.Bidirectional"),
+    ("tf.metrics.accuracy", "keras.metrics.Accuracy"),
+    ("tf.enable_eager_execution", "nothing: TensorFlow 2 is eager"),
+    ("keras.utils.multi_gpu_model", "tf.distribute.MirroredStrategy, or evener.Strategy()"),
+    (
+        "keras.preprocessing.image.ImageDataGenerator",
+        "keras.utils.image_dataset_from_directory and layers such as keras.layers.RandomFlip",
+    ),
+    ("keras.preprocessing.text.Tokenizer", "keras.layers.TextVectorization"),
+    ("keras.wrappers", "the package scikeras, or keras.wrappers.SKLearnClassifier"),
+    ("keras.utils.np_utils", "keras.utils"),
+    ("keras.layers.CuDNNLSTM", "keras.layers.LSTM, which uses cuDNN by itself"),
+    ("keras.layers.CuDNNGRU", "keras.layers.GRU, which uses cuDNN by itself"),
+    ("keras.layers.merge", "keras.layers.Add, Concatenate and others"),
+    ("keras.engine", "keras"),
+    ("keras.backend.set_session", "nothing: there are no sessions"),
+    ("keras.backend.tensorflow_backend", "tensorflow itself"),
+    ("keras.optimizers.adam", "keras.optimizers.Adam"),
+    ("keras.experimental.LinearModel", "keras.layers.Dense"),
+)
+_MEMBERS = {
+    "fit_generator": "fit, which takes generators too",
+    "predict_generator": "predict",
+    "evaluate_generator": "evaluate",
+    "predict_classes": "tf.argmax(model.predict(x), axis=-1)",
+    "predict_proba": "predict",
+    "make_one_shot_iterator": "for element in dataset",
+    "make_initializable_iterator": "for element in dataset",
+    "experimental_run_v2": "strategy.run",
+    "experimental_run": "strategy.run",
+    "apply_gradients_once": "apply_gradients",
+    "get_gradients": "tf.GradientTape",
+    "reset_states": "reset_state (metrics)",
+    "_distributed_apply": "apply_gradients",
+    "output_shapes": "element_spec",
+    "output_types": "element_spec",
+    "lr": "learning_rate",
+    "use_multiprocessing": "keras.utils.PyDataset(workers=..., use_multiprocessing=True)",
+    "workers": "keras.utils.PyDataset(workers=...)",
+    "max_queue_size": "keras.utils.PyDataset(max_queue_size=...)",
+    "input_shape": "output.shape, or keras.Input(shape)",
+    "decay": "a schedule of keras.optimizers.schedules",
+}
+
+
+def unreadable(case: Case) -> Iterator[Violation]:
+    """Yield the script that is not there."""
+    for unread in case.reading.unread:
+        if unread.importer is None and not unread.is_text:
+            yield Violation(
+                Location(path=unread.path, line=0),
+                f"the script cannot be read: {unread.reason}.",
+                why=f"There is nothing to look at; the current folder is {Path.cwd()}.",
+                fix="give the path of a Python file that is there.",
+                evidence=(unread.reason,),
+            )
+
+
+def not_python(case: Case) -> Iterator[Violation]:
+    """Yield the script that is no Python."""
+    for unread in case.reading.unread:
+        if unread.importer is None and unread.is_text:
+            yield Violation(
+                Location(path=unread.path, line=unread.line),
+                f"this is not Python: {unread.reason}.",
+                why="Python would refuse it in the same way, so nothing else was looked at.",
+                fix="correct this line, or give the file of a Python script.",
+                evidence=(unread.reason,),
+            )
+
+
+def module_not_python(case: Case) -> Iterator[Violation]:
+    """Yield modules of the project that cannot be read."""
+    for unread in case.reading.unread:
+        if unread.importer is not None:
+            file, line = unread.importer
+            yield Violation(
+                Location(path=unread.path, line=unread.line),
+                f"this module cannot be read: {unread.reason}.",
+                why=f"The import at {file}:{line} fails, and with it the program. What the module "
+                "defines was not looked at.",
+                fix="correct this file.",
+                evidence=(unread.reason,),
+            )
+
+
+def hangs(case: Case) -> Iterator[Violation]:
+    """Yield a program that stands still at the time limit."""
+    ending = case.facts.ending if case.facts is not None else None
+    if ending is None or ending.outcome is not Outcome.TIMED_OUT:
+        return
+    steps = case.steps
+    if steps is None:
+        what = f"no training step was over within {shown_seconds(ending.seconds)}"
+        if ending.is_busy:
+            what += "; the program was computing"
+    elif ending.still_seconds > max(_STILL_SECONDS, _STILL_STEPS * steps.step_seconds):
+        what = (
+            f"after {steps.num_steps} steps nothing was trained for "
+            f"{shown_seconds(ending.still_seconds)}"
+        )
+    else:
+        return
+    location = case.at(ending.where)
+    stood = (
+        f"It stood at {location.path}:{location.line}"
+        if ending.where is not None
+        else "Where it stood is not known"
+    )
+    yield Violation(
+        location,
+        f"{what}.",
+        why=f"{stood} when it was ended. "
+        + (
+            "What it does before it trains takes longer than it was given."
+            if ending.is_busy
+            else "It waits for something that does not come."
+        ),
+        fix="give it more time: --time-limit SECONDS, or less data."
+        if ending.is_busy
+        else "look at what this line waits for: input, another worker, a lock, a download.",
+        evidence=(f"ran {shown_seconds(ending.seconds)}",),
+        severity=Severity.WARNING if ending.is_busy else None,
+    )
+
+
+def crashed(case: Case) -> Iterator[Violation]:
+    """Yield the exception that ended the program, with its whole text."""
+    ending = case.facts.ending if case.facts is not None else None
+    if ending is None or ending.outcome is not Outcome.CRASHED or ending.raised is None:
+        return
+    raised = ending.raised
+    why, fix = explained(raised)
+    lines = raised.message.strip().splitlines() or ["no message"]
+    steps = case.steps
+    yield Violation(
+        case.at(raised.where),
+        f"the program ended with {raised.kind}: {lines[0][:300]}",
+        why=why,
+        fix=fix,
+        evidence=(
+            *lines[1:_MOST_LINES],
+            f"code: {raised.code}" if raised.code else "",
+            f"after {0 if steps is None else steps.num_steps} steps",
+        ),
+    )
+
+
+def explained(raised: Raised) -> tuple[str, str]:
+    """Return what an exception means and what to do, in plain words."""
+    text = f"{raised.kind}: {raised.message}"
+    gone = successor_in(text)
+    if gone is not None:
+        name, new = gone
+        return f"{name} is gone from this version of TensorFlow or Keras.", f"use {new}."
+    for pattern, why, fix in _KNOWN:
+        if re.search(pattern, text):
+            return why, fix
+    if raised.code:
+        return (
+            "evener refuses this, so that nothing else is trained than was meant.",
+            "follow its message.",
+        )
+    return (
+        "The program ends there without the doctor too.",
+        "correct the error that the message names.",
+    )
+
+
+def successor_in(text: str) -> tuple[str, str] | None:
+    """Return the name that an error says is missing, and what takes its place.
+
+    >>> successor_in("AttributeError: module 'tensorflow' has no attribute 'Session'")[0]
+    'tf.Session'
+    """
+    missing = re.search(
+        r"module '([\w.]+)' has no attribute '(\w+)'|cannot import name '(\w+)' from '([\w.]+)'"
+        r"|No module named '([\w.]+)'",
+        text,
+    )
+    if missing is not None:
+        base, name, imported, package, module = missing.groups()
+        dotted = module or f"{base or package}.{name or imported}"
+        dotted = canonical(dotted.replace("._api.v2", "").replace(".api.", "."))
+        new = successor_of(dotted)
+        if new is not None:
+            return dotted, new
+    member = re.search(
+        r"object has no attribute '(\w+)'|unexpected keyword argument '(\w+)'"
+        r"|Argument\(s\) not recognized: \{'(\w+)'",
+        text,
+    )
+    if member is not None:
+        name = next(each for each in member.groups() if each)
+        if name in _MEMBERS:
+            return name, _MEMBERS[name]
+    return None
+
+
+def successor_of(name: str) -> str | None:
+    """Return what takes the place of a name that is gone, None for one that is not known."""
+    for old, new in SUCCESSORS:
+        if name == old or name.startswith(old + "."):
+            return new
+    return None
+
+
+def ended_early(case: Case) -> Iterator[Violation]:
+    """Yield programs that end before they train."""
+    ending, steps = (case.facts.ending, case.steps) if case.facts is not None else (None, None)
+    if ending is None or ending.outcome not in (Outcome.EXITED, Outcome.FINISHED):
+        return
+    if steps is not None and not ending.exit_code:
+        return
+    when = "before it trained" if steps is None else f"after {steps.num_steps} steps"
+    said = ending.output_tail.strip().splitlines()
+    if ending.exit_code == _WRONG_USAGE:
+        fix = "give the arguments that the program needs, after the script's name."
+    elif ending.exit_code:
+        fix = "look at what it printed last, and at the line that it left from."
+    else:
+        fix = (
+            "give the script that trains, with the arguments that make it train; code under "
+            "`if __name__ == '__main__':` runs."
+        )
+    yield Violation(
+        case.at(ending.where),
+        f"the program left with exit code {ending.exit_code} {when}."
+        if ending.outcome is Outcome.EXITED
+        else f"the program came to its end {when}.",
+        why="There was no step, or it did not go on, so nothing is known of how it trains."
+        if steps is None
+        else "Its exit code reports an error.",
+        fix=fix,
+        evidence=(
+            f"exit code {ending.exit_code}",
+            f"it printed last: {said[-1][:200]}" if said else "",
+        ),
+        severity=Severity.ERROR if ending.exit_code else Severity.WARNING,
+    )
+
+
+def removed_names(case: Case) -> Iterator[Violation]:
+    """Yield names of TensorFlow 1 and Keras 2 that are gone, as the text has them."""
+    if case.has_trained:
+        return
+    graph = [
+        each for each in case.reading.named("tf.Session", "tf.placeholder", "tf.InteractiveSession")
+    ]
+    # Keras 2 has its names still.
+    is_legacy = "TF_USE_LEGACY_KERAS" in case.surroundings.environment or any(
+        "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text
+        for source in case.reading.sources
+        for text in source.lines
+    )
+    gone = ("tf.",) if is_legacy else ("tf.", "keras.")
+    for call in case.reading.calls:
+        name = call.name if call.name != "import" else str(call.constant(0, ""))
+        if call.context.catches or call.context.guards or "compat.v1" in name:
+            continue
+        new = successor_of(name) if name.startswith(gone) else None
+        if (
+            new is None
+            and call.owner is not None
+            and call.owner.kind in ("model", "dataset", "strategy")
+        ):
+            old = call.method
+            if old in (
+                "fit_generator",
+                "predict_generator",
+                "evaluate_generator",
+                "predict_classes",
+                "predict_proba",
+                "make_one_shot_iterator",
+                "make_initializable_iterator",
+                "experimental_run_v2",
+            ):
+                new = _MEMBERS[old]
+        if new is None:
+            continue
+        yield Violation(
+            call.location,
+            f"{name} is gone from TensorFlow 2 and Keras 3.",
+            why="This is a program for TensorFlow 1: it stops at the first such name. What else it "
+            "does is examined all the same."
+            if graph
+            else "The program stops here with AttributeError.",
+            fix=f"use {new}." if not graph else f"use {new}; or tf.compat.v1 for all of it.",
+        )

@@ -1,0 +1,183 @@
+"""Names of the libraries: one full name for each thing, and the kind of what it gives."""
+
+from __future__ import annotations
+
+import functools
+from fnmatch import fnmatchcase
+
+_PREFIXES = (
+    ("tensorflow.python.keras", "keras"),
+    ("tensorflow", "tf"),
+    ("numpy", "np"),
+    ("tf_keras", "keras"),
+    ("tensorflow_datasets", "tfds"),
+)
+# Names that mean the same; the longer ones first.
+_SAME = (
+    ("tf.compat.v2.", "tf."),
+    ("tf.contrib.distribute.", "tf.distribute."),
+    ("tf.keras.", "keras."),
+    ("tf.distribute.experimental.", "tf.distribute."),
+    ("tf.config.experimental.", "tf.config."),
+    ("tf.data.experimental.AUTOTUNE", "tf.data.AUTOTUNE"),
+    ("tf.optimizers.", "keras.optimizers."),
+    ("tf.losses.", "keras.losses."),
+    ("tf.metrics.", "keras.metrics."),
+    ("keras.api.", "keras."),
+    ("keras.optimizers.legacy.", "keras.optimizers."),
+    ("keras.optimizers.experimental.", "keras.optimizers."),
+    ("keras.mixed_precision.experimental.set_policy", "keras.mixed_precision.set_global_policy"),
+    ("keras.models.Model", "keras.Model"),
+    ("keras.models.Sequential", "keras.Sequential"),
+    ("keras.models.load_model", "keras.saving.load_model"),
+    ("keras.layers.Layer", "keras.Layer"),
+    ("keras.layers.Input", "keras.Input"),
+)
+# Kind of what a call of the libraries gives; the first match wins.
+_MADE_BY = (
+    ("tf.distribute.*.*", ""),
+    ("tf.distribute.*Strategy", "strategy"),
+    ("tf.distribute.get_strategy", "strategy"),
+    ("evener.Strategy", "strategy"),
+    ("keras.Model", "model"),
+    ("keras.Sequential", "model"),
+    ("keras.applications.*preprocess_input", "tensor"),
+    ("keras.applications.*decode_predictions", ""),
+    ("keras.applications.*", "model"),
+    ("keras.models.*", "model"),
+    ("keras.saving.load_model", "model"),
+    ("keras.Input", "symbolic"),
+    ("keras.losses.*", "loss"),
+    ("keras.metrics.*", "metric"),
+    ("keras.optimizers.schedules.*", "schedule"),
+    ("keras.optimizers.*", "optimizer"),
+    ("keras.mixed_precision.LossScaleOptimizer", "optimizer"),
+    ("keras.mixed_precision.*", ""),
+    ("keras.callbacks.*", "callback"),
+    ("keras.layers.*", "layer"),
+    ("keras.Layer", "layer"),
+    ("keras.Variable", "variable"),
+    ("keras.utils.*_dataset_from_directory", "dataset"),
+    ("keras.utils.timeseries_dataset_from_array", "dataset"),
+    ("tf.data.Dataset.*", "dataset"),
+    ("tf.data.TFRecordDataset", "dataset"),
+    ("tf.data.TextLineDataset", "dataset"),
+    ("tf.data.*", ""),
+    ("tfds.load", "dataset"),
+    ("tf.GradientTape", "tape"),
+    ("tf.Variable", "variable"),
+    ("tf.train.*", ""),
+    ("tf.config.*", ""),
+    ("tf.io.gfile.*", ""),
+    ("tf.summary.*", ""),
+    ("tf.saved_model.*", ""),
+    ("tf.function", ""),
+    ("tf.device", "device"),
+    ("tf.TensorSpec", ""),
+    ("tf.test.*", ""),
+    ("tf.compat.*", ""),
+    ("tf.*", "tensor"),
+    ("keras.ops.*", "tensor"),
+    ("keras.random.*", "tensor"),
+    ("np.*", "array"),
+    ("keras.utils.to_categorical", "array"),
+    ("keras.datasets.*.load_data", "array"),
+    ("sklearn.*", "array"),
+)
+# Kind of what a method gives. Methods of datasets, arrays and tensors give the same kind.
+_METHODS = {
+    "strategy.run": "per_replica",
+    "strategy.scope": "scope",
+    "strategy.experimental_distribute_dataset": "distributed",
+    "strategy.distribute_datasets_from_function": "distributed",
+    "strategy.reduce": "tensor",
+    "strategy.gather": "tensor",
+    "dataset.as_numpy_iterator": "array",
+    "dataset.cardinality": "tensor",
+    "dataset.make_one_shot_iterator": "",
+    "model.predict": "array",
+    "model.get_layer": "layer",
+    "metric.result": "tensor",
+    "metric.update_state": "",
+    "tape.gradient": "tensor",
+    "iterator.get_next": "batch",
+}
+_SAME_KIND = ("dataset", "array", "tensor", "batch")
+# Kind of what calling a thing of a kind gives, and of the elements of one.
+CALLED = {"model": "tensor", "layer": "tensor", "loss": "tensor", "metric": "tensor"}
+ELEMENTS = {
+    "dataset": "batch",
+    "distributed": "per_replica",
+    "per_replica": "per_replica",
+    "batch": "batch",
+    "array": "array",
+    "tensor": "tensor",
+    "devices": "device",
+}
+_BASES = (
+    ("keras.Model", "model"),
+    ("keras.Sequential", "model"),
+    ("keras.losses.*", "loss"),
+    ("keras.metrics.*", "metric"),
+    ("keras.optimizers.schedules.*", "schedule"),
+    ("keras.optimizers.*", "optimizer"),
+    ("keras.callbacks.*", "callback"),
+    ("keras.layers.*", "layer"),
+    ("keras.Layer", "layer"),
+    ("tf.Module", "layer"),
+)
+
+
+@functools.cache
+def canonical(dotted: str) -> str:
+    """Return the one name of a thing of the libraries.
+
+    >>> canonical("tensorflow.keras.layers.Dense"), canonical("tensorflow.keras")
+    ('keras.layers.Dense', 'keras')
+    >>> canonical("tensorflow.distribute.experimental.CentralStorageStrategy")
+    'tf.distribute.CentralStorageStrategy'
+    >>> canonical("tensorflow.keras.layers.LayerNormalization")
+    'keras.layers.LayerNormalization'
+    """
+    for long, short in _PREFIXES:
+        if dotted == long or dotted.startswith(long + "."):
+            dotted = short + dotted[len(long) :]
+            break
+    for other, usual in _SAME:
+        if dotted == other or dotted.startswith(other if other.endswith(".") else other + "."):
+            dotted = usual + dotted[len(other) :]
+        elif other.endswith(".") and dotted == other[:-1]:
+            dotted = usual[:-1]
+    return dotted
+
+
+@functools.cache
+def kind_made_by(name: str) -> str:
+    """Return the kind of what a call gives, ``""`` if it is none of those that matter.
+
+    >>> kind_made_by("keras.optimizers.Adam"), kind_made_by("model.predict")
+    ('optimizer', 'array')
+    >>> kind_made_by("dataset.batch"), kind_made_by("tf.config.list_physical_devices")
+    ('dataset', 'devices')
+    """
+    owner, _, method = name.partition(".")
+    if name in _METHODS:
+        return _METHODS[name]
+    if owner in _SAME_KIND and "." not in method:
+        return owner
+    if method in (
+        "config.list_physical_devices",
+        "config.list_logical_devices",
+        "config.get_visible_devices",
+    ):
+        return "devices"
+    return _first(_MADE_BY, name)
+
+
+def kind_of_base(name: str) -> str:
+    """Return the kind of the instances of a class that derives from a class of the libraries."""
+    return _first(_BASES, name)
+
+
+def _first(table: tuple[tuple[str, str], ...], name: str) -> str:
+    return next((kind for pattern, kind in table if fnmatchcase(name, pattern)), "")

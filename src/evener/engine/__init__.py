@@ -1,1 +1,0 @@
-"""Partitioner: from a step that was traced on one device to one that runs on several."""

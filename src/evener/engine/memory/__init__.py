@@ -1,1 +1,0 @@
-"""Memory of every device over a partitioned step."""

@@ -1,1 +1,0 @@
-"""States of every tensor of a step, and what the parts compute."""

@@ -1,0 +1,338 @@
+"""Tensors made of sizes.
+
+Of one number, of rows in order, copies side by side, paddings; sizes as tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from evener.graph.dims import Size, divide, has_batch, product
+from evener.graph.nodes import Node, SymbolTable
+from evener.graph.ops.elementwise import unary
+from evener.graph.ops.registry import (
+    EVERY_ELEMENT,
+    FREE,
+    LARGEST,
+    LARGEST_VALUE,
+    TOTAL,
+    Matrix,
+    Shapes,
+    Trait,
+    broadcast,
+    first_batch_axis,
+    given_by_input,
+    matrix_of,
+    matrix_rule,
+    matrix_with,
+    rule,
+    scalar,
+    shape_rule,
+    traits,
+    value_rule,
+)
+from evener.graph.ops.states import (
+    FIRST,
+    PART_BATCH,
+    PART_OFFSET,
+    REPLICATED,
+    ROWS,
+    WHOLE,
+    Decision,
+    Numbers,
+    Sharded,
+    State,
+    integers_of,
+    is_shardable,
+    numbers_of,
+    part_sizes,
+    rank_of,
+    rows_per_sample,
+    shape_of,
+    sharded,
+)
+
+# Tensors of one number, of rows in order, and copies of rows side by side; paddings.
+
+
+@value_rule("Fill")
+def _fill_value(table: SymbolTable, node: Node) -> Shapes:
+    shape, value = shape_of(node.outputs[0]), numbers_of(node.inputs[1])
+    if len(shape) > 1:
+        return None
+    if shape and (not isinstance(shape[0], int) or shape[0] > LARGEST_VALUE):
+        return None
+    return [value * int(shape[0])] if shape else [value]  # pyright: ignore[reportArgumentType]
+
+
+@matrix_rule("Fill")
+def _fill_matrix(node: Node) -> Matrix | None:
+    shape, number = shape_of(node.outputs[0]), numbers_of(node.inputs[1])
+    sizes = [size for size in shape if isinstance(size, int)]
+    if len(sizes) < len(shape) or math.prod(sizes) > LARGEST:
+        return None
+    return matrix_with(number * math.prod(sizes), sizes)
+
+
+@rule("Fill", inputs=WHOLE)
+def _fill(node: Node, states: Sequence[State]) -> Decision | None:
+    shape = shape_of(node.outputs[0])
+    target = first_batch_axis(shape)
+    if target is None:
+        return None
+    return Decision(inputs=(Numbers(part_sizes(shape, target)), REPLICATED), outputs=(target,))
+
+
+@value_rule("ZerosLike", "OnesLike")
+def _like_value(table: SymbolTable, node: Node) -> Shapes:
+    shape, number = shape_of(node.outputs[0]), int(node.op == "OnesLike")
+    if not shape:
+        return [(number,)]
+    return [(number,) * shape[0]] if len(shape) == 1 and isinstance(shape[0], int) else None
+
+
+@rule("BroadcastTo", inputs=(ROWS, WHOLE))
+def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
+    result, shape, state = shape_of(node.outputs[0]), shape_of(node.inputs[0]), states[0]
+    if isinstance(state, Sharded):
+        axis = state.axis + len(result) - len(shape)
+        target = state.at(axis)
+        if result[axis] != shape[state.axis] or not is_shardable(result, target):
+            return None
+    else:
+        found = first_batch_axis(result)
+        if found is None:
+            return None
+        target = found
+        axis = target.axis - (len(result) - len(shape))
+        if axis >= 0 and shape[axis] != 1:
+            return None
+    return Decision(inputs=(state, Numbers(part_sizes(result, target))), outputs=(target,))
+
+
+@shape_rule("Range")
+def _range_shape(table: SymbolTable, node: Node) -> Shapes:
+    start, limit, step = (numbers_of(t) for t in node.inputs)
+    stride = step[0]
+    if not isinstance(stride, int) or stride < 1:
+        return None
+    # The operation refuses a limit before the start.
+    numbers = (start[0], limit[0])
+    if all(isinstance(number, int) for number in numbers):
+        return [(len(range(*numbers, stride)),)]  # pyright: ignore[reportArgumentType]
+    length = divide(limit[0] - start[0], stride)
+    return None if length is None or isinstance(length, int) else [(length,)]
+
+
+@value_rule("Range")
+def _range_value(table: SymbolTable, node: Node) -> Shapes:
+    start, limit, step = (integers_of(t)[0] for t in node.inputs)
+    span = range(start, limit, step)
+    return [tuple(span)] if len(span) <= LARGEST_VALUE else None
+
+
+@rule("Range", inputs=WHOLE)
+def _range(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, (start,), (step,) = (
+        shape_of(node.outputs[0]),
+        numbers_of(node.inputs[0]),
+        integers_of(node.inputs[2]),
+    )
+    if has_batch(start) or not is_shardable(shape, FIRST):
+        return None
+    rows = rows_per_sample(shape[0])
+    assert rows is not None
+    begin = PART_OFFSET * rows * step + start
+    return Decision(
+        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows * step,)), REPLICATED),
+        outputs=(FIRST,),
+    )
+
+
+@shape_rule("Tile")
+def _tile_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, times = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
+    return [tuple(size * n for size, n in zip(shape, times, strict=True))]
+
+
+@value_rule("Tile")
+def _tile_value(table: SymbolTable, node: Node) -> Shapes:
+    value, times = (numbers_of(t) for t in node.inputs)
+    if node.inputs[0].rank != 1:
+        return None
+    if not isinstance(times[0], int) or len(value) * times[0] > LARGEST_VALUE:
+        return None
+    return [value * times[0]]
+
+
+@rule("Tile", inputs=(ROWS, WHOLE))
+def _tile(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, times, state = shape_of(node.inputs[0]), numbers_of(node.inputs[1]), states[0]
+    result = shape_of(node.outputs[0])
+    if isinstance(state, Sharded):
+        # [a, b] tiled by 2 is [a, b, a, b]: twice as many blocks.
+        if has_batch(times[state.axis]):
+            return None
+        target = state.with_blocks(state.axis, state.outer * times[state.axis])
+        return Decision(inputs=(state, Numbers(times)), outputs=(target,))
+    for axis, count in enumerate(times):
+        if has_batch(count) and shape[axis] == 1 and is_shardable(result, Sharded(axis)):
+            rows = rows_per_sample(count)
+            assert rows is not None
+            local = (*times[:axis], PART_BATCH * rows, *times[axis + 1 :])
+            return Decision(inputs=(REPLICATED, Numbers(local)), outputs=(Sharded(axis),))
+    return None
+
+
+@shape_rule("Pad", "PadV2", "MirrorPad")
+def _pad_shape(table: SymbolTable, node: Node) -> Shapes:
+    pairs = zip(shape_of(node.inputs[0]), matrix_of(node.inputs[1]), strict=True)
+    return [tuple(size + (before + behind) for size, (before, behind) in pairs)]
+
+
+@value_rule("Pad", "PadV2")
+def _pad_value(table: SymbolTable, node: Node) -> Shapes:
+    value, pads = numbers_of(node.inputs[0]), matrix_of(node.inputs[1])
+    fill = numbers_of(node.inputs[2]) if node.op == "PadV2" else (0,)
+    if node.inputs[0].rank != 1:
+        return None
+    before, behind = pads[0]
+    if not isinstance(before, int) or not isinstance(behind, int):
+        return None
+    if before + len(value) + behind > LARGEST_VALUE:
+        return None
+    return [fill * before + value + fill * behind]
+
+
+@rule("Pad", "MirrorPad", inputs=(ROWS, WHOLE))
+@rule("PadV2", inputs=(ROWS, WHOLE, WHOLE))
+def _pad(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, result, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
+    if result[state.axis] != shape[state.axis] or not _pads_nothing(node, state.axis):
+        return None
+    others = [REPLICATED] * (len(states) - 1)
+    is_mirrored = node.op == "MirrorPad"
+    return Decision(inputs=(state, *others), outputs=(state,), needs_samples=is_mirrored)
+
+
+def _pads_nothing(node: Node, axis: int) -> bool:
+    return all(isinstance(pad, int) and pad == 0 for pad in matrix_of(node.inputs[1])[axis])
+
+
+@shape_rule("MirrorPadGrad")
+def _pad_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
+    pairs = zip(shape_of(node.inputs[0]), matrix_of(node.inputs[1]), strict=True)
+    return [tuple(size - (before + behind) for size, (before, behind) in pairs)]
+
+
+@rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
+def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
+    state = sharded(states[0])
+    if not _pads_nothing(node, state.axis):
+        return None
+    if not is_shardable(node.outputs[0].shape, state):
+        return None
+    return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
+
+
+@shape_rule("OneHot")
+def _one_hot_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, depth = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
+    axis = node.int_attr("axis")
+    axis = len(shape) if axis == -1 else axis
+    return [(*shape[:axis], depth[0], *shape[axis:])]
+
+
+@rule("OneHot", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
+def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = sharded(states[0]), rank_of(node.inputs[0])
+    axis = node.int_attr("axis") % (rank + 1)
+    target = state.at(state.axis + (axis <= state.axis))
+    return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
+
+
+unary("OnesLike ZerosLike")
+shape_rule("Empty", "Fill")(given_by_input(0))
+shape_rule("BroadcastTo")(given_by_input(1))
+traits("BroadcastTo Fill OnesLike Pad PadV2 Tile ZerosLike", FREE)
+traits("BroadcastTo OnesLike ZerosLike", TOTAL)
+traits("Fill OnesLike ZerosLike", Trait.EQUAL_ELEMENTS)
+traits("BroadcastTo Tile", EVERY_ELEMENT)
+
+
+# Sizes as tensors, and what is computed of them alone.
+
+
+@value_rule("Shape", "ShapeN")
+def _shape_value(table: SymbolTable, node: Node) -> Shapes:
+    return [t.shape for t in node.inputs]
+
+
+@value_rule("Size")
+def _size_value(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    return None if shape is None else [(product(shape),)]
+
+
+@value_rule("Rank")
+def _rank_value(table: SymbolTable, node: Node) -> Shapes:
+    rank = node.inputs[0].rank
+    return None if rank is None else [(rank,)]
+
+
+@value_rule("BroadcastArgs")
+def _broadcast_args(table: SymbolTable, node: Node) -> Shapes:
+    return [broadcast([t.value for t in node.inputs])]
+
+
+@value_rule("BroadcastGradientArgs")
+def _broadcast_gradient_args(table: SymbolTable, node: Node) -> Shapes:
+    """Over which axes the gradient of each operand is summed.
+
+    An axis counts where an operand has size 1 and the other has not. Where both are the same
+    symbol, neither was broadcast. Where the sizes cannot be compared, nothing is known.
+    """
+    a, b = (numbers_of(t) for t in node.inputs)
+    rank = max(len(a), len(b))
+    full_a = (None,) * (rank - len(a)) + a
+    full_b = (None,) * (rank - len(b)) + b
+    over_a: list[Size] = []
+    over_b: list[Size] = []
+    for axis, (left, right) in enumerate(zip(full_a, full_b, strict=True)):
+        if left == right:
+            if left == 1:
+                over_a.append(axis)
+                over_b.append(axis)
+            continue
+        if left in (None, 1):
+            over_a.append(axis)
+        elif right in (None, 1):
+            over_b.append(axis)
+        else:
+            # 8 and B: B is 8, or it is 1 and its gradient is summed.
+            return None
+    return [tuple(over_a), tuple(over_b)]
+
+
+@value_rule("InvertPermutation")
+def _invert(table: SymbolTable, node: Node) -> Shapes:
+    order = numbers_of(node.inputs[0])
+    if not all(isinstance(k, int) for k in order):
+        return None
+    return [tuple(order.index(k) for k in range(len(order)))]
+
+
+@value_rule("ListDiff")
+def _list_difference(table: SymbolTable, node: Node) -> Shapes:
+    """The numbers of the first list that are not in the second, and their indices."""
+    numbers, without = (numbers_of(t) for t in node.inputs)
+    if not all(isinstance(number, int) for number in (*numbers, *without)):
+        return None
+    kept = [index for index, number in enumerate(numbers) if number not in without]
+    return [tuple(numbers[index] for index in kept), tuple(kept)]
+
+
+shape_rule("Rank", "Size")(scalar)
+traits("Shape ShapeN", FREE)
+traits("ListDiff Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Where", Trait.SIZED_BY_DATA)

@@ -1,0 +1,311 @@
+"""Tensor lists: what loops collect, and what their gradients take from.
+
+A list is seen as the tensor that stacking it gives: elements that are sharded along axis 0 make a
+list that is sharded along axis 1. A list without elements yet becomes what is written to it.
+
+A list that is sharded along axis 0 has the rows of a batch as its elements: every part has a list
+of its own rows. Only loops over rows read and write it, see `row_loops`; elsewhere it is joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from evener.graph.dims import Dim, Size, has_batch, symbol, symbols_of
+from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array
+from evener.graph.ops.registry import (
+    COPY,
+    Shape,
+    Shapes,
+    Trait,
+    has_trait,
+    rule,
+    shape_rule,
+    traits,
+    value_rule,
+)
+from evener.graph.ops.states import (
+    REPLICATED,
+    ROWS,
+    UNSET,
+    WHOLE,
+    Builder,
+    Decision,
+    Numbers,
+    Sharded,
+    State,
+    Unset,
+    is_shardable,
+    sharded,
+)
+
+UNLIKE_ELEMENTS: Shape = ()
+"""The shape of a tensor list whose elements have different shapes; other lists have one axis more
+than their elements."""
+
+
+def of_any_length(shape: Shape | None) -> Shape | None:
+    """Return the shape of a tensor list without the number of its elements."""
+    return (1, *shape[1:]) if shape else shape
+
+
+def list_length(tensor: Tensor) -> Size | None:
+    """Return how many elements a tensor list has; None if that is not known, or is a number."""
+    made = origin(tensor).node
+    if made.op == "TensorListReserve":
+        value = made.inputs[1].value
+        return value[0] if value and isinstance(value[0], Dim) else None
+    return tensor.shape[0] if tensor.shape and isinstance(tensor.shape[0], Dim) else None
+
+
+def origin(tensor: Tensor) -> Tensor:
+    """Return the tensor that a tensor is a copy of."""
+    while has_trait(tensor.node, COPY):
+        tensor = tensor.node.inputs[0]
+    return tensor
+
+
+def _asked_shape(table: SymbolTable, tensor: Tensor) -> Shape | None:
+    """Return the shape that an ``element_shape`` argument asks for, if it is complete.
+
+    Where a step is traced for one size of batches, it is a constant with that size in it. What is
+    as large, or a multiple, may count samples, and is left open in the parts: nothing is lost by
+    that. Of the multiples, most are numbers of features.
+    """
+    value, array = tensor.value, constant_array(tensor)
+    if table.num_samples is not None and array is not None and tensor.rank == 1:
+        sizes = [int(size) for size in array]
+        tensor.value = tuple(_as_samples(size, table.num_samples) for size in sizes)
+        value = tuple(symbol("B") if size == table.num_samples else size for size in sizes)
+    if tensor.rank == 0 or value is None or any(size == -1 for size in value):
+        return None
+    return value
+
+
+def _as_samples(size: int, num_samples: int) -> Size:
+    return symbol("B") * (size // num_samples) if size > 0 and size % num_samples == 0 else size
+
+
+@shape_rule("EmptyTensorList", "TensorListReserve")
+def _new_list_shape(table: SymbolTable, node: Node) -> Shapes:
+    """Nothing is known of a list before the first element is in it."""
+    _asked_shape(table, node.inputs[0])
+    return [None]
+
+
+@shape_rule("TensorListFromTensor")
+def _list_of_rows_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    _asked_shape(table, node.inputs[1])
+    if shape is None:
+        return [None]
+    return [shape if isinstance(shape[0], Dim) else of_any_length(shape)]
+
+
+def _taken_out(
+    table: SymbolTable,
+    node: Node,
+    element_shape: Tensor,
+    *,
+    index: int = 0,
+    is_stacked: bool = False,
+) -> Shape | None:
+    """Return the shape of an element; what only the list knows of it gets a symbol there."""
+    known, asked = node.inputs[0].shape, _asked_shape(table, element_shape)
+    if known is None or known == UNLIKE_ELEMENTS:
+        return asked
+    taken = node.outputs[index]
+    return tuple(
+        table.new_symbol(taken, axis) if table.is_of_list(size) else size
+        for axis, size in enumerate(known[1:], start=int(is_stacked))
+    )
+
+
+@shape_rule("TensorListPushBack", "TensorListSetItem")
+def _write_shape(table: SymbolTable, node: Node) -> Shapes:
+    """The elements of a list have one shape, or nothing is known of them."""
+    known, item = node.inputs[0].shape, node.inputs[-1].shape
+    if item is None or (known is not None and known[1:] != item) or known == UNLIKE_ELEMENTS:
+        return [UNLIKE_ELEMENTS]
+    keeps = node.op == "TensorListSetItem" and not node.bool_attr("resize_if_index_out_of_bounds")
+    length = _known_length(table, node.inputs[0]) if keeps else None
+    return [(length or 1, *item)]
+
+
+def _known_length(table: SymbolTable, tensor: Tensor) -> Size | None:
+    """Return the length of a list; of a number from data only the list itself is a size."""
+    length = list_length(tensor)
+    return length if length is not None and table.is_made_of_sizes(length) else None
+
+
+@shape_rule("TensorListResize")
+def _resized(table: SymbolTable, node: Node) -> Shapes:
+    return [of_any_length(node.inputs[0].shape)]
+
+
+@shape_rule("TensorListGetItem")
+def _get_item(table: SymbolTable, node: Node) -> Shapes:
+    return [_taken_out(table, node, node.inputs[2])]
+
+
+@shape_rule("TensorListPopBack")
+def _popped(table: SymbolTable, node: Node) -> Shapes:
+    popped = _taken_out(table, node, node.inputs[1], index=1)
+    return [of_any_length(node.inputs[0].shape), popped]
+
+
+@shape_rule("TensorListStack")
+def _stacked(table: SymbolTable, node: Node) -> Shapes:
+    static = node.static_shapes[0]
+    element = _taken_out(table, node, node.inputs[1], is_stacked=True)
+    if element is None:
+        return None
+    length = static[0] if static else None
+    if length is None:
+        length = _known_length(table, node.inputs[0])
+        length = length or table.new_symbol(node.outputs[0], 0)
+    return [(length, *element)]
+
+
+@value_rule("TensorListPushBack", "TensorListSetItem")
+def _into_list(table: SymbolTable, node: Node) -> Shapes:
+    """A list of equal numbers, such as the shapes that the gradient of a loop asks for."""
+    known, item = node.inputs[0], node.inputs[-1]
+    is_new = known.value is None and known.shape is None
+    return [item.value if is_new or known.value == item.value else None]
+
+
+@value_rule("TensorListPopBack")
+def _from_list(table: SymbolTable, node: Node) -> Shapes:
+    return [node.inputs[0].value, node.inputs[0].value]
+
+
+@value_rule("TensorListElementShape")
+def _element_shape_value(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    return None if shape is None else [shape[1:]]
+
+
+@value_rule("TensorListLength")
+def _list_length_value(table: SymbolTable, node: Node) -> Shapes:
+    length = list_length(node.inputs[0])
+    return None if length is None else [(length,)]
+
+
+def element_shape(tensor: Tensor) -> Numbers | State:
+    """Return how a part needs an ``element_shape``: sizes that count samples stay open."""
+    if tensor.value is None or tensor.rank == 0:
+        return REPLICATED
+    if not any(has_batch(size) for size in tensor.value):
+        return REPLICATED
+    return Numbers(tuple(-1 if has_batch(size) else size for size in tensor.value))
+
+
+def as_list(item: Sharded) -> Sharded:
+    """Return the state of a list of such elements."""
+    return item.at(item.axis + 1)
+
+
+def as_item(state: Sharded) -> Sharded:
+    """Return the state of the elements of such a list."""
+    return state.at(state.axis - 1)
+
+
+def _has_rows_inside(state: State) -> TypeGuard[Sharded]:
+    """Return whether every element of a list has rows of samples, and is not one itself."""
+    return isinstance(state, Sharded) and state.axis > 0
+
+
+@rule("EmptyTensorList", "TensorListReserve", inputs=WHOLE)
+def _new_list(node: Node, states: Sequence[State]) -> Decision | None:
+    return Decision(inputs=(element_shape(node.inputs[0]), REPLICATED), outputs=(UNSET,))
+
+
+@rule("TensorListFromTensor", inputs=(ROWS, WHOLE))
+def _list_of_rows(node: Node, states: Sequence[State]) -> Decision | None:
+    state = sharded(states[0])
+    if state.axis == 0 and (state.outer != 1 or node.xla):
+        return None
+    return Decision(inputs=(state, element_shape(node.inputs[1])), outputs=(state,))
+
+
+@rule("TensorListPushBack", inputs=ROWS)
+@rule("TensorListSetItem", inputs=(ROWS, WHOLE, ROWS))
+def _write(node: Node, states: Sequence[State]) -> Decision | None:
+    known, item, shape = states[0], states[-1], node.inputs[-1].shape
+    index = (REPLICATED,) * (len(states) - 2)
+    if isinstance(known, Sharded):
+        wanted = as_item(known)
+        if wanted.axis < 0 or not is_shardable(shape, wanted):
+            return None
+        return Decision(inputs=(known, *index, wanted), outputs=(known,))
+    if isinstance(item, Sharded) and isinstance(known, Unset):
+        return Decision(inputs=(UNSET, *index, item), outputs=(as_list(item),))
+    if isinstance(known, Unset) and item == REPLICATED:
+        return Decision(inputs=(UNSET, *index, REPLICATED), outputs=(REPLICATED,))
+    return None
+
+
+@rule("TensorListGetItem", inputs=(ROWS, WHOLE, WHOLE))
+def _read(node: Node, states: Sequence[State]) -> Decision | None:
+    if not _has_rows_inside(states[0]):
+        return None
+    shape = element_shape(node.inputs[2])
+    return Decision(inputs=(states[0], REPLICATED, shape), outputs=(as_item(states[0]),))
+
+
+@rule("TensorListPopBack", inputs=(ROWS, WHOLE))
+def _pop(node: Node, states: Sequence[State]) -> Decision | None:
+    if not _has_rows_inside(states[0]):
+        return None
+    shape = element_shape(node.inputs[1])
+    return Decision(inputs=(states[0], shape), outputs=(states[0], as_item(states[0])))
+
+
+@rule("TensorListStack", inputs=(ROWS, WHOLE))
+def _stack(node: Node, states: Sequence[State]) -> Decision | None:
+    if not isinstance(states[0], Sharded):
+        return None
+    if states[0].axis == 0:
+        return _stack_of_rows(node, states[0])
+    shape = element_shape(node.inputs[1])
+    return Decision(inputs=(states[0], shape), outputs=(states[0],))
+
+
+def _stack_of_rows(node: Node, state: Sharded) -> Decision | None:
+    """Stack rows of the part; without any, only a known shape of a row can say what has none."""
+    given, result = node.inputs[0].shape, node.outputs[0].shape
+    if not given or result is None or node.xla:
+        return None
+    asked = node.inputs[1].value if node.inputs[1].rank == 1 else None
+    known = {name for size in (*given, *(asked or ())) for name in symbols_of(size)}
+    row = result[1:]
+    if not all(symbols_of(size) <= known for size in row):
+        return None
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        shape = builder.vector(row, node.inputs[1].dtype)
+        attrs = {"element_dtype": node.outputs[0].dtype, "num_elements": -1}
+        return builder.op("TensorListStack", [inputs[0], shape], attrs)
+
+    return Decision(
+        inputs=(state, REPLICATED), outputs=(state,), lower=lower, lower_rows=state.rows
+    )
+
+
+@rule("TensorListResize", inputs=(ROWS, WHOLE))
+def _resize(node: Node, states: Sequence[State]) -> Decision | None:
+    if not isinstance(states[0], Unset) and not _has_rows_inside(states[0]):
+        return None
+    return Decision(inputs=(states[0], REPLICATED), outputs=(states[0],))
+
+
+@rule("TensorListLength", inputs=ROWS)
+def _length(node: Node, states: Sequence[State]) -> Decision | None:
+    if not isinstance(states[0], Unset) and not _has_rows_inside(states[0]):
+        return None
+    return Decision(inputs=(states[0],), outputs=(REPLICATED,))
+
+
+traits("TensorListFromTensor", Trait.COSTLY)

@@ -1,0 +1,309 @@
+"""Random numbers: every part draws, bit by bit, the rows that one device would have drawn.
+
+The stateless operations draw with Philox, a function of a key and a counter of 128 bits. Every
+number of the counter gives a block, a block gives a group of elements, and a part begins at a block
+further on::
+
+    elements  0 1 2 3 | 4 5 6 7 | 8 9 ...      4 in a group, or 2 of 8 bytes each
+    counter   c       | c + 1   | c + 2
+    part 1 begins at 6:   draws from c + 1 on, without the first 2
+
+What rejects numbers (truncated normal, gamma) has a fixed number of blocks in reserve: 64 for every
+element of a group, 256 for every gamma. That is how the kernels of CPUs and GPUs are made, whatever
+the number of their threads.
+
+This needs a part's elements to be contiguous: no axis in front of the batch. Otherwise every part
+draws the whole and takes its rows. So it is with operations that have a seed and no counter, with
+an algorithm that is not known, and in functions that XLA compiles: it draws other numbers and
+reserves other blocks.
+
+The kernels of CPUs and GPUs have one algorithm, Philox. There "auto select" (3, what Keras and
+TensorFlow ask for) and the operations that ask the device for an algorithm mean Philox (1). Only
+devices of XLA's choose otherwise. Where a counter is moved, Philox is asked for by name.
+
+`StatelessMultinomial` has no rule: its kernel on CPUs draws by the number of threads, that on GPUs
+in another way. Operations with a state of their own run once, among them `RngReadAndSkip`, which
+gives a generator's key and counter to the operations here.
+
+Source: J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011), for Philox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener.graph.dims import BATCH, Size, divide, product
+from evener.graph.nodes import Node
+from evener.graph.ops.registry import Shape, first_batch_axis, given_by_input, rule, shape_rule
+from evener.graph.ops.states import (
+    PART_BATCH,
+    PART_OFFSET,
+    REPLICATED,
+    ROWS,
+    WHOLE,
+    Builder,
+    Decision,
+    Lower,
+    Numbers,
+    Sharded,
+    State,
+    part_sizes,
+    rows_per_sample,
+    shape_of,
+)
+
+WITH_SEED = (
+    "StatelessRandomUniform",
+    "StatelessRandomNormal",
+    "StatelessTruncatedNormal",
+    "StatelessRandomUniformInt",
+    "StatelessRandomUniformFullInt",
+)
+
+
+WITH_COUNTER = tuple(f"{op}V2" for op in WITH_SEED)
+
+
+PHILOX, AUTO_SELECT = 1, 3
+
+
+ASKS_DEVICE = ("StatelessRandomGetAlg", "StatelessRandomGetKeyCounterAlg")
+
+
+COUNTS_FROM_ZERO = ("StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg")
+"""Their counters have a lower half of 0: a part's share of it is too small for a carry."""
+
+
+BLOCKS_PER_GAMMA = 256
+
+
+BLOCKS_PER_TRUNCATED = 64
+
+
+shape_rule(
+    *WITH_SEED,
+    *WITH_COUNTER,
+    "StatelessRandomGammaV2",
+    "StatelessRandomGammaV3",
+    "StatelessRandomPoisson",
+    "StatelessRandomBinomial",
+    "StatelessParameterizedTruncatedNormal",
+    "RandomUniform",
+    "RandomStandardNormal",
+    "RandomUniformInt",
+    "TruncatedNormal",
+)(given_by_input(0))
+
+
+@rule(*WITH_SEED, *WITH_COUNTER, inputs=WHOLE)
+def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
+    """All elements from the same distribution."""
+    shape, target = shape_of(node.outputs[0]), _batch_of(node)
+    if target is None:
+        return None
+    if not _is_philox(node) or not _is_contiguous(shape, target):
+        return _whole(node, target)
+    local = Numbers(part_sizes(shape, target))
+    return Decision(
+        inputs=(local, *states[1:]),
+        outputs=(target,),
+        lower=_lower_draw(_elements_per_sample(shape, target)),
+    )
+
+
+@rule("StatelessRandomGammaV2", inputs=(WHOLE, WHOLE, ROWS))
+@rule("StatelessRandomGammaV3", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
+def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
+    """Several samples of every alpha: sample j of alpha i is the element ``i * samples + j``."""
+    shape, alpha, state = shape_of(node.outputs[0]), shape_of(node.inputs[-1]), states[-1]
+    if not isinstance(state, Sharded):
+        return _gamma_of_replicated(node, shape, alpha)
+    front = len(shape) - len(alpha)
+    target = Sharded(front + state.axis)
+    is_whole = state.outer == 1 and shape[target.axis] == alpha[state.axis]
+    is_whole = is_whole and state.rows == BATCH
+    if not is_whole or not _is_philox(node) or not _is_contiguous(alpha, state):
+        return None
+    before = _elements_per_sample(alpha, state) * product(shape[:front]) * PART_OFFSET
+    local = Numbers(part_sizes(shape, target))
+    return Decision(inputs=(local, *states[1:]), outputs=(target,), lower=_lower_gamma(before))
+
+
+def _gamma_of_replicated(node: Node, shape: Shape, alpha: Shape) -> Decision | None:
+    target = _batch_of(node)
+    if target is None:
+        return None
+    if product(alpha) != 1 or not _is_philox(node) or not _is_contiguous(shape, target):
+        return _whole(node, target)
+    local = Numbers(part_sizes(shape, target))
+    return Decision(
+        inputs=(local, *[REPLICATED] * (len(node.inputs) - 1)),
+        outputs=(target,),
+        lower=_lower_gamma(PART_OFFSET * _elements_per_sample(shape, target)),
+    )
+
+
+@rule("StatelessRandomPoisson", inputs=(WHOLE, WHOLE, ROWS))
+@rule("StatelessRandomBinomial", inputs=(WHOLE, WHOLE, ROWS, ROWS))
+@rule("StatelessParameterizedTruncatedNormal", inputs=(WHOLE, WHOLE, ROWS, ROWS, ROWS, ROWS))
+def _by_seed(node: Node, states: Sequence[State]) -> Decision | None:
+    """There is no counter to begin further on: the whole, if the parts have all parameters."""
+    target = _batch_of(node)
+    if target is None or any(state != REPLICATED for state in states[1:]):
+        return None
+    return _whole(node, target)
+
+
+def _batch_of(node: Node) -> Sharded | None:
+    shape = node.outputs[0].shape
+    if shape is None or node.inputs[0].value is None:
+        return None
+    return first_batch_axis(shape)
+
+
+def _is_philox(node: Node) -> bool:
+    if node.xla:
+        return False
+    if node.op in WITH_SEED or node.op == "StatelessRandomGammaV2":
+        return True
+    alg = node.inputs[3]
+    return alg.value in ((PHILOX,), (AUTO_SELECT,)) or alg.node.op in ASKS_DEVICE
+
+
+def _is_contiguous(shape: Shape, state: Sharded) -> bool:
+    return product(shape[: state.axis]) == 1
+
+
+def _elements_per_sample(shape: Shape, state: Sharded) -> Size:
+    rows = rows_per_sample(shape[state.axis])
+    assert rows is not None
+    return rows * product(shape[state.axis + 1 :])
+
+
+def _whole(node: Node, target: Sharded) -> Decision:
+    """Every part draws everything and keeps its rows."""
+    shape, wanted = node.outputs[0].shape, node.inputs[0].value
+    assert shape is not None and wanted is not None
+    rows = rows_per_sample(shape[target.axis])
+    assert rows is not None
+    begins = tuple(PART_OFFSET * rows if k == target.axis else 0 for k in range(len(shape)))
+    sizes = part_sizes(shape, target)
+    ends = tuple(begin + size for begin, size in zip(begins, sizes, strict=True))
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        drawn = builder.op(node.op, inputs, node.attrs)
+        bounds = [builder.vector(numbers, "int32") for numbers in (begins, ends, [1] * len(shape))]
+        return _slice(builder, [drawn[0], *bounds], node.outputs[0].dtype)
+
+    others = [REPLICATED] * (len(node.inputs) - 1)
+    return Decision(inputs=(Numbers(wanted), *others), outputs=(target,), lower=lower)
+
+
+def _lower_draw(per_sample: Size) -> Lower:
+    """Draw from the group on that the part's first element is in."""
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        dtype, shape_dtype = node.outputs[0].dtype, node.inputs[0].dtype
+        group = 2 if dtype.size == 8 else 4
+        reserved = BLOCKS_PER_TRUNCATED * group if "Truncated" in node.op else 1
+        key, counter, others = _generator(builder, node, inputs)
+        alg = builder.constant(PHILOX, tf.int32)
+        op = node.op if node.op in WITH_COUNTER else f"{node.op}V2"
+        groups = divide(per_sample, group)
+        if groups is not None:
+            blocks = builder.number(PART_OFFSET * groups * reserved, tf.uint64)
+            counter = advanced_counter(builder, node, counter, blocks)
+            attrs = {"dtype": dtype, "Tshape": shape_dtype}
+            return builder.op(op, [inputs[0], key, counter, alg, *others], attrs)
+        blocks, rest = _groups_before(builder, per_sample, group, reserved)
+        counter = advanced_counter(builder, node, counter, blocks)
+        count = builder.number(PART_BATCH * per_sample, tf.int32)
+        count = builder.op("AddV2", [count, rest], {"T": tf.int32})[0]
+        attrs = {"dtype": dtype, "Tshape": tf.int32}
+        flat = builder.op(op, [_vector(builder, count), key, counter, alg, *others], attrs)[0]
+        bounds = [_vector(builder, k) for k in (rest, count, builder.constant(1, tf.int32))]
+        flat = _slice(builder, [flat, *bounds], dtype)[0]
+        return builder.op("Reshape", [flat, inputs[0]], {"T": dtype, "Tshape": shape_dtype})
+
+    return lower
+
+
+def _groups_before(
+    builder: Builder, per_sample: Size, group: int, reserved: int
+) -> tuple[str, str]:
+    """Add the blocks of the whole groups before a part, and the elements behind them.
+
+    The elements behind are an int32, which GPUs keep on the host, as sizes must be. Before the part
+    there may be more elements than an int32 has numbers. It wraps then, by a multiple of the group.
+    """
+    before = PART_OFFSET * per_sample
+    divisor = builder.constant(group, tf.int64)
+    numbers = [builder.number(before, tf.int64), divisor]
+    blocks = builder.op("FloorDiv", numbers, {"T": tf.int64})[0]
+    if reserved != 1:
+        factors = [blocks, builder.constant(reserved, tf.int64)]
+        blocks = builder.op("Mul", factors, {"T": tf.int64})[0]
+    divisor = builder.constant(group, tf.int32)
+    numbers = [builder.number(before, tf.int32), divisor]
+    rest = builder.op("FloorMod", numbers, {"T": tf.int32})[0]
+    return builder.cast(blocks, tf.int64, tf.uint64), rest
+
+
+def _lower_gamma(before: Size) -> Lower:
+    """Draw from the counter on that the part's first element has."""
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        key, counter, others = _generator(builder, node, inputs)
+        blocks = builder.number(before * BLOCKS_PER_GAMMA, tf.uint64)
+        counter = advanced_counter(builder, node, counter, blocks)
+        alg = builder.constant(PHILOX, tf.int32)
+        attrs = {"dtype": node.outputs[0].dtype, "shape_dtype": node.inputs[0].dtype}
+        arguments = [inputs[0], key, counter, alg, *others]
+        return builder.op("StatelessRandomGammaV3", arguments, attrs)
+
+    return lower
+
+
+def _generator(
+    builder: Builder, node: Node, inputs: Sequence[str]
+) -> tuple[str, str, Sequence[str]]:
+    """Return key, counter and what follows them; older operations have a seed in their place."""
+    if _has_seed(node):
+        attrs = {"Tseed": node.inputs[1].dtype}
+        key, counter = builder.op("StatelessRandomGetKeyCounter", [inputs[1]], attrs)
+        return key, counter, inputs[2:]
+    return inputs[1], inputs[2], inputs[4:]
+
+
+def _has_seed(node: Node) -> bool:
+    return node.op in WITH_SEED or node.op == "StatelessRandomGammaV2"
+
+
+def advanced_counter(builder: Builder, node: Node, counter: str, blocks: str) -> str:
+    """Add the counter of a node, two uint64 with the lower one first, plus a number of blocks."""
+    attrs: dict[str, Any] = {"T": tf.uint64}
+    packed = {"T": tf.uint64, "N": 2, "axis": 0}
+    if _has_seed(node) or node.inputs[2].node.op in COUNTS_FROM_ZERO:
+        step = builder.op("Pack", [blocks, builder.constant(0, tf.uint64)], packed)[0]
+        return builder.op("AddV2", [counter, step], attrs)[0]
+    low, high = (builder.element(counter, k, tf.uint64) for k in range(2))
+    total = builder.op("AddV2", [low, blocks], attrs)[0]
+    wraps = builder.op("Less", [total, low], attrs)[0]
+    carry = builder.cast(wraps, tf.bool, tf.uint64)
+    high = builder.op("AddV2", [high, carry], attrs)[0]
+    return builder.op("Pack", [total, high], packed)[0]
+
+
+def _vector(builder: Builder, number: str) -> str:
+    return builder.op("Pack", [number], {"T": tf.int32, "N": 1, "axis": 0})[0]
+
+
+def _slice(builder: Builder, arguments: Sequence[str], dtype: tf.DType) -> list[str]:
+    """Add a slice by vectors of begins, ends and strides."""
+    attrs: dict[str, Any] = {"T": dtype, "Index": tf.int32}
+    for mask in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"):
+        attrs[f"{mask}_mask"] = 0
+    return builder.op("StridedSlice", arguments, attrs)

@@ -1,0 +1,557 @@
+"""The same elements in another shape or order.
+
+Reshaped, transposed, joined, split, sorted, reversed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from evener.graph.dims import Dim, Size, divide, evaluate, has_batch, product, symbol, symbols_of
+from evener.graph.nodes import Node, SymbolTable
+from evener.graph.ops.registry import (
+    FREE,
+    LARGEST_VALUE,
+    TOTAL,
+    VIEW,
+    Matrix,
+    Shape,
+    Shapes,
+    Trait,
+    beside,
+    beside_last,
+    equal_sizes_rule,
+    index_inputs,
+    leading,
+    like_input,
+    matrix_of,
+    matrix_rule,
+    partial_rule,
+    replicated,
+    rule,
+    shape_rule,
+    traits,
+    value_rule,
+    without_minus_one,
+)
+from evener.graph.ops.states import (
+    FIRST,
+    PARTIALS,
+    REPLICATED,
+    ROWS,
+    WHOLE,
+    Decision,
+    Numbers,
+    Partial,
+    Sharded,
+    State,
+    axis_of,
+    first_sharded,
+    integers_of,
+    is_first,
+    is_shardable,
+    numbers_of,
+    part_sizes,
+    rank_of,
+    rows_per_sample,
+    shape_of,
+    sharded,
+)
+
+# The same elements in another shape, or with their axes in another order.
+
+
+@shape_rule("Reshape")
+def _reshape_shape(table: SymbolTable, node: Node) -> Shapes:
+    wanted, shape = numbers_of(node.inputs[1]), node.inputs[0].shape
+    wanted = without_minus_one(table, node.outputs[0], wanted, shape)
+    if -1 in wanted:
+        open_axis = wanted.index(-1)
+        rest = None
+        if shape is not None:
+            known = product(s for s in wanted if s != -1)
+            rest = divide(_as_number(table, product(shape)), known)
+            rest = divide(product(shape), known) if rest is None else rest
+        if rest is None:
+            rest = table.new_symbol(node.outputs[0], open_axis)
+        wanted = (*wanted[:open_axis], rest, *wanted[open_axis + 1 :])
+    return [wanted if shape is None else _with_samples(table, shape, wanted)]
+
+
+def _as_number(table: SymbolTable, size: Size) -> Size:
+    """Return a size as a number, where the step was traced for batches of one size."""
+    if table.num_samples is None or symbols_of(size) - {"B"}:
+        return size
+    return evaluate(size, {"B": table.num_samples})
+
+
+def _with_samples(table: SymbolTable, before: Shape, after: Shape) -> Shape:
+    """Return a shape with the axis that counts samples, where a program gave its size as a number.
+
+    Elements stay in their order, so it is the axis with as many of them in front and behind.
+    """
+    numbers = [_as_number(table, size) for size in before]
+    counting = [axis for axis, size in enumerate(before) if symbols_of(size)]
+    is_given = all(isinstance(size, int) for size in (*numbers, *after))
+    if table.num_samples is None or len(counting) != 1 or not is_given:
+        return after
+    (counted,) = counting
+    rows = divide(before[counted], symbol("B"))
+    front, behind = product(numbers[:counted]), product(numbers[counted + 1 :])
+    for axis, size in enumerate(after):
+        outer = divide(front, product(after[:axis]))
+        inner = None if rows is None else divide(rows * behind, product(after[axis + 1 :]))
+        if outer is None or inner is None or size != table.num_samples * outer * inner:
+            continue
+        return (*after[:axis], symbol("B") * outer * inner, *after[axis + 1 :])
+    return after
+
+
+@value_rule("Reshape")
+def _reshape_value(table: SymbolTable, node: Node) -> Shapes:
+    source = node.inputs[0]
+    if node.outputs[0].rank not in (0, 1) or not source.dtype.is_integer:
+        return None
+    if source.value is not None:
+        return [source.value]
+    array = matrix_of(source)
+    return [_numbers(array.ravel())] if array.size <= LARGEST_VALUE else None
+
+
+def _numbers(array: Iterable[Any]) -> Shape:
+    return tuple(number if isinstance(number, Dim) else int(number) for number in array)
+
+
+@value_rule("ExpandDims", "Squeeze")
+def _scalar_to_vector(table: SymbolTable, node: Node) -> Shapes:
+    return [node.inputs[0].value] if node.outputs[0].rank in (0, 1) else None
+
+
+@matrix_rule("Reshape", "ExpandDims")
+def _reshape_matrix(node: Node) -> Matrix | None:
+    array, shape = matrix_of(node.inputs[0]), shape_of(node.outputs[0])
+    sizes = [size for size in shape if isinstance(size, int)]
+    if len(sizes) < len(shape) or math.prod(sizes) != array.size:
+        return None
+    return array.reshape(sizes)
+
+
+@equal_sizes_rule("Reshape")
+def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
+    before, after = node.inputs[0].shape, node.inputs[1].value
+    if before is not None and after is not None and -1 not in after:
+        yield product(before), product(after)
+
+
+@rule("Reshape", inputs=(ROWS, WHOLE))
+def _reshape(node: Node, states: Sequence[State]) -> Decision | None:
+    before, after, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
+    target = reshaped(before, after, state)
+    if target is None:
+        return None
+    return Decision(inputs=(state, Numbers(part_sizes(after, target))), outputs=(target,))
+
+
+def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
+    """Return where the samples are after a reshape, or None if no axis holds them by itself.
+
+    ::
+
+        before   P , [outer, B, inner] , Q        product of the axes before and behind: P, Q
+        after    P', [outer', B, inner'] , Q'     the same axis if P*outer = P'*outer'
+                                                            and inner*Q = inner'*Q'
+    """
+    rows = rows_per_sample(before[state.axis], state)
+    if rows is None:
+        return None
+    front = product(before[: state.axis]) * state.outer
+    behind = rows * product(before[state.axis + 1 :])
+    for axis, size in enumerate(after):
+        outer = divide(front, product(after[:axis]))
+        inner = divide(behind, product(after[axis + 1 :]))
+        if outer is None or inner is None or size != state.rows * outer * inner:
+            continue
+        target = state.with_blocks(axis, outer)
+        if is_shardable(after, target):
+            return target
+    return None
+
+
+@shape_rule("ExpandDims")
+def _expand_dims_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = shape_of(node.inputs[0])
+    axis = axis_of(node.inputs[1], len(shape) + 1)
+    return [(*shape[:axis], 1, *shape[axis:])]
+
+
+@rule("ExpandDims", inputs=(ROWS, WHOLE))
+def _expand_dims(node: Node, states: Sequence[State]) -> Decision | None:
+    state, axis = sharded(states[0]), axis_of(node.inputs[1], rank_of(node.inputs[0]) + 1)
+    target = state.at(state.axis + (axis <= state.axis))
+    return Decision(inputs=(state, REPLICATED), outputs=(target,))
+
+
+@shape_rule("Squeeze")
+def _squeeze_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, gone = shape_of(node.inputs[0]), _squeezed(node)
+    return [tuple(size for k, size in enumerate(shape) if k not in gone)] if gone else None
+
+
+@rule("Squeeze", inputs=ROWS)
+def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
+    state, gone = sharded(states[0]), _squeezed(node)
+    if not gone or state.axis in gone:
+        return None
+    axis = state.axis - sum(k < state.axis for k in gone)
+    return Decision(inputs=(state,), outputs=(state.at(axis),))
+
+
+def _squeezed(node: Node) -> set[int]:
+    """Return the axes that a node names to vanish; those of size 1 that it does not are not."""
+    rank = rank_of(node.inputs[0])
+    return {axis % rank for axis in node.ints_attr("squeeze_dims")}
+
+
+@shape_rule("Transpose", "ConjugateTranspose")
+def _transpose_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = shape_of(node.inputs[0])
+    return [tuple(shape[k] for k in integers_of(node.inputs[1]))]
+
+
+@matrix_rule("Transpose")
+def _transpose_matrix(node: Node) -> Matrix | None:
+    return matrix_of(node.inputs[0]).transpose(integers_of(node.inputs[1]))
+
+
+@rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))
+def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
+    order, state = numbers_of(node.inputs[1]), sharded(states[0])
+    if state.axis not in order:
+        return None
+    target = state.at(order.index(state.axis))
+    return Decision(inputs=(state, REPLICATED), outputs=(target,))
+
+
+@partial_rule("Reshape", "ExpandDims", "Transpose", inputs=(PARTIALS, WHOLE))
+@partial_rule("Squeeze", inputs=PARTIALS)
+def _view_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
+    if isinstance(states[0], Partial):
+        return Decision(inputs=tuple(states), outputs=(states[0],))
+    return None
+
+
+traits("Reshape ExpandDims Squeeze", VIEW | FREE | TOTAL | Trait.RESHAPES)
+traits("Transpose", FREE | TOTAL)
+index_inputs("ExpandDims Reshape Squeeze Transpose", slice(1))
+
+
+# Tensors that are joined, stacked, split and taken apart.
+
+
+@shape_rule("Pack")
+def _pack_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = next((t.shape for t in node.inputs if t.shape is not None), None)
+    if shape is None:
+        return None
+    axis = node.int_attr("axis") % (len(shape) + 1)
+    return [(*shape[:axis], len(node.inputs), *shape[axis:])]
+
+
+@value_rule("Pack")
+def _pack_value(table: SymbolTable, node: Node) -> Shapes:
+    if any(t.rank != 0 for t in node.inputs):
+        return None
+    return [tuple(numbers_of(t)[0] for t in node.inputs)]
+
+
+@matrix_rule("Pack")
+def _pack_matrix(node: Node) -> Matrix | None:
+    arrays = [matrix_of(tensor) for tensor in node.inputs]
+    is_even = len({array.shape for array in arrays}) == 1
+    return np.stack(arrays, node.int_attr("axis")) if is_even else None
+
+
+@rule("Pack", inputs=ROWS)
+def _pack(node: Node, states: Sequence[State]) -> Decision | None:
+    first, rank = first_sharded(states), rank_of(node.inputs[0])
+    if not all(is_shardable(t.shape, first) for t in node.inputs):
+        return None
+    axis = node.int_attr("axis") % (rank + 1)
+    target = first.at(first.axis + (axis <= first.axis))
+    return Decision(inputs=(first,) * len(states), outputs=(target,))
+
+
+@equal_sizes_rule("Pack")
+def _joining_equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
+    known = [tensor.shape for tensor in node.inputs if tensor.shape is not None]
+    for shape in known[1:]:
+        yield from zip(known[0], shape, strict=False)
+
+
+@shape_rule("Unpack")
+def _unpack_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = shape_of(node.inputs[0])
+    axis = node.int_attr("axis") % len(shape)
+    return [(*shape[:axis], *shape[axis + 1 :])] * len(node.outputs)
+
+
+@value_rule("Unpack")
+def _unpack_value(table: SymbolTable, node: Node) -> Shapes:
+    value = numbers_of(node.inputs[0])
+    return [(number,) for number in value] if node.inputs[0].rank == 1 else None
+
+
+@rule("Unpack", inputs=ROWS)
+def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = sharded(states[0]), rank_of(node.inputs[0])
+    axis = node.int_attr("axis") % rank
+    if axis == state.axis:
+        return None
+    target = state.at(state.axis - (axis < state.axis))
+    return Decision(inputs=(state,), outputs=(target,) * len(node.outputs))
+
+
+@shape_rule("ConcatV2")
+def _concat_shape(table: SymbolTable, node: Node) -> Shapes:
+    shapes = [shape_of(t) for t in node.inputs[:-1]]
+    axis = axis_of(node.inputs[-1], len(shapes[0]))
+    joined: Size = 0
+    for shape in shapes:
+        joined = shape[axis] + joined
+    return [(*shapes[0][:axis], joined, *shapes[0][axis + 1 :])]
+
+
+@value_rule("ConcatV2")
+def _concat_value(table: SymbolTable, node: Node) -> Shapes:
+    if any(t.rank != 1 for t in node.inputs[:-1]):
+        return None
+    return [tuple(number for t in node.inputs[:-1] for number in numbers_of(t))]
+
+
+@matrix_rule("ConcatV2")
+def _concat_matrix(node: Node) -> Matrix | None:
+    (axis,) = integers_of(node.inputs[-1])
+    return np.concatenate([matrix_of(tensor) for tensor in node.inputs[:-1]], axis)
+
+
+@equal_sizes_rule("ConcatV2")
+def _sizes_beside(node: Node) -> Iterator[tuple[Size, Size]]:
+    tensors, where = node.inputs[:-1], node.inputs[-1].value
+    first = tensors[0].shape
+    if first is None or where is None or not isinstance(where[0], int):
+        return
+    for tensor in tensors[1:]:
+        for axis, sizes in enumerate(zip(first, tensor.shape or (), strict=False)):
+            if axis != where[0] % len(first):
+                yield sizes
+
+
+@value_rule("ConcatOffset")
+def _concat_offset(table: SymbolTable, node: Node) -> Shapes:
+    """Offsets of several shapes that are joined along an axis."""
+    shapes = [numbers_of(t) for t in node.inputs[1:]]
+    axis = axis_of(node.inputs[0], len(shapes[0]))
+    begin: Size = 0
+    offsets: list[Shape | None] = []
+    for shape in shapes:
+        offsets.append(tuple(begin if k == axis else 0 for k in range(len(shape))))
+        begin = shape[axis] + begin
+    return offsets
+
+
+@rule("ConcatV2", inputs=(ROWS, WHOLE))
+def _concat(node: Node, states: Sequence[State]) -> Decision | None:
+    first, tensors = first_sharded(states[:-1]), node.inputs[:-1]
+    axis = axis_of(node.inputs[-1], rank_of(tensors[0]))
+    if axis == first.axis:
+        return _concat_samples(node, states, axis)
+    if not all(is_shardable(t.shape, first) for t in tensors):
+        return None
+    return Decision(inputs=(*[first] * len(tensors), REPLICATED), outputs=(first,))
+
+
+def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision | None:
+    """Blocks of the batch behind one another: all with the same rows per sample."""
+    wanted: list[State] = []
+    blocks: Size = 0
+    alone = first_sharded(states).with_blocks(axis, 1)
+    rows = set()
+    for tensor, given in zip(node.inputs[:-1], states, strict=False):
+        state = given if isinstance(given, Sharded) and given.axis == axis else alone
+        per_sample = rows_per_sample(shape_of(tensor)[axis], state)
+        if per_sample is None:
+            return None
+        rows.add(per_sample)
+        wanted.append(state)
+        blocks = state.outer + blocks
+    if len(rows) != 1:
+        return None
+    return Decision(inputs=(*wanted, REPLICATED), outputs=(alone.with_blocks(axis, blocks),))
+
+
+@shape_rule("Split")
+def _split_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = shape_of(node.inputs[1])
+    axis = axis_of(node.inputs[0], len(shape))
+    part = divide(shape[axis], len(node.outputs))
+    if part is None:
+        part = table.new_symbol(node.outputs[0], axis)
+    return [(*shape[:axis], part, *shape[axis + 1 :])] * len(node.outputs)
+
+
+@shape_rule("SplitV")
+def _split_sizes(table: SymbolTable, node: Node) -> Shapes:
+    shape, sizes = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
+    axis = axis_of(node.inputs[2], len(shape))
+    if not all(table.is_made_of_sizes(size) for size in sizes):
+        # One of them may be -1, and then it is the rest.
+        sizes = tuple(table.new_symbol(tensor, axis) for tensor in node.outputs)
+    if -1 in sizes:
+        rest: Size = shape[axis]
+        for size in sizes:
+            if size != -1:
+                rest = rest - size
+        sizes = tuple(rest if size == -1 else size for size in sizes)
+    return [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
+
+
+@value_rule("Split", "SplitV")
+def _split_value(table: SymbolTable, node: Node) -> Shapes:
+    data = node.inputs[1 if node.op == "Split" else 0]
+    value = numbers_of(data)
+    if data.rank != 1:
+        return None
+    parts: list[Shape | None] = []
+    begin = 0
+    for tensor in node.outputs:
+        length = shape_of(tensor)[0]
+        if not isinstance(length, int) or begin + length > len(value):
+            return None
+        parts.append(value[begin : begin + length])
+        begin += length
+    return parts
+
+
+@rule("Split", inputs=(WHOLE, ROWS))
+@rule("SplitV", inputs=(ROWS, WHOLE, WHOLE))
+def _split(node: Node, states: Sequence[State]) -> Decision | None:
+    data, where = (1, 0) if node.op == "Split" else (0, 2)
+    state, shape = sharded(states[data]), shape_of(node.inputs[data])
+    axis = axis_of(node.inputs[where], len(shape))
+    if axis != state.axis:
+        inputs = [REPLICATED if k != data else state for k in range(len(states))]
+        return Decision(inputs=tuple(inputs), outputs=(state,) * len(node.outputs))
+    rows = rows_per_sample(shape[axis], state)
+    if rows is None:
+        return None
+    targets = []
+    for tensor in node.outputs:
+        blocks = divide(shape_of(tensor)[axis], state.rows * rows)
+        if blocks is None or has_batch(blocks):
+            return None
+        targets.append(state.with_blocks(axis, blocks))
+    if node.op == "Split":
+        return Decision(inputs=(REPLICATED, state), outputs=tuple(targets))
+    parts = Numbers(tuple(state.in_part * rows * target.outer for target in targets))
+    return Decision(inputs=(state, parts, REPLICATED), outputs=tuple(targets))
+
+
+_TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
+"""Of the inputs those that are rearranged; of other operations the first."""
+
+
+@partial_rule("Pack", "Unpack", inputs=PARTIALS)
+@partial_rule("ConcatV2", inputs=(PARTIALS, WHOLE))
+@partial_rule("Split", inputs=(WHOLE, PARTIALS))
+@partial_rule("SplitV", inputs=(PARTIALS, WHOLE, WHOLE))
+def rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
+    """Elements in another order: all tensors are partial, and positions are those of the whole."""
+    found = set(states[_TENSORS.get(node.op, slice(1))])
+    if len(found) != 1 or not isinstance(state := found.pop(), Partial):
+        return None
+    return Decision(inputs=tuple(states), outputs=(state,) * len(node.outputs))
+
+
+@value_rule("DynamicStitch", "ParallelDynamicStitch")
+def _stitch(table: SymbolTable, node: Node) -> Shapes:
+    """Numbers at given positions, the later ones last; with it a sum's gradient finds its shape."""
+    count = len(node.inputs) // 2
+    positions, data = node.inputs[:count], node.inputs[count:]
+    found: dict[int, Size] = {}
+    for where, numbers in zip(positions, data, strict=True):
+        if where.value is None or numbers.value is None or where.rank != numbers.rank:
+            return None
+        for index, number in zip(where.value, numbers.value, strict=True):
+            if not isinstance(index, int):
+                return None
+            found[index] = number
+    if sorted(found) != list(range(len(found))):
+        return None
+    return [tuple(found[k] for k in range(len(found)))]
+
+
+traits("ConcatV2 Pack Split SplitV Unpack", FREE)
+traits("ConcatV2", Trait.OTHER_ROWS)
+index_inputs("Pack", slice(None))
+index_inputs("ConcatV2", slice(-1))
+traits("DynamicPartition", Trait.SIZED_BY_DATA)
+
+
+# Rows in another order: reversed, rolled, sorted; results along an axis.
+
+
+@rule("ReverseV2", inputs=(ROWS, WHOLE))
+@rule("Roll", inputs=(ROWS, WHOLE, WHOLE))
+@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", inputs=(ROWS, WHOLE))
+def _along_axes(node: Node, states: Sequence[State]) -> Decision | None:
+    rank = rank_of(node.inputs[0])
+    return beside(node, states, [axis % rank for axis in integers_of(node.inputs[-1])])
+
+
+@rule("ReverseSequence", inputs=ROWS)
+def _reverse_sequence(node: Node, states: Sequence[State]) -> Decision | None:
+    state = Sharded(node.int_attr("batch_dim"))
+    if not is_shardable(node.inputs[0].shape, state) or node.int_attr("seq_dim") == state.axis:
+        return None
+    return Decision(inputs=(state, FIRST), outputs=(state,))
+
+
+@shape_rule("TopKV2", "TopK")
+def _top_k_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    count = node.inputs[1].value if node.op == "TopKV2" else (node.int_attr("k"),)
+    if not shape or count is None:
+        return None
+    return [(*shape[:-1], *count)] * 2
+
+
+@rule("InTopKV2", inputs=(ROWS, ROWS, WHOLE))
+@rule("InTopK", inputs=ROWS)
+def _in_top_k(node: Node, states: Sequence[State]) -> Decision | None:
+    state = first_sharded([state for state in states[:2] if is_first(state)])
+    return Decision(inputs=(state, state, *replicated(len(states) - 2)), outputs=(state,))
+
+
+@rule("LowerBound", "UpperBound", inputs=ROWS)
+def _search(node: Node, states: Sequence[State]) -> Decision | None:
+    """Rows of both matrices belong together; of one row, values are looked up by themselves."""
+    sorted_rows, values = states
+    both = (t.shape for t in node.inputs)
+    if Sharded(0) in states and all(is_shardable(shape, FIRST) for shape in both):
+        return Decision(inputs=(FIRST, FIRST), outputs=(FIRST,))
+    if isinstance(values, Sharded) and values.axis == 1 and not isinstance(sorted_rows, Sharded):
+        return Decision(inputs=(REPLICATED, values), outputs=(values,))
+    return None
+
+
+rule("TopKV2", inputs=(ROWS, WHOLE))(beside_last(1))
+rule("TopK", inputs=ROWS)(beside_last(1))
+shape_rule("Cumprod", "Cumsum", "CumulativeLogsumexp")(like_input(0))
+shape_rule("Reverse", "ReverseSequence", "ReverseV2", "Roll")(like_input(0))
+shape_rule("InTopK", "InTopKV2", "LowerBound", "UpperBound")(like_input(1))
+partial_rule("ReverseV2", inputs=(PARTIALS, WHOLE))(rearranged_partial)
+equal_sizes_rule("InTopK", "InTopKV2")(leading)

@@ -1,0 +1,444 @@
+"""Functions made of nodes of the step, without tracing it again: arguments, builder, values.
+
+A function definition is a list of node definitions. A part computes the traced nodes with other
+inputs: its rows instead of the batch, its own sizes instead of those of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private import graphs
+from evener._tf_private import graphs as operation_types
+from evener.graph.dims import Dim, Size, symbols_of
+from evener.graph.inference import Inference
+from evener.graph.nodes import SymbolSource, Tensor
+from evener.graph.ops.states import (
+    REPLICATED,
+    Numbers,
+    Partial,
+    Sharded,
+    Sharding,
+    State,
+    part_sizes,
+    rows_per_sample,
+    serves,
+)
+from evener.partition.shard import is_known_to_parts
+
+# Arguments of the functions of a step: numbers, tensors and sums.
+
+
+@dataclass(frozen=True, slots=True)
+class NumberArgument:
+    """Value of a symbol, a scalar."""
+
+    name: str  # Name of the symbol: ``"B"``, ``"b"``, ``"o"`` or another symbol of the step
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """Tensor of the step."""
+
+    tensor: Tensor  # Tensor
+    state: State  # State in which it is given: a part of it, or the whole
+
+
+@dataclass(frozen=True, slots=True)
+class SumArgument:
+    """Sum of a tensor of the step over the micro-batches before."""
+
+    tensor: Tensor  # Tensor of which every micro-batch gives a partial sum
+
+
+@dataclass(frozen=True, slots=True)
+class InputArgument:
+    """Input of the only operation that a function runs."""
+
+    index: int  # Index of the input
+
+
+Argument: TypeAlias = NumberArgument | TensorArgument | SumArgument | InputArgument
+
+
+# Builder of a function from nodes of the step, without tracing it again.
+#
+# A function definition is a list of node definitions. A part computes the traced nodes with other
+# inputs: its rows instead of the batch, its own sizes instead of those of the whole.
+
+
+class FunctionBuilder:
+    """Builder of one function definition."""
+
+    def __init__(self, name: str, *, inference: Inference) -> None:
+        self.inference = inference
+        self.may_be_on_cpu = True
+        self.origin: tuple[Any, str] | None = None
+        self.waits: Sequence[str] = ()
+        self._origins: dict[str, Any] = {}
+        self.included: list[FunctionBuilder] = []
+        self._function: graphs.Function | None = None
+        self.definition = graphs.FunctionDef()
+        self.definition.signature.name = graphs.unique_function_name(name)
+        self.arguments: dict[Argument, str] = {}
+        self.outputs: list[tf.DType] = []
+        self.symbol_source: Callable[[str], str] = self._symbol_argument
+        self._dtypes: dict[str, tf.DType] = {}
+        self._sizes: dict[object, str] = {}
+        self._names: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The unique name of the function."""
+        return self.definition.signature.name
+
+    def argument(self, argument: Argument, dtype: tf.DType) -> str:
+        """Return the reference to an argument; it is added when it is first asked for."""
+        if argument not in self.arguments:
+            name = f"a{len(self.arguments)}"
+            entry = self.definition.signature.input_arg.add()
+            entry.name, entry.type = name, dtype.as_datatype_enum
+            self.arguments[argument] = name
+            self._dtypes[name] = dtype
+        return self.arguments[argument]
+
+    def is_argument(self, reference: str) -> bool:
+        """Return whether a tensor is given to the function, and not computed in it."""
+        return reference in self._dtypes
+
+    def end_with(self, numbers: Sequence[NumberArgument]) -> None:
+        """Let numbers be the last arguments, in this order; they are added where they are missing.
+
+        The branches of a condition are given the same arguments by position, and each has asked for
+        its numbers in an order of its own.
+        """
+        for number in numbers:
+            self.argument(number, self.inference.dtype_of(number.name))
+        first = [argument for argument in self.arguments if argument not in numbers]
+        self.arguments = {key: self.arguments[key] for key in (*first, *numbers)}
+        entries = {entry.name: entry for entry in self.definition.signature.input_arg}
+        ordered = [entries[name] for name in self.arguments.values()]
+        copies = [type(entry).FromString(entry.SerializeToString()) for entry in ordered]
+        del self.definition.signature.input_arg[:]
+        self.definition.signature.input_arg.extend(copies)
+
+    def output(self, reference: str, dtype: tf.DType) -> None:
+        """Let the function return a tensor."""
+        name = f"r{len(self.outputs)}"
+        entry = self.definition.signature.output_arg.add()
+        entry.name, entry.type = name, dtype.as_datatype_enum
+        self.definition.ret[name] = reference
+        self.outputs.append(dtype)
+
+    def copy(
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any],
+        *,
+        after: Sequence[str] = (),
+        device: str = "",
+    ) -> list[str]:
+        """Add a node with the attributes of a traced one; return its outputs."""
+        node = self.definition.node_def.add()
+        node.op, node.name, node.device = op, self._unique(name), device
+        node.input.extend([*inputs, *(f"^{name}" for name in (*after, *self.waits))])
+        for key, value in attrs.items():
+            if key not in ("_class", "_output_shapes"):
+                node.attr[key].CopyFrom(value)
+        if self.origin is not None:
+            graph, original = self.origin
+            function = f"{graph.name}_{id(graph)}"
+            self._origins[function] = graph
+            node.experimental_debug_info.original_node_names.append(original)
+            node.experimental_debug_info.original_func_names.append(function)
+        return [f"{node.name}:{output}" for output in operation_types.output_names(op, node.attr)]
+
+    def op(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any],
+        *,
+        private: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Add a node; return its outputs."""
+        known = {a.name for a in operation_types.op_definition(op).attr}
+        values = {key: _attribute(value) for key, value in attrs.items() if key in known}
+        return self.copy(op, op, inputs, {**values, **(private or {})})
+
+    @property
+    def last_name(self) -> str:
+        """The name of the node that was added last."""
+        return self.definition.node_def[-1].name
+
+    def include(self, function: FunctionBuilder) -> None:
+        """Register another function, which a node of this one calls, together with this one."""
+        self.included.append(function)
+
+    def number_argument(self, argument: NumberArgument) -> str:
+        """Return the reference to a number that a function in this one needs."""
+        return self._symbol(argument.name)
+
+    def constant(self, value: Any, dtype: tf.DType) -> str:
+        """Add a constant; equal ones are one node."""
+        array = np.asarray(value, dtype=dtype.as_numpy_dtype)
+        key = ("constant", dtype, array.shape, array.tobytes())
+        if key not in self._sizes:
+            proto = tf.make_tensor_proto(array, dtype=dtype)
+            attrs = {"dtype": dtype, "value": graphs.AttrValue(tensor=proto)}
+            self._sizes[key] = self.op("Const", [], attrs)[0]
+        return self._sizes[key]
+
+    def number(self, size: Size, dtype: tf.DType | str) -> str:
+        """Add a scalar: the value of a size in the part that calls the function."""
+        dtype = tf.as_dtype(dtype)
+        if isinstance(size, int):
+            return self.constant(size, dtype)
+        key = ("number", size, dtype)
+        if key not in self._sizes:
+            if dtype == tf.int32:
+                self._sizes[key] = self._polynomial(size, dtype)
+            else:
+                # The number of elements of a large tensor is no int32.
+                source = self._polynomial(size, tf.int64)
+                self._sizes[key] = self.cast(source, tf.int64, dtype)
+        return self._sizes[key]
+
+    def vector(self, sizes: Sequence[Size], dtype: tf.DType | str) -> str:
+        """Add a vector of sizes."""
+        dtype = tf.as_dtype(dtype)
+        if all(isinstance(size, int) for size in sizes):
+            return self.constant(np.asarray(sizes).reshape([len(sizes)]), dtype)
+        key = ("vector", tuple(sizes), dtype)
+        if key not in self._sizes:
+            numbers = [self.number(size, dtype) for size in sizes]
+            attrs = {"T": dtype, "N": len(numbers), "axis": 0}
+            self._sizes[key] = self.op("Pack", numbers, attrs)[0]
+        return self._sizes[key]
+
+    def sizes(self, sizes: Sequence[Size], dtype: tf.DType, *, is_scalar: bool) -> str:
+        """Add a scalar or a vector of sizes."""
+        return self.number(sizes[0], dtype) if is_scalar else self.vector(sizes, dtype)
+
+    def element(self, vector: str, index: int, dtype: tf.DType) -> str:
+        """Add the reading of one element of a vector."""
+        begin, end, stride = (self.constant([k], tf.int32) for k in (index, index + 1, 1))
+        attrs = {"T": dtype, "Index": tf.int32, "shrink_axis_mask": 1, "begin_mask": 0}
+        attrs |= {"end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0}
+        return self.op("StridedSlice", [vector, begin, end, stride], attrs)[0]
+
+    def zero(self, dtype: tf.DType) -> str:
+        """Add a zero, False or an empty string."""
+        return self.constant(np.zeros([], dtype.as_numpy_dtype), dtype)
+
+    def keep(self, name: str) -> None:
+        """Let a node run although nothing uses its outputs."""
+        entry = f"c{len(self.definition.control_ret)}"
+        self.definition.signature.control_output.append(entry)
+        self.definition.control_ret[entry] = name
+
+    def stay_whole(self) -> None:
+        """Keep TensorFlow from inlining the function."""
+        self.definition.attr["_noinline"].b = True
+
+    def dtype_of(self, argument: str) -> tf.DType:
+        """Return the dtype of an argument, by its reference."""
+        return self._dtypes[argument]
+
+    def knows(self, size: Size) -> bool:
+        """Return whether all symbols of a size are arguments already."""
+        return all(NumberArgument(name) in self.arguments for name in symbols_of(size))
+
+    def _symbol_argument(self, name: str) -> str:
+        return self.argument(NumberArgument(name), self.inference.dtype_of(name))
+
+    def _symbol(self, name: str) -> str:
+        key = ("symbol", name)
+        if key not in self._sizes:
+            self._sizes[key] = self.symbol_source(name)
+        return self._sizes[key]
+
+    def register(self, keeps: Any = None) -> None:
+        """Let operations call the function."""
+        for function in self.included:
+            if function._function is None:
+                function.register(keeps)
+        children = [function.function for function in self.included]
+        origins = {**self._origins}
+        for child in children:
+            origins.update(child.origins)
+        self._function = graphs.Function(
+            self.definition, children=children, origins=origins, keeps=keeps
+        )
+
+    @property
+    def function(self) -> graphs.Function:
+        """The function, once it is registered."""
+        assert self._function is not None
+        return self._function
+
+    def _polynomial(self, size: Dim, dtype: tf.DType) -> str:
+        total = ""
+        for monomial, factor in size.terms.items():
+            factors = [
+                self.cast(self._symbol(name), self.inference.dtype_of(name), dtype)
+                for name in monomial
+            ]
+            if factor != 1 or not factors:
+                factors.append(self.constant(factor, dtype))
+            term = factors[0]
+            for other in factors[1:]:
+                term = self.op("Mul", [term, other], {"T": dtype})[0]
+            total = self.op("AddV2", [total, term], {"T": dtype})[0] if total else term
+        return total
+
+    def cast(self, reference: str, source: tf.DType, target: tf.DType) -> str:
+        """Add a cast, unless the dtypes are equal."""
+        if source == target:
+            return reference
+        key = ("cast", reference, target)
+        if key not in self._sizes:
+            attrs = {"SrcT": source, "DstT": target, "Truncate": False}
+            self._sizes[key] = self.op("Cast", [reference], attrs)[0]
+        return self._sizes[key]
+
+    def _unique(self, name: str) -> str:
+        base = name.replace("/", "_").lstrip("_") or "n"
+        if not base[0].isalpha():
+            base = f"n{base}"
+        name, count = base, 0
+        while name in self._names or name in self._dtypes:
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
+
+
+def _attribute(value: Any) -> Any:
+    """Return an attribute as a protocol buffer."""
+    if isinstance(value, graphs.AttrValue):
+        return value
+    if isinstance(value, tf.DType):
+        return graphs.AttrValue(type=value.as_datatype_enum)
+    if isinstance(value, bool):
+        return graphs.AttrValue(b=value)
+    if isinstance(value, int):
+        return graphs.AttrValue(i=value)
+    if isinstance(value, float):
+        return graphs.AttrValue(f=value)
+    if value in ("int32", "int64"):
+        return graphs.AttrValue(type=tf.as_dtype(value).as_datatype_enum)
+    return graphs.AttrValue(s=str(value).encode())
+
+
+# Values that the nodes of a function read: its results, arguments, constants, or sizes.
+
+
+class Values:
+    """References to the values that nodes of a function read."""
+
+    def __init__(
+        self,
+        sharding: Sharding,
+        inference: Inference,
+        builder: FunctionBuilder,
+        references: dict[Tensor, str],
+        *,
+        is_body: bool = False,
+    ) -> None:
+        self._sharding = sharding
+        self._inference = inference
+        self._builder = builder
+        self._references = references
+        self._is_body = is_body
+        self._sliced: dict[tuple[Tensor, Sharded], str] = {}
+        builder.symbol_source = self._symbol
+
+    def get(self, tensor: Tensor, request: State | Numbers) -> str:
+        """Return the reference to a tensor as it is requested."""
+        builder = self._builder
+        if isinstance(request, Numbers):
+            return builder.sizes(request.sizes, tensor.dtype, is_scalar=tensor.rank == 0)
+        # Values that differ from part to part are arguments: rows, and the start of a partial sum,
+        # which the first part alone has.
+        is_split = isinstance(request, Sharded) and not self._is_body
+        if not (is_split or isinstance(request, Partial)) and (
+            tensor.node.op == "Const" or tensor.is_sizes
+        ):
+            return self._part(tensor, request, self._made_here(tensor))
+        if tensor in self._references and serves(self._sharding.states[tensor], request):
+            return self._references[tensor]
+        if self._is_body:
+            return self._part(tensor, request, self._references[tensor])
+        return builder.argument(TensorArgument(tensor, request), tensor.dtype)
+
+    def _made_here(self, tensor: Tensor) -> str:
+        """Add a constant, or numbers that are made of sizes."""
+        if tensor.is_sizes:
+            assert tensor.value is not None
+            return self._builder.sizes(tensor.value, tensor.dtype, is_scalar=tensor.rank == 0)
+        if tensor not in self._references:
+            node = tensor.node
+            self._references[tensor] = self._builder.copy("Const", node.name, [], node.attrs)[0]
+        return self._references[tensor]
+
+    def _part(self, tensor: Tensor, request: State, reference: str) -> str:
+        """Take a part's rows out of a tensor that every part has as a whole."""
+        if request == REPLICATED or not isinstance(request, Sharded):
+            return reference
+        key = (tensor, request)
+        if key not in self._sliced:
+            self._sliced[key] = self._slice(tensor, request, reference)
+        return self._sliced[key]
+
+    def _slice(self, tensor: Tensor, request: Sharded, reference: str) -> str:
+        """Slice along the axis that is split; of several blocks, in each of them."""
+        assert tensor.shape is not None
+        rows = rows_per_sample(tensor.shape[request.axis], request)
+        assert rows is not None
+        axis, shape, is_whole = request.axis, tensor.shape, request.outer == 1
+        if not is_whole:
+            blocks = (*shape[:axis], request.outer, request.rows * rows, *shape[axis + 1 :])
+            reference, axis, shape = self._reshape(tensor, reference, blocks), axis + 1, blocks
+        begin: list[Size] = [0] * len(shape)
+        size: list[Size] = [-1] * len(shape)
+        begin[axis] = request.before_part * rows
+        size[axis] = request.in_part * rows
+        builder = self._builder
+        numbers = [builder.vector(begin, tf.int32), builder.vector(size, tf.int32)]
+        attrs = {"T": tensor.dtype, "Index": tf.int32}
+        part = builder.op("Slice", [reference, *numbers], attrs)[0]
+        return part if is_whole else self._reshape(tensor, part, part_sizes(tensor.shape, request))
+
+    def _reshape(self, tensor: Tensor, reference: str, shape: tuple[Size, ...]) -> str:
+        numbers = self._builder.vector(shape, tf.int32)
+        attrs = {"T": tensor.dtype, "Tshape": tf.int32}
+        return self._builder.op("Reshape", [reference, numbers], attrs)[0]
+
+    def _has(self, source: SymbolSource) -> bool:
+        """Return whether the number of a symbol can be read from a tensor in the function."""
+        tensor = source.tensor
+        if tensor not in self._references:
+            return False
+        return is_known_to_parts(source, self._sharding.states[tensor])
+
+    def _symbol(self, name: str) -> str:
+        """Return the number of a symbol, from a tensor in the function if it has the source."""
+        builder = self._builder
+        source = self._inference.symbols.get(name)
+        if source is None or not self._has(source):
+            return builder.argument(NumberArgument(name), self._inference.dtype_of(name))
+        reference, tensor = self._references[source.tensor], source.tensor
+        if source.axis is None:
+            if tensor.rank != 0:
+                reference = builder.element(reference, source.index, tensor.dtype)
+            return builder.cast(reference, tensor.dtype, self._inference.dtype_of(name))
+        shape = builder.op("Shape", [reference], {"T": tensor.dtype, "out_type": tf.int32})[0]
+        return builder.element(shape, source.axis, tf.int32)

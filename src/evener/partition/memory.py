@@ -1,0 +1,550 @@
+"""Work and memory of a step: floating-point operations, bytes, live ranges, the peak of a device.
+
+    variables    weights, optimizer slots and other state that the device owns
+    fetched      weights of other owners: of the stage that computes, and of the next one
+    gradients    partial sums that wait for their owner, and the next ones to be added
+    activations  samples and all other tensors that tasks hand to later ones
+
+The figures of a device are those at its peak. Workspaces of kernels come on top.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import tensorflow as tf
+
+from evener.base.text import format_bytes
+from evener.devices.names import device_name
+from evener.errors import warn
+from evener.graph.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
+from evener.graph.nodes import Node, Tensor, constant_array, num_elements
+from evener.graph.ops.registry import FREE, IN_PLACE, VIEW, has_trait, operation
+from evener.graph.ops.states import Partial, PerPart, Sharded, State, part_sizes
+from evener.graph.rewrites import LOOPS
+from evener.partition.emit import PartitionedStep
+from evener.partition.functions import TensorArgument
+from evener.partition.order import Unit
+from evener.partition.tasks import Task
+from evener.partition.tensors import element_dtype
+from evener.plan import Replica, split_batch
+
+# Loops: how often they run, and what lists of tensors they fill for their gradients.
+
+_ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+"""Which input of an operation it puts into a list."""
+
+
+def num_iterations(node: Node) -> int:
+    """Return how often a loop runs at most, as its second argument says; 1 if that is not known."""
+    limit = node.inputs[1] if len(node.inputs) > 1 else None
+    if limit is None or not limit.dtype.is_integer or limit.rank != 0:
+        return 1
+    found = constant_array(limit)
+    value = (int(found.item()),) if found is not None else limit.value
+    return max(1, value[0]) if value and isinstance(value[0], int) else 1
+
+
+def listed(tensor: Tensor) -> tuple[Tensor, int] | None:
+    """Return a tensor of which a list holds several, and how many; None if that is not known."""
+    node = tensor.node
+    if node.op == "TensorListFromTensor":
+        return node.inputs[0], 1
+    if node.op not in LOOPS or "body" not in node.bodies:
+        return None
+    made = node.bodies["body"].outputs[tensor.index].node
+    while made.op == "Identity":
+        made = made.inputs[0].node
+    if made.op not in _ELEMENT:
+        return None
+    return made.inputs[_ELEMENT[made.op]], num_iterations(node)
+
+
+# Floating-point operations of nodes, for each sample.
+#
+# Exact for products of matrices, convolutions and contractions; of a loop, its body times its
+# iterations; arithmetic counts the elements of its results, and what only moves data nothing.
+
+_FEW, _MANY = 32, 64
+
+
+def flops_per_sample(nodes: Iterable[Node]) -> float:
+    """Return how many floating-point operations nodes take for each sample."""
+    nodes = list(nodes)
+    return (_flops(nodes, _MANY) - _flops(nodes, _FEW)) / (_MANY - _FEW)
+
+
+def _flops(nodes: Iterable[Node], num_samples: int) -> float:
+    return sum(node_flops(node, num_samples) for node in nodes)
+
+
+def node_flops(node: Node, num_samples: int) -> float:
+    """Return how many floating-point operations a node takes for a number of samples."""
+    if has_trait(node, FREE) or not node.outputs:
+        return 0
+    if node.op in LOOPS and "body" in node.bodies:
+        return num_iterations(node) * _flops(node.bodies["body"], num_samples)
+    if node.bodies:
+        return max(_flops(body, num_samples) for body in node.bodies.values())
+    count = operation(node.op).flops
+    if count is not None and all(t.shape is not None for t in (*node.inputs, *node.outputs)):
+        return count(node, num_samples)
+    return sum(num_elements(tensor, num_samples) for tensor in node.outputs)
+
+
+# Bytes of the tensors of a step, for a number of samples.
+
+_SIZES_FEW, _SIZES_MANY = 32, 64
+"""Samples between which a slope is taken: sizes that grow faster than the samples are rare."""
+
+
+def shape_of(tensor: Tensor, state: State | None) -> tuple[Size, ...] | None:
+    """Return the shape of a tensor in a part, or None if its rank is not known."""
+    if tensor.shape is None or not isinstance(state, Sharded):
+        return tensor.shape
+    return part_sizes(tensor.shape, state)
+
+
+def num_bytes(tensor: Tensor, num_samples: int) -> int:
+    """Return the bytes of a tensor, or of all elements of a list of tensors."""
+    if tensor.dtype == tf.resource:
+        return 0
+    found = listed(tensor) if tensor.dtype == tf.variant else None
+    if found is not None:
+        element, count = found
+        return count * num_bytes(element, num_samples)
+    dtype = element_dtype(tensor) if tensor.dtype == tf.variant else tensor.dtype
+    return num_elements(tensor, num_samples) * dtype.size
+
+
+def bytes_per_sample(tensor: Tensor) -> float:
+    """Return by how many bytes a tensor grows with every sample."""
+    return (num_bytes(tensor, _SIZES_MANY) - num_bytes(tensor, _SIZES_FEW)) / (
+        _SIZES_MANY - _SIZES_FEW
+    )
+
+
+# Temporaries: tensors that are in memory only while a task runs, and are not handed over.
+#
+# The peak of a task is the node at which they have most bytes. It may be one node for few samples
+# and
+# another for many: both are found.
+
+_FEW_AND_MANY = (1, 2**10)
+
+
+class Temporary(NamedTuple):
+    """Tensor that is only in memory during a task."""
+
+    begin: int  # Index in the task of the node that makes it
+    end: int  # Index in the task of the last node that needs its memory
+    shape: tuple[Size, ...]  # Shape in the symbols of the step; ``b`` is the samples of the part
+    num_bytes: int  # Bytes of one element
+
+
+def buffer_of(tensor: Tensor) -> Tensor:
+    """Return the tensor whose memory a tensor shares: reshaping copies nothing."""
+    while has_trait(tensor.node, VIEW) and tensor.dtype == tensor.node.inputs[0].dtype:
+        tensor = tensor.node.inputs[0]
+    return tensor
+
+
+def temporaries(task: Task, states: Mapping[Tensor, State]) -> Iterator[tuple[int, Temporary]]:
+    """Yield the indices of the nodes at the peaks of a task, each with all temporaries there."""
+    found = list(_living(task, states))
+    peaks = {_peak(found, samples) for samples in _FEW_AND_MANY} if found else set()
+    for peak in sorted(peaks):
+        for temporary in found:
+            if temporary.begin <= peak <= temporary.end:
+                yield peak, temporary
+
+
+def _living(task: Task, states: Mapping[Tensor, State]) -> Iterator[Temporary]:
+    handed_over = {buffer_of(tensor) for tensor in task.fetches}
+    last: dict[Tensor, int] = {}
+    for index, node in enumerate(task.nodes):
+        for tensor in node.inputs:
+            # The result reuses its memory.
+            last[buffer_of(tensor)] = index - has_trait(node, IN_PLACE)
+    for index, node in enumerate(task.nodes):
+        for tensor in node.outputs:
+            is_new = buffer_of(tensor) is tensor and tensor not in handed_over
+            if not is_new or tensor.is_sizes or tensor.shape is None:
+                continue
+            if tensor.dtype == tf.variant:
+                continue
+            end = max(index, last.get(tensor, index))
+            shape = shape_of(tensor, states.get(tensor)) or ()
+            yield Temporary(index, end, shape, tensor.dtype.size)
+
+
+def numbers_of(shape: Sequence[Size], samples: int, num_samples: int) -> dict[str, int]:
+    """Return the numbers of the symbols in a shape; a size that the data alone decides is 1."""
+    values: dict[str, int] = {}
+    for name in (name for size in shape for name in symbols_of(size)):
+        if not isinstance(name, PartSymbol):
+            values[name] = num_samples if name == "B" else 1
+        elif name.rows == BATCH:
+            values[name] = samples
+        else:
+            inner = numbers_of([name.rows], samples, num_samples)
+            rows = int(evaluate(name.rows, inner))
+            values[name] = -(-rows * samples // max(1, num_samples))
+    return values
+
+
+def _peak(found: list[Temporary], samples: int) -> int:
+    """Return the index of the node at which temporaries have most bytes."""
+    changes: list[tuple[int, int]] = []
+    for temporary in found:
+        shape = temporary.shape
+        values = numbers_of(shape, samples, samples)
+        num_bytes = temporary.num_bytes * math.prod(int(evaluate(size, values)) for size in shape)
+        changes += [(temporary.begin, num_bytes), (temporary.end + 1, -num_bytes)]
+    # At one node, ends come before begins.
+    changes.sort()
+    sums = itertools.accumulate(change for _, change in changes)
+    return max(zip(sums, (index for index, _ in changes), strict=True))[1]
+
+
+# Memory estimate of a step on every device, counted from the tensors that its tasks hand over.
+#
+# ::
+#
+#     variables    weights, optimizer slots and other state that the device owns
+#     fetched      weights of other owners: of the stage that computes, and of the next one
+#     gradients    partial sums that wait for their owner, and the next ones to be added
+#     activations  samples and all other tensors that tasks hand to later ones
+#
+# The figures of a device are those at its peak. Workspaces of kernels come on top.
+
+Kind = Literal["fetched", "gradients", "activations"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Memory that a step needs on one device at its peak, in bytes."""
+
+    variables: int = 0  # Weights, optimizer slots and other state that the device owns
+    fetched: int = 0  # Weights of other owners
+    gradients: int = 0  # Partial sums that wait for their owner
+    activations: int = 0  # Samples and all other tensors that tasks hand to later ones
+
+    @property
+    def total(self) -> int:
+        """The sum of all kinds."""
+        return self.variables + self.fetched + self.gradients + self.activations
+
+
+class Moment(NamedTuple):
+    """Moment of a device in a step."""
+
+    call: int  # Number of the device's call
+    node: int = -1  # Index of a node in the call's task, from 0; -1 as the call begins
+
+
+_LAST = 2**31
+"""Index after all nodes of a call."""
+
+
+class LiveRange(NamedTuple):
+    """Tensor in the memory of a device."""
+
+    device: str  # TensorFlow's name of the device
+    kind: Kind  # Kind of memory that it counts as
+    begin: Moment  # Moment when it is made, or the begin of the first call that needs it
+    end: Moment  # Last moment before it is freed
+    # Shape in the symbols of the step; ``b`` is the samples of its micro-batch
+    shape: tuple[Size, ...]
+    num_bytes: int  # Bytes of one element
+    micro_batch: int | None  # Number of its micro-batch; None if all micro-batches share it
+
+
+def live_ranges_of(step: PartitionedStep) -> list[LiveRange]:
+    """Return the tensors that the calls of a step keep in memory."""
+    return list(_Reader(step).read())
+
+
+def estimate_memory(
+    live_ranges: Sequence[LiveRange],
+    replicas: Sequence[Replica],
+    num_samples: int,
+    owned: Mapping[str, int],
+) -> dict[str, MemoryEstimate]:
+    """Return the memory that a step needs on every device."""
+    shares = split_batch(num_samples, [replica.share for replica in replicas])
+    sizes = [
+        size
+        for share, replica in zip(shares, replicas, strict=True)
+        for size in split_batch(share, [1.0] * replica.num_micro_batches)
+    ]
+    by_device: dict[str, list[LiveRange]] = defaultdict(list)
+    for live_range in live_ranges:
+        by_device[device_name(live_range.device)].append(live_range)
+    needs = {name: MemoryEstimate(variables=num_bytes) for name, num_bytes in owned.items()}
+    for name, of_device in by_device.items():
+        peak = peak_of(of_device, sizes, num_samples)
+        needs[name] = dataclasses.replace(peak, variables=owned.get(name, 0))
+    return needs
+
+
+def peak_of(
+    live_ranges: Iterable[LiveRange], sizes: Sequence[int], num_samples: int
+) -> MemoryEstimate:
+    """Return the memory of a device at its peak, without variables."""
+    counts: dict[tuple[tuple[Size, ...], int], int] = {}
+    changes: list[tuple[Moment, int, Kind, int]] = []
+    for tensor in live_ranges:
+        samples = num_samples if tensor.micro_batch is None else sizes[tensor.micro_batch]
+        if (tensor.shape, samples) not in counts:
+            counts[tensor.shape, samples] = elements_of_part(tensor.shape, samples, num_samples)
+        num_bytes = counts[tensor.shape, samples] * tensor.num_bytes
+        changes.append((tensor.begin, 1, tensor.kind, num_bytes))
+        # It is freed before the next node makes something.
+        end = Moment(tensor.end.call, tensor.end.node + 1)
+        changes.append((end, 0, tensor.kind, -num_bytes))
+    now: dict[Kind, int] = {"fetched": 0, "gradients": 0, "activations": 0}
+    peak = dict(now)
+    for _, _, kind, num_bytes in sorted(changes):
+        now[kind] += num_bytes
+        if sum(now.values()) > sum(peak.values()):
+            peak = dict(now)
+    return MemoryEstimate(**peak)
+
+
+def elements_of_part(shape: Sequence[Size], samples: int, num_samples: int) -> int:
+    """Return the elements of a tensor; a size that the data alone decides counts as 1."""
+    values = numbers_of(shape, samples, num_samples)
+    return math.prod(int(evaluate(size, values)) for size in shape)
+
+
+class _Reader:
+    """Reader of the live ranges of a step."""
+
+    def __init__(self, step: PartitionedStep) -> None:
+        self._partition = step.partition
+        self._functions = step.functions
+        self._number_of = {f.task: number for number, f in enumerate(step.functions)}
+        self._units = step.units
+        self._indices: dict[Task, dict[Node, int]] = {}
+        # Number of calls so far of every device, and the call of each unit.
+        self._calls: dict[str, int] = defaultdict(int)
+        self._call_of: dict[Unit, int] = {}
+        self._turn_of: dict[Unit, int] = {}
+        self._turns: dict[str, list[range]] = defaultdict(list)
+
+    def read(self) -> Iterator[LiveRange]:
+        """Yield all live ranges."""
+        self._number_calls()
+        users: dict[tuple[Tensor, int | None], list[Unit]] = defaultdict(list)
+        for unit in self._units:
+            if unit.micro_batch is None:
+                continue
+            for argument in self._functions[unit.task].builder.arguments:
+                if isinstance(argument, TensorArgument):
+                    is_part = isinstance(argument.state, Sharded | Partial | PerPart)
+                    users[argument.tensor, unit.micro_batch if is_part else None].append(unit)
+        for (tensor, micro_batch), units in users.items():
+            yield from self._of_tensor(tensor, micro_batch, units)
+        yield from self._sums()
+        for task, number in self._number_of.items():
+            if task.is_parts:
+                yield from self._temporaries(task, number)
+
+    def _temporaries(self, task: Task, number: int) -> Iterator[LiveRange]:
+        """Yield the temporaries of a task at its peaks."""
+        found = list(temporaries(task, self._partition.sharding.states))
+        for micro_batch in range(len(self._partition.layout.micro_batches)):
+            unit = Unit(number, micro_batch)
+            device, call = self._device(unit), self._call_of[unit]
+            for index, temporary in found:
+                peak, (_, _, shape, num_bytes) = Moment(call, index), temporary
+                yield LiveRange(device, "activations", peak, peak, shape, num_bytes, micro_batch)
+
+    def _number_calls(self) -> None:
+        stages: dict[str, object] = {}
+        for unit in self._units:
+            if unit.micro_batch is None:
+                continue
+            device = self._device(unit)
+            number = self._call_of[unit] = self._calls[device]
+            self._calls[device] += 1
+            now, turns = self._task(unit).place.stages, self._turns[device]
+            if turns and stages[device] == now:
+                turns[-1] = range(turns[-1].start, number + 1)
+            else:
+                turns.append(range(number, number + 1))
+            stages[device] = now
+            self._turn_of[unit] = len(turns) - 1
+
+    def _of_tensor(
+        self, tensor: Tensor, micro_batch: int | None, units: Sequence[Unit]
+    ) -> Iterator[LiveRange]:
+        state = self._partition.sharding.states[tensor]
+        task = self._partition.task_of.get(tensor.node)
+        if isinstance(state, Partial) or tensor.is_sizes or tensor.shape is None:
+            return
+        by_device: dict[str, list[Unit]] = defaultdict(list)
+        for unit in units:
+            by_device[self._device(unit)].append(unit)
+        for device, of_device in by_device.items():
+            calls = [self._call_of[unit] for unit in of_device]
+            if micro_batch is None:
+                if task is not None and task.where != device:
+                    yield from self._fetched(tensor, device, of_device)
+                continue
+            # Tensors of other devices arrive while the call before runs.
+            begin = Moment(max(0, min(calls) - 1))
+            if task is not None and task.is_parts:
+                maker = Unit(self._number_of[task], micro_batch)
+                if self._device(maker) == device:
+                    begin = Moment(self._call_of[maker], self._indices_in(task)[tensor.node])
+            shape = shape_of(tensor, state) or ()
+            num_bytes = (
+                element_dtype(tensor).size if tensor.dtype == tf.variant else tensor.dtype.size
+            )
+            end = Moment(max(calls), _LAST)
+            yield LiveRange(device, "activations", begin, end, shape, num_bytes, micro_batch)
+
+    def _fetched(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[LiveRange]:
+        """Yield the fetched copies of a tensor for each turn, from the begin of the turn before."""
+        turns = self._turns[device]
+        # The first two turns begin with the step, so they share one copy.
+        numbers = sorted({max(1, self._turn_of[unit]) for unit in units})
+        for number in numbers:
+            used = [self._call_of[u] for u in units if max(1, self._turn_of[u]) == number]
+            begin, end = Moment(turns[number - 1].start), Moment(max(used), _LAST)
+            shape = tensor.shape or ()
+            yield LiveRange(device, "fetched", begin, end, shape, tensor.dtype.size, None)
+
+    def _sums(self) -> Iterator[LiveRange]:
+        """Yield the partial sums of every device, and the next ones that are added to them."""
+        owners: dict[Tensor, set[str]] = defaultdict(set)
+        for function in self._functions:
+            for argument in function.builder.arguments:
+                if isinstance(argument, TensorArgument) and not function.task.is_parts:
+                    owners[argument.tensor].add(function.task.where)
+        for number, function in enumerate(self._functions):
+            if not function.task.is_parts:
+                continue
+            indices = self._indices_in(function.task)
+            calls: dict[str, list[int]] = defaultdict(list)
+            for micro_batch in range(len(self._partition.layout.micro_batches)):
+                unit = Unit(number, micro_batch)
+                calls[self._device(unit)].append(self._call_of[unit])
+            for tensor in function.task.fetches:
+                state = self._partition.sharding.states[tensor]
+                if not isinstance(state, Partial) or tensor.shape is None:
+                    continue
+                for device, numbers in calls.items():
+                    # It is sent to another device while the next call runs.
+                    stays = not owners[tensor] or device in owners[tensor]
+                    end = self._calls[device] if stays else max(numbers) + 1
+                    copies = [(min(numbers), end)]
+                    if len(numbers) > 1:
+                        copies.append((sorted(numbers)[1], max(numbers)))
+                    for begin, end in copies:
+                        yield LiveRange(
+                            device,
+                            "gradients",
+                            Moment(begin, indices[tensor.node]),
+                            Moment(end, _LAST),
+                            tensor.shape,
+                            tensor.dtype.size,
+                            None,
+                        )
+
+    def _indices_in(self, task: Task) -> Mapping[Node, int]:
+        """Return the index of every node of a task."""
+        if task not in self._indices:
+            self._indices[task] = {node: index for index, node in enumerate(task.nodes)}
+        return self._indices[task]
+
+    def _device(self, unit: Unit) -> str:
+        assert unit.micro_batch is not None
+        return self._partition.layout.device(unit.micro_batch, self._task(unit).place.stages)
+
+    def _task(self, unit: Unit) -> Task:
+        return self._functions[unit.task].task
+
+
+# Samples that each device can hold, so that shares obey its memory.
+
+# The rest is for what operations need while they run, and for the gaps between allocations.
+_USED_FOR_TENSORS = 0.9
+
+
+class MemoryLimits:
+    """Most samples of a batch that each device can hold in a step."""
+
+    def __init__(
+        self,
+        step: PartitionedStep,
+        memory_bytes: Sequence[int | None],
+        owned_bytes: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self.largest_batch = 0
+        self._devices = step.partition.layout.devices
+        self._memory_bytes = tuple(memory_bytes)
+        self._owned_bytes = owned_bytes
+        self._live_ranges: dict[str, list[LiveRange]] = defaultdict(list)
+        for live_range in live_ranges_of(step):
+            self._live_ranges[device_name(live_range.device)].append(live_range)
+
+    def most_samples(self, num_samples: int) -> tuple[int, ...]:
+        """Return for each device the most samples of a batch that fit into its memory."""
+        owned = self._owned_bytes()
+        return tuple(
+            num_samples if memory is None else self._most(k, memory, num_samples, owned)
+            for k, memory in enumerate(self._memory_bytes)
+        )
+
+    def maximum_shares(self, num_samples: int) -> tuple[float, ...]:
+        """Return for each device the largest share of a batch that fits into its memory.
+
+        Warns:
+            EvenerWarning: ENG-051 if the devices together cannot hold the batch.
+        """
+        most = self.most_samples(num_samples)
+        if sum(most) < num_samples:
+            self._warn(most, num_samples)
+        # Half a sample less: sizes are rounded sums of shares.
+        return tuple(
+            1.0 if count >= num_samples else max(0.0, (count - 0.5) / num_samples) for count in most
+        )
+
+    def _most(self, part: int, memory: int, num_samples: int, owned: Mapping[str, int]) -> int:
+        name = self._devices[part]
+        room = memory * _USED_FOR_TENSORS - owned.get(name, 0)
+        sizes = [0] * len(self._devices)
+
+        def fits(samples: int) -> bool:
+            sizes[part] = samples
+            return peak_of(self._live_ranges[name], sizes, num_samples).total <= room
+
+        if fits(num_samples):
+            return num_samples
+        low, high = 0, num_samples
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    def _warn(self, most: Sequence[int], num_samples: int) -> None:
+        held = ", ".join(
+            f"{name} holds about {count}" + (f" in {format_bytes(size)}" if size else "")
+            for name, count, size in zip(self._devices, most, self._memory_bytes, strict=True)
+        )
+        warn(
+            "ENG-051",
+            f"A batch of {num_samples} samples may not fit into the memory of the devices.",
+            why=f"{held}.",
+            fix="Make the batch smaller, or let `evener plan` look for stages, micro-batches or "
+            "recomputation that fit; `evener run --plan auto` uses what it finds.",
+        )

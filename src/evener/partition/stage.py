@@ -1,0 +1,331 @@
+"""From a sharded step to a staged one: layers, stages, passes, recomputation.
+
+    node                              stage
+    of a layer                        the layer's
+    of a layer's gradient             the layer's
+    of samples alone: labels, counts  the earliest among its readers
+    other                             the latest among its inputs
+
+    forward     x ── layer ──► y
+    backward    gradient of y ──► gradient of x, which another stage may wait for
+    weights     gradient of y ──► gradient of the weights, which no other stage waits for
+
+Stages are a matter of speed: a node computes the same in every stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from evener.errors import EngineError, did_you_mean, listed
+from evener.graph.nodes import Node, Tensor
+from evener.graph.ops.states import Sharding
+from evener.partition.layout import Layout, Stages
+from evener.partition.shard import ShardedStep
+from evener.plan.parts import matches, parts_of_path
+
+# Layers of nodes, found by the scopes of names that layers open.
+
+_GRADIENTS = ("gradient_tape/", "gradients/")
+
+
+class Scopes:
+    """Scopes of names, with the layers that opened them."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def layers(self, node: Node) -> Iterable[tuple[str, str]]:
+        """Yield the scopes and the paths of the layers around a node, the outermost first.
+
+        The node of a gradient has the layers of the node that was differentiated.
+        """
+        names = _without_gradients(_name(node)).split("/")[:-1]
+        for depth in range(1, len(names) + 1):
+            scope = "/".join(names[:depth])
+            if scope in self._paths:
+                yield scope, self._paths[scope]
+
+    def path(self, node: Node) -> str:
+        """Return the path of the innermost layer around a node, or an empty string."""
+        return max(self.layers(node), default=("", ""), key=lambda layer: len(layer[0]))[1]
+
+    def region(self, node: Node, patterns: Sequence[str]) -> str:
+        """Return the scope of the outermost layer around a node that matches, or nothing."""
+        return next((s for s, path in self.layers(node) if matches(path, patterns)), "")
+
+    def check(self, layout: Layout, variables: Iterable[str]) -> None:
+        """Refuse patterns of a plan that name no layer, if a layer has no stage because of them.
+
+        A pattern may be for a layer that another step calls, or that a model of this program does
+        not have: nothing is wrong as long as every layer with weights has a stage.
+        """
+        called = set(self._paths.values())
+        with_weights = {path.rpartition("/")[0] for path in variables}
+        known = {part for path in called | with_weights for part in parts_of_path(path)}
+        staged = [replica for replica in layout.replicas if len(replica.stages) > 1]
+        stages = [p for replica in staged for stage in replica.stages for p in stage.layers]
+        left_out = sorted(p for p in called & with_weights if not matches(p, stages))
+        for part_name, patterns, names in (
+            ("A stage", stages, left_out),
+            ("recompute", layout.recompute, sorted(called)),
+        ):
+            for pattern in patterns:
+                if names and not any(fnmatchcase(part, pattern) for part in known):
+                    raise _no_such_layer(part_name, pattern, names)
+
+
+def is_gradient(node: Node) -> bool:
+    """Return whether a tape made a node, for the gradient of another."""
+    return any(prefix in _name(node) for prefix in _GRADIENTS)
+
+
+def _name(node: Node) -> str:
+    return node.source[1] if node.source is not None else node.name
+
+
+def _without_gradients(name: str) -> str:
+    while found := next((prefix for prefix in _GRADIENTS if prefix in name), None):
+        name = name.partition(found)[2]
+    return name
+
+
+def _no_such_layer(field: str, pattern: str, names: Sequence[str]) -> EngineError:
+    layers = listed([repr(name) for name in names], 12)
+    return EngineError(
+        "ENG-042",
+        f"{field} names {pattern!r}, but there is no such layer.",
+        why=f"Layers that it could be: {layers}.{did_you_mean(pattern, names)}",
+        fix="Write the names of layers as `model.summary()` shows them, with / before a layer "
+        "inside a layer.",
+    )
+
+
+# Passes of a training step: forward, backward, and the gradients of weights alone.
+#
+# ::
+#
+#     forward     x ── layer ──► y
+#     backward    gradient of y ──► gradient of x, which another stage may wait for
+#     weights     gradient of y ──► gradient of the weights, which no other stage waits for
+
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+
+
+def find_passes(nodes: Sequence[Node], sharding: Sharding) -> dict[Node, str]:
+    """Return the pass of every node that the parts compute: forward or backward."""
+    passes: dict[Node, str] = {}
+    for node in nodes:
+        if node in sharding.decisions:
+            # Loops of the forward pass fill the lists that their gradients name.
+            of_tape = node.op != "EmptyTensorList" and is_gradient(node)
+            after = any(passes.get(tensor.node) == BACKWARD for tensor in node.inputs)
+            passes[node] = BACKWARD if of_tape or after else FORWARD
+    return passes
+
+
+def separate_weights(
+    nodes: Sequence[Node], passes: Mapping[Node, str], stages: Mapping[Node, Stages]
+) -> dict[Node, str]:
+    """Return the passes with the nodes of the backward pass that no other stage waits for apart."""
+    awaited: set[Node] = set()
+    for node in reversed(nodes):
+        if node in passes:
+            for tensor in node.inputs:
+                before = tensor.node
+                if before in passes and (node in awaited or stages[before] != stages[node]):
+                    awaited.add(before)
+    return {
+        node: WEIGHTS if name == BACKWARD and node not in awaited else name
+        for node, name in passes.items()
+    }
+
+
+# Sharded step with the stage and the pass of every node that the parts compute.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedStep:
+    """Sharded step with the stage and the pass of every node that the parts compute."""
+
+    sharded: ShardedStep  # Step; the states of recomputed nodes are entered in its sharding
+    layout: Layout  # Replicas, stages and micro-batches
+    # Needed nodes, recomputed ones included, in an order in which they can run
+    nodes: Sequence[Node]
+    # Stage of each node of the parts; empty without a schedule
+    stages: Mapping[Node, Stages] = field(default_factory=dict)
+    # Pass of each node of the parts; empty without a schedule
+    passes: Mapping[Node, str] = field(default_factory=dict)
+    # Tensors that a recomputed node waits for without reading them
+    gates: Mapping[Node, tuple[Tensor, ...]] = field(default_factory=dict)
+
+
+# Stage of each node of a step.
+#
+# ::
+#
+#     node                              stage
+#     of a layer                        the layer's
+#     of a layer's gradient             the layer's
+#     of samples alone: labels, counts  the earliest among its readers
+#     other                             the latest among its inputs
+#
+# Stages are a matter of speed: a node computes the same in every stage.
+
+
+def find_stages(
+    nodes: Sequence[Node], sharding: Sharding, layout: Layout, scopes: Scopes
+) -> dict[Node, Stages]:
+    """Return the stage of every node that the parts compute."""
+    stages: dict[Node, Stages] = {}
+    stages_of = functools.cache(layout.stages_of)
+    of_no_layer: list[Node] = []
+    for node in nodes:
+        if node not in sharding.decisions:
+            continue
+        own = stages_of(scopes.path(node))
+        before = [stages[t.node] for t in node.inputs if t.node in stages]
+        latest = map(max, zip(*before, strict=True)) if before else layout.first_stages
+        pairs = zip(own, latest, strict=True)
+        stages[node] = tuple(late if mine is None else mine for mine, late in pairs)
+        if own == stages_of(""):
+            of_no_layer.append(node)
+    _move_to_readers(of_no_layer, stages)
+    return stages
+
+
+def _move_to_readers(of_no_layer: Sequence[Node], stages: dict[Node, Stages]) -> None:
+    """Move nodes that depend on samples alone to the first stage that reads them.
+
+    Otherwise labels would cross all stages, and a loss would wait for the first one.
+    """
+    free: set[Node] = set()
+    for node in of_no_layer:
+        if all(t.node in free for t in node.inputs if t.node in stages):
+            free.add(node)
+    readers: dict[Node, list[Node]] = defaultdict(list)
+    for node in stages:
+        for tensor in node.inputs:
+            if tensor.node in free:
+                readers[tensor.node].append(node)
+    for node in reversed(of_no_layer):
+        if readers[node]:
+            earliest = map(min, zip(*(stages[reader] for reader in readers[node]), strict=True))
+            stages[node] = tuple(earliest)
+
+
+# Recomputation: the backward pass computes activations of layers anew instead of saving them.
+#
+# ::
+#
+#     forward     x ── layer ──────────► y                    only x is saved
+#     backward    x ── copy of layer ──► gradient of the layer
+#                          ^ gate: the gradient of y
+#
+# Nodes that draw random numbers or keep state are never copied: their results are saved. A copy
+# waits for the gradient that its layer receives, so that the activations of a single layer are in
+# memory at a time.
+
+
+def recompute(staged: StagedStep, scopes: Scopes) -> StagedStep:
+    """Return the step with copies of layers, which the nodes of its backward pass read instead."""
+    copies = _Copies(staged, scopes)
+    nodes: list[Node] = []
+    for node in staged.nodes:
+        if staged.passes.get(node, FORWARD) != FORWARD:
+            nodes.extend(copies.replace_inputs(node))
+        nodes.append(node)
+    return dataclasses.replace(
+        staged, nodes=nodes, stages=copies.stages, passes=copies.passes, gates=copies.gates
+    )
+
+
+class _Copies:
+    """Copies of the nodes of recomputed layers, one for each stage that reads them."""
+
+    def __init__(self, staged: StagedStep, scopes: Scopes) -> None:
+        self._sharding = staged.sharded.sharding
+        self._regions: dict[Node, str] = {}
+        for node in staged.nodes:
+            if staged.passes.get(node) == FORWARD and not node.is_stateful:
+                region = scopes.region(node, staged.layout.recompute)
+                if region:
+                    self._regions[node] = region
+        self.stages = dict(staged.stages)
+        self.passes = dict(staged.passes)
+        self.gates: dict[Node, tuple[Tensor, ...]] = {}
+        self._copies: dict[tuple[Node, Stages], Node] = {}
+        self._gates_of_regions: dict[tuple[str, Stages], tuple[Tensor, ...]] = {}
+
+    def replace_inputs(self, node: Node) -> list[Node]:
+        """Let a node of the backward pass read copies; return the new ones, in order."""
+        stage = self.stages[node]
+        # A stage recomputes only its own layers: activations of other stages are saved.
+        own = [t for t in node.inputs if self.stages.get(t.node) == stage]
+        arrived = tuple(t for t in node.inputs if self.passes.get(t.node) == BACKWARD)
+        for tensor in own:
+            if tensor.node in self._regions:
+                # Gate on the first consumer's inputs; they cannot depend on the recomputed layer.
+                self._gates_of_regions.setdefault((self._regions[tensor.node], stage), arrived)
+        made: list[Node] = []
+        node.inputs = [self._copied(t, stage, made) if t in own else t for t in node.inputs]
+        return made
+
+    def _copied(self, tensor: Tensor, stage: Stages, made: list[Node]) -> Tensor:
+        """Return the copy of a tensor of a recomputed layer; append the nodes that are new."""
+        node = tensor.node
+        if node not in self._regions:
+            return tensor
+        region = self._regions[node]
+        if (node, stage) not in self._copies:
+            inputs = [
+                self._copied(t, stage, made) if self._regions.get(t.node) == region else t
+                for t in node.inputs
+            ]
+            copy = self._copies[node, stage] = _copy(node, inputs, self._sharding)
+            self.stages[copy], self.passes[copy] = stage, BACKWARD
+            self.gates[copy] = self._gates_of_regions[region, stage]
+            made.append(copy)
+        return self._copies[node, stage].outputs[tensor.index]
+
+
+def _copy(node: Node, inputs: Sequence[Tensor], sharding: Sharding) -> Node:
+    copy = Node(
+        f"{node.name}/recompute",
+        node.op,
+        inputs,
+        node.attrs,
+        dtypes=[t.dtype for t in node.outputs],
+        device=node.device,
+        static_shapes=node.static_shapes,
+        source=node.source,
+        xla=node.xla,
+    )
+    copy.bodies = node.bodies
+    copy.row_loop = node.row_loop
+    sharding.decisions[copy] = sharding.decisions[node]
+    for old, new in zip(node.outputs, copy.outputs, strict=True):
+        new.shape, new.value, new.is_sizes = old.shape, old.value, old.is_sizes
+        sharding.states[new] = sharding.states[old]
+    return copy
+
+
+# From a sharded step to a staged one: stages, passes, recomputation.
+
+
+def stage_step(sharded: ShardedStep, layout: Layout, scopes: Scopes) -> StagedStep:
+    """Give every node that the parts compute a stage and a pass, if the layout has a schedule."""
+    nodes = sharded.nodes
+    if not layout.is_scheduled:
+        return StagedStep(sharded=sharded, layout=layout, nodes=nodes)
+    stages = find_stages(nodes, sharded.sharding, layout, scopes)
+    passes = find_passes(nodes, sharded.sharding)
+    if any(replica.schedule == "zero_bubble" for replica in layout.replicas):
+        passes = separate_weights(nodes, passes, stages)
+    staged = StagedStep(sharded=sharded, layout=layout, nodes=nodes, stages=stages, passes=passes)
+    return recompute(staged, scopes) if layout.recompute else staged

@@ -1,0 +1,631 @@
+"""Groups of devices that compute a replica together.
+
+Which groups there are, the best cut of the layers over the devices of a group, and the seconds
+and bytes of a group by its samples.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from evener.plan.profile import Cluster, CostProfile, Curve
+from evener.planner.assignment import ReplicaAssignment, Span, crosses_machines
+from evener.planner.memory import ExecutionMode, StageMemory, stage_memory
+from evener.planner.step_time import (
+    WeightSeconds,
+    is_in_parts,
+    passes_are_separate,
+    phase_seconds,
+    phases_of,
+)
+
+# Groupings of devices: each group computes one replica.
+#
+# ::
+#
+#     cluster            groupings
+#     a  b  c            (a)(b)(c)   (a b)(c)   (b a)(c)   (a b c)   (a)(b)   (a)  ...
+#
+# A group of several devices is a pipeline in that order. A device may be left out. Devices of the
+# same type, memory and machine are interchangeable, so equivalent groupings are yielded once.
+
+Group = tuple[int, ...]
+"""Device indices in the cluster, in the order of the stages."""
+
+Grouping = tuple[Group, ...]
+
+MOST_FOR_ALL = 4
+"""Largest number of devices for which all groupings are tried."""
+
+
+def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
+    """Yield the groupings to try, each once.
+
+    For up to `MOST_FOR_ALL` devices these are all groupings. For more, they are those in which
+    every group has the same number of devices, all of one kind or in the same mix of kinds.
+    """
+    seen: set[tuple[object, ...]] = set()
+    few = len(cluster.devices) <= MOST_FOR_ALL
+    for grouping in _all_groupings(cluster) if few else _regular_groupings(cluster, num_layers):
+        if any(len(group) > num_layers for group in grouping):
+            continue
+        key = tuple(sorted(_signature(group, cluster) for group in grouping))
+        if key not in seen:
+            seen.add(key)
+            yield grouping
+
+
+def kind_of(device: int, cluster: Cluster) -> tuple[str, int]:
+    """Return the kind of a device: its type and its memory."""
+    found = cluster.devices[device]
+    return found.type, found.memory_bytes or 0
+
+
+def is_over_machines(grouping: Grouping, cluster: Cluster) -> bool:
+    """Whether each machine has owners of its own; see `EACH_MACHINE`."""
+    devices = [device for group in grouping for device in group]
+    return len(grouping) > 1 and crosses_machines(devices, cluster)
+
+
+def _signature(group: Group, cluster: Cluster) -> tuple[object, ...]:
+    """Return a key that is equal for equivalent groups: kinds, links and shared machines."""
+    machines = [cluster.devices[device].machine for device in group]
+    links = [cluster.machines[machine].link for machine in machines]
+    first_seen = [machines.index(machine) for machine in machines]
+    kinds = [kind_of(device, cluster) for device in group]
+    return tuple(
+        (*kind, link.bytes_per_second, first)
+        for kind, link, first in zip(kinds, links, first_seen, strict=True)
+    )
+
+
+def _all_groupings(cluster: Cluster) -> Iterator[Grouping]:
+    devices = range(len(cluster.devices))
+    for size in range(len(devices), 0, -1):
+        for chosen in itertools.combinations(devices, size):
+            for blocks in _partitions(chosen):
+                orders = [list(itertools.permutations(block)) for block in blocks]
+                yield from itertools.product(*orders)
+
+
+def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    """Yield all partitions of items into blocks."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for blocks in _partitions(rest):
+        yield [[first], *blocks]
+        for number in range(len(blocks)):
+            yield [
+                [first, *block] if index == number else block for index, block in enumerate(blocks)
+            ]
+
+
+def _regular_groupings(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
+    by_kind: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for device in range(len(cluster.devices)):
+        by_kind[kind_of(device, cluster)].append(device)
+    kinds = list(by_kind)
+    for size in range(len(kinds), 0, -1):
+        for chosen in itertools.combinations(kinds, size):
+            devices = [by_kind[kind] for kind in chosen]
+            yield tuple((device,) for of_kind in devices for device in of_kind)
+            count = sum(map(len, devices))
+            for depth in _depths(count, num_layers):
+                # Groups of one kind.
+                if all(len(of_kind) % depth == 0 for of_kind in devices):
+                    yield tuple(group for of_kind in devices for group in _chunks(of_kind, depth))
+                if len(chosen) > 1 and count % depth == 0:
+                    yield from _mixed(devices, count // depth)
+
+
+def _depths(count: int, num_layers: int) -> list[int]:
+    """Return the numbers of stages to try: powers of two, and all devices."""
+    depths = [2**k for k in range(1, 11) if 2**k <= min(count, num_layers)]
+    return depths if count in depths or count > min(64, num_layers) else [*depths, count]
+
+
+def _chunks(devices: Sequence[int], depth: int) -> Iterator[Group]:
+    for begin in range(0, len(devices), depth):
+        yield tuple(devices[begin : begin + depth])
+
+
+def _mixed(devices: Sequence[Sequence[int]], num_groups: int) -> Iterator[Grouping]:
+    """Yield groupings with the same number of each kind in every group, in two orders."""
+    if any(len(of_kind) % num_groups for of_kind in devices):
+        return
+    for order in (devices, devices[::-1]):
+        yield tuple(
+            tuple(
+                device
+                for of_kind in order
+                for device in of_kind[
+                    number * len(of_kind) // num_groups : (number + 1) * len(of_kind) // num_groups
+                ]
+            )
+            for number in range(num_groups)
+        )
+
+
+# Cuts of a model into the stages of a pipeline.
+#
+# ::
+#
+#     layers    | 0 1 2 3 4 | 5 6 | 7 8 9 |        T = sum of t_s + (m - 1) max t_s
+#     stages        t_0       t_1    t_2
+#
+# T is the time of a pipeline of m micro-batches whose stages take t_s for each. For short models
+# the
+# cuts are optimal: for each number of layers and stages, all Pareto-optimal pairs (max, sum) are
+# kept. For long models only the maximum is minimized.
+#
+# Source: Y. Huang et al., "GPipe", 2019, section 2.3, for the time; the search is our own.
+
+CUTS_MOST_FOR_ALL = 20_000
+"""Upper limit of stages x layers^2 for the optimal search."""
+
+Seconds = Callable[[int, int, int], float]
+"""Seconds of a micro-batch in a stage: stage number, first layer, last layer plus 1."""
+
+Fits = Callable[[int, int, int], bool]
+"""Whether a stage fits into the memory of its device; the arguments are those of `Seconds`."""
+
+
+def best_cuts(
+    num_stages: int,
+    num_layers: int,
+    num_micro_batches: int,
+    seconds: Seconds,
+    fits: Fits,
+) -> tuple[int, ...] | None:
+    """Return the first layer of each stage, and the number of layers; None if no cuts fit."""
+    if num_stages * num_layers**2 <= CUTS_MOST_FOR_ALL:
+        return _by_all(num_stages, num_layers, num_micro_batches, seconds, fits)
+    return _by_maximum(num_stages, num_layers, seconds, fits)
+
+
+_Way = tuple[float, float, tuple[int, ...]]
+"""Maximum and sum of the stages' seconds, and the cuts so far."""
+
+
+def _by_all(
+    num_stages: int, num_layers: int, num_micro_batches: int, seconds: Seconds, fits: Fits
+) -> tuple[int, ...] | None:
+    ways: dict[int, list[_Way]] = {0: [(0.0, 0.0, (0,))]}
+    for stage in range(num_stages):
+        following: dict[int, list[_Way]] = {}
+        for first, before in ways.items():
+            last = num_layers - (num_stages - stage - 1)
+            # The last stage gets all remaining layers.
+            ends = range(first + 1, last + 1)
+            if stage == num_stages - 1:
+                ends = range(num_layers, num_layers + 1)
+            # The key is True if the stage does not fit, and stays True for more layers.
+            count = bisect.bisect_left(
+                ends, True, key=lambda end, stage=stage, first=first: not fits(stage, first, end)
+            )
+            for end in ends[:count]:
+                took = seconds(stage, first, end)
+                following.setdefault(end, []).extend(
+                    (max(most, took), total + took, (*cuts, end)) for most, total, cuts in before
+                )
+        ways = {end: _undominated(found) for end, found in following.items()}
+    done = ways.get(num_layers)
+    if not done:
+        return None
+    return min(done, key=lambda way: way[1] + (num_micro_batches - 1) * way[0])[2]
+
+
+def _undominated(ways: Sequence[_Way]) -> list[_Way]:
+    kept: list[_Way] = []
+    for way in sorted(ways):
+        if not kept or way[1] < kept[-1][1]:
+            kept.append(way)
+    return kept
+
+
+def _by_maximum(
+    num_stages: int, num_layers: int, seconds: Seconds, fits: Fits
+) -> tuple[int, ...] | None:
+    """Return the cuts with the least maximum, by bisection."""
+    most = max(seconds(stage, 0, num_layers) for stage in range(num_stages))
+    found = _greedy(num_stages, num_layers, most, seconds, fits)
+    if found is None:
+        return None
+    low, high = 0.0, most
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        cuts = _greedy(num_stages, num_layers, middle, seconds, fits)
+        if cuts is None:
+            low = middle
+        else:
+            found, high = cuts, middle
+    return found
+
+
+def _greedy(
+    num_stages: int, num_layers: int, most: float, seconds: Seconds, fits: Fits
+) -> tuple[int, ...] | None:
+    """Return cuts in which each stage takes as many layers as possible; None if some are left.
+
+    If a stage cannot take even one layer, it may be on a slow device; earlier stages may then have
+    to take fewer layers, so `_reachable` tries all cuts.
+    """
+
+    def is_too_long(stage: int, first: int, end: int) -> bool:
+        return seconds(stage, first, end) > most or not fits(stage, first, end)
+
+    cuts = [0]
+    for stage in range(num_stages):
+        first = cuts[-1]
+        last = num_layers - (num_stages - stage - 1)
+        ends = range(first + 1, last + 1)
+        # The key is True if the stage is too long, and stays True for more layers.
+        count = bisect.bisect_left(
+            ends,
+            True,
+            key=lambda end, stage=stage, first=first: is_too_long(stage, first, end),
+        )
+        if count == 0:
+            return _reachable(num_stages, num_layers, is_too_long)
+        cuts.append(first + count)
+    return tuple(cuts) if cuts[-1] == num_layers else None
+
+
+def _reachable(
+    num_stages: int, num_layers: int, is_too_long: Callable[[int, int, int], bool]
+) -> tuple[int, ...] | None:
+    """Return cuts in which no stage is too long, from all possible ends of each stage."""
+    begins: list[dict[int, int]] = [{0: 0}]
+    for stage in range(num_stages):
+        last = num_layers - (num_stages - stage - 1)
+        following: dict[int, int] = {}
+        for first in begins[-1]:
+            for end in range(first + 1, last + 1):
+                if is_too_long(stage, first, end):
+                    break
+                following.setdefault(end, first)
+        begins.append(following)
+    if num_layers not in begins[-1]:
+        return None
+    cuts = [num_layers]
+    for of_stage in reversed(begins[1:]):
+        cuts.append(of_stage[cuts[-1]])
+    return tuple(reversed(cuts))
+
+
+# Costs of a group of devices as one replica: cuts, and time and memory by number of samples.
+
+_MOST_STAGES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Replica without its devices and its number of samples."""
+
+    cuts: tuple[int, ...]  # Index of the first layer of each stage, and the number of layers
+    num_micro_batches: int  # Micro-batches per step, at least 1
+    in_flight: int  # Most micro-batches that are alive at once, at least 1
+
+    @classmethod
+    def of(cls, replica: ReplicaAssignment) -> Shape:
+        """Return the shape of a replica."""
+        return cls(
+            cuts=(0, *(span.end for span in replica.spans)),
+            num_micro_batches=replica.num_micro_batches,
+            in_flight=replica.in_flight,
+        )
+
+    def assigned(self, group: Group, samples: int) -> ReplicaAssignment:
+        """Return the replica with a number of samples."""
+        num_micro_batches = min(self.num_micro_batches, samples)
+        return ReplicaAssignment(
+            samples=samples,
+            spans=self.spans(group),
+            num_micro_batches=num_micro_batches,
+            in_flight=min(self.in_flight, num_micro_batches),
+        )
+
+    def spans(self, group: Group) -> tuple[Span, ...]:
+        """Return the stages on the devices of a group."""
+        return tuple(
+            Span(device, first, end)
+            for device, (first, end) in zip(group, itertools.pairwise(self.cuts), strict=True)
+        )
+
+
+class GroupCosts:
+    """Costs of groups for one profile and one choice of recomputed layers."""
+
+    def __init__(self, profile: CostProfile, recompute: tuple[bool, ...]) -> None:
+        self.profile = profile
+        self.recompute = recompute
+        self._layers = profile.model.layers
+        has_barriers = profile.model.last_barrier >= 0
+        self._phases = phases_of(self._layers) if has_barriers else []
+        # Bytes that the first k layers need more if they are owned instead of fetched.
+        more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
+        self._own = list(itertools.accumulate(more, initial=0))
+        self._total = functools.cache(self._curves)
+        self._route = functools.cache(self._links_of)
+        self._memory_of = functools.cache(self._memory_of_span)
+        self._sums = functools.cache(self._sums_of_type)
+        # The same replica occurs in several groupings, rounds and owner rules.
+        self._passes = functools.cache(self._makespan)
+        self._stages = functools.cache(self._curves_of_stages)
+        self._adding = functools.cache(self._adding_of_stages)
+
+    def seconds(self, group: Group, shape: Shape, samples: int, exchange: WeightSeconds) -> float:
+        """Return the time of a step, by the formula for pipelines."""
+        makespan, forwards, backwards = self._passes(group, shape, samples)
+        arriving = max(0.0, exchange.arrival_seconds - forwards)
+        leaving = max(0.0, exchange.departure_seconds - backwards)
+        return makespan + arriving + leaving + exchange.update_seconds
+
+    def compute_seconds(self, group: Group, shape: Shape, samples: int) -> float:
+        """Return the time of a step without the exchange and update of weights."""
+        return self._passes(group, shape, samples)[0]
+
+    def _makespan(self, group: Group, shape: Shape, samples: int) -> tuple[float, float, float]:
+        """Return the time of all passes, and of both passes of one micro-batch."""
+        if samples == 0:
+            return 0.0, 0.0, 0.0
+        count = min(shape.num_micro_batches, samples)
+        size = samples / count
+        forward, both, stages = self._stages(group, shape.cuts)
+        # Every micro-batch but the first adds its gradients to those before.
+        added = 1 - 1 / count
+        forwards = forward(size)
+        total = both(size) + added * sum(self._adding(group, shape.cuts))
+        longest = max(stage(size) + added * adding for stage, adding in stages)
+        if len(group) == 1:
+            makespan = count * total
+        else:
+            once = total + 2 * self._crossing(group, shape.cuts, size)
+            in_flight = min(shape.in_flight, count)
+            makespan = once + (count - 1) * max(longest, once / in_flight)
+        replica = shape.assigned(group, samples)
+        if self._phases and is_in_parts(replica):
+            phases = sum(
+                phase_seconds(phase, replica, self.recompute, self.profile)
+                for phase in self._phases
+            )
+            makespan = max(makespan, phases)
+        return makespan, forwards, total - forwards
+
+    def _curves_of_stages(
+        self, group: Group, cuts: tuple[int, ...]
+    ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...]]:
+        """Return the sum of forward passes, that of all passes, and the costs of each stage.
+
+        The costs of a stage are the curve of its passes and the seconds of one gradient addition.
+        """
+        found = [
+            self._total(self._type(device), first, end)
+            for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
+        ]
+        adding = self._adding(group, cuts)
+        stages = tuple(
+            dict.fromkeys((Curve.total(p), a) for p, a in zip(found, adding, strict=True))
+        )
+        if len(stages) > _MOST_STAGES:
+            # For many stages, one curve of their maxima; it is exact at the measured points.
+            sample_counts = sorted({samples for stage, _ in stages for samples, _ in stage.points})
+            most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in sample_counts))
+            stages = ((most, max(adding)),)
+        forward = Curve.total(passes for passes, _ in found)
+        return forward, Curve.total(seconds for passes in found for seconds in passes), stages
+
+    def _adding_of_stages(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, ...]:
+        return tuple(
+            math.fsum(
+                layer.accumulate_seconds
+                for layer in self.profile.times[self._type(device)][first:end]
+            )
+            for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
+        )
+
+    def most_samples(
+        self,
+        group: Group,
+        shape: Shape,
+        limit: int,
+        owned: Mapping[int, float],
+        *,
+        is_alone: bool,
+    ) -> int:
+        """Return the most samples that fit into the memory of a group's devices, up to a limit."""
+        # The key is True if the samples do not fit, and stays True for more.
+        return bisect.bisect_left(
+            range(1, limit + 1),
+            True,
+            key=lambda samples: any(
+                left < 0
+                for left in self.room(group, shape, samples, owned, is_alone=is_alone).values()
+            ),
+        )
+
+    def room(
+        self,
+        group: Group,
+        shape: Shape,
+        samples: int,
+        owned: Mapping[int, float],
+        *,
+        is_alone: bool,
+    ) -> dict[int, float]:
+        """Return the free bytes of the devices of a group that have a memory limit.
+
+        The arguments are those of `most_samples`.
+        """
+        left: dict[int, float] = {}
+        num_micro_batches = min(shape.num_micro_batches, samples)
+        in_flight = min(shape.in_flight, num_micro_batches)
+        size = samples / num_micro_batches
+        spans = zip(group, itertools.pairwise(shape.cuts), strict=True)
+        for stage, (device, (first, end)) in enumerate(spans):
+            memory = self.profile.cluster.devices[device].memory_bytes
+            if memory is not None:
+                memory_of = self._memory_of(first, end, num_micro_batches > 1, is_alone)
+                alive = max(1, min(num_micro_batches, in_flight - stage))
+                needed = memory_of.weights + memory_of.total(num_micro_batches, alive, size)
+                left[device] = memory - needed - owned.get(device, 0.0)
+        return left
+
+    def cut(
+        self, group: Group, num_micro_batches: int, size: float, own_part: float | None
+    ) -> tuple[int, ...] | None:
+        """Return the best cuts of a group; None if none fit into the memory of its devices."""
+        num_stages, num_layers = len(group), len(self._layers)
+        if num_stages == 1:
+            return (0, num_layers)
+        cluster = self.profile.cluster
+        in_flight = min(num_stages, num_micro_batches)
+
+        separate, fused = (
+            [self._sums(self._type(device), size, is_separate) for device in group]
+            for is_separate in (True, False)
+        )
+
+        def seconds(stage: int, first: int, end: int) -> float:
+            sums = separate if passes_are_separate(end, self.recompute) else fused
+            return sums[stage][end] - sums[stage][first]
+
+        def fits(stage: int, first: int, end: int) -> bool:
+            memory = cluster.devices[group[stage]].memory_bytes
+            if memory is None or own_part is None:
+                return True
+            alive = max(1, min(num_micro_batches, in_flight - stage))
+            own = (self._own[end] - self._own[first]) * own_part
+            needed = self._memory_of(first, end, num_micro_batches > 1, False)
+            total = needed.weights + needed.total(num_micro_batches, alive, size)
+            return own + total <= memory
+
+        return best_cuts(num_stages, num_layers, num_micro_batches, seconds, fits)
+
+    def _type(self, device: int) -> str:
+        return self.profile.cluster.devices[device].type
+
+    def _curves(self, type_name: str, first: int, end: int) -> tuple[Curve, Curve]:
+        times, separate = self.profile.times[type_name], passes_are_separate(end, self.recompute)
+        return (
+            Curve.total(layer.forward for layer in times[first:end]),
+            Curve.total(
+                curve
+                for layer, is_recomputed in zip(
+                    times[first:end], self.recompute[first:end], strict=True
+                )
+                for curve in layer.backward_curves(recompute=is_recomputed, separate=separate)
+            ),
+        )
+
+    def _sums_of_type(self, type_name: str, size: float, separate: bool) -> list[float]:
+        """Return the seconds of the first k layers, forward and backward, for each k."""
+        times = self.profile.times[type_name]
+        return list(
+            itertools.accumulate(
+                (
+                    layer.forward(size)
+                    + layer.backward_seconds(size, recompute=is_recomputed, separate=separate)
+                    for layer, is_recomputed in zip(times, self.recompute, strict=True)
+                ),
+                initial=0.0,
+            )
+        )
+
+    def _crossing(self, group: Group, cuts: tuple[int, ...], size: float) -> float:
+        """Return the transfer seconds of a micro-batch of ``size`` samples between all stages."""
+        latency, per_sample = self._route(group, cuts)
+        return latency + per_sample * size
+
+    def _links_of(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, float]:
+        latency = per_sample = 0.0
+        for (source, target), cut in zip(itertools.pairwise(group), cuts[1:], strict=False):
+            link = self.profile.cluster.link(source, target)
+            latency += link.latency_seconds
+            per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
+        return latency, per_sample
+
+    def _memory_of_span(
+        self, first: int, end: int, accumulates: bool, is_alone: bool
+    ) -> StageMemory:
+        """Return the memory of a stage that owns no variables."""
+        model = self.profile.model
+        is_whole = end - first == len(self._layers)
+        in_order = accumulates or any(self.recompute) or not is_whole
+        mode = ExecutionMode(
+            recompute=self.recompute,
+            has_order=in_order,
+            waits=in_order or model.updates_wait or is_alone,
+            has_barriers=model.last_barrier >= 0
+            and not (is_alone and is_whole and not accumulates),
+            is_alone=is_alone,
+        )
+        return stage_memory(Span(0, first, end), model, mode, accumulates=accumulates)
+
+
+# Groups of devices with the same costs, and the best shapes of their replicas.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKind:
+    """Groups with the same costs, and the shapes that they may have."""
+
+    groups: list[Group]  # Groups of devices
+    options: list[Shape]  # Shapes, by ascending numbers of micro-batches
+    costs: GroupCosts  # Costs of groups
+    exchange: WeightSeconds  # Exchange and update seconds of their weights
+    limited: bool  # Whether memory limits apply
+    owned: Mapping[int, float]  # Bytes for owned variables; see `GroupCosts.most_samples`
+    is_alone: bool  # Whether one group computes everything
+
+    def limits(self, batch_size: int) -> list[int]:
+        """Return for each shape the most samples that fit into memory."""
+        if not self.limited:
+            return [batch_size] * len(self.options)
+        fullest = max(self.groups, key=lambda group: max(self.owned.get(d, 0.0) for d in group))
+        return [
+            self.costs.most_samples(fullest, shape, batch_size, self.owned, is_alone=self.is_alone)
+            for shape in self.options
+        ]
+
+    def timed(self, limits: list[int]) -> Callable[[int], float]:
+        """Return a function from samples to the seconds of the best shape that fits."""
+        group = self.groups[0]
+        return self._least(limits, lambda s, n: self.costs.seconds(group, s, n, self.exchange))
+
+    def computing(self, limits: list[int]) -> Callable[[int], float]:
+        """Return the same for the seconds without the exchange and update of weights."""
+        group = self.groups[0]
+        return self._least(limits, lambda s, n: self.costs.compute_seconds(group, s, n))
+
+    def best(self, samples: int, limits: list[int], as_fast: float) -> Shape:
+        """Return the shape with the fewest micro-batches that is as fast as the fastest."""
+        fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
+        seconds = [
+            self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting
+        ]
+        # The options are in ascending order of micro-batches.
+        enough = min(seconds) * as_fast
+        return next(s for s, took in zip(fitting, seconds, strict=True) if took <= enough)
+
+    def _least(
+        self, limits: list[int], seconds: Callable[[Shape, int], float]
+    ) -> Callable[[int], float]:
+        @functools.cache
+        def least(samples: int) -> float:
+            if samples == 0:
+                return 0.0
+            fitting = (
+                shape for shape, limit in zip(self.options, limits, strict=True) if samples <= limit
+            )
+            return min((seconds(shape, samples) for shape in fitting), default=math.inf)
+
+        return least

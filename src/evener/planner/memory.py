@@ -1,0 +1,551 @@
+"""Peak memory of every device in a step: what a stage holds at each moment, and what owners add."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from evener.plan.profile import Cluster, LayerCosts, ModelCosts
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    by_machine,
+    holders_of,
+)
+from evener.planner.step_time import is_in_parts, step_has_barriers
+
+# Memory of a stage at each moment of a step, besides the variables that it owns.
+#
+# ::
+#
+#     bytes of one micro-batch       saved by a  saved by b  saved by c
+#                                    |===========|===========|===========|  backward pass of c
+#                                    |===========|===========| + gradients of c
+#                                    |===========| + gradients of b and c
+#
+# The peak is the moment that needs the most in total. A moment is left out if another one needs at
+# least as much for any number of samples.
+
+
+def has_order(replicas: Sequence[ReplicaAssignment], recompute: Sequence[bool]) -> bool:
+    """Whether the calls of a step follow a schedule; each then holds its inputs until it ends."""
+    return any(recompute) or any(map(is_in_parts, replicas))
+
+
+def gradients_wait(
+    model: ModelCosts, replicas: Sequence[ReplicaAssignment], recompute: Sequence[bool]
+) -> bool:
+    """Whether no gradient is sent before the device has computed all of them."""
+    return model.updates_wait or has_order(replicas, recompute)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionMode:
+    """Execution mode of a step, as far as the memory of its stages depends on it."""
+
+    recompute: tuple[bool, ...]  # Whether the activations of each layer are recomputed
+    has_order: bool  # Whether the calls follow a schedule; see the function of this name
+    # Whether all gradients of a device may be alive at once. A single device applies its updates in
+    # any order, maybe all at the end
+    waits: bool
+    has_barriers: bool  # Whether the step has barriers
+    is_alone: bool  # Whether one replica computes everything
+    # Whether weight gradients are computed in later calls, as under ``"zero_bubble"``, so that
+    # activations stay until then
+    defers_weights: bool = False
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether each of several devices computes its passes in one call without a schedule."""
+        return not (self.is_alone or self.waits or self.has_order)
+
+    @classmethod
+    def of(cls, assignment: Assignment, model: ModelCosts) -> ExecutionMode:
+        """Return the execution mode of an assignment."""
+        is_alone = len(assignment.replicas) == 1
+        return cls(
+            recompute=assignment.recompute,
+            has_order=has_order(assignment.replicas, assignment.recompute),
+            waits=is_alone or gradients_wait(model, assignment.replicas, assignment.recompute),
+            has_barriers=step_has_barriers(assignment, model),
+            is_alone=is_alone,
+            defers_weights=any(
+                replica.schedule == "zero_bubble" for replica in assignment.replicas
+            ),
+        )
+
+
+class Moment(NamedTuple):
+    """Memory during the backward pass of a layer."""
+
+    layer: LayerCosts  # Costs of the layer
+    gradients: float  # Bytes of weight gradients
+    kept: float  # Bytes per sample of the current micro-batch that later passes read
+    # Bytes per sample of the current micro-batch that only this pass needs: gradients of
+    # activations, and recomputed activations
+    passing: float
+    is_fused: bool = False  # Whether one call computes all passes, so that it frees tensors early
+
+    def workspace(self, size: float) -> float:
+        """Return the bytes that only this pass needs, for a micro-batch of ``size`` samples."""
+        of_layer = self.layer.fused_workspace if self.is_fused else self.layer.workspace
+        return of_layer(size) + self.passing * size
+
+    def total(self, size: float) -> float:
+        """Return the total bytes, for a micro-batch of ``size`` samples."""
+        return self.gradients + self.kept * size + self.workspace(size)
+
+
+class StageNeeds(NamedTuple):
+    """Peak memory of a stage in bytes; see `MemoryPrediction`."""
+
+    gradients: float
+    activations: float
+    workspace: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Memory of a stage besides the variables that it owns."""
+
+    weights: int  # Bytes of the weights of its layers
+    samples: float  # Bytes per sample of the whole step, for inputs and barriers
+    waiting: float  # Bytes per sample of each other micro-batch that is alive
+    # Bytes per sample of each other micro-batch of the step: up to the last barrier all are alive
+    before_barrier: float
+    moments: tuple[Moment, ...]  # Moments among which the peak is
+    last_gradients: float  # Bytes of gradients that wait for their update after all passes
+    last_samples: float  # Part of `samples` that may still be alive after all passes
+
+    def worst(self, count: int, alive: int, size: float, *, updating: float = 0.0) -> StageNeeds:
+        """Return the peak memory besides weights."""
+        samples, others = self._besides(count, alive, size)
+        moment = max(self.moments, key=lambda moment: moment.total(size))
+        last = self.last_samples * count * size
+        if last + self.last_gradients + updating > samples + others + moment.total(size):
+            return StageNeeds(self.last_gradients, last, updating)
+        kept = samples + others + moment.kept * size
+        return StageNeeds(moment.gradients, kept, moment.workspace(size))
+
+    def total(self, count: int, alive: int, size: float) -> float:
+        """Return the peak bytes; the arguments are those of `worst`."""
+        samples, others = self._besides(count, alive, size)
+        return max(
+            self.last_samples * count * size + self.last_gradients,
+            samples + others + max(moment.total(size) for moment in self.moments),
+        )
+
+    def _besides(self, count: int, alive: int, size: float) -> tuple[float, float]:
+        """Return the bytes of the whole step's samples, and of the other micro-batches."""
+        others = self.waiting * max(0, alive - 1) + self.before_barrier * (count - 1)
+        return self.samples * count * size, others * size
+
+
+def stage_memory(
+    span: Span, model: ModelCosts, mode: ExecutionMode, *, accumulates: bool
+) -> StageMemory:
+    """Return the memory of a stage besides the variables that it owns.
+
+    ::
+
+        calls with a schedule    inputs and results of a call are alive until it ends
+        no schedule              one replica: TensorFlow chooses the order, so all tensors may be
+                                 alive at once; several: activations are freed after the last
+                                 backward pass that reads them, and gradients are sent one by one
+    """
+    layers = [model.layers[index] for index in span.layers]
+    kept = [
+        entering_bytes(model, index) if mode.recompute[index] else layer.activation_bytes
+        for index, layer in zip(span.layers, layers, strict=True)
+    ]
+    last_barrier = model.last_barrier if mode.has_barriers else -1
+    entering = entering_bytes(model, span.first) if span.first else 0.0
+    before_barrier = sum(
+        size for index, size in zip(span.layers, kept, strict=True) if index <= last_barrier
+    )
+    before_barrier += entering if span.first <= last_barrier else 0.0
+    # All samples are sent at the start of the step: no dependency delays them.
+    samples = 0.0 if span.first else model.input_bytes
+    is_known = mode.is_at_once and all(layer.fused_workspace_bytes is not None for layer in layers)
+    if mode.has_barriers and not is_known:
+        # Only one barrier is waited for at a time.
+        samples += max(layer.barrier_bytes for layer in layers)
+    moments = stage_moments(span, model, mode, kept, accumulates=accumulates)
+    return StageMemory(
+        weights=sum(layer.weight_bytes for layer in layers),
+        samples=samples,
+        waiting=entering + sum(kept) - before_barrier,
+        before_barrier=before_barrier,
+        moments=tuple(_undominated(moments)),
+        last_gradients=sum(layer.gradient_bytes for layer in layers) if mode.waits else 0,
+        # Without a schedule an update may run early.
+        last_samples=0.0 if mode.has_order else samples,
+    )
+
+
+def stage_moments(
+    span: Span,
+    model: ModelCosts,
+    mode: ExecutionMode,
+    kept: Sequence[float],
+    *,
+    accumulates: bool,
+) -> Iterator[Moment]:
+    """Yield the memory during each backward pass of a stage, in order."""
+    layers = model.layers
+    entering = entering_bytes(model, span.first) if span.first else 0.0
+    left = [entering + size for size in itertools.accumulate(kept)]
+    is_separate = any(mode.recompute) or mode.has_barriers or mode.defers_weights
+    passes_fused = span.end == len(layers) and not is_separate
+    # TensorFlow may delay weight gradients, which keeps their activations alive.
+    is_open = mode.is_alone and not mode.has_order
+    between = [
+        0.0,
+        *(layer.boundary_bytes for layer in layers[span.first : span.end - 1]),
+        0.0,
+        0.0,
+    ]
+    # Tensors from other stages arrive before their call and leave after it: each counts twice.
+    crossing = 2 * entering
+    if span.end < len(layers):
+        crossing += 2 * layers[span.end - 1].boundary_bytes
+    gradients = sum(layers[index].gradient_bytes for index in span.layers) if accumulates else 0
+    for number, index in reversed(list(enumerate(span.layers))):
+        layer = layers[index]
+        is_fused = mode.is_at_once and layer.fused_workspace_bytes is not None
+        gradients += layer.gradient_bytes
+        passing = crossing + (layer.activation_bytes if mode.recompute[index] else 0.0)
+        if not (is_open or is_fused):
+            # The gradients that the pass reads and writes, plus the next layer's gradients, which
+            # asynchronous kernels may still hold; they reuse activation memory if it is freed.
+            passing += sum(between[number : number + 3])
+        kept_now = left[number] if is_fused or (passes_fused and not is_open) else left[-1]
+        if is_fused and mode.has_barriers:
+            kept_now += _waiting_before(model, index)
+        # Otherwise later layers' gradients are in the memory of their fetched weights.
+        gradients_now = gradients if mode.waits else fused_gradients(layer)
+        yield Moment(
+            layer=layer,
+            gradients=gradients_now,
+            kept=kept_now,
+            passing=passing,
+            is_fused=is_fused,
+        )
+        if is_open and layer.fused_workspace_bytes is not None:
+            # Its temporaries may be more than what later layers have freed.
+            yield Moment(
+                layer=layer,
+                gradients=gradients_now,
+                kept=left[number],
+                passing=0.0,
+                is_fused=True,
+            )
+
+
+def _waiting_before(model: ModelCosts, index: int) -> float:
+    """Return the bytes per sample live across the previous barrier when both passes are fused.
+
+    An example is the difference to the mean, which the backward pass of a `BatchNormalization`
+    reads: it is computed as soon as the mean is known.
+    """
+    before = (layer.barrier_bytes for layer in reversed(model.layers[:index]))
+    return next((size for size in before if size), 0.0)
+
+
+def fused_gradients(layer: LayerCosts) -> int:
+    """Return the bytes by which gradients exceed the weights whose memory they reuse, fused."""
+    known = layer.fused_gradient_bytes
+    return layer.gradient_bytes if known is None else known
+
+
+def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
+    """Yield the moments that no other moment exceeds for every number of samples."""
+
+    def line(moment: Moment) -> tuple[float, float]:
+        known = moment.layer.fused_workspace_bytes if moment.is_fused else None
+        workspace = moment.layer.workspace_bytes if known is None else known
+        return moment.gradients, moment.kept + moment.passing + workspace
+
+    steepest = -1.0
+    for moment in sorted(moments, key=line, reverse=True):
+        _, slope = line(moment)
+        # The measured workspace of kernels may exceed the line.
+        if slope > steepest or moment.layer.kernel_workspace is not None:
+            yield moment
+        steepest = max(steepest, slope)
+
+
+def deferred_bytes(span: Span, model: ModelCosts) -> float:
+    """Return the bytes per sample that deferred weight gradients read besides activations.
+
+    These are the output gradients of layers with weights; a micro-batch keeps them until its weight
+    gradients are computed.
+    """
+    layers = (model.layers[index] for index in span.layers)
+    return sum(layer.boundary_bytes for layer in layers if layer.weight_bytes)
+
+
+def entering_bytes(model: ModelCosts, index: int) -> float:
+    """Return the bytes per sample that a layer reads from earlier layers."""
+    return model.layers[index - 1].boundary_bytes if index else model.input_bytes
+
+
+# Peak memory of every device in a step, from the costs of its layers.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPrediction:
+    """Peak memory of a step on one device, in bytes."""
+
+    variables: float = 0.0  # Owned weights, optimizer state and other variables
+    fetched: float = 0.0  # Weights fetched from other owners
+    # Gradients of the device, and those that arrive for the weights that it owns
+    gradients: float = 0.0
+    # Tensors saved by forward passes for backward passes, and input samples
+    activations: float = 0.0
+    # Temporary tensors of the layer that is being computed, and transfers between stages
+    workspace: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """The sum of all kinds."""
+        return round(
+            self.variables + self.fetched + self.gradients + self.activations + self.workspace
+        )
+
+    def plus(self, **more: float) -> MemoryPrediction:
+        """Return the prediction with bytes added to some kinds."""
+        return dataclasses.replace(
+            self, **{name: getattr(self, name) + size for name, size in more.items()}
+        )
+
+
+def predict_memory(
+    assignment: Assignment,
+    model: ModelCosts,
+    cluster: Cluster,
+    peak_live: Sequence[Sequence[int]],
+    seconds: Sequence[float] | None = None,
+) -> dict[int, MemoryPrediction]:
+    """Return the peak memory by device index, that of the host under `HOST_OWNER`."""
+    mode = ExecutionMode.of(assignment, model)
+    waits = gradients_wait(model, assignment.replicas, assignment.recompute)
+    arrival = GradientArrival(assignment, seconds, waits=waits)
+    at_once = _devices_at_once(assignment, mode)
+    needs = _Needs(model)
+    needs.add_owned(assignment, cluster, arrival, waits=waits)
+    for device, waiting in _waiting(assignment, model, at_once, arrival, waits=waits).items():
+        needs.add(device, gradients=waiting)
+    needs.add_stages(assignment, peak_live, mode, at_once)
+    return needs.with_updates()
+
+
+class _Needs:
+    """Memory of the devices, added up."""
+
+    def __init__(self, model: ModelCosts) -> None:
+        self._model = model
+        self._of_device: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
+        self._updating: dict[int, int] = defaultdict(int)
+        self._adding: dict[int, int] = defaultdict(int)
+
+    def add(self, device: int, **parts: float) -> None:
+        """Add parts of the memory of a device, as in `MemoryPrediction`."""
+        self._of_device[device] = self._of_device[device].plus(**parts)
+
+    def add_owned(
+        self, assignment: Assignment, cluster: Cluster, arrival: GradientArrival, *, waits: bool
+    ) -> None:
+        """Add the variables of the owners, and the gradients that arrive before their update."""
+        layers = self._model.layers
+        holders = holders_of(assignment.replicas, len(layers))
+        shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
+        for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
+            if owner == EACH_MACHINE:
+                shared[devices].append(layer)
+                continue
+            # Gradients of other devices stay on the owner until it adds them.
+            is_holder = owner in devices
+            num_early, num_others = arrival.num_at(owner, devices), len(devices) - is_holder
+            self.add(
+                owner,
+                variables=layer.owned_bytes,
+                fetched=-layer.weight_bytes * is_holder,
+                gradients=layer.gradient_bytes * num_early,
+            )
+            late_bytes = layer.gradient_bytes * (num_others - num_early)
+            self._adding[owner] = max(self._adding[owner], late_bytes)
+            self._updating[owner] = max(self._updating[owner], layer.update_bytes)
+        for devices, of_machines in shared.items():
+            self._add_shared(of_machines, by_machine(devices, cluster).values(), waits=waits)
+
+    def _add_shared(
+        self, layers: Sequence[LayerCosts], machines: Iterable[Sequence[int]], *, waits: bool
+    ) -> None:
+        """Add layers of which each machine has a copy, sharded over its devices."""
+        variables = sum(layer.owned_bytes for layer in layers)
+        weights = sum(layer.weight_bytes for layer in layers)
+        gradients = sum(layer.gradient_bytes for layer in layers)
+        update = max(layer.update_bytes for layer in layers)
+        for here in machines:
+            # Gradients of the other devices of the machine; without `waits` also its own, which
+            # wait for the other machines.
+            num_waiting = len(here) - 1 if waits else len(here)
+            for device in here:
+                self.add(
+                    device,
+                    variables=variables / len(here),
+                    fetched=-weights / len(here),
+                    gradients=gradients * num_waiting / len(here),
+                )
+                self._updating[device] = max(self._updating[device], update)
+
+    def add_stages(
+        self,
+        assignment: Assignment,
+        peak_live: Sequence[Sequence[int]],
+        mode: ExecutionMode,
+        at_once: Set[int],
+    ) -> None:
+        """Add the weights, activations and temporaries of the stages of all replicas."""
+        mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
+        stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
+        for replica, live in zip(assignment.replicas, peak_live, strict=True):
+            accumulates = replica.num_micro_batches > 1
+            for number, (span, alive) in enumerate(zip(replica.spans, live, strict=True)):
+                is_at_once = span.device in at_once
+                key = span.first, span.end, accumulates, is_at_once
+                if key not in stages:
+                    of_span = mode_at_once if is_at_once else mode
+                    stages[key] = stage_memory(span, self._model, of_span, accumulates=accumulates)
+                worst = stages[key].worst(
+                    replica.num_micro_batches,
+                    alive,
+                    replica.micro_batch,
+                    updating=self._updating.pop(span.device, 0),
+                )
+                self.add(span.device, fetched=stages[key].weights, **worst._asdict())
+                if number and replica.schedule == "zero_bubble":
+                    # Stage k defers the weight gradients of k micro-batches, plus the current one;
+                    # stage 0 defers none.
+                    num_deferred = min(number, alive - 1) + 1
+                    deferred = num_deferred * deferred_bytes(span, self._model)
+                    self.add(span.device, activations=deferred * replica.micro_batch)
+
+    def with_updates(self) -> dict[int, MemoryPrediction]:
+        """Return the memory with that of devices that own variables but run no stage."""
+        return {
+            owner: needed.plus(
+                gradients=self._adding[owner], workspace=self._updating.get(owner, 0)
+            )
+            for owner, needed in self._of_device.items()
+        }
+
+
+def _devices_at_once(assignment: Assignment, mode: ExecutionMode) -> set[int]:
+    """Return the devices that compute a whole replica in one call beside other replicas."""
+    if mode.is_alone or any(mode.recompute):
+        return set()
+    return {replica.spans[0].device for replica in assignment.replicas if not is_in_parts(replica)}
+
+
+def _waiting(
+    assignment: Assignment,
+    model: ModelCosts,
+    at_once: Set[int],
+    arrival: GradientArrival,
+    *,
+    waits: bool,
+) -> dict[int, float]:
+    """Return the bytes of gradients that wait on devices which compute in one call.
+
+    Only the excess over memory already freed by fetched weights of later layers: a fetched weight
+    is dropped after the backward pass of its layer::
+
+        backward passes       c owned    b fetched    a owned
+        beyond fetched          + c         - b         + a        the largest prefix sum counts
+    """
+    if waits:
+        more = sum(layer.other_gradient_bytes for layer in model.layers[1:])
+        found = dict.fromkeys(at_once, float(more))
+        for layer, owner in zip(model.layers[1:], assignment.owners[1:], strict=True):
+            if owner in found:
+                found[owner] += layer.weight_bytes
+        return found
+    holders = holders_of(assignment.replicas, len(model.layers))
+    own: dict[int, int] = defaultdict(int)
+    unsent: dict[int, int] = defaultdict(int)
+    most: dict[int, float] = defaultdict(float)
+    total = 0
+    for layer, devices, owner in reversed(
+        list(zip(model.layers, holders, assignment.owners, strict=True))
+    ):
+        for device in at_once - {owner}:
+            # On a slow link, gradients of later layers are still here when this one is computed.
+            most[device] = max(most[device], unsent[device])
+            unsent[device] += layer.other_gradient_bytes
+        if owner in at_once:
+            # An owner fetches no copy, so no buffer is freed for these gradients.
+            more = layer.gradient_bytes - fused_gradients(layer)
+            most[owner] = max(most[owner], own[owner] + more - total)
+            if arrival.num_at(owner, devices) < len(devices) - 1:
+                own[owner] += layer.gradient_bytes
+                most[owner] = max(most[owner], own[owner] - total)
+            # The weight is owned, so its memory is not freed.
+            own[owner] += layer.weight_bytes
+        total += layer.weight_bytes
+    return most
+
+
+class GradientArrival:
+    """Number of gradients of a layer that arrive on its owner while the owner still computes.
+
+    With a schedule, gradient sums are sent at the end of the step, and all of them may arrive
+    while the owner still computes. Otherwise each gradient is sent as soon as it is computed: those
+    of faster devices arrive before the owner has computed its own.
+    """
+
+    def __init__(
+        self, assignment: Assignment, seconds: Sequence[float] | None, *, waits: bool
+    ) -> None:
+        self._waits = waits
+        times = seconds or [1.0] * len(assignment.replicas)
+        self._seconds: dict[int, float] = {}
+        for replica, passes_seconds in zip(assignment.replicas, times, strict=True):
+            for span in replica.spans:
+                before = self._seconds.get(span.device, 0.0)
+                self._seconds[span.device] = max(before, passes_seconds)
+        self._sorted: dict[tuple[int, ...], list[float]] = {}
+
+    def num_at(self, owner: int, devices: tuple[int, ...]) -> int:
+        """Return the number of gradients of a layer that are early on its owner."""
+        others = len(devices) - (owner in devices)
+        if self._waits or owner not in devices:
+            return others
+        if devices not in self._sorted:
+            self._sorted[devices] = sorted(self._seconds[device] for device in devices)
+        return bisect.bisect_left(self._sorted[devices], self._seconds[owner] * _AS_FAST)
+
+
+_AS_FAST = 0.999
+"""A device is faster than another if it takes less than this fraction of the other's time."""
+
+
+def shortages(needs: Mapping[int, MemoryPrediction], cluster: Cluster) -> Iterator[tuple[int, int]]:
+    """Yield each device without enough memory, with the missing bytes."""
+    for device, needed in needs.items():
+        if device == HOST_OWNER:
+            sizes = [machine.host_memory_bytes for machine in cluster.machines]
+            memory = min((size for size in sizes if size is not None), default=None)
+        else:
+            memory = cluster.devices[device].memory_bytes
+        if memory is not None and needed.total > memory:
+            yield device, needed.total - memory

@@ -1,0 +1,396 @@
+"""Prediction of a step under an assignment: seconds and peak bytes per device, with the reasons."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evener.plan.plan import Plan
+from evener.plan.profile import Cluster, ClusterDevice, CostProfile, ModelCosts
+from evener.plan.schedule import Timeline
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    assignment_of,
+    by_machine,
+    holders_of,
+    spread_owners,
+)
+from evener.planner.memory import MemoryPrediction, entering_bytes, predict_memory
+from evener.planner.step_time import (
+    WeightSeconds,
+    exchange_seconds,
+    numbered_devices,
+    pipeline_timeline,
+    seconds_with_barriers,
+    span_seconds,
+    step_has_barriers,
+)
+
+# Prediction of the step time and of the memory of every device, from a profile.
+#
+# ::
+#
+#     replica    | weights arrive          | gradients leave              | update |
+#                | forward passes          | backward passes              |        |
+#
+# Weights arrive during the forward passes of the first micro-batch, gradients are sent during the
+# backward passes of the last one; of a transfer and the passes that it overlaps, the longer counts.
+# The step time is that of the slowest replica.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPrediction:
+    """Time of one replica in a step, in seconds."""
+
+    compute_seconds: float  # Seconds that its busiest device computes
+    bubble_seconds: float  # Seconds that its busiest device waits for others
+    # Transfer seconds of weights and gradients that no computation hides
+    communication_seconds: float
+    update_seconds: float  # Seconds of the longest update on its devices
+    arrival_seconds: float  # Part of ``communication_seconds`` before the first pass
+    # Seconds of the forward and the backward pass of a micro-batch in each stage
+    passes: tuple[tuple[float, float], ...]
+    busy_seconds: tuple[float, ...]  # Seconds that each stage computes
+
+    @property
+    def seconds(self) -> float:
+        """The sum of all parts."""
+        return (
+            self.compute_seconds
+            + self.bubble_seconds
+            + self.communication_seconds
+            + self.update_seconds
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Predicted costs of a step."""
+
+    step_seconds: float  # Seconds of the whole step
+    replicas: tuple[ReplicaPrediction, ...]  # Time of each replica with samples
+    # Peak memory by device index, that of the host under `HOST_OWNER`
+    memory: Mapping[int, MemoryPrediction]
+    # Timeline of each replica; None for a replica of one stage
+    timelines: tuple[Timeline | None, ...]
+
+    @property
+    def slowest(self) -> ReplicaPrediction:
+        """The slowest replica."""
+        return max(self.replicas, key=lambda replica: replica.seconds)
+
+
+def predict_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Prediction:
+    """Return the prediction of a plan."""
+    return predict(assignment_of(plan, profile.model, profile.cluster, batch_size), profile)
+
+
+def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
+    """Return the prediction of an assignment."""
+    travel = exchange_seconds(assignment, profile.model, profile.cluster)
+    update = update_seconds(assignment, profile)
+    # In large clusters most replicas are alike.
+    known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
+    found: list[tuple[ReplicaPrediction, Timeline | None]] = []
+    for replica in assignment.replicas:
+        weights = WeightSeconds.of(replica.devices, travel, update)
+        key = (_alike(replica, profile), weights)
+        if key not in known:
+            known[key] = _replica(replica, assignment, profile, weights)
+        found.append(known[key])
+    replicas = _with_barriers(tuple(replica for replica, _ in found), assignment, profile)
+    timelines = tuple(times for _, times in found)
+    # A single stage fuses both passes of a micro-batch unless it recomputes.
+    recomputes = any(assignment.recompute)
+    live = [
+        (replica.in_flight if recomputes else 1,) if times is None else times.peak_live
+        for replica, times in zip(assignment.replicas, timelines, strict=True)
+    ]
+    return Prediction(
+        step_seconds=max(replica.seconds for replica in replicas) + profile.step_overhead_seconds,
+        replicas=replicas,
+        memory=predict_memory(
+            assignment,
+            profile.model,
+            profile.cluster,
+            live,
+            [replica.compute_seconds + replica.bubble_seconds for replica in replicas],
+        ),
+        timelines=timelines,
+    )
+
+
+def busy_seconds(assignment: Assignment, prediction: Prediction) -> dict[int, float]:
+    """Return the seconds of forward and backward passes in a step by device index."""
+    found: dict[int, float] = {}
+    for replica, times in zip(assignment.replicas, prediction.replicas, strict=True):
+        for span, seconds in zip(replica.spans, times.busy_seconds, strict=True):
+            found[span.device] = found.get(span.device, 0.0) + seconds
+    return found
+
+
+def _with_barriers(
+    replicas: tuple[ReplicaPrediction, ...], assignment: Assignment, profile: CostProfile
+) -> tuple[ReplicaPrediction, ...]:
+    """Return the replicas with the time that they wait at barriers."""
+    if not step_has_barriers(assignment, profile.model):
+        return replicas
+    passes = seconds_with_barriers(assignment, profile)
+    longer = [max(passes, replica.compute_seconds + replica.bubble_seconds) for replica in replicas]
+    return tuple(
+        dataclasses.replace(replica, bubble_seconds=seconds - replica.compute_seconds)
+        for replica, seconds in zip(replicas, longer, strict=True)
+    )
+
+
+def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
+    """Return the update seconds of each owner, including the addition of other devices' sums."""
+    cluster, seconds = profile.cluster, dict[int, float]()
+    shared: dict[tuple[int, ...], list[int]] = {}
+    holders = holders_of(assignment.replicas, len(assignment.owners))
+    for layer, owner in enumerate(assignment.owners):
+        if owner == EACH_MACHINE:
+            shared.setdefault(holders[layer], []).append(layer)
+            continue
+        took = owner_update_seconds(layer, owner, profile, num_sums=len(holders[layer]))
+        seconds[owner] = seconds.get(owner, 0.0) + took
+    for devices, layers in shared.items():
+        of_type = {
+            name: sum(times[layer].update_seconds for layer in layers)
+            for name, times in profile.times.items()
+        }
+        for here in by_machine(devices, cluster).values():
+            for device in here:
+                took = of_type[cluster.devices[device].type] / len(here)
+                seconds[device] = seconds.get(device, 0.0) + took
+    return seconds
+
+
+def owner_update_seconds(
+    layer_index: int, owner: int, profile: CostProfile, *, num_sums: int = 1
+) -> float:
+    """Return the seconds in which a device or the host updates the variables of a layer."""
+    if owner == HOST_OWNER:
+        # The host adds the sums, reads the gradient, and reads and writes the variables.
+        layer = profile.model.layers[layer_index]
+        added = num_sums + 1 if num_sums > 1 else 0
+        moved = 2 * layer.owned_bytes + layer.gradient_bytes * (1 + added)
+        return moved / profile.cluster.machines[0].host_update_bytes_per_second
+    times = profile.times[profile.cluster.devices[owner].type][layer_index]
+    return times.update_seconds + (num_sums - 1) * times.accumulate_seconds
+
+
+def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
+    """Return a key that is equal for replicas of the same time, on other devices of the type."""
+    cluster = profile.cluster
+    pairs = itertools.pairwise(replica.devices)
+    return (
+        tuple((cluster.devices[s.device].type, s.first, s.end) for s in replica.spans),
+        numbered_devices(replica),
+        tuple(cluster.link(source, target) for source, target in pairs),
+        (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
+    )
+
+
+def _replica(
+    replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: WeightSeconds
+) -> tuple[ReplicaPrediction, Timeline | None]:
+    has_barriers = step_has_barriers(assignment, profile.model)
+    passes = [
+        span_seconds(span, replica, assignment.recompute, profile, has_barriers=has_barriers)
+        for span in replica.spans
+    ]
+    count = replica.num_micro_batches
+    busy = [count * (forward + backward) for forward, backward in passes]
+    times = (
+        pipeline_timeline(replica, passes, assignment.recompute, profile)
+        if len(passes) > 1
+        else None
+    )
+    makespan = busy[0] if times is None else times.makespan
+    busiest = _busiest(replica, busy)
+    # The first micro-batch overlaps the arrival of weights, the last one that of gradients.
+    arrival = max(0.0, weights.arrival_seconds - sum(forward for forward, _ in passes))
+    departure = max(0.0, weights.departure_seconds - sum(backward for _, backward in passes))
+    return ReplicaPrediction(
+        compute_seconds=busiest,
+        bubble_seconds=makespan - busiest,
+        communication_seconds=arrival + departure,
+        update_seconds=weights.update_seconds,
+        arrival_seconds=arrival,
+        passes=tuple(passes),
+        busy_seconds=tuple(busy),
+    ), times
+
+
+def _busiest(replica: ReplicaAssignment, busy: Sequence[float]) -> float:
+    """Return the busy seconds of the busiest device; a device may have several stages."""
+    of_devices: dict[int, float] = {}
+    for span, seconds in zip(replica.spans, busy, strict=True):
+        of_devices[span.device] = of_devices.get(span.device, 0.0) + seconds
+    return max(of_devices.values())
+
+
+# Memory of data parallel training by kind, and the largest batch that fits into memory.
+#
+# ::
+#
+#     bytes
+#       |                     ___---  workspace      )
+#       |             ___---          samples        )  grow with the samples of a micro-batch
+#       |     ___---                  activations    )
+#       |_________________________    gradients
+#       |_________________________    weights, optimizer state: on one device, or sharded
+#       +------------------------- samples
+#
+# No times are needed for it, hence no device.
+
+MOST_SAMPLES = 2**20
+"""Largest batch size that is tried."""
+_GIB = 2**30
+_LARGE_CARD = 40 * _GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Ways to save memory at the cost of time."""
+
+    # Micro-batches per device, at least 1; they are computed one after the other
+    num_micro_batches: int = 1
+    # Whether the backward pass recomputes every layer whose activations are larger than its inputs
+    recompute: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryByKind:
+    """Peak memory of a step on one device, in bytes."""
+
+    weights: int  # Trained weights that the device owns
+    optimizer_state: int  # Optimizer state of these weights
+    other_variables: int  # Variables that are not trained, such as moving means
+    fetched: int  # Weights fetched from other owners
+    # Gradients of the device, accumulated and of the current micro-batch, and those that other
+    # devices send for the weights that it owns
+    gradients: int
+    activations: int  # Tensors saved by forward passes for backward passes
+    samples: int  # Input samples of its share of the batch
+    workspace: int  # Temporary tensors of the layer that is being computed
+
+    @property
+    def total(self) -> int:
+        """The sum of all kinds."""
+        return sum(dataclasses.asdict(self).values())
+
+
+def estimate_memory(
+    model: ModelCosts, batch_size: int, way: Way | None = None, *, num_devices: int = 1
+) -> MemoryByKind:
+    """Return the peak memory of the device that needs the most.
+
+    Every device has the same share of the batch, and the variables are sharded over the devices as
+    the engine does it. The number of samples of a micro-batch is rounded up.
+
+    Example:
+        >>> from evener.clusters import model_named
+        >>> found = estimate_memory(model_named("resnet-50").costs, 32)
+        >>> found.optimizer_state == 2 * found.weights
+        True
+    """
+    way = way or Way()
+    num_used = min(num_devices, batch_size)
+    samples = math.ceil(math.ceil(batch_size / num_used) / way.num_micro_batches)
+    return _fullest(model, samples, way, num_used)
+
+
+def largest_batch(
+    model: ModelCosts, memory_bytes: int, way: Way | None = None, *, num_devices: int = 1
+) -> int:
+    """Return the largest global batch size that fits, up to `MOST_SAMPLES`."""
+    way = way or Way()
+    at_once = num_devices * way.num_micro_batches
+
+    def fits(samples: int) -> bool:
+        return _fullest(model, samples, way, num_devices).total <= memory_bytes
+
+    candidates = range(1, max(1, MOST_SAMPLES // at_once) + 1)
+    return at_once * bisect.bisect_left(candidates, True, key=lambda samples: not fits(samples))
+
+
+def usable_memory(total_bytes: int) -> int:
+    """Return the bytes of a device's memory that a plan may use.
+
+    The driver and libraries take 1 GiB, or 2 GiB on a device of 40 GiB or more, as in the clusters
+    that evener knows.
+
+    >>> usable_memory(24 * 2**30) == 23 * 2**30
+    True
+    """
+    taken = 2 if total_bytes >= _LARGE_CARD else 1
+    return max(0, total_bytes - taken * _GIB)
+
+
+def recomputed_layers(model: ModelCosts) -> tuple[bool, ...]:
+    """Return for each layer whether its saved activations are larger than its inputs."""
+    return tuple(
+        layer.activation_bytes > entering_bytes(model, index)
+        for index, layer in enumerate(model.layers)
+    )
+
+
+def _fullest(model: ModelCosts, samples: int, way: Way, num_devices: int) -> MemoryByKind:
+    """Return the memory of the fullest device."""
+    layers = model.layers
+    cluster = Cluster(
+        devices=tuple(ClusterDevice(name=f"gpu:{k}", type="gpu") for k in range(num_devices))
+    )
+    replicas = tuple(
+        ReplicaAssignment(
+            samples=samples * way.num_micro_batches,
+            spans=(Span(device, 0, len(layers)),),
+            num_micro_batches=way.num_micro_batches,
+        )
+        for device in range(num_devices)
+    )
+    assignment = Assignment(
+        replicas=replicas,
+        owners=spread_owners(layers, replicas, cluster),
+        recompute=recomputed_layers(model) if way.recompute else (False,) * len(layers),
+    )
+    needs = predict_memory(assignment, model, cluster, [(1,)] * num_devices)
+    device = max(needs, key=lambda index: needs[index].total)
+    found = needs[device]
+    owned = [
+        layer for layer, owner in zip(layers, assignment.owners, strict=True) if owner == device
+    ]
+    # All samples of a step are sent at its start; at the moment of the peak some may be gone.
+    sent = model.input_bytes * samples * way.num_micro_batches
+    of_samples = min(sent, found.activations)
+    return MemoryByKind(
+        weights=sum(layer.weight_bytes for layer in owned),
+        optimizer_state=sum(layer.optimizer_bytes for layer in owned),
+        other_variables=sum(layer.state_bytes for layer in owned),
+        fetched=round(found.fetched),
+        gradients=round(found.gradients),
+        activations=round(found.activations - of_samples),
+        samples=round(of_samples),
+        workspace=round(found.workspace),
+    )
+
+
+__all__ = [
+    "HOST_OWNER",
+    "Assignment",
+    "Prediction",
+    "ReplicaAssignment",
+    "Span",
+    "predict",
+    "predict_plan",
+]

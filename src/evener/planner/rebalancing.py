@@ -1,0 +1,675 @@
+"""Feedback of measured times while a run goes on.
+
+New shares, the faster of two plans, waits for data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from evener.base.text import format_seconds
+from evener.errors import PlanError
+from evener.plan.parts import as_tuple
+from evener.plan.plan import check_shares
+
+# Speeds from measured steps, and ideal shares from speeds.
+
+_LEAST = 1e-250
+"""Lower bound of the ratio of two usable speeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSpeed:
+    """Measured speed with its error."""
+
+    median: float  # Median of samples / seconds
+    # Standard error of the median as a fraction of it; 0 for a single step, which has no error
+    # estimate
+    relative_error: float
+
+
+def measured_speed(steps: Sequence[tuple[float, float]]) -> MeasuredSpeed | None:
+    """Return the speed of a replica over a window, or None if nothing usable was measured.
+
+    The error is based on the median absolute deviation (MAD), which is robust to outliers: 1.4826
+    MAD estimates the standard deviation, and the error of a median is 1.2533 standard deviations
+    divided by the square root of the number of steps.
+
+    Source: P. J. Rousseeuw, C. Croux, "Alternatives to the Median Absolute Deviation", 1993,
+    section 1. Ours: the factor 1 + 1.5 / n, as the MAD of few steps is too small.
+
+    >>> measured_speed([(10, 1.0), (10, 1.0), (10, 1.0), (10, 50.0)])
+    MeasuredSpeed(median=10.0, relative_error=0.0)
+    """
+    speeds = [samples / seconds for samples, seconds in steps if samples > 0 and seconds > 0]
+    usable = [speed for speed in speeds if is_usable(speed)]
+    if not usable:
+        return None
+    median, num_steps = statistics.median(usable), len(usable)
+    deviation = 1.4826 * statistics.median(abs(speed - median) for speed in usable)
+    error = 1.2533 * deviation * (1 + 1.5 / num_steps) / math.sqrt(num_steps)
+    return MeasuredSpeed(median=median, relative_error=error / median)
+
+
+def is_usable(speed: float) -> bool:
+    """Whether shares can be divided by a speed; False for NaN."""
+    return 1e-100 <= speed <= 1e100
+
+
+def ideal_shares(
+    speeds: Sequence[float],
+    *,
+    minimum_share: float = 0.0,
+    maximum_shares: Sequence[float] = (),
+) -> tuple[float, ...]:
+    """Return fractions proportional to speed, within bounds.
+
+    Replicas that would fall below the minimum get the minimum, those that would exceed their
+    maximum get the maximum, and the others share the rest by speed.
+    """
+    most = tuple(maximum_shares) or (1.0,) * len(speeds)
+    if math.fsum(most) <= 1.0:
+        total = math.fsum(most)
+        return tuple(part / total for part in most) if total else ideal_shares(speeds)
+    fastest = max(speeds)
+    relative = [max(speed / fastest, _LEAST) for speed in speeds]
+    bounds = [(min(minimum_share, upper), upper) for upper in most]
+    bounded: dict[int, float] = {}
+    while True:
+        rest = 1.0 - math.fsum(bounded.values())
+        total = math.fsum(part for index, part in enumerate(relative) if index not in bounded)
+        shares = [bounded.get(k, rest * part / total) for k, part in enumerate(relative)]
+        below = {k: low - shares[k] for k, (low, _) in enumerate(bounds) if shares[k] < low}
+        above = {k: shares[k] - high for k, (_, high) in enumerate(bounds) if shares[k] > high}
+        # Fix the bounds of the side with the larger total violation, and repeat.
+        is_above = math.fsum(above.values()) >= math.fsum(below.values())
+        outside = {k: bounds[k][is_above] for k in (above if is_above else below)}
+        outside = {k: bound for k, bound in outside.items() if k not in bounded}
+        if not outside or len(bounded) + len(outside) == len(shares):
+            return tuple(shares)
+        bounded |= outside
+
+
+def seconds_per_sample(shares: Sequence[float], speeds: Sequence[float]) -> float:
+    """Return the predicted time of a step per sample of the batch.
+
+    It is that of the slowest replica: the largest share / speed.
+    """
+    return max(share / speed for share, speed in zip(shares, speeds, strict=True))
+
+
+# Rebalance the shares of replicas while training, from the times of their steps.
+#
+# A pure controller: it maps a state and the measurements of one window to the next state and maybe
+# an
+# event. It has no clock and does not import TensorFlow.
+#
+# ::
+#
+#     window            speeds                  shares
+#     (samples, s) -->  median of       -->     proportional to speed  -->  worth it, in two
+#     per replica       samples / s             at least minimum_share      windows? >= 5 %
+#
+#     changed  -->  next window: faster, by a quarter of the prediction?  --> no: back, and rest
+#
+# Noise within a window causes no change: the improvement is computed after the present speeds have
+# been raised by two standard errors. What lasts longer than a window, such as other programs and
+# the
+# fixed cost of a call, may cause one, which the next window takes back. Each time the rest before
+# the
+# next change is twice as long, and half as long after a change that was right: a long run loses
+# little by changes that were wrong.
+
+# Number of standard errors by which a speed may be better than measured.
+_STANDARD_ERRORS = 2.0
+
+Window = Sequence[Sequence[tuple[float, float]]]
+"""Pairs (samples, seconds) of the last steps, for each replica in order."""
+
+
+_LEAST_OF_PREDICTION = 0.25
+"""Part of the predicted improvement that the next window has to show."""
+_LONGEST_REST = 8
+"""Windows between a change that was taken back and the next one, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Change of shares that the next window has to confirm."""
+
+    before: tuple[float, ...]  # Fractions before the change
+    seconds: float  # Measured seconds per sample before the change
+    improvement: float  # Predicted fraction of the step time that is saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRebalancer:
+    """State of rebalancing between two windows.
+
+    Args:
+        shares: Current shares, one per replica; they are stored as fractions that add up to 1.
+        speeds: Last measured speed of each replica in samples per second; None if it was not
+            measured yet. Rebalancing starts when every replica has been measured.
+        threshold: Least improvement of the predicted step time for a change, a fraction from 0 to
+            1. Two consecutive windows must show it.
+        minimum_share: Least fraction of a replica, so that it is still measured; at most
+            1 / number of replicas. With 1 / batch size or more, every replica gets a sample of
+            every batch.
+        maximum_shares: Largest fraction of each replica, 0 or more, such as its memory allows;
+            empty for no limit.
+        doubted: Speeds of the last window if they propose a change that waits for a second window;
+            otherwise None. Set by `rebalance_shares`.
+        trial: Last change, if no window was measured since. Set by `rebalance_shares`.
+        rest: Windows that change nothing, from now on. Set by `rebalance_shares`.
+        next_rest: Windows that follow a change that is taken back. Set by `rebalance_shares`.
+
+    Raises:
+        PlanError: PLAN-007 to PLAN-011 for wrong shares, PLAN-032 for wrong settings or
+            speeds.
+    """
+
+    shares: tuple[float, ...]
+    speeds: tuple[float | None, ...] = ()
+    threshold: float = 0.05
+    minimum_share: float = 0.01
+    maximum_shares: tuple[float, ...] = ()
+    doubted: tuple[float, ...] | None = None
+    trial: Trial | None = None
+    rest: int = 0
+    next_rest: int = 1
+
+    def __post_init__(self) -> None:
+        """Store shares as fractions, and check the settings."""
+        checked = check_shares(self.shares)
+        object.__setattr__(self, "shares", _fractions(checked))
+        speeds = as_tuple(self.speeds) or (None,) * len(checked)
+        object.__setattr__(self, "speeds", speeds)
+        _check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalanced:
+    """Event of a change of shares.
+
+    Args:
+        step: Training step after which the shares changed.
+        before: Fractions before the change.
+        after: Fractions after the change.
+        speeds: Speed of each replica in samples per second.
+        improvement: Predicted fraction of the step time that is saved, 0 to 1; of a change that is
+            taken back, the measured fraction that it has cost.
+    """
+
+    step: int
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    speeds: tuple[float, ...]
+    improvement: float
+
+    def __str__(self) -> str:
+        """Return one line for the log.
+
+        >>> print(Rebalanced(step=40, before=(0.5, 0.5), after=(0.8, 0.2), speeds=(400.0, 100.0),
+        ...              improvement=0.6))
+        step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
+        """
+        before = " ".join(f"{share:.3f}" for share in self.before)
+        after = " ".join(f"{share:.3f}" for share in self.after)
+        speeds = " ".join(f"{speed:.4g}" for speed in self.speeds)
+        return (
+            f"step {self.step}: shares {before} -> {after} "
+            f"({speeds} samples/s; step time -{self.improvement:.1%})".replace("%", " %")
+        )
+
+
+def rebalance_shares(
+    rebalancer: ShareRebalancer, window: Window, *, step: int
+) -> tuple[ShareRebalancer, Rebalanced | None]:
+    """Rebalance the shares by the measurements of one window.
+
+    The speed of a replica is the median of samples / seconds over the window, so single outliers do
+    not count. Steps with 0 samples, and times that are not positive and finite, are ignored; a
+    replica without a measurement keeps its last speed.
+
+    A change waits for the next window. There it must be worth it twice: with the shares that follow
+    from that window, and with those that follow from the one before, both judged at the speeds of
+    that window. Steps that scatter make it harder: the speeds that the present shares are judged by
+    are raised by two standard errors first, so that a window of noise changes nothing.
+
+    Args:
+        rebalancer: Current state.
+        window: Pairs (samples, seconds) of the last steps of each replica. Ten or more make the
+            median and its error robust; a single step has no error estimate.
+        step: Number of the training step, for the event.
+
+    Returns:
+        The next state, and the event if the shares changed.
+
+    Raises:
+        PlanError: PLAN-033 if the window has another number of replicas.
+
+    >>> rebalancer, window = ShareRebalancer(shares=(1, 1)), [[(32, 0.08)], [(32, 0.32)]]
+    >>> rebalancer, _ = rebalance_shares(rebalancer, window, step=32)
+    >>> rebalancer, event = rebalance_shares(rebalancer, window, step=40)
+    >>> [round(share, 6) for share in rebalancer.shares]
+    [0.8, 0.2]
+    >>> print(event)
+    step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
+    """
+    if len(window) != len(rebalancer.shares):
+        raise PlanError(
+            "PLAN-033",
+            f"The window measures {len(window)} replicas; there are {len(rebalancer.shares)}.",
+            why="the window needs one list of (samples, seconds) per replica; a list may be empty.",
+            fix="for two replicas of which one was idle: [[(32, 0.1)], []].",
+        )
+    trial = rebalancer.trial
+    measured = [measured_speed(steps) for steps in window]
+    latest = tuple(
+        last if new is None else new.median
+        for new, last in zip(measured, rebalancer.speeds, strict=True)
+    )
+    speeds = tuple(speed for speed in latest if speed is not None)
+    if len(speeds) < len(latest):
+        return dataclasses.replace(rebalancer, speeds=latest), None
+    rebalancer = dataclasses.replace(rebalancer, speeds=latest, trial=None)
+    seconds = _measured_seconds(window)
+    if trial is not None and seconds is not None:
+        if _has_failed(trial, seconds):
+            return _taken_back(rebalancer, trial, seconds, speeds, step)
+        rebalancer = dataclasses.replace(rebalancer, next_rest=max(1, rebalancer.next_rest // 2))
+    if rebalancer.rest:
+        return dataclasses.replace(rebalancer, rest=rebalancer.rest - 1, doubted=None), None
+    errors = [0.0 if new is None else new.relative_error for new in measured]
+    ideal = _ideal(rebalancer, speeds)
+    improvement = _sure_improvement(rebalancer.shares, ideal, speeds, errors)
+    if improvement < rebalancer.threshold or improvement <= 0:
+        return dataclasses.replace(rebalancer, doubted=None), None
+    if not _is_confirmed(rebalancer, speeds, errors):
+        return dataclasses.replace(rebalancer, doubted=speeds), None
+    event = Rebalanced(
+        step=step,
+        before=rebalancer.shares,
+        after=ideal,
+        speeds=speeds,
+        improvement=_improvement(rebalancer.shares, ideal, speeds),
+    )
+    begun = None
+    if seconds is not None:
+        begun = Trial(before=event.before, seconds=seconds, improvement=event.improvement)
+    return dataclasses.replace(rebalancer, shares=ideal, doubted=None, trial=begun), event
+
+
+def _measured_seconds(window: Window) -> float | None:
+    """Return the median of the seconds per sample of whole steps, None if none is usable."""
+    found: list[float] = []
+    if len({len(steps) for steps in window}) == 1:
+        for replicas in zip(*window, strict=True):
+            num_samples = math.fsum(samples for samples, _ in replicas)
+            slowest = max(seconds for _, seconds in replicas)
+            if num_samples > 0 and is_usable(slowest):
+                found.append(slowest / num_samples)
+    return statistics.median(found) if found else None
+
+
+def _has_failed(trial: Trial, seconds: float) -> bool:
+    least = _LEAST_OF_PREDICTION * trial.improvement
+    return seconds > trial.seconds * (1.0 - least)
+
+
+def _taken_back(
+    rebalancer: ShareRebalancer, trial: Trial, seconds: float, speeds: tuple[float, ...], step: int
+) -> tuple[ShareRebalancer, Rebalanced]:
+    """Return to the shares before a change, and rest."""
+    shares = _ideal(rebalancer, trial.before)
+    event = Rebalanced(
+        step=step,
+        before=rebalancer.shares,
+        after=shares,
+        speeds=speeds,
+        improvement=max(0.0, 1.0 - trial.seconds / seconds),
+    )
+    rest = rebalancer.next_rest
+    next_rest = min(2 * rest, _LONGEST_REST)
+    return dataclasses.replace(
+        rebalancer, shares=shares, doubted=None, rest=rest, next_rest=next_rest
+    ), event
+
+
+def _ideal(rebalancer: ShareRebalancer, speeds: Sequence[float]) -> tuple[float, ...]:
+    """Return the shares by speed, or other relative shares, within the bounds."""
+    return ideal_shares(
+        speeds,
+        minimum_share=rebalancer.minimum_share,
+        maximum_shares=rebalancer.maximum_shares,
+    )
+
+
+def _improvement(before: Sequence[float], after: Sequence[float], speeds: Sequence[float]) -> float:
+    return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, speeds)
+
+
+def _sure_improvement(
+    before: Sequence[float],
+    after: Sequence[float],
+    speeds: Sequence[float],
+    errors: Sequence[float],
+) -> float:
+    """Return the improvement if the present shares are faster than measured."""
+    kind = [
+        speed * (1 + _STANDARD_ERRORS * error) for speed, error in zip(speeds, errors, strict=True)
+    ]
+    return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, kind)
+
+
+def _is_confirmed(
+    rebalancer: ShareRebalancer, speeds: Sequence[float], errors: Sequence[float]
+) -> bool:
+    """Whether this window confirms the change that the previous window proposed."""
+    if rebalancer.doubted is None:
+        return False
+    proposed = _ideal(rebalancer, rebalancer.doubted)
+    return _sure_improvement(rebalancer.shares, proposed, speeds, errors) >= rebalancer.threshold
+
+
+def _fractions(shares: tuple[float, ...]) -> tuple[float, ...]:
+    total = math.fsum(shares)
+    # Keep fractions unchanged: a copied state must not drift.
+    if abs(total - 1.0) < 1e-12:
+        return shares
+    return tuple(share / total for share in shares)
+
+
+def _check_settings(rebalancer: ShareRebalancer) -> None:
+    num_replicas = len(rebalancer.shares)
+    bounds = {
+        "threshold": (rebalancer.threshold, 0.0, 1.0),
+        "minimum_share": (rebalancer.minimum_share, 0.0, 1.0 / num_replicas),
+    }
+    for name, (value, least, most) in bounds.items():
+        if not least <= value <= most:
+            raise _wrong_setting(name, value, f"from {least:g} to {most:g}", f"{name}={most:g}")
+    for number, speed in enumerate(rebalancer.speeds):
+        if speed is not None and not is_usable(speed):
+            path = f"speeds[{number}]"
+            raise _wrong_setting(path, speed, "finite and above 0", f"None for {path}")
+    for number, most in enumerate(rebalancer.maximum_shares):
+        if not most >= 0:
+            raise _wrong_setting(f"maximum_shares[{number}]", most, "0 or more", "1.0 for no limit")
+    if rebalancer.maximum_shares and len(rebalancer.maximum_shares) != num_replicas:
+        every = f"one for each of {num_replicas} replicas, or none"
+        raise _wrong_setting("maximum_shares", rebalancer.maximum_shares, every, "()")
+    if len(rebalancer.speeds) != num_replicas:
+        every = f"one for each of {num_replicas} replicas"
+        raise _wrong_setting("speeds", rebalancer.speeds, every, f"speeds={(None,) * num_replicas}")
+
+
+def _wrong_setting(name: str, value: object, right: str, remedy: str) -> PlanError:
+    return PlanError(
+        "PLAN-032",
+        f"{name} of the ShareRebalancer is {value}.",
+        why=f"it must be {right}.",
+        fix=f"write {remedy}, or leave it out.",
+    )
+
+
+# Trial of plans in the first steps of a run: which plan trains the next step, and which stays.
+#
+# A pure state machine without a clock: it is told the seconds of each step.
+#
+# ::
+#
+#     first plan ...      | plan 0   plan 1   plan 2 | plan 2   plan 1   plan 0 | plan 0 ...   |
+# kept
+#     until the run has   | warm-up, then a block of timed steps of each,       |              |
+#     lasted as long as   | in `ROUNDS` rounds, every second one backwards      |              |
+#     a change of plans   |
+#
+# A change of plans takes about as long as the first step, in which the step is traced. A run that
+# ends before it has trained for that long changes nothing; any other spends on changes no more than
+# a few times what it has trained. Source: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D. Sleator,
+# Competitive Snoopy Caching, 1988, section 1 (rent until the rent has cost the price).
+#
+# Rounds take turns, so that a machine that becomes slower does not decide. Plans are ordered from
+# the
+# simplest to the least simple, and a plan displaces a simpler one only if it is faster beyond the
+# spread of the times. Where one looks faster and the spread leaves it open, more rounds follow, up
+# to
+# `MOST_ROUNDS`, of these two alone.
+
+BLOCK = 4
+"""Least number of timed steps of a plan in a round."""
+BLOCK_SECONDS = 0.2
+"""Least seconds of these steps: a few steps of milliseconds tell more of the moment."""
+ROUNDS, MOST_ROUNDS = 3, 8
+"""Rounds of a trial, and of one whose times leave it open."""
+LEAST_GAIN = 0.03
+"""Fraction of the step time that a less simple plan has to save."""
+
+_FIRST_WARM_UP, _WARM_UP = 2, 1
+_TOO_SLOW, _FAR_TOO_SLOW = 1.5, 3.0
+"""A plan whose fastest step takes so many times the median of another is not tried again: after two
+rounds, and after the first one, in which the machine may have been slow."""
+
+
+class PlanTrial:
+    """Trial of plans, numbered from the simplest to the least simple."""
+
+    def __init__(self, num_plans: int, *, start: int) -> None:
+        self.current = start
+        self.is_over = num_plans < 2
+        self.start = start
+        self.num_plans = num_plans
+        self._plans = [*range(num_plans)]
+        self._change_seconds: float | None = None
+        self._spent: list[float] = []
+        self._waiting: deque[int] = deque()
+        self._to_skip = 0
+        self._is_timing = False
+        self._num_done = [0] * num_plans
+        # By plan: its timed steps in each round.
+        self._blocks: list[list[list[float]]] = [[] for _ in range(num_plans)]
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether the next step may fail where another plan has worked."""
+        return self.current != self.start and self._num_done[self.current] < _FIRST_WARM_UP
+
+    def median_seconds(self, plan: int) -> float | None:
+        """Return the median of the timed steps of a plan, or None if it has none."""
+        seconds = self._seconds(plan)
+        return statistics.median(seconds) if seconds else None
+
+    def record(self, seconds: float) -> None:
+        """Enter a step of the current plan, and choose the plan of the next."""
+        if self.is_over:
+            return
+        self._num_done[self.current] += 1
+        if self._change_seconds is None:
+            self._change_seconds = seconds
+        elif not self._is_timing:
+            self._spent.append(seconds)
+            if len(self._spent) >= BLOCK and sum(self._spent) >= self._change_seconds:
+                self._begin()
+        elif self._to_skip:
+            self._to_skip -= 1
+        else:
+            block = self._blocks[self.current][-1]
+            block.append(seconds)
+            if len(block) >= BLOCK and sum(block) >= BLOCK_SECONDS:
+                self._drop_slow_plans()
+                self._continue()
+
+    def fail(self) -> None:
+        """Leave the current plan, which did not work; the plan of the start is the next."""
+        self._drop(self.current)
+        self.current = self.start
+        self._continue()
+
+    def stop(self) -> None:
+        """End the trial with the plan of the start."""
+        self.current, self.is_over = self.start, True
+
+    def _seconds(self, plan: int) -> list[float]:
+        return [seconds for block in self._blocks[plan] for seconds in block]
+
+    def _begin(self) -> None:
+        others = [plan for plan in self._plans if plan != self.start]
+        forward = [*others, self.start]
+        for number in range(ROUNDS):
+            order = forward if number % 2 == 0 else forward[::-1]
+            self._waiting += order
+        self._continue()
+
+    def _continue(self) -> None:
+        """Turn to the next block; the trial is over if there is none."""
+        if not self._waiting and len(self._plans) > 1:
+            self._waiting += self._undecided()
+        if not self._waiting or len(self._plans) < 2:
+            self.current, self.is_over = self._fastest(), True
+            return
+        plan = self._waiting.popleft()
+        is_new = self._num_done[plan] < _FIRST_WARM_UP
+        self._to_skip = _FIRST_WARM_UP if is_new else _WARM_UP
+        self._is_timing = True
+        self._blocks[plan].append([])
+        self.current = plan
+
+    def _undecided(self) -> list[int]:
+        """Return two plans for another round, if one looks faster than the simpler one that stays.
+
+        The order is that of the turns: the plan that ran last begins.
+        """
+        best = self._fastest()
+        for plan in self._timed():
+            num_rounds = min(len(self._blocks[plan]), len(self._blocks[best]))
+            if num_rounds < MOST_ROUNDS and self._looks_faster(plan, best):
+                return [best, plan] if self.current == best else [plan, best]
+        return []
+
+    def _drop(self, plan: int) -> None:
+        self._plans.remove(plan)
+        self._waiting = deque(waiting for waiting in self._waiting if waiting != plan)
+
+    def _drop_slow_plans(self) -> None:
+        """Drop plans that are far too slow, so that a trial costs little."""
+        medians = [m for m in map(self.median_seconds, self._plans) if m is not None]
+        for plan in tuple(self._plans):
+            seconds = self._seconds(plan)
+            factor = _TOO_SLOW if len(self._blocks[plan]) > 1 else _FAR_TOO_SLOW
+            if seconds and min(seconds) > factor * min(medians):
+                self._drop(plan)
+
+    def _timed(self) -> list[int]:
+        return [plan for plan in self._plans if self._seconds(plan)]
+
+    def _fastest(self) -> int:
+        """Return the simplest plan that no less simple plan surely beats."""
+        timed = self._timed()
+        if not timed:
+            return self.start
+        best, *others = timed
+        for plan in others:
+            if self._is_surely_faster(plan, best):
+                best = plan
+        return best
+
+    def _looks_faster(self, plan: int, simpler: int) -> bool:
+        found, other = self._seconds(plan), self._seconds(simpler)
+        gain = (1 - LEAST_GAIN) * statistics.median(other)
+        return plan > simpler and statistics.median(found) <= gain
+
+    def _is_surely_faster(self, plan: int, simpler: int) -> bool:
+        """Whether a plan is faster in three of four rounds, and in the median beyond the spread."""
+        if not self._looks_faster(plan, simpler):
+            return False
+        medians = (
+            [*map(statistics.median, filter(None, self._blocks[k]))] for k in (plan, simpler)
+        )
+        lost = [mine >= its for mine, its in zip(*medians, strict=False)]
+        if sum(lost) > len(lost) // 4:
+            return False
+        fast, slow = _speed(self._seconds(plan)), _speed(self._seconds(simpler))
+        least = fast.median * (1 - _STANDARD_ERRORS * fast.relative_error)
+        return least > slow.median * (1 + _STANDARD_ERRORS * slow.relative_error)
+
+
+def _speed(seconds: list[float]) -> MeasuredSpeed:
+    found = measured_speed([(1.0, step) for step in seconds])
+    return found or MeasuredSpeed(median=0.0, relative_error=0.0)
+
+
+# Time that a worker waits for its data: every worker reads all of it.
+#
+# A state machine with a clock of its caller. It tells once, of the first `NUM_STEPS` steps in a row
+# of which waiting is a large part.
+
+T = TypeVar("T")
+
+NUM_STEPS = 50
+LEAST_PART = 0.2
+LEAST_SECONDS = 1.0
+"""Least part of the time, and least seconds of waiting, that are told."""
+
+
+class DataWait:
+    """Time that a worker waits for its data."""
+
+    def __init__(
+        self,
+        tell: Callable[[str], object],
+        explain: Callable[[], str],
+        *,
+        num_steps: Callable[[], int] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._tell, self._explain, self._clock = tell, explain, clock
+        self._count = num_steps or itertools.count().__next__
+        self._count_before = -1
+        self._is_told = self._is_taking = False
+        self._last: float | None = None
+        self._num_steps = 0
+        self._waited = self._total = 0.0
+
+    def take(self, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """Take the next batches.
+
+        The first ones of an epoch, which fill buffers, do not count.
+        """
+        if self._is_taking:
+            return read()
+        self._is_taking = True
+        began = self._clock()
+        try:
+            batches = read()
+        finally:
+            self._is_taking = False
+        ended, count = self._clock(), self._count()
+        if self._last is not None and batches and count != self._count_before:
+            self._num_steps += 1
+            self._waited += ended - began
+            self._total += ended - self._last
+            if self._num_steps == NUM_STEPS:
+                self._conclude()
+        self._count_before = count
+        self._last = ended if batches else None
+        return batches
+
+    def _conclude(self) -> None:
+        is_large = self._waited >= max(LEAST_SECONDS, LEAST_PART * self._total)
+        if is_large and not self._is_told:
+            self._is_told = True
+            self._tell(
+                f"this worker waited for its data {format_seconds(self._waited)} of the "
+                f"{format_seconds(self._total)} of {NUM_STEPS} steps: {self._explain()}; "
+                "cache or prefetch the data, or map it in parallel"
+            )
+        self._num_steps, self._waited, self._total = 0, 0.0, 0.0

@@ -1,0 +1,281 @@
+"""Measured times of a run, and their deviation from the prediction of its plan."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+from evener.base.text import format_seconds
+from evener.errors import PlanError, ProfileError
+from evener.plan.parts import Predicted
+from evener.plan.plan import Plan
+
+# Measured step times of a run, and the reader of its report file.
+#
+# ``evener run --report-file FILE`` writes the file. The output of ``evener run --json``, whose last
+# line is such an object, is accepted too.
+
+LEAST_STEPS = 20
+"""Least number of timed steps of a usable run."""
+
+NUM_FIRST_STEPS = 5
+"""Number of first steps that are not timed: they trace, select kernels and allocate memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """Times of one training step."""
+
+    began: float  # Start of its first forward pass, in seconds
+    samples: tuple[int, ...]  # Samples of each replica of the plan
+    busy_seconds: tuple[float, ...]  # Seconds that each device computed forward and backward passes
+    trace: int = 0  # Number of the traced step, from 0; a program may train several models
+
+    @property
+    def kind(self) -> tuple[int, tuple[int, ...]]:
+        """A key that is equal for steps of the same expected time."""
+        return self.trace, self.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimes:
+    """Step times of a run: medians over its last steps with the same samples."""
+
+    num_steps: int  # Number of timed steps, without the first ones
+    samples: tuple[int, ...]  # Samples of each replica of the plan in each of these steps
+    step_seconds: float  # Seconds from the start of a step to the start of the next
+    busy_seconds: Mapping[str, float]  # Seconds of forward and backward passes by device name
+    hardware: Mapping[str, str]  # Hardware name by device name
+    # Whether the busy seconds include updates, as on one device without micro-batches
+    with_updates: bool = False
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of the global batch."""
+        return sum(self.samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """Run with its plan and step times."""
+
+    plan: Plan  # Plan of the run, either given or made from devices and shares
+    times: RunTimes  # Step times
+
+
+def run_times(
+    records: Sequence[StepRecord],
+    devices: Sequence[str],
+    hardware: Mapping[str, str],
+    *,
+    with_updates: bool = False,
+) -> RunTimes | None:
+    """Return the times of a run, or None if fewer than two steps were timed.
+
+    Only the most frequent combination of trace and samples counts; the first one of several. This
+    excludes the last batch of an epoch, and a second model.
+    """
+    counts = Counter(record.kind for record in records)
+    usual = max(sorted(counts), key=counts.__getitem__, default=None)
+    # A step ends when the next one starts.
+    timed = [
+        (record, after.began - record.began)
+        for record, after in itertools.pairwise(records)
+        if record.kind == usual
+    ]
+    if not timed or usual is None:
+        return None
+    busy = zip(*(record.busy_seconds for record, _ in timed), strict=True)
+    return RunTimes(
+        num_steps=len(timed),
+        samples=usual[1],
+        step_seconds=median(seconds for _, seconds in timed),
+        busy_seconds=dict(zip(devices, map(median, busy), strict=True)),
+        hardware=dict(hardware),
+        with_updates=with_updates,
+    )
+
+
+def read_run(path: Path) -> MeasuredRun:
+    """Return the run of a report file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return _read(_object_in(text), str(path))
+    except ProfileError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, PlanError) as error:
+        problem = error.what if isinstance(error, PlanError) else f"{type(error).__name__}: {error}"
+        raise ProfileError(
+            "PROF-050",
+            f"{path} holds no report of a run.",
+            why=f"{problem}.",
+            fix="Write one: evener run --plan PLAN --report-file FILE train.py.",
+        ) from None
+
+
+def _object_in(text: str) -> dict[str, Any]:
+    try:
+        return cast("dict[str, Any]", json.loads(text))
+    except ValueError:
+        # The output of the script and of evener precedes the report.
+        lines = text.strip().splitlines() or [""]
+        return cast("dict[str, Any]", json.loads(lines[-1]))
+
+
+def _read(fields: Mapping[str, Any], source: str) -> MeasuredRun:
+    plan = Plan.from_json(json.dumps(fields["plan"]))
+    steps = cast("dict[str, Any]", fields["steps"] or {"num_steps": 0})
+    num_steps = int(steps["num_steps"])
+    if num_steps < LEAST_STEPS:
+        raise ProfileError(
+            "PROF-051",
+            f"The run of {source} timed {num_steps} steps; at least {LEAST_STEPS} are needed.",
+            why=f"The first {NUM_FIRST_STEPS} steps of a run are not timed, nor are steps with "
+            "deterministic operations and eager steps; nor, on one device in one part, steps that "
+            "are no call of strategy.run or fit.",
+            fix="Run more steps.",
+        )
+    return MeasuredRun(
+        plan=plan,
+        times=RunTimes(
+            num_steps=num_steps,
+            samples=tuple(map(int, steps["samples"])),
+            step_seconds=float(steps["step_seconds"]),
+            busy_seconds={name: float(seconds) for name, seconds in steps["busy_seconds"].items()},
+            hardware={str(name): str(text) for name, text in steps["hardware"].items()},
+            with_updates=bool(steps.get("with_updates", False)),
+        ),
+    )
+
+
+# Deviation of a run from the prediction of its plan.
+#
+# ::
+#
+#     step   |  a device computes (busy)  |  everything else: transfers of weights, gradients,  |
+#            |                            |  devices wait for each other and for data, updates  |
+#
+# The part with the largest difference is reported: the busy time of a device, or everything else on
+# the device that computes longest. On one device without micro-batches, passes and updates are
+# timed
+# together::
+#
+#     step   |  the device computes and updates variables  |  waiting for data and for Python  |
+#
+# The plan has no prediction for the second part.
+
+TOLERANCE = 0.15
+"""Tolerated error, as a fraction of the predicted step time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Part of a step."""
+
+    device: str | None  # Device that computes; None for everything but computation
+    predicted_seconds: float  # Prediction of the plan
+    measured_seconds: float  # Seconds in the median step
+    with_updates: bool = False  # Whether the busy time of devices includes updates
+
+    @property
+    def off_seconds(self) -> float:
+        """Absolute error of the prediction."""
+        return abs(self.measured_seconds - self.predicted_seconds)
+
+    def __str__(self) -> str:
+        """Return one sentence without a full stop.
+
+        >>> print(Part(device="gpu:1", predicted_seconds=0.08, measured_seconds=0.124))
+        gpu:1 computed for 124.0 ms of a step, and 80.0 ms were predicted
+        """
+        measured = format_seconds(self.measured_seconds)
+        predicted = format_seconds(self.predicted_seconds)
+        if self.device is not None:
+            computed = "computed passes and updates" if self.with_updates else "computed"
+            what = f"{self.device} {computed} for"
+        elif self.with_updates:
+            what = "waiting for data and for Python took"
+        else:
+            what = "communication, updates and waiting (for other devices, for data) took"
+        return f"{what} {measured} of a step, and {predicted} were predicted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """Deviation of the step time from the prediction."""
+
+    predicted_seconds: float  # Predicted seconds of a step
+    measured_seconds: float  # Seconds of the median step
+    num_steps: int  # Number of timed steps
+    worst: Part | None  # Part with the largest error; None if the plan predicts no parts
+
+    @property
+    def what(self) -> str:
+        """The deviation, in one sentence."""
+        return (
+            f"A step took {format_seconds(self.measured_seconds)}, and the plan predicted "
+            f"{format_seconds(self.predicted_seconds)}."
+        )
+
+    @property
+    def why(self) -> str:
+        """The part of the prediction with the largest error."""
+        steps = f"Median of {self.num_steps} steps."
+        if self.worst is None:
+            return f"{steps} The plan does not predict how long each device computes."
+        return f"{steps} What differs most: {self.worst}."
+
+
+def deviation(predicted: Predicted, times: RunTimes | None) -> Deviation | None:
+    """Return the deviation of a run from a prediction, or None."""
+    if times is None or times.num_steps < LEAST_STEPS or predicted.step_seconds <= 0:
+        return None
+    if predicted.batch_size not in (None, times.batch_size):
+        return None
+    if abs(times.step_seconds - predicted.step_seconds) <= TOLERANCE * predicted.step_seconds:
+        return None
+    parts = _parts(predicted, times)
+    return Deviation(
+        predicted_seconds=predicted.step_seconds,
+        measured_seconds=times.step_seconds,
+        num_steps=times.num_steps,
+        worst=max(parts, key=lambda part: part.off_seconds, default=None),
+    )
+
+
+def _parts(predicted: Predicted, times: RunTimes) -> list[Part]:
+    if times.with_updates:
+        return _parts_of_whole_steps(predicted, times)
+    expected, measured = predicted.busy_seconds, times.busy_seconds
+    if not expected or not measured:
+        return []
+    parts = [
+        Part(device=name, predicted_seconds=seconds, measured_seconds=measured.get(name, 0.0))
+        for name, seconds in expected.items()
+    ]
+    waiting = Part(
+        device=None,
+        predicted_seconds=max(0.0, predicted.step_seconds - max(expected.values())),
+        measured_seconds=max(0.0, times.step_seconds - max(measured.values())),
+    )
+    return [*parts, waiting]
+
+
+def _parts_of_whole_steps(predicted: Predicted, times: RunTimes) -> list[Part]:
+    """Return the parts of steps on one device, whose busy time includes updates."""
+    ((device, busy),) = times.busy_seconds.items()
+    computed = Part(
+        device=device,
+        predicted_seconds=predicted.step_seconds,
+        measured_seconds=busy,
+        with_updates=True,
+    )
+    waited = max(0.0, times.step_seconds - busy)
+    waiting = Part(device=None, predicted_seconds=0.0, measured_seconds=waited, with_updates=True)
+    return [computed, waiting]

@@ -1,0 +1,458 @@
+"""Seconds of a step.
+
+The passes of a pipeline between barriers, and the exchange of weights and gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from evener.plan.parts import Replica, ScheduleName, Stage
+from evener.plan.profile import Cluster, CostProfile, LayerCosts, ModelCosts
+from evener.plan.schedule import Schedule, Task, Timeline, schedule_for, timeline
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    by_machine,
+    holders_of,
+)
+
+# Time of steps with barriers, such as those of a `BatchNormalization` over the global batch.
+#
+# No micro-batch passes a barrier until all micro-batches of all replicas have reached it.
+#
+# ::
+#
+#     forward    conv norm |  conv norm |  dense ----+
+#     backward        conv norm |  conv norm |  dense
+#                phase 4        phase 3    phase 2
+#
+#     phases 0, 1: forward passes up to a barrier; phase 2: the rest of the forward passes and the
+#     backward passes down to a barrier; phases 3, 4: the rest of the backward passes
+#
+# Nothing overlaps across a barrier: the time of a step is the sum of its phases, and the time of a
+# phase is that of the slowest replica, which runs all its micro-batches through its part of the
+# pipeline. A layer counts entirely for the phase that ends with its barriers. This overestimates:
+# a stage may compute other layers while it waits at a barrier.
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Passes between two barriers."""
+
+    forward: range  # Indices of the layers whose forward passes are in the phase
+    backward: range  # Indices of the layers whose backward passes are in the phase
+    # Index of the layer at whose barriers the phase ends; None at the end of the step
+    layer: int | None = None
+    num_barriers: int = 0  # Number of consecutive barriers of that layer
+
+
+def step_has_barriers(assignment: Assignment, model: ModelCosts) -> bool:
+    """Whether micro-batches or replicas wait for each other in the middle of a step."""
+    is_whole = len(assignment.replicas) == 1 and not is_in_parts(assignment.replicas[0])
+    return assignment.has_barriers and model.last_barrier >= 0 and not is_whole
+
+
+def is_in_parts(replica: ReplicaAssignment) -> bool:
+    """Whether a replica computes its samples in more than one call."""
+    return replica.num_micro_batches > 1 or len(replica.spans) > 1
+
+
+def phases_of(layers: Sequence[LayerCosts]) -> list[Phase]:
+    """Return the phases of a step in order; one phase if it has no barriers."""
+    no_layers = range(0)
+    phases: list[Phase] = []
+    begin = 0
+    for index, layer in enumerate(layers):
+        if layer.forward_barriers:
+            passed = range(begin, index + 1)
+            phases.append(Phase(passed, no_layers, index, layer.forward_barriers))
+            begin = index + 1
+    rest, end = range(begin, len(layers)), len(layers)
+    for index in reversed(range(len(layers))):
+        if layers[index].backward_barriers:
+            passed = range(index, end)
+            phases.append(Phase(rest, passed, index, layers[index].backward_barriers))
+            rest, end = no_layers, index
+    return [*phases, Phase(rest, range(end))]
+
+
+def phase_seconds(
+    phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
+) -> float:
+    """Return the seconds in which a replica runs all its micro-batches through a phase."""
+    count = replica.num_micro_batches
+    stages = list(_stages(phase, replica, recompute, profile))
+    once, longest = sum(stages), max(stages)
+    if len(stages) == 1:
+        return count * once
+    # A transfer counts in every phase that has layers of the receiving stage.
+    once += _crossing(phase, replica, profile)
+    if not (phase.forward and phase.backward):
+        return once + (count - 1) * longest
+    return once + (count - 1) * max(longest, once / min(replica.in_flight, count))
+
+
+def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
+    """Return for each layer the seconds of one barrier: sums are sent, results come back.
+
+    The sums have one number per channel, so latency dominates.
+    """
+    holders = holders_of(assignment.replicas, len(model.layers))
+    return [
+        2 * max(cluster.link(devices[0], other).latency_seconds for other in devices[1:])
+        if len(devices) > 1
+        else 0.0
+        for devices in holders
+    ]
+
+
+def seconds_with_barriers(assignment: Assignment, profile: CostProfile) -> float:
+    """Return the seconds of all passes of a step with barriers."""
+    barrier = barrier_seconds(assignment, profile.model, profile.cluster)
+    total = 0.0
+    for phase in phases_of(profile.model.layers):
+        total += max(
+            phase_seconds(phase, replica, assignment.recompute, profile)
+            for replica in assignment.replicas
+        )
+        if phase.layer is not None:
+            total += phase.num_barriers * barrier[phase.layer]
+    return total
+
+
+def _stages(
+    phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
+) -> Iterator[float]:
+    """Yield the seconds of each stage for a micro-batch in a phase."""
+    size = replica.micro_batch
+    for span in replica.spans:
+        times = profile.times[profile.cluster.devices[span.device].type]
+        forward = (times[k].forward(size) for k in span.layers if k in phase.forward)
+        backward = (
+            times[k].backward_seconds(
+                size,
+                recompute=recompute[k],
+                separate=k not in phase.forward or span.end < len(recompute) or any(recompute),
+            )
+            + replica.accumulations * times[k].accumulate_seconds
+            for k in span.layers
+            if k in phase.backward
+        )
+        yield sum(forward) + sum(backward)
+
+
+def _crossing(phase: Phase, replica: ReplicaAssignment, profile: CostProfile) -> float:
+    """Return the seconds of a micro-batch's transfers between the stages of a phase."""
+    total = 0.0
+    for before, after in zip(replica.spans, replica.spans[1:], strict=False):
+        if before.device == after.device:
+            continue
+        link = profile.cluster.link(before.device, after.device)
+        num_bytes = profile.model.layers[before.end - 1].boundary_bytes * replica.micro_batch
+        passes = sum(before.end in layers for layers in (phase.forward, phase.backward))
+        total += passes * link.seconds(num_bytes)
+    return total
+
+
+# Seconds of the passes of a stage, and the timeline of a pipeline.
+
+
+def span_seconds(
+    span: Span,
+    replica: ReplicaAssignment,
+    recompute: tuple[bool, ...],
+    profile: CostProfile,
+    *,
+    has_barriers: bool = False,
+) -> tuple[float, float]:
+    """Return the seconds of the forward and of the backward pass of a micro-batch in a stage.
+
+    The backward pass includes the mean time of adding gradients to those of earlier micro-batches.
+    """
+    micro_batch = replica.micro_batch
+    times = profile.times[profile.cluster.devices[span.device].type]
+    last_barrier = profile.model.last_barrier if has_barriers else -1
+    is_separate = passes_are_separate(span.end, recompute)
+    forward = backward = 0.0
+    for index in span.layers:
+        is_recomputed, separate = recompute[index], is_separate or index <= last_barrier
+        forward += times[index].forward(micro_batch)
+        backward += times[index].backward_seconds(
+            micro_batch, recompute=is_recomputed, separate=separate
+        )
+        backward += replica.accumulations * times[index].accumulate_seconds
+    return forward, backward
+
+
+def weights_part(index: int, model: ModelCosts) -> float:
+    """Return the fraction of a layer's backward time spent on the gradients of its weights.
+
+    It is not measured: half is assumed, as for a matrix product or a convolution, and 0 for layers
+    without weights.
+    """
+    return 0.5 if model.layers[index].weight_bytes else 0.0
+
+
+def weights_seconds(
+    span: Span, replica: ReplicaAssignment, recompute: tuple[bool, ...], profile: CostProfile
+) -> float:
+    """Return the seconds of a stage's backward pass that zero-bubble schedules defer."""
+    times = profile.times[profile.cluster.devices[span.device].type]
+    separate = passes_are_separate(span.end, recompute)
+    total = 0.0
+    for index in span.layers:
+        layer = times[index]
+        # Recomputation belongs to the gradients of activations, which are not deferred.
+        backward = layer.backward_seconds(replica.micro_batch, recompute=False, separate=separate)
+        total += (
+            weights_part(index, profile.model) * backward
+            + replica.accumulations * layer.accumulate_seconds
+        )
+    return total
+
+
+def passes_are_separate(end: int, recompute: Sequence[bool]) -> bool:
+    """Whether the forward and backward passes of a stage are separate calls.
+
+    Only the last stage can fuse them.
+    """
+    return end < len(recompute) or any(recompute)
+
+
+def numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
+    """Return the device of each stage, numbered from 0 in the order of their first stages."""
+    order = {device: k for k, device in enumerate(dict.fromkeys(s.device for s in replica.spans))}
+    return tuple(order[span.device] for span in replica.spans)
+
+
+def pipeline_timeline(
+    replica: ReplicaAssignment,
+    passes: list[tuple[float, float]],
+    recompute: tuple[bool, ...],
+    profile: CostProfile,
+) -> Timeline:
+    """Return the timeline of a pipeline; transfers between stages overlap no computation."""
+    deferred = [0.0] * len(passes)
+    if replica.schedule == "zero_bubble":
+        deferred = [weights_seconds(span, replica, recompute, profile) for span in replica.spans]
+    schedule = _schedule(
+        numbered_devices(replica),
+        replica.num_micro_batches,
+        replica.in_flight,
+        replica.schedule,
+    )
+    return timeline(
+        schedule,
+        lambda task: _task_seconds(task, passes, deferred),
+        transfer=_transfer(replica, profile),
+    )
+
+
+def _task_seconds(
+    task: Task, passes: Sequence[tuple[float, float]], deferred: Sequence[float]
+) -> float:
+    forward, backward = passes[task.stage]
+    if task.kind == "forward":
+        return forward
+    return deferred[task.stage] if task.kind == "weights" else backward - deferred[task.stage]
+
+
+def _transfer(replica: ReplicaAssignment, profile: CostProfile) -> Callable[[Task, Task], float]:
+    cluster, layers = profile.cluster, profile.model.layers
+    seconds: list[float] = []
+    for before, after in zip(replica.spans, replica.spans[1:], strict=False):
+        num_bytes = layers[before.end - 1].boundary_bytes * replica.micro_batch
+        link = cluster.link(before.device, after.device)
+        seconds.append(0.0 if before.device == after.device else link.seconds(num_bytes))
+
+    def between(task: Task, needed: Task) -> float:
+        return 0.0 if task.stage == needed.stage else seconds[min(task.stage, needed.stage)]
+
+    return between
+
+
+@functools.lru_cache(maxsize=512)
+def _schedule(
+    devices: tuple[int, ...], num_micro_batches: int, in_flight: int, schedule: ScheduleName
+) -> Schedule:
+    stages = tuple(Stage(device=f"gpu:{d}", layers=(f"{k}",)) for k, d in enumerate(devices))
+    return schedule_for(
+        Replica(
+            share=1,
+            stages=stages,
+            num_micro_batches=num_micro_batches,
+            in_flight=in_flight,
+            schedule=schedule,
+        )
+    )
+
+
+# Seconds of the exchange: weights to the devices that compute, gradients back to the owners.
+#
+# ::
+#
+#     owner  --- weight --->  every other device that computes the layer, once per step
+#     owner  <-- gradient --  the same devices, once per step
+#
+# In each direction a device transfers the layers that it computes and does not own once, and those
+# that it owns once for each other device that computes them. If k devices compute the same layers
+# and
+# own equal parts of them, each sends and receives (k - 1) / k of the weights per direction: as much
+# as in a ring all-reduce.
+#
+# Machines that compute the same layers have owners of their own (`EACH_MACHINE`), and all-reduce
+# the
+# gradients in a ring: of W bytes, each of m machines sends and receives 2 W (m - 1) / m before the
+# update, so all of it counts as gradient traffic.
+
+
+class ExchangeSeconds(NamedTuple):
+    """Seconds of the transfers of a device, if no computation overlaps them."""
+
+    arrival: float = 0.0  # Seconds until its weights have arrived
+    departure: float = 0.0  # Seconds until its gradients are summed on their owners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSeconds:
+    """Seconds that the weights of a replica add to a step, if no computation overlaps them."""
+
+    arrival_seconds: float = 0.0  # Seconds until the weights have arrived
+    departure_seconds: float = 0.0  # Seconds until the gradients have reached their owners
+    update_seconds: float = 0.0  # Seconds of the longest update on its devices or on the host
+
+    @classmethod
+    def of(
+        cls,
+        devices: Iterable[int],
+        travel: Mapping[int, ExchangeSeconds],
+        update: Mapping[int, float],
+    ) -> WeightSeconds:
+        """Return the longest seconds among devices."""
+        devices, none = tuple(devices), ExchangeSeconds()
+        return cls(
+            arrival_seconds=max(travel.get(device, none).arrival for device in devices),
+            departure_seconds=max(travel.get(device, none).departure for device in devices),
+            update_seconds=max(update.get(owner, 0.0) for owner in (*devices, HOST_OWNER)),
+        )
+
+
+def exchange_seconds(
+    assignment: Assignment, model: ModelCosts, cluster: Cluster
+) -> Mapping[int, ExchangeSeconds]:
+    """Return the transfer seconds of weights and gradients by device index."""
+    holders = holders_of(assignment.replicas, len(model.layers))
+    weights = [layer.weight_bytes for layer in model.layers]
+    gradients = [layer.gradient_bytes for layer in model.layers]
+    arriving = _travelling(weights, holders, assignment.owners, cluster)
+    if gradients == weights:
+        return arriving
+    leaving = _travelling(gradients, holders, assignment.owners, cluster)
+    return {
+        device: ExchangeSeconds(seconds.arrival, leaving[device].departure)
+        for device, seconds in arriving.items()
+    }
+
+
+def _travelling(
+    sizes: Sequence[int],
+    holders: Sequence[tuple[int, ...]],
+    owners: Sequence[int],
+    cluster: Cluster,
+) -> dict[int, ExchangeSeconds]:
+    """Return the transfer seconds by device."""
+    traffic = _Traffic(cluster)
+    groups: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for size, devices, owner in zip(sizes, holders, owners, strict=True):
+        groups[devices][owner] += size
+    for devices, owned in groups.items():
+        traffic.add(devices, owned)
+    computing = {device for devices in groups for device in devices}
+    return {device: traffic.seconds(device) for device in computing}
+
+
+class _Traffic:
+    """Bytes of weights or gradients per link."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._received: dict[int, float] = defaultdict(float)
+        self._sent: dict[int, float] = defaultdict(float)
+        self._from_host: dict[int, float] = defaultdict(float)
+        # By machine: on the bus between its devices, between them and the host, on the
+        # network, and on the network in rings.
+        self._on_bus: dict[int, float] = defaultdict(float)
+        self._with_host: dict[int, float] = defaultdict(float)
+        self._on_network: dict[int, float] = defaultdict(float)
+        self._rings: dict[int, float] = defaultdict(float)
+        self._crosses: set[int] = set()
+
+    def add(self, devices: tuple[int, ...], owned: Mapping[int, int]) -> None:
+        """Add layers that the same devices compute."""
+        machines = by_machine(devices, self._cluster)
+        at_home: dict[int, int] = defaultdict(int)
+        for owner, size in owned.items():
+            if owner >= 0:
+                home = self._machine(owner)
+                at_home[home] += size
+                num_near = len(machines.get(home, ()))
+                self._sent[owner] += size * (num_near - (owner in devices))
+                self._add_far(home, [owner], size * (len(devices) - num_near))
+        on_devices = sum(at_home.values())
+        for machine, here in machines.items():
+            # Each device fetches what other machines own over the network.
+            self._add_far(machine, here, len(here) * (on_devices - at_home[machine]))
+            for device in here:
+                fetched = at_home[machine] - owned.get(device, 0)
+                self._received[device] += fetched
+                self._on_bus[machine] += fetched
+        if from_host := owned.get(HOST_OWNER, 0):
+            for device in devices:
+                self._from_host[device] += from_host
+                self._with_host[self._machine(device)] += from_host
+        if shared := owned.get(EACH_MACHINE, 0):
+            self._add_rings(machines, shared)
+
+    def _add_far(self, machine: int, devices: Sequence[int], size: int) -> None:
+        """Add bytes that devices of a machine exchange with other machines."""
+        if size:
+            self._on_network[machine] += size
+            self._crosses.update(devices)
+
+    def _add_rings(self, machines: Mapping[int, Sequence[int]], shared: int) -> None:
+        for machine, here in machines.items():
+            self._rings[machine] += 2 * shared * (len(machines) - 1) / len(machines)
+            self._crosses.update(here)
+            for device in here:
+                moved = shared * (len(here) - 1) / len(here)
+                self._received[device] += moved
+                self._sent[device] += moved
+                self._on_bus[machine] += moved
+
+    def _machine(self, device: int) -> int:
+        return self._cluster.devices[device].machine
+
+    def seconds(self, device: int) -> ExchangeSeconds:
+        """Return the transfer seconds of a device."""
+        number = self._machine(device)
+        machine = self._cluster.machines[number]
+        moved = max(self._received[device], self._sent[device])
+        times = [machine.link.seconds(self._on_bus[number] if machine.shares_link else moved)]
+        if self._from_host[device]:
+            shared = machine.shares_link
+            size = self._with_host[number] if shared else self._from_host[device]
+            times.append(machine.host_link.seconds(size))
+        departing = list(times)
+        if device in self._crosses:
+            network, size = self._cluster.network, self._on_network[number]
+            times.append(network.seconds(size))
+            departing.append(network.seconds(size + self._rings[number]))
+        return ExchangeSeconds(max(times), max(departing))

@@ -1,0 +1,160 @@
+"""Process of a benchmark: ``python -m evener.run.bench_child REQUEST``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from evener._tf_private.patches import Patch
+from evener.errors import EvenerError
+from evener.run.bench import StepTimes, TimedRun
+from evener.run.child_process import end_with
+
+if TYPE_CHECKING:
+    from evener.run.script import Script
+    from evener.strategy import Strategy
+
+_FEWEST = 5
+"""Fewest steps after the warm-up that a result is made of."""
+
+_COMPILE = Patch(
+    "jit_compile of benchmarks",
+    "keras:Model.compile",
+    why="A benchmark compares a script with XLA and without, and does not change its text.",
+    if_it_changes="`evener bench --xla` compares the same twice.",
+)
+
+
+def main() -> None:
+    """Answer the request on the command line."""
+    request = TimedRun.from_json(sys.argv[1])
+    if request.jit_compile is not None:
+        _COMPILE.apply(lambda original: _compiling(original, jit=request.jit_compile))
+    run = _Run(request)
+    try:
+        run.run()
+    except EvenerError as error:
+        run.answer(StepTimes(problem=f"{error.code}: {error.what}"))
+    except Exception as error:
+        run.answer(StepTimes(problem=_problem(request, error)))
+    run.end()
+
+
+class _Run:
+    """Run of the script of a request."""
+
+    def __init__(self, request: TimedRun) -> None:
+        self._request = request
+        self._process = os.getpid()
+        self._seconds: list[float] = []
+        self._wanted = request.num_warm_up + request.num_steps
+        self._strategy: Strategy | None = None
+        self._lock = threading.Lock()
+        self._stack = contextlib.ExitStack()
+
+    def run(self) -> None:
+        """Run the script up to the last timed step, or to its end."""
+        from evener._tf_private.fits import adding_callbacks
+        from evener.run.bench_steps import FitTimes
+        from evener.run.script import read
+
+        script = read(self._request.target, as_module=self._request.is_module)
+        with adding_callbacks(lambda: FitTimes(self._seconds, self._wanted, self.done)):
+            if self._request.kind == "mirrored":
+                self._run_mirrored(script)
+            else:
+                self._run_evener(script)
+
+    def _run_evener(self, script: Script) -> None:
+        from evener.plan import Plan
+        from evener.recording.measured import count_work
+        from evener.run.bench_steps import time_calls, watch_strategy
+        from evener.run.recorded import record_session
+        from evener.run.session import Layout, prepare
+
+        request = self._request
+        plan = Plan.from_json(request.plan) if request.plan else None
+        layout = Layout(devices=request.devices, plan=plan, shares=request.shares, verify=False)
+        session = prepare(script, layout)
+        self._strategy = session.strategy
+        if request.record:
+            self._stack.enter_context(record_session(session, Path(request.record)))
+        else:
+            count_work(session.strategy)
+        if session.strategy.is_partitioned:
+            watch_strategy(session.strategy, self._wanted, self.done)
+        else:
+            time_calls(self._seconds, self._wanted, self.done)
+        session.run(request.args)
+
+    def _run_mirrored(self, script: Script) -> None:
+        import tensorflow as tf
+
+        from evener.devices import use_devices
+        from evener.devices.names import tf_device
+        from evener.run.script import run_as_main
+
+        devices = [tf_device(device.name) for device in use_devices(self._request.devices)]
+        # A script with a strategy of its own runs as it is written.
+        if "Strategy(" not in script.source:
+            strategy = tf.distribute.MirroredStrategy(devices)
+            tf.distribute.experimental_set_strategy(strategy)
+        run_as_main(script, self._request.args)
+
+    def done(self, seconds: Sequence[float]) -> None:
+        """Answer with the steps after the warm-up, and end the process."""
+        timed = tuple(seconds[self._request.num_warm_up :])
+        self.answer(StepTimes(seconds=timed, batch_size=self._batch_size()))
+
+    def end(self) -> NoReturn:
+        """Answer with the steps that the script had."""
+        from evener.run.bench_steps import counted_seconds
+
+        seconds = self._seconds or (counted_seconds(self._strategy) if self._strategy else [])
+        if len(seconds) >= self._request.num_warm_up + _FEWEST:
+            self.done(seconds)
+        if not seconds:
+            why = "a loop of its own, which only evener times" if not self._strategy else "no step"
+            self.answer(StepTimes(problem=f"no step was timed: {why}"))
+        needed = self._request.num_warm_up + _FEWEST
+        self.answer(StepTimes(problem=f"{len(seconds)} steps; {needed} are needed"))
+
+    def answer(self, times: StepTimes) -> NoReturn:
+        """Write the answer and end the process, with its threads."""
+        if os.getpid() != self._process:
+            # A process that the program forked has no answer to give.
+            os._exit(0)
+        # Whoever comes second waits for the end.
+        self._lock.acquire()
+        with contextlib.suppress(OSError):
+            self._stack.close()
+        end_with(self._request.answer, times.to_json())
+
+    def _batch_size(self) -> int | None:
+        if self._strategy is None:
+            return None
+        records = self._strategy.share_controller.step_records()
+        return max((sum(record.samples) for record in records), default=None)
+
+
+def _problem(request: TimedRun, error: Exception) -> str:
+    # TensorFlow's errors in functions begin with "in user code", and end with what happened.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    last = f"{type(error).__name__}: {lines[-1][:300]}"
+    return last if request.kind == "evener" else f"the script does not run under it: {last}"
+
+
+def _compiling(original: Callable[..., Any], *, jit: bool | None) -> Callable[..., Any]:
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self, *args, **{**kwargs, "jit_compile": jit})
+
+    return compile
+
+
+if __name__ == "__main__":
+    main()

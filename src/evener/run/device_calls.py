@@ -1,0 +1,652 @@
+"""Calls of a script that name devices.
+
+On a machine without GPUs, CPU stand-ins appear as GPUs. Settings of devices and threads that come
+too late, because TensorFlow has started, are skipped with a note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener._tf_private.patches import Patch
+from evener._tf_private.tensors import LOCAL_DEVICES
+from evener.base.libraries import check_backend
+from evener.devices import resolve_devices
+from evener.devices.machine import lowest_capability, runtime_initialised
+from evener.errors import DeviceError
+from evener.run.replace import instead_of
+from evener.run.script import Notes, UserLine, callers, user_line
+from evener.strategy.placed_graph import ASKED
+
+# GPUs that a script sees where there are none; stand-in devices, which are CPUs, compute for them.
+#
+# physical    GPU:0        GPU:1                      as tf.config.list_physical_devices
+# logical     GPU:0  GPU:1                            GPU:0 split into two, GPU:1 hidden
+# stand-in    cpu:0  cpu:0
+
+Report = Callable[[str, UserLine | None], None]
+"""Reports something about a line of the script."""
+
+
+class EmulatedGpus:
+    """The emulated GPUs of a run, and those of them that the script has hidden or split."""
+
+    def __init__(self, names: Sequence[str] | None, report: Report) -> None:
+        self._started_with = names
+        self._report = report
+        self._is_reported = False
+        # TensorFlow's own functions, before they are replaced.
+        self._list_physical_devices = tf.config.list_physical_devices
+        self._logical_configuration = tf.config.get_logical_device_configuration
+        self._hidden = frozenset[int]()
+        self._splits: dict[int, list[Any]] = {}
+
+    @functools.cached_property
+    def are_not_needed(self) -> bool:
+        """Whether there is a GPU, or the run uses other devices than CPUs."""
+        is_cpu = [name.startswith("cpu:") for name in self._started_with or ()]
+        return bool(self._list_physical_devices("GPU")) or not all(is_cpu)
+
+    @property
+    def all(self) -> Sequence[str]:
+        """The name of the stand-in for each physical GPU."""
+        if self._started_with is not None:
+            return self._started_with
+        logical = self._logical_configuration(self._list_physical_devices("CPU")[0]) or (None,)
+        return [f"cpu:{index}" for index in range(len(logical))]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of the stand-in for each logical GPU."""
+        return [
+            name
+            for index, name in enumerate(self.all)
+            if index not in self._hidden
+            for _ in self._splits.get(index) or (None,)
+        ]
+
+    @property
+    def physical(self) -> list[Any]:
+        """The physical GPUs that they represent."""
+        count = range(len(self.all))
+        return [tf.config.PhysicalDevice(f"/physical_device:GPU:{k}", "GPU") for k in count]
+
+    @property
+    def visible(self) -> list[Any]:
+        """The visible physical GPUs."""
+        return [gpu for k, gpu in enumerate(self.physical) if k not in self._hidden]
+
+    @property
+    def logical(self) -> list[Any]:
+        """The logical GPUs that they represent."""
+        count = range(len(self.names))
+        return [tf.config.LogicalDevice(f"/device:GPU:{k}", "GPU") for k in count]
+
+    def index_of(self, device: Any) -> int:
+        """Return the number of a physical GPU, or raise the error of TensorFlow."""
+        physical = self.physical
+        if device not in physical:
+            raise ValueError(f"Unrecognized device: {device!r}")
+        return physical.index(device)
+
+    def show(self, gpus: Sequence[Any]) -> list[str]:
+        """Make only some physical GPUs visible, and return their names."""
+        shown = {self.index_of(gpu) for gpu in gpus}
+        hidden = frozenset(range(len(self.all))) - shown
+        if hidden != self._hidden:
+            self.check_not_started("Visible devices")
+        self._hidden = hidden
+        return [f"GPU:{index}" for index in sorted(shown)]
+
+    def split(self, index: int, configuration: Sequence[Any]) -> None:
+        """Split a physical GPU into logical ones, each of which is the whole stand-in."""
+        self.check_not_started("Virtual devices")
+        self._splits[index] = list(configuration)
+
+    def configuration_of(self, index: int) -> list[Any] | None:
+        """Return the logical device configuration of a physical GPU, or None."""
+        return self._splits.get(index)
+
+    def check_not_started(self, what: str) -> None:
+        """Raise as TensorFlow does once it has started, unless evener has started it."""
+        if self._started_with is None and runtime_initialised(tf):
+            raise RuntimeError(f"{what} cannot be modified after being initialized")
+
+    def substitute(self, asked: Any) -> Any:
+        """Return a device, a list or a device function with GPUs replaced by their stand-ins.
+
+        Any other value is returned unchanged, for TensorFlow to handle.
+        """
+        name = asked.name if isinstance(asked, tf.config.LogicalDevice) else asked
+        if isinstance(name, list | tuple):
+            # Two names of the same stand-in are one device.
+            return list(dict.fromkeys(map(self.substitute, name)))
+        if callable(name):
+            return lambda operation: self.substitute(name(operation))
+        number = self._number_asked(name)
+        if number is None:
+            return asked
+        self.report_once()
+        spec: Any = tf.DeviceSpec.from_string(str(_text(name)))
+        cpu = int(self.names[number].partition(":")[2])
+        return spec.replace(device_type="CPU", device_index=cpu).to_string()
+
+    def asked(self, device: Any) -> str | None:
+        """Return the GPU that a device names if it has a stand-in, such as ``"gpu:1"``, or None."""
+        name = device.name if isinstance(device, tf.config.LogicalDevice) else device
+        number = self._number_asked(name)
+        return None if number is None else f"gpu:{number}"
+
+    def _number_asked(self, name: Any) -> int | None:
+        number = _number_of_gpu(name)
+        if number is None or self.are_not_needed or number >= len(self.names):
+            return None
+        return number
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The lowest compute capability of GPUs that this TensorFlow is built for."""
+        build = tf.sysconfig.get_build_info()
+        return lowest_capability(build.get("cuda_compute_capabilities", ()))
+
+    def report_once(self) -> None:
+        """Report the stand-ins when the script uses them for the first time."""
+        if self._is_reported:
+            return
+        self._is_reported = True
+        gpus = [f"GPU:{index}" for index in range(len(self.all))]
+        appear = "appear" if len(gpus) > 1 else "appears"
+        self._report(
+            f"no GPU was found: {joined(self.all)} {appear} as {joined(gpus)}; "
+            "--no-gpu-names turns this off",
+            user_line(),
+        )
+
+
+def _number_of_gpu(name: Any) -> int | None:
+    """Return the number of the local GPU that a device name means, or None."""
+    text = _text(name)
+    # Most names are those of CPUs, and parsing them is slower than this check.
+    if text is None or "GPU" not in text.upper():
+        return None
+    try:
+        spec = tf.DeviceSpec.from_string(text)
+    except ValueError:
+        return None
+    if spec.device_type != "GPU" or spec.job not in (None, "localhost"):
+        return None
+    return spec.device_index or 0
+
+
+def _text(name: Any) -> str | None:
+    """Return a device name or `tf.DeviceSpec` as text, or None for any other value."""
+    text = name.to_string() if hasattr(name, "to_string") else name
+    return text if isinstance(text, str) else None
+
+
+def joined(names: Sequence[str]) -> str:
+    """Return names joined by commas and "and".
+
+    >>> joined(["a", "b", "c"]), joined(["a"]), joined([])
+    ('a, b and c', 'a', '')
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+# Functions, modules and strategies of TensorFlow that name GPUs, as patches.
+
+REPLACED = {
+    "device": "a GPU name selects its stand-in",
+    "config.list_physical_devices": "lists the stand-ins as GPUs",
+    "config.list_logical_devices": "lists the visible stand-ins as GPUs",
+    "config.get_visible_devices": "lists the visible stand-ins as GPUs",
+    "config.set_visible_devices": "hides stand-ins from the lists, and renumbers the others",
+    "config.get_logical_device_configuration": "returns the configured value",
+    "config.set_logical_device_configuration": "gives one stand-in several logical names",
+    "config.experimental.list_physical_devices": "the same, under its old name",
+    "config.experimental.list_logical_devices": "the same, under its old name",
+    "config.experimental.get_visible_devices": "the same, under its old name",
+    "config.experimental.set_visible_devices": "the same, under its old name",
+    "config.experimental.get_virtual_device_configuration": "the same, under its old name",
+    "config.experimental.set_virtual_device_configuration": "the same, under its old name",
+    "config.experimental.get_memory_growth": "returns the configured value",
+    "config.experimental.set_memory_growth": "is accepted; host memory always grows",
+    "config.experimental.get_device_details": "returns the name of the stand-in",
+    "config.experimental.get_memory_info": "returns the statistics of the stand-in",
+    "config.experimental.get_memory_usage": "returns the statistics of the stand-in",
+    "config.experimental.reset_memory_stats": "resets the statistics of the stand-in",
+    "test.is_gpu_available": "returns True",
+    "test.gpu_device_name": "returns the first GPU",
+    "data.experimental.copy_to_device": "a GPU name selects its stand-in",
+    "data.experimental.prefetch_to_device": "a GPU name selects its stand-in",
+}
+"""The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`, and their effect."""
+
+STRATEGIES = {
+    "MirroredStrategy": ("devices",),
+    "OneDeviceStrategy": ("device",),
+    "CentralStorageStrategy": ("compute_devices", "parameter_device"),
+}
+"""The strategies of ``tf.distribute`` that take devices, and the names of these arguments."""
+
+_IMPORTED_AS = (
+    *("config", "config.experimental", "test", "data", "data.experimental"),
+    *("compat", "compat.v1", "compat.v2"),
+)
+
+
+def attribute(module: Any, path: str) -> Any:
+    """Return an attribute at any depth; the module for an empty path."""
+    return functools.reduce(getattr, filter(None, path.split(".")), module)
+
+
+def _targets(path: str, apis: Sequence[str] = ("", "compat.v1.", "compat.v2.")) -> Iterator[str]:
+    """Yield the public modules that have a function or class, as targets of a patch."""
+    folder, _, name = path.rpartition(".")
+    for api in apis:
+        if hasattr(attribute(tf, f"{api}{folder}"), name):
+            yield f"tensorflow:{api}{path}"
+
+
+def _each_class_once(name: str) -> Iterator[str]:
+    apis = ("distribute.", "distribute.experimental.", "compat.v1.distribute.")
+    targets = {
+        attribute(tf, f"{api}{name}"): target for api in apis for target in _targets(name, [api])
+    }
+    yield from (f"{target}.__init__" for target in targets.values())
+
+
+FUNCTIONS = Patch(
+    "functions that name GPUs",
+    *(target for path in REPLACED for target in _targets(path)),
+    why="Programs for GPUs find and name them by these functions.",
+    if_it_changes="Programs for GPUs do not run where there are none.",
+)
+IMPORTED = Patch(
+    "modules that name GPUs",
+    *(f"sys:modules[tensorflow.{name}]" for name in _IMPORTED_AS),
+    why="`import tensorflow.config` would make a second module, without the replacements.",
+    if_it_changes=FUNCTIONS.if_it_changes,
+    is_new=True,
+)
+PIN = Patch(
+    "evener.pin in scripts",
+    "evener:pin",
+    why="A GPU name selects its stand-in there too.",
+    if_it_changes=FUNCTIONS.if_it_changes,
+)
+STRATEGY_DEVICES = {
+    name: Patch(
+        f"devices of {name}",
+        *_each_class_once(name),
+        why="A GPU name selects its stand-in there too, and so does the default, all GPUs.",
+        if_it_changes="Strategies of TensorFlow train on one device where there is no GPU.",
+    )
+    for name in STRATEGIES
+}
+
+
+# Programs for GPUs on machines without: CPU stand-ins appear as GPUs.
+#
+#     script                          TensorFlow
+#     list_physical_devices("GPU")    GPU:0, GPU:1       no GPU; cpu:0, cpu:1 are the stand-ins
+#     tf.device("/GPU:1")         ->  "/device:CPU:1"
+#
+# This is done only where TensorFlow finds no GPU, and only in the three commands that run a
+# program.
+# Calls from evener, TensorFlow and Keras are not changed: Keras selects cuDNN kernels by them.
+
+# These select GPU kernels by the same functions.
+_LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
+_AUTOGRAPH = "tensorflow.python.autograph."
+
+
+def answer_as_gpus(
+    stand_ins: Sequence[str] | None, report: Report, *, are_trained_on: bool = False
+) -> None:
+    """Let CPU devices appear as GPUs to the script, if TensorFlow finds no GPU."""
+    used = EmulatedGpus(stand_ins, report)
+    # If TensorFlow has not started, listing GPUs now would fix the devices that CUDA shows.
+    if stand_ins is not None and used.are_not_needed:
+        return
+    replacements = _Replacements(used, report, are_trained_on=are_trained_on)
+    FUNCTIONS.apply_by_name(replacements.instead_of)
+    IMPORTED.apply_by_name(lambda _, name: attribute(tf, name.removeprefix("tensorflow.")))
+    PIN.apply(replacements.of_pin)
+    LOCAL_DEVICES.apply(replacements.of_local_devices)
+    if not are_trained_on:
+        for name, patch in STRATEGY_DEVICES.items():
+            patch.apply(
+                functools.partial(replacements.of_strategy_init, arguments=STRATEGIES[name])
+            )
+
+
+def _is_called_by_script() -> bool:
+    for frame in callers():
+        name = str(frame.f_globals.get("__name__", ""))
+        if name != __name__ and not name.startswith(_AUTOGRAPH):
+            return name.partition(".")[0] not in _LIBRARIES
+    return False
+
+
+@contextlib.contextmanager
+def _with_requested_gpu(
+    scope: contextlib.AbstractContextManager[Any], asked: str
+) -> Iterator[None]:
+    """Store the requested GPU on the operations of a graph, so that an audit checks GPU kernels."""
+
+    def mark(operation: tf.Operation) -> str:
+        # An inner block has set its device before.
+        if tf.DeviceSpec.from_string(operation.device).device_type is None:
+            setattr(operation, ASKED, asked)
+        return operation.device
+
+    with scope, tf.compat.v1.get_default_graph().device(mark):
+        yield
+
+
+class _Replacements:
+    """The replacements of TensorFlow's functions.
+
+    Methods have the names of these functions, and get them as their first argument.
+    """
+
+    def __init__(self, used: EmulatedGpus, report: Report, *, are_trained_on: bool) -> None:
+        self._used = used
+        self._report = report
+        self._are_trained_on = are_trained_on
+        self._grows: dict[int, bool] = {}
+
+    def instead_of(self, original: Callable[..., Any], name: str) -> Any:
+        """Return the replacement of a function of TensorFlow."""
+        if name in ("device", "copy_to_device", "prefetch_to_device"):
+            return self._on_emulated_gpus(original)
+        method: Callable[..., Any] = getattr(self, name.replace("virtual", "logical"))
+
+        @instead_of(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if not _is_called_by_script() or self._used.are_not_needed:
+                return original(*args, **kwargs)
+            return method(original, *args, **kwargs)
+
+        return replacement
+
+    def _on_emulated_gpus(self, original: Callable[..., Any]) -> Any:
+        @instead_of(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            named = {key: self._used.substitute(value) for key, value in kwargs.items()}
+            scope = original(*map(self._used.substitute, args), **named)
+            asked = self._used.asked(next(iter([*args, *kwargs.values()]), None))
+            if asked is None or self._are_trained_on or tf.executing_eagerly():
+                return scope
+            return _with_requested_gpu(scope, asked)
+
+        return replacement
+
+    def of_pin(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the replacement of `evener.pin`: a GPU name selects its stand-in."""
+
+        @instead_of(original)
+        def pin(device: Any) -> Any:
+            return original(self._used.substitute(device))
+
+        return pin
+
+    def of_strategy_init(self, original: Callable[..., None], arguments: tuple[str, ...]) -> Any:
+        """Return an ``__init__`` that creates a strategy of TensorFlow on the stand-ins."""
+
+        @instead_of(original)
+        def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
+            if self._used.are_not_needed:
+                original(strategy, *args, **kwargs)
+                return
+            bound = inspect.signature(original).bind(strategy, *args, **kwargs)
+            given, first = bound.arguments, arguments[0]
+            if first != "device" and given.get(first) is None:
+                # All GPUs; if the script has hidden them, TensorFlow uses the CPU.
+                given[first] = self._used.logical or None
+            named = {key: self._used.substitute(given[key]) for key in arguments if key in given}
+            given.update(named)
+            original(*bound.args, **bound.kwargs)
+
+        return __init__
+
+    def of_local_devices(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """Return the replacement of ``device_lib.list_local_devices``."""
+
+        @instead_of(original)
+        def list_local_devices(*args: Any, **kwargs: Any) -> list[Any]:
+            found = original(*args, **kwargs)
+            if not _is_called_by_script() or self._used.are_not_needed:
+                return found
+            self._used.report_once()
+            for index, name in enumerate(self._used.names):
+                gpu = type(found[0])()
+                gpu.CopyFrom(found[0])
+                gpu.name, gpu.device_type = f"/device:GPU:{index}", "GPU"
+                gpu.physical_device_desc = f"device: {index}, name: stand-in {name}"
+                found.append(gpu)
+            return found
+
+        return list_local_devices
+
+    def list_physical_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
+        return self._listed(original, device_type, self._used.physical)
+
+    def list_logical_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
+        return self._listed(original, device_type, self._used.logical)
+
+    def get_visible_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
+        return self._listed(original, device_type, self._used.visible)
+
+    def _listed(self, original: Any, device_type: str | None, gpus: list[Any]) -> list[Any]:
+        if device_type not in (None, "GPU"):
+            return original(device_type)
+        self._used.report_once()
+        # Called for GPUs too, as that may start the runtime.
+        return [*original(device_type), *gpus]
+
+    def set_visible_devices(
+        self, original: Any, devices: Any, device_type: str | None = None
+    ) -> None:
+        given = devices if isinstance(devices, list) else [devices]
+        others = [device for device in given if device.device_type != "GPU"]
+        if device_type not in (None, "GPU") or (device_type == "GPU" and others):
+            original(devices, device_type)
+            return
+        self._used.report_once()
+        names = self._used.show([device for device in given if device.device_type == "GPU"])
+        if device_type is None:
+            original(others)
+        if self._are_trained_on and len(names) < len(self._used.all):
+            self._report(
+                f"set_visible_devices: tf.config lists {joined(names) or 'no GPU'} from here "
+                f"on, but evener still trains on {', '.join(self._used.all)}; use --devices "
+                "to select devices",
+                user_line(),
+            )
+
+    def get_memory_growth(self, original: Any, device: Any) -> bool | None:
+        if device.device_type != "GPU":
+            return original(device)
+        return self._grows.get(self._used.index_of(device))
+
+    def set_memory_growth(self, original: Any, device: Any, enable: bool) -> None:
+        if device.device_type != "GPU":
+            original(device, enable)
+            return
+        index = self._used.index_of(device)
+        if self._grows.get(index) != enable:
+            self._used.check_not_started("Physical devices")
+        self._grows[index] = enable
+
+    def get_logical_device_configuration(self, original: Any, device: Any) -> list[Any] | None:
+        if device.device_type != "GPU":
+            return original(device)
+        return self._used.configuration_of(self._used.index_of(device))
+
+    def set_logical_device_configuration(
+        self, original: Any, device: Any, logical_devices: Any
+    ) -> None:
+        if device.device_type != "GPU":
+            original(device, logical_devices)
+            return
+        index = self._used.index_of(device)
+        self._used.split(index, logical_devices)
+        parts = f"its {len(logical_devices)} logical devices run on {self._used.all[index]}, and "
+        self._report(
+            f"set_logical_device_configuration of GPU:{index}: "
+            f"{parts if len(logical_devices) > 1 else ''}memory_limit has no effect",
+            user_line(),
+        )
+
+    def get_device_details(self, original: Any, device: Any) -> dict[str, Any]:
+        if device.device_type != "GPU":
+            return original(device)
+        name = f"stand-in {self._used.all[self._used.index_of(device)]}"
+        capability = self._used.capability
+        known = {} if capability is None else {"compute_capability": capability}
+        return {"device_name": name, **known}
+
+    def get_memory_info(self, original: Any, device: Any) -> Any:
+        return original(self._used.substitute(device))
+
+    get_memory_usage = get_memory_info
+    reset_memory_stats = get_memory_info
+
+    def is_gpu_available(
+        self, original: Any, cuda_only: bool = False, min_cuda_compute_capability: Any = None
+    ) -> bool:
+        self._used.report_once()
+        wanted = tuple(min_cuda_compute_capability or (0, 0))
+        return bool(self._used.names) and (self._used.capability or (0, 0)) >= wanted
+
+    def gpu_device_name(self, original: Any) -> str:
+        self._used.report_once()
+        return "/device:GPU:0" if self._used.names else ""
+
+
+# Settings of the script that have no effect: TensorFlow has started on evener's devices.
+
+_THREAD_CALLS = {
+    "set_intra_op_parallelism_threads": "TF_NUM_INTRAOP_THREADS",
+    "set_inter_op_parallelism_threads": "TF_NUM_INTEROP_THREADS",
+}
+_DEVICES = Patch(
+    "settings of devices",
+    "tensorflow:config.set_visible_devices",
+    "tensorflow:config.set_logical_device_configuration",
+    "tensorflow:config.experimental.set_visible_devices",
+    "tensorflow:config.experimental.set_virtual_device_configuration",
+    "tensorflow:config.experimental.set_memory_growth",
+    why="evener has started TensorFlow, which refuses these settings from then on.",
+    if_it_changes="Scripts that configure devices end with TensorFlow's error.",
+)
+_THREADS = Patch(
+    "settings of threads",
+    *(f"tensorflow:config.threading.{name}" for name in _THREAD_CALLS),
+    why=_DEVICES.why,
+    if_it_changes="Scripts that set numbers of threads end with TensorFlow's error.",
+)
+_USE_DEVICES = Patch(
+    "evener.use_devices in scripts",
+    "evener:use_devices",
+    why="The devices of a run are those of the command line.",
+    if_it_changes="Scripts that choose devices end with DEV-013.",
+)
+# Prefixes of variables that are read when TensorFlow or Keras is imported, or TensorFlow starts.
+_READ_EARLY = ("CUDA_", "EVENER_", "KERAS_", "TF_", "XLA_")
+# The log does not matter for training, and a cluster is read when a strategy is created.
+_READ_LATER = ("TF_CPP_", "TF_CONFIG")
+
+_BACKEND = "KERAS_BACKEND"
+_IN_EFFECT = {_BACKEND: "tensorflow"}
+
+
+def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
+    """Skip calls of ``tf.config`` that come too late, with a note, instead of an error."""
+    why = f"evener runs on {', '.join(devices)}; --devices chooses others"
+    _DEVICES.apply(lambda original: _skipping(original, why, notes))
+    _USE_DEVICES.apply(lambda original: _devices_of_run(original, devices, why, notes))
+
+    def skip_threads(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        variable = _THREAD_CALLS[name]
+        why = f"TensorFlow has started; set {variable} in the environment instead"
+        return _skipping(original, why, notes)
+
+    _THREADS.apply_by_name(skip_threads)
+
+
+def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError:
+            # By this error evener itself finds out whether TensorFlow has started.
+            if str(sys._getframe(1).f_globals.get("__name__")).startswith("evener.devices"):
+                raise
+            # TensorFlow raises it for every setting that is fixed once it has started.
+            notes.add(f"{original.__name__} is skipped: {why}", user_line())
+            return None
+
+    return call
+
+
+def _devices_of_run(
+    original: Callable[..., Any], devices: Sequence[str], why: str, notes: Notes
+) -> Callable[..., Any]:
+    """Return the replacement of `evener.use_devices`: other devices are those of the run."""
+
+    @functools.wraps(original)
+    def use_devices(spec: str | None = None, **settings: Any) -> Any:
+        try:
+            return original(spec, **settings)
+        except DeviceError as error:
+            if error.code != "DEV-013":
+                raise
+            notes.add(f"use_devices({spec!r}) is skipped: {why}", user_line())
+            return resolve_devices(devices)
+
+    return use_devices
+
+
+def refuse_other_backends() -> None:
+    """End the script with RUN-004 where it chooses another backend of Keras than TensorFlow."""
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.putenv" and os.fsdecode(args[0]) == _BACKEND:
+            # An exception of an audit hook goes to the script's line.
+            check_backend(os.fsdecode(args[1]))
+
+    # An audit hook cannot be removed, but the script runs until the end of the process.
+    sys.addaudithook(hook)
+
+
+def report_late_variables(environ: Mapping[str, str], notes: Notes) -> None:
+    """Report environment variables that the script sets after they were read."""
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event != "os.putenv":
+            return
+        name, value = (os.fsdecode(text) for text in args)
+        if not name.startswith(_READ_EARLY) or name.startswith(_READ_LATER):
+            return
+        # The event comes before the change.
+        if value not in (environ.get(name), _IN_EFFECT.get(name)):
+            notes.add(
+                f"{name}={value} may have no effect: TensorFlow has started; set it in the "
+                "environment, before evener run",
+                user_line(),
+            )
+
+    # An audit hook cannot be removed, but the script runs until the end of the process.
+    sys.addaudithook(hook)

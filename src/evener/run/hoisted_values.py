@@ -1,0 +1,474 @@
+"""Values of a hoisted step: tensors, constants, and numbers of Python, symbolic in a trace."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private.tensors import CompositeTensor
+
+# Computations of Python with the numbers that a step is given.
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An argument of the step, as it was given."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number in the text of the step; 1, 1.0 and True are three."""
+
+    kind: type
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of Python's own on two numbers."""
+
+    function: Callable[[Any, Any], Any]
+    left: Any
+    right: Any
+
+
+Expression = Given | Constant | Operation
+Condition = tuple[Expression, bool]
+"""A comparison, and what it was when a step was traced."""
+
+
+def evaluate(expression: Expression, given: Sequence[Any]) -> Any:
+    """Return what Python computes for an expression, or raise what it raises."""
+    if isinstance(expression, Given):
+        return given[expression.number]
+    if isinstance(expression, Constant):
+        return expression.value
+    left, right = evaluate(expression.left, given), evaluate(expression.right, given)
+    return expression.function(left, right)
+
+
+def places_in(expression: Expression) -> Iterator[int]:
+    """Yield which arguments an expression is computed from."""
+    if isinstance(expression, Given):
+        yield expression.number
+    elif isinstance(expression, Operation):
+        yield from places_in(expression.left)
+        yield from places_in(expression.right)
+
+
+def hold(conditions: Sequence[Condition], given: Sequence[Any]) -> bool:
+    """Return whether comparisons come out as they did, for other arguments."""
+    try:
+        return all(bool(evaluate(condition, given)) is decided for condition, decided in conditions)
+    except ArithmeticError:
+        # As written, Python raises it at its own line.
+        return False
+
+
+# Arguments and results of a hoisted step: flat tensors, and the structure around them.
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types whose values are compared, not their identity."""
+
+
+class CannotHoist(Exception):
+    """Says why a step runs as it is written: a clause behind "line 12 prevents more: "."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The place of a tensor in a structure."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """A ragged or sparse tensor, or slices: its components are flat tensors."""
+
+    spec: Any
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A value of Python that is the same in every call; equal if the values are equal."""
+
+    kind: type
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and same(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A list, tuple, named tuple or dictionary with tensors in it."""
+
+    kind: type
+    keys: tuple[Any, ...] | None
+    parts: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of Python that the step computes. It is a tensor of the graph."""
+
+    number: int
+    kind: type
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number of Python that is given to the graph as a tensor."""
+
+    number: int
+    kind: type
+
+
+def same(value: Any, other: Any) -> bool:
+    """Return whether two values of Python mean the same: identical, or plain and equal."""
+    if value is other:
+        return True
+    if type(value) is not type(other) or not isinstance(value, (*PLAIN, np.generic)):
+        return False
+    if value == other:
+        # 0.0 and -0.0 are equal and not the same.
+        return value != 0 or repr(value) == repr(other)
+    return value != value and other != other  # NaN
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is given to a graph as a tensor."""
+    return isinstance(value, tf.Tensor | np.ndarray)
+
+
+def is_composite(value: Any) -> bool:
+    """Return whether a value is a ragged or sparse tensor, or slices of a gradient."""
+    return isinstance(value, CompositeTensor) and not isinstance(
+        value, tf.Variable | tf.data.Dataset | tf.data.Iterator
+    )
+
+
+def holds_tensor(value: Any, depth: int = 0) -> bool:
+    """Return whether a value is, or holds in lists and dictionaries, a tensor or an array."""
+    if is_tensor(value) or is_composite(value):
+        return True
+    if depth < 4 and type(value) is dict:
+        return any(holds_tensor(item, depth + 1) for item in value.values())
+    if depth < 4 and (type(value) in (list, tuple) or _is_named_tuple(value)):
+        return any(holds_tensor(item, depth + 1) for item in value)
+    return False
+
+
+def take_apart(value: Any, tensors: list[Any]) -> Any:
+    """Return the structure of an argument, and append its tensors to a list."""
+    if is_tensor(value):
+        tensors.append(value)
+        return Leaf(len(tensors) - 1)
+    if is_composite(value):
+        components = tf.nest.flatten(value, expand_composites=True)
+        tensors.extend(components)
+        spec = tf.type_spec_from_value(value)
+        return Composite(spec, len(tensors) - len(components), len(components))
+    if holds_tensor(value):
+        keys = tuple(value) if isinstance(value, dict) else None
+        parts = value.values() if isinstance(value, dict) else value
+        return Nest(type(value), keys, tuple(take_apart(part, tensors) for part in parts))
+    return Fixed(type(value), value)
+
+
+def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = ()) -> Any:
+    """Return a value with a structure and other tensors."""
+    if isinstance(structure, Leaf):
+        return tensors[structure.number]
+    if isinstance(structure, Composite):
+        first, last = structure.first, structure.first + structure.count
+        return tf.nest.pack_sequence_as(
+            structure.spec, list(tensors[first:last]), expand_composites=True
+        )
+    if isinstance(structure, Fixed):
+        return structure.value
+    if isinstance(structure, Given):
+        return given[structure.number]
+    if isinstance(structure, Operation):
+        return evaluate(structure, given)
+    if isinstance(structure, Number):
+        value = tensors[structure.number].numpy()
+        return value.decode() if structure.kind is str else structure.kind(value)
+    parts = [put_together(part, tensors, given) for part in structure.parts]
+    if structure.keys is not None:
+        return dict(zip(structure.keys, parts, strict=True))
+    if structure.kind in (list, tuple):
+        return structure.kind(parts)
+    return structure.kind(*parts)
+
+
+def results_apart(
+    values: Sequence[Any],
+    inputs: Sequence[Any],
+    known: set[int],
+    expression_of: Callable[[Any], Any] = lambda _: None,
+) -> Any:
+    """Return the structure and the flat tensors of the results of a step that is being traced."""
+    tensors: list[Any] = []
+    seen: set[int] = set()
+
+    def apart(value: Any) -> Any:
+        expression = expression_of(value)
+        if expression is not None:
+            return expression
+        for number, argument in enumerate(inputs):
+            if value is argument and not isinstance(value, PLAIN):
+                return Given(number)
+        if isinstance(value, tf.Tensor):
+            tensors.append(value)
+            return Leaf(len(tensors) - 1)
+        if is_composite(value):
+            return take_apart(value, tensors)
+        if isinstance(value, bool | int | float | str):
+            kind = type(value)
+            if kind not in (bool, int, float, str):
+                raise CannotHoist(f"it computes a {kind.__name__} that is used later")
+            dtypes = {bool: tf.bool, int: tf.int64, float: tf.float64, str: tf.string}
+            tensors.append(tf.constant(value, dtypes[kind]))
+            return Number(len(tensors) - 1, kind)
+        if value is None or id(value) in known:
+            return Fixed(type(value), value)
+        if type(value) in (list, tuple, dict) or _is_named_tuple(value):
+            if id(value) in seen and type(value) is not tuple:
+                raise CannotHoist("two of its results are the same list")
+            seen.add(id(value))
+            keys = tuple(value) if isinstance(value, dict) else None
+            parts: Any = value.values() if isinstance(value, dict) else value
+            return Nest(type(value), keys, tuple(apart(part) for part in parts))
+        raise CannotHoist(f"it makes a {type(value).__name__} that is used later")
+
+    return tuple(apart(value) for value in values), tensors
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+# Numbers of Python as arguments of a step: a rate that changes at every call is no constant.
+#
+# ::
+#
+#     Python     rate = 0.9 ** n             w.assign_sub((1 - rate) * gradient)
+#     trace      SymbolicNumber ─ "1 - rate" ─► float64 tensor ─ cast to the gradient's type ─►
+#
+# Arithmetic of Python is float64, rounded to the type of the tensor that it meets, which is what
+# this
+# computes too. A comparison, or a division, is decided by the number of now and becomes a condition
+# of the trace. Whatever else Python does with a number (an index, a size, a text, a key) refuses
+# it:
+# then each of its values has a trace of its own.
+
+LARGEST = 2**26
+"""The largest integer that becomes an argument: products of two are exact as float64."""
+_LARGEST_INT32 = 2**31 - 1
+_EXACT = 2**53
+_FLOATS = (tf.float32, tf.float64)
+_INTEGERS = (tf.int32, tf.int64)
+_IN_GRAPH: dict[Any, Callable[[Any, Any], Any]] = {
+    operator.add: tf.add,
+    operator.sub: tf.subtract,
+    operator.mul: tf.multiply,
+    operator.truediv: tf.divide,
+}
+
+
+class UsedByPython(CannotHoist):
+    """Says that a step uses a number in a way in which only Python can."""
+
+    def __init__(self, use: str, places: Iterable[int]) -> None:
+        super().__init__(f"a number that changes is {use}")
+        self.places = frozenset(places)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Scope:
+    """One trace with numbers."""
+
+    given: Sequence[Any]  # The arguments of the call that is traced
+    # Comparisons that the trace depends on, and what they were
+    conditions: list[Condition] = field(default_factory=list)
+    problem: UsedByPython | None = None  # A use of a number that is not known
+
+    def refuse(self, use: str, expression: Expression) -> UsedByPython:
+        """Return the error for a use; it counts even if somebody catches it."""
+        self.problem = UsedByPython(use, places_in(expression))
+        return self.problem
+
+    def decide(self, expression: Expression) -> bool:
+        """Return whether an expression is true now; the trace is for calls where that is so."""
+        decided = bool(evaluate(expression, self.given))
+        self.conditions.append((expression, decided))
+        return decided
+
+
+class SymbolicNumber:
+    """Stands for a number of Python while a step is traced."""
+
+    # Without a place for weak references: caches of functions cannot keep it.
+    __slots__ = ("_bound", "_kind", "_scope", "_tensor", "expression")
+
+    def __init__(
+        self, scope: Scope, expression: Expression, kind: type, tensor: Any, bound: int
+    ) -> None:
+        self._scope = scope
+        self.expression = expression
+        self._kind = kind
+        self._tensor = tensor
+        self._bound = bound
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The type that `isinstance` sees, so that code takes the branch of a number."""
+        return self._kind
+
+    def as_tensor(self, dtype: Any) -> Any:
+        """Return the tensor that TensorFlow makes of the number where it asks for a type."""
+        if self._tensor is None:
+            raise self._scope.refuse(
+                "computed in a way that a graph may round otherwise", self.expression
+            )
+        dtype = dtype or (tf.int32 if self._kind is int else tf.float32)
+        if dtype in _FLOATS:
+            limit = Constant(float, float(dtype.max))
+            if not self._scope.decide(Operation(_fits, self.expression, limit)):
+                raise ValueError(f"the number is too large for {dtype.name}")
+            return tf.cast(self._tensor, dtype)
+        if dtype in _INTEGERS and self._kind is int and self._bound <= _LARGEST_INT32:
+            return tf.cast(self._tensor, dtype)
+        if self._kind is float and dtype.is_integer:
+            raise TypeError("a float is no integer")
+        raise self._scope.refuse(f"used as {dtype.name}", self.expression)
+
+    def _with(self, function: Any, other: Any, *, is_left: bool) -> Any:
+        known = _as_number(self._scope, other)
+        if known is None:
+            return NotImplemented
+        left, right = (self, known) if is_left else (known, self)
+        if function in (operator.truediv, operator.floordiv, operator.mod):
+            zero = Constant(int, 0)
+            if not self._scope.decide(Operation(operator.ne, right.expression, zero)):
+                raise ZeroDivisionError("division by zero")
+        is_integer = (left._kind, right._kind) == (int, int) and function is not operator.truediv
+        bound = _bound_of(function, left._bound, right._bound)
+        tensor = None
+        if function in _IN_GRAPH and left._tensor is not None and right._tensor is not None:
+            if bound <= _EXACT:
+                tensor = _IN_GRAPH[function](left._tensor, right._tensor)
+        return SymbolicNumber(
+            self._scope,
+            Operation(function, left.expression, right.expression),
+            int if is_integer else float,
+            tensor,
+            bound,
+        )
+
+    def _compare(self, function: Any, other: Any) -> Any:
+        known = _as_number(self._scope, other)
+        if known is None:
+            return NotImplemented
+        return self._scope.decide(Operation(function, self.expression, known.expression))
+
+    def _refuse(self, use: str) -> Any:
+        raise self._scope.refuse(use, self.expression)
+
+    # fmt: off
+    def __add__(self, other: Any) -> Any: return self._with(operator.add, other, is_left=True)
+    def __radd__(self, other: Any) -> Any: return self._with(operator.add, other, is_left=False)
+    def __sub__(self, other: Any) -> Any: return self._with(operator.sub, other, is_left=True)
+    def __rsub__(self, other: Any) -> Any: return self._with(operator.sub, other, is_left=False)
+    def __mul__(self, other: Any) -> Any: return self._with(operator.mul, other, is_left=True)
+    def __rmul__(self, other: Any) -> Any: return self._with(operator.mul, other, is_left=False)
+    def __truediv__(self, other: Any) -> Any: return self._with(operator.truediv, other, is_left=True)  # noqa: E501
+    def __rtruediv__(self, other: Any) -> Any: return self._with(operator.truediv, other, is_left=False)  # noqa: E501
+    def __floordiv__(self, other: Any) -> Any: return self._with(operator.floordiv, other, is_left=True)  # noqa: E501
+    def __mod__(self, other: Any) -> Any: return self._with(operator.mod, other, is_left=True)
+    def __neg__(self) -> Any: return self._with(operator.mul, -1, is_left=True)
+    def __pos__(self) -> Any: return self
+    def __lt__(self, other: Any) -> Any: return self._compare(operator.lt, other)
+    def __le__(self, other: Any) -> Any: return self._compare(operator.le, other)
+    def __gt__(self, other: Any) -> Any: return self._compare(operator.gt, other)
+    def __ge__(self, other: Any) -> Any: return self._compare(operator.ge, other)
+    def __eq__(self, other: object) -> Any: return self._compare(operator.eq, other)
+    def __ne__(self, other: object) -> Any: return self._compare(operator.ne, other)
+    def __bool__(self) -> bool: return self._scope.decide(Operation(operator.ne, self.expression, Constant(int, 0)))  # noqa: E501
+    def __hash__(self) -> int: return self._refuse("a key")
+    def __index__(self) -> int: return self._refuse("an index, a size or a count")
+    def __int__(self) -> int: return self._refuse("made an integer")
+    def __float__(self) -> float: return self._refuse("given to a function of Python")
+    def __complex__(self) -> complex: return self._refuse("made a complex number")
+    def __round__(self, *_: Any) -> Any: return self._refuse("rounded")
+    def __abs__(self) -> Any: return self._refuse("given to abs()")
+    def __str__(self) -> str: return self._refuse("written as text")
+    def __repr__(self) -> str: return self._refuse("written as text")
+    def __format__(self, _: str) -> str: return self._refuse("written as text")
+    def __array__(self, *_: Any, **__: Any) -> Any: return self._refuse("given to NumPy")
+    def __reduce_ex__(self, _: Any) -> Any: return self._refuse("copied")
+    # fmt: on
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what is not known of numbers; what no number has is missing."""
+        if hasattr(0.0 if self._kind is float else 0, name):
+            raise self._scope.refuse(f"asked for {name}", self.expression)
+        raise AttributeError(name)
+
+
+def _as_number(scope: Scope, value: Any) -> SymbolicNumber | None:
+    """Return a number of Python as one of a trace; None for anything else, such as a tensor."""
+    if type(value) is SymbolicNumber:
+        return value
+    if type(value) not in (int, float):
+        return None
+    is_exact = type(value) is float or abs(value) <= _EXACT
+    tensor = tf.constant(value, tf.float64) if is_exact else None
+    bound = abs(value) if type(value) is int else 0
+    return SymbolicNumber(scope, Constant(type(value), value), type(value), tensor, bound)
+
+
+def _fits(number: float, limit: float) -> bool:
+    """Return whether TensorFlow makes a tensor of a number; of infinity and NaN it does."""
+    return not limit < abs(number) < math.inf
+
+
+def _bound_of(function: Any, left: int, right: int) -> int:
+    return left * right if function is operator.mul else left + right
+
+
+def expression_of(value: Any) -> Expression | None:
+    """Return what Python computes a number of a trace by; None for any other value."""
+    return value.expression if type(value) is SymbolicNumber else None
+
+
+def _convert(value: Any, dtype: Any = None, name: str | None = None, as_ref: bool = False) -> Any:
+    return value.as_tensor(dtype)
+
+
+tf.register_tensor_conversion_function(SymbolicNumber, _convert)
+
+
+def symbolic(scope: Scope, place: int, kind: type, tensor: Any) -> SymbolicNumber:
+    """Return what stands for an argument while a step is traced."""
+    return SymbolicNumber(scope, Given(place), kind, tensor, LARGEST if kind is int else 0)
+
+
+def can_be_argument(value: Any) -> bool:
+    """Return whether a value is a number that a graph can be given."""
+    return type(value) is float or (type(value) is int and abs(value) <= LARGEST)

@@ -1,0 +1,585 @@
+"""Eager steps become functions: run, compared with what is written, given up if they differ."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private.random_numbers import global_seed_for_now
+from evener._tf_private.tapes import tape_is_recording
+from evener._tf_private.tensors import explicit_device, is_eager_tensor
+from evener.base.user_code import is_own
+from evener.run.eager_steps import prevents
+from evener.run.hoisted_code import Observed, keep_operation_seeds
+from evener.run.hoisted_step import (
+    OTHER_DRAWS,
+    Body,
+    Call,
+    ChangesArrays,
+    Step,
+    Variant,
+    check_arrays,
+    check_shown,
+    reads_of,
+    traced,
+)
+from evener.run.hoisted_values import CannotHoist, Scalar, same
+from evener.run.regions import HOOK, Hoisted, Obstacle, hoist_steps
+from evener.run.script import Notes, Script, UserLine, is_other
+from evener.strategy import Strategy
+from evener.strategy.rounding import as_array, magnitude, relative_difference
+
+# Variables before and after a step, and how much two runs of the same step differ.
+
+ROUNDING = 1e-4
+"""A larger relative difference of float32 numbers is judged by what rounding does to the step."""
+_ROUNDING_OF_HALF = 3e-2
+_SENSITIVITY = 30.0
+_SMALLEST = 1e-3
+
+
+class State:
+    """The values of all variables of the program at one moment."""
+
+    def __init__(self, others: Sequence[tf.Variable] = ()) -> None:
+        left_out = {id(variable) for variable in others}
+        self.variables = [variable for variable in all_variables() if id(variable) not in left_out]
+        self._values = [variable.numpy() for variable in self.variables]
+
+    def restore(self) -> None:
+        """Give the variables their values back."""
+        self.assign(self._values)
+
+    def assign(self, values: Sequence[np.ndarray]) -> None:
+        """Give the variables other values."""
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.assign(value)
+
+    def now(self) -> list[np.ndarray]:
+        """Return the values of the same variables at this moment."""
+        return [variable.numpy() for variable in self.variables]
+
+    def disturb(self) -> None:
+        """Give the variables their values back, each number changed by one rounding."""
+        generator = np.random.default_rng(0)
+        values = []
+        for value in self._values:
+            if value.dtype in (np.float32, np.float64):
+                to = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
+                value = np.nextafter(value, to.astype(value.dtype))
+            values.append(np.asarray(value))
+        self.assign(values)
+
+
+def all_variables() -> list[tf.Variable]:
+    """Return all variables that have a value, of strategies or of nobody."""
+    return [found for found in gc.get_objects() if _has_value(found)]
+
+
+def _has_value(value: Any) -> bool:
+    # isinstance() would ask lazily imported modules, which are among all objects, for their class.
+    return (
+        issubclass(type(value), tf.Variable)
+        and is_eager_tensor(getattr(value, "handle", None))
+        and bool(value.is_initialized())
+    )
+
+
+def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
+    """Return flat tensors as arrays; those that are no numbers are left out."""
+    flat = tf.nest.flatten(list(tensors), expand_composites=True)
+    return [as_array(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
+
+
+def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:
+    """Return the relative difference of each array, in units of the rounding of its type."""
+    if len(expected) != len(actual):
+        return [float("inf")]
+    least = _SMALLEST * max((magnitude(array) for array in expected), default=0.0)
+    found = []
+    for array, other in zip(expected, actual, strict=True):
+        if array.dtype != other.dtype:
+            found.append(float("inf"))
+            continue
+        is_half = array.dtype.itemsize == 2 and magnitude(array) > 0
+        found.append(
+            relative_difference(array, other, least) / (_ROUNDING_OF_HALF if is_half else ROUNDING)
+        )
+    return found
+
+
+def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
+    """Return whether differences are rounding."""
+    if disturbed is None:
+        return all(value <= 1 for value in found)
+    if len(found) != len(disturbed):
+        return False
+    pairs = zip(found, disturbed, strict=True)
+    return all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
+
+
+# A step computed both ways from the same state: on all devices, and as it is written.
+
+
+class AsWritten(Exception):
+    """Says that a step ran as it is written, with its effects, and is not to be hoisted."""
+
+    def __init__(self, reason: str, results: tuple[Any, ...]) -> None:
+        super().__init__(reason)
+        self.results = results
+
+
+class Comparison:
+    """Runs a step both ways. Results and effects are those of the step as written."""
+
+    def __init__(
+        self, variant: Variant, call: Call, strategy: Strategy, others: Sequence[tf.Variable]
+    ) -> None:
+        self._variant = variant
+        self._call = call
+        self._strategy = strategy
+        self._state = State(others)
+        self._put_back_seeds = keep_operation_seeds()
+        self.observed = Observed()
+
+    def run(self) -> tuple[Any, ...] | None:
+        """Return the results; None if the step as written fails, which then has no effect."""
+        actual, after = self._on_all_devices()
+        try:
+            with self.observed:
+                expected = self._call.run()
+        except ChangesArrays as changed:
+            raise AsWritten("it changes an array of NumPy", changed.results) from None
+        except BaseException:
+            # As written, it fails again, at its own line.
+            self._undo()
+            return None
+        changed = self._variant.reads.changed()
+        if changed is not None:
+            raise AsWritten(f"it changes {changed}", expected)
+        if self.observed.num_draws != self._variant.num_draws:
+            raise AsWritten(OTHER_DRAWS, expected)
+        truth = self._state.now()
+        found = _differences(expected, actual, truth, after)
+        eager, on_all = (expected, truth), (actual, after)
+        if not is_rounding(found) and not is_rounding(found, self._disturbed(eager, on_all)):
+            raise AsWritten("as a function it computes other values than as written", expected)
+        return expected
+
+    def _on_all_devices(self) -> tuple[tuple[Any, ...], list[np.ndarray]]:
+        """Return the results on all devices and the variables then, which are put back."""
+        try:
+            actual = self._variant.call(self._call, self._strategy)
+            after = self._state.now()
+            changed = self._variant.reads.changed()
+        finally:
+            self._undo()
+        if changed is not None:
+            raise CannotHoist(f"it changes {changed}")
+        return actual, after
+
+    def _undo(self) -> None:
+        self._state.restore()
+        self._variant.reads.restore()
+        self._put_back_seeds()
+
+    def _disturbed(
+        self, eager: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
+    ) -> list[float] | None:
+        """Return how much rounding changes results and variables; its effects are undone."""
+        put_back_seeds: Callable[[], None] = keep_operation_seeds()
+        self._put_back_seeds()
+        self._state.disturb()
+        try:
+            if not self._variant.num_draws:
+                return _differences(eager[0], self._call.run(), eager[1], self._state.now())
+            # Eager kernels draw other numbers when they draw again.
+            results = self._variant.call(self._call, self._strategy)
+            return _differences(actual[0], results, actual[1], self._state.now())
+        finally:
+            self._undo()
+            self._state.assign(eager[1])
+            put_back_seeds()
+
+
+def _differences(
+    expected: tuple[Any, ...],
+    actual: tuple[Any, ...],
+    after_expected: Sequence[np.ndarray],
+    after_actual: Sequence[np.ndarray],
+) -> list[float]:
+    """Return the differences of the results and of the variables of two runs."""
+    left = tf.nest.flatten(expected, expand_composites=True)
+    right = tf.nest.flatten(actual, expand_composites=True)
+    if len(left) != len(right):
+        return [float("inf")]
+    pairs = list(zip(left, right, strict=True))
+    if any(not same(a, b) and not (tf.is_tensor(a) and tf.is_tensor(b)) for a, b in pairs):
+        return [float("inf")]
+    tensors = [(a, b) for a, b in pairs if tf.is_tensor(a) and a is not b]
+    return [
+        *differences(numbers_of([a for a, _ in tensors]), numbers_of([b for _, b in tensors])),
+        *differences(after_expected, after_actual),
+    ]
+
+
+# The object that a rewritten script calls where a training step begins.
+#
+# ::
+#
+#     1. call     as written, observed           which code runs, what it calls and reads
+#     2. call     traced, run on all devices     variables put back; then run eagerly, and compared:
+#                                                the eager results are those that count
+#     3. ...      values still the same?  ──yes──► run on all devices
+#                        │ no
+#                        └► as in the first call, a few times; then as written for good
+#
+# Whatever is not understood, fails or differs runs as it is written, and a note names the line.
+
+_MOST_VARIANTS = 5
+# A variant costs about as much as some steps save: those that change by epochs pay.
+_CALLS_FOR_ANOTHER = 20
+_MOST_KEPT = 6
+_NUM_COMPARED_SHAPES = 4
+_MOST_ATTEMPTS = 4
+_PLACED = "it asks for another device by tf.device, and runs there"
+
+
+class Hoister:
+    """Runs the regions of a script."""
+
+    def __init__(self, strategy: Strategy, notes: Notes, *, is_outside: Callable[[], bool]) -> None:
+        self._strategy = strategy
+        self._notes = notes
+        self._is_outside = is_outside
+        self._steps: dict[int, Step] = {}
+        self._obstacles: dict[str, list[Obstacle]] = {}
+        self._losses: list[tuple[str, int]] = []
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        # Those of the strategy, which has to count every step: the script has not begun.
+        self._others = all_variables()
+
+    def add(self, path: str, found: Hoisted) -> None:
+        """Add the regions of a file."""
+        for region in found.regions:
+            self._steps[region.number] = Step(region=region, path=path)
+        self._obstacles[path] = list(found.obstacles)
+        self._losses += [(path, line) for line in found.lines_with_losses]
+
+    @property
+    def next_number(self) -> int:
+        """The number for the first region of another file."""
+        return len(self._steps)
+
+    def explains(self, line: UserLine) -> bool:
+        """Return whether the hoister itself says what becomes of the step at a line."""
+        return any(step.covers(line) for step in self._steps.values())
+
+    def obstacle_at(self, line: UserLine) -> str | None:
+        """Return what keeps the step at a line, or statements before it, from all devices."""
+        refused = [s.obstacle for s in self._steps.values() if s.obstacle and s.covers(line)]
+        if refused:
+            return refused[-1]
+        found = [
+            obstacle
+            for obstacle in self._obstacles.get(line.path, ())
+            if obstacle.line <= line.number
+        ]
+        return prevents(found[-1].line, found[-1].reason) if found else None
+
+    def reasons(self) -> list[str]:
+        """Return what keeps regions, and statements, from all devices."""
+        refused = [step.obstacle for step in self._steps.values() if step.obstacle]
+        return refused + [obstacle.reason for some in self._obstacles.values() for obstacle in some]
+
+    def __call__(self, number: int, body: Body, read: Callable[[], tuple[Any, ...]]) -> Any:
+        """Run a region on all devices; return its results, or None to run it as it is written."""
+        step = self._steps[number]
+        if (
+            step.obstacle is not None
+            or not self._may_run()
+            or not self._lock.acquire(blocking=False)
+        ):
+            return None
+        try:
+            if is_other(explicit_device(), self._strategy):
+                raise CannotHoist(_PLACED)
+            try:
+                values = read()
+            except NameError:
+                return None
+            check_shown(step.region, values)
+            return self._run(step, Call.of(body, values[: len(step.region.parameters)]))
+        except AsWritten as reason:
+            self._refuse(step, str(reason))
+            return reason.results
+        except CannotHoist as reason:
+            self._refuse(step, str(reason))
+            return None
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def as_written(self, number: int) -> Iterator[None]:
+        """Observe a region that runs as it is written, if that was asked for."""
+        step = self._steps[number]
+        asked, step.to_observe = step.to_observe, None
+        if asked is None or not self._lock.acquire(blocking=False):
+            yield
+            return
+        observed, num_placed = Observed(step.path, step.region.deferred), self._notes.num_placed
+        try:
+            with observed:
+                yield
+            try:
+                if self._notes.num_placed > num_placed:
+                    raise CannotHoist(_PLACED)
+                self._was_observed(step, asked[0], asked[1], observed)
+            except CannotHoist as reason:
+                self._refuse(step, str(reason), observed)
+        finally:
+            self._lock.release()
+
+    def _may_run(self) -> bool:
+        return (
+            tf.executing_eagerly()
+            and os.getpid() == self._process
+            and not tape_is_recording()
+            and not tf.config.functions_run_eagerly()
+            and self._is_outside()
+        )
+
+    def _run(self, step: Step, call: Call) -> Any:
+        waiting = [] if step.pending is None else [step.pending]
+        for variant in (*step.variants, *waiting):
+            given = call.with_numbers(variant.places)
+            if variant.is_for(given):
+                return self._run_with_numbers(step, variant, given)
+        step.num_observed += 1
+        if step.num_observed > _MOST_VARIANTS + step.num_calls // _CALLS_FOR_ANOTHER:
+            raise CannotHoist(f"{step.what_changes(call)} changes again and again")
+        check_arrays(step.region, call.values)
+        step.to_observe = call.with_numbers(step.places_of(call)), None
+        return None
+
+    def _was_observed(
+        self, step: Step, call: Call, variant: Variant | None, observed: Observed
+    ) -> None:
+        """Keep what a step that ran as it is written has read."""
+        if variant is not None:
+            observed.code = {**variant.reads.code, **observed.code}
+        reads = reads_of(step.region, step.path, observed, call, self._losses)
+        if variant is None:
+            places = (
+                i for i, structure in enumerate(call.structures) if isinstance(structure, Scalar)
+            )
+            variant = step.pending = Variant(
+                reads=reads, places=frozenset(places), num_draws=observed.num_draws
+            )
+            variant.function = traced(step.region, variant, call.body)
+        if observed.num_draws != variant.num_draws:
+            raise CannotHoist(OTHER_DRAWS)
+        variant.reads = reads
+        variant.observed.add(call.shapes)
+
+    def _run_with_numbers(self, step: Step, variant: Variant, call: Call) -> Any:
+        """Run a variant; if numbers of Python cannot be its arguments, run the step as written."""
+        try:
+            return self._run_variant(step, variant, call)
+        except (CannotHoist, AsWritten) as problem:
+            if not variant.places:
+                raise
+            step.forget_numbers(variant, problem)
+            return problem.results if isinstance(problem, AsWritten) else None
+
+    def _run_variant(self, step: Step, variant: Variant, call: Call) -> Any:
+        variant.may_trace = variant.needs_trace = False
+        try:
+            is_verified = call.shapes in variant.verified and variant.was_compared_enough
+            if is_verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
+                results = variant.call(call, self._strategy)
+                step.num_calls += 1
+                return results
+        except Exception:
+            if not variant.needs_trace:
+                raise
+        variant.may_trace = call.shapes in variant.observed
+        results = self._compare(step, variant, call)
+        if variant.needs_trace and not variant.may_trace:
+            step.to_observe = call, variant
+        elif results is not None:
+            variant.verified.add(call.shapes)
+            variant.num_compared += 1
+            if variant not in step.variants:
+                step.variants = [variant, *step.variants[: _MOST_KEPT - 1]]
+                step.pending = None
+            self._note(step)
+        return results
+
+    def _compare(self, step: Step, variant: Variant, call: Call) -> Any:
+        """Return the results of a call that was computed both ways; None if it has not run."""
+        draws = variant.num_draws > 0
+        seeded = global_seed_for_now if draws else contextlib.nullcontext
+        try:
+            with seeded():
+                comparison = Comparison(variant, call, self._strategy, self._others)
+                results = comparison.run()
+        except CannotHoist as problem:
+            # What comes out of a trace may be a copy, with the lines of it as its text.
+            raise variant.problem or problem from None
+        except AsWritten:
+            raise
+        except Exception as error:
+            arrays = (tensor for tensor in call.tensors if isinstance(tensor, np.ndarray))
+            is_wide = any(array.dtype == np.float64 for array in arrays)
+            if is_wide and variant.may_trace and not variant.narrows and variant.problem is None:
+                # Eagerly, TensorFlow makes float32 of such arrays beside tensors of float32.
+                variant.narrows = True
+                return self._compare(step, variant, call)
+            self._failed(step, variant, error)
+            return None
+        if results is not None:
+            self._observe_again(step, variant, comparison.observed, call, results)
+        return results
+
+    def _observe_again(
+        self,
+        step: Step,
+        variant: Variant,
+        observed: Observed,
+        call: Call,
+        results: tuple[Any, ...],
+    ) -> None:
+        """Take note of what a run as written does that earlier ones did not."""
+        observed.code = {**variant.reads.code, **observed.code}
+        if observed.problem is None and len(observed.code) == len(variant.reads.code):
+            return
+        try:
+            variant.reads = reads_of(step.region, step.path, observed, call, self._losses)
+        except CannotHoist as reason:
+            raise AsWritten(str(reason), results) from None
+
+    @staticmethod
+    def _failed(step: Step, variant: Variant, error: Exception) -> None:
+        """Judge what a run on all devices raised."""
+        if variant.problem is not None:
+            raise variant.problem
+        if variant.needs_trace and not variant.may_trace:
+            return
+        makes_variables = isinstance(error, ValueError) and "create" in str(error)
+        if makes_variables and "ariable" in str(error) and step.num_attempts < _MOST_ATTEMPTS:
+            step.num_attempts += 1
+            step.num_observed -= 1
+            step.pending = None
+            return
+        text = next(reversed(str(error).strip().splitlines()), "").strip()
+        raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text[:120]})")
+
+    def _note(self, step: Step) -> None:
+        if not step.is_noted:
+            step.is_noted = True
+            devices = ", ".join(self._strategy.plan.device_names)
+            region = step.region
+            self._notes.add(f"lines {region.first} to {region.last} run on {devices}", step.line)
+
+    def _refuse(self, step: Step, reason: str, observed: Observed | None = None) -> None:
+        """Let a step run as it is written from now on, and note why if no part of it is left."""
+        step.variants.clear()
+        step.pending = None
+        step.obstacle = prevents(step.region.first, reason)
+        if observed is not None and observed.problem is not None and observed.problem[1]:
+            path, number, _ = observed.problem
+            is_here = path == step.path
+            line = number if is_here else str(UserLine(path=path, number=number))
+            step.obstacle = prevents(line, reason)
+        parts = (other for other in self._steps.values() if other.overlaps(step))
+        if all(part.obstacle is not None for part in parts):
+            devices = self._strategy.plan.device_names
+            self._notes.add_unpartitioned(devices, step.obstacle, step.line)
+
+
+# The script, and the modules of its folder that it imports, rewritten for a `Hoister`.
+
+
+def hoisted(script: Script, hoister: Hoister) -> Script:
+    """Return a script whose training steps call a hoister; so do those of its own modules."""
+    sys.meta_path.insert(0, _OwnModules(Path(script.path).parent, hoister))
+    found = _rewritten(script.source, script.path, hoister, is_module=False)
+    if found is None:
+        return script
+    return dataclasses.replace(script, tree=found.tree, names={HOOK: hoister})
+
+
+def _rewritten(source: str, path: str, hoister: Hoister, *, is_module: bool) -> Hoisted | None:
+    """Return a rewritten file; None if it has no training step."""
+    try:
+        found = hoist_steps(source, path, first_number=hoister.next_number, in_functions=is_module)
+    except (SyntaxError, ValueError, RecursionError):
+        # Python reports it when the file runs.
+        return None
+    hoister.add(path, found)
+    return found if found.regions else None
+
+
+class _OwnModules(importlib.abc.MetaPathFinder):
+    """Finds the modules in the folder of a script, to rewrite them."""
+
+    def __init__(self, folder: Path, hoister: Hoister) -> None:
+        self._folder = folder
+        self._hoister = hoister
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a module in the folder, with a loader that rewrites it."""
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader:
+            return None
+        file = spec.loader.path
+        if not Path(file).is_relative_to(self._folder) or not is_own(file):
+            return None
+        spec.loader = _Loader(fullname, file, self._hoister)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module, rewritten if it has training steps. Nothing of it is cached in files."""
+
+    def __init__(self, fullname: str, path: str, hoister: Hoister) -> None:
+        super().__init__(fullname, path)
+        self._hoister = hoister
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the code of the module."""
+        source = self.get_source(fullname)
+        found = None
+        if source is not None:
+            found = _rewritten(source, str(self.path), self._hoister, is_module=True)
+        if found is None:
+            return super().get_code(fullname)
+        return compile(found.tree, self.path, "exec", dont_inherit=True)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module."""
+        vars(module)[HOOK] = self._hoister
+        super().exec_module(module)
+
+
+__all__ = [
+    "Hoister",
+    "hoisted",
+]

@@ -1,0 +1,238 @@
+"""First steps that have no graph of their own accord: eager loops, and ``MODULE:FUNCTION``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener._tf_private.functions import is_traced_function
+from evener._tf_private.models import AUDITED_UPDATES
+from evener._tf_private.patches import Patch
+from evener.errors import EvenerError, did_you_mean
+from evener.run.questions import StepRequest, TargetError
+from evener.run.replace import instead_of
+from evener.run.script import callers, user_line
+
+# Detection of a training step that a loop takes eagerly, without a Keras optimizer.
+#
+# A step is taken if a variable has another value when its gradient is next asked for. Gradients
+# alone do not train.
+
+_GRADIENTS = Patch(
+    "gradients of audited programs",
+    "tensorflow:GradientTape.gradient",
+    why="A step without a Keras optimizer is known by its gradients.",
+    if_it_changes="Audits of such programs find no training step.",
+)
+
+
+# An optimizer that these modules call is part of `fit`.
+_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
+
+
+@contextlib.contextmanager
+def stopping_eager_fits(taken: Callable[[str], Any]) -> Iterator[None]:
+    """Watch the updates of `fit` with ``run_eagerly``: its first step stops before its update."""
+    process = os.getpid()
+
+    def stopping(original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly() and os.getpid() == process and _is_called_by_fit():
+                taken(str(user_line() or ""))
+            return original(optimizer, *args, **kwargs)
+
+        return apply
+
+    with AUDITED_UPDATES.applied(stopping):
+        yield
+
+
+def _is_called_by_fit() -> bool:
+    return any(str(f.f_globals.get("__name__", "")).startswith(_TRAINERS) for f in callers())
+
+
+class EagerLoops:
+    """Watches the gradients that a program computes eagerly."""
+
+    def __init__(self, taken: Callable[[str], Any]) -> None:
+        self._taken = taken
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._before: dict[str, tuple[tf.Variable, bytes]] = {}
+        self._first_line = ""
+
+    @property
+    def first_line(self) -> str:
+        """Source line of the first eager gradients; empty if there were none."""
+        return self._first_line
+
+    def watching(self) -> contextlib.AbstractContextManager[None]:
+        """Watch every tape, in this process."""
+        return _GRADIENTS.applied(self._watched)
+
+    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def gradient(
+            tape: tf.GradientTape, target: Any, sources: Any, *more: Any, **options: Any
+        ) -> Any:
+            if tf.executing_eagerly() and os.getpid() == self._process:
+                self._see(sources)
+            return original(tape, target, sources, *more, **options)
+
+        return gradient
+
+    def ended(self) -> None:
+        """See whether the last gradients were followed by a step: no others come after them."""
+        if any(_value(variable) != before for variable, before in self._before.values()):
+            self._taken(self._first_line)
+
+    def _see(self, sources: Any) -> None:
+        line = str(user_line() or "")
+        with self._lock:
+            self._first_line = self._first_line or line
+            for variable in _variables(sources):
+                value = _value(variable)
+                _, before = self._before.setdefault(variable._unique_id, (variable, value))
+                if value != before:
+                    self._taken(line)
+
+
+def _variables(sources: Any) -> list[tf.Variable]:
+    flat = [
+        source.value if isinstance(source, keras.Variable) else source
+        for source in tf.nest.flatten(sources)
+    ]
+    mirrored = tf.distribute.DistributedValues
+    return [
+        value
+        for value in flat
+        if isinstance(value, tf.Variable) and not isinstance(value, mirrored)
+    ]
+
+
+def _value(variable: tf.Variable) -> bytes:
+    # As bytes: NaN is equal to itself.
+    return variable.numpy().tobytes()
+
+
+# Audits of ``MODULE:FUNCTION``, by the kind of the function.
+#
+# a tf.function          its input_signature, or no arguments: audited as it is
+# a plain function       of no arguments: it is called; if it returns (step, args), that
+# step is audited, else the first training step that it comes to
+
+
+def step_of(
+    load: Callable[[str], ModuleType],
+    module: str,
+    name: str,
+    request: StepRequest,
+    answer: Callable[[str], object],
+) -> None:
+    """Audit the step that a module has under a name, or that a function of this name comes to."""
+    function = _found(load, module, name)
+    if is_traced_function(function):
+        answer(_audited(request, function, _inputs(function, request)))
+    if not callable(function):
+        raise _not_callable(request.target, f"it is a {type(function).__name__}")
+    needed = _needed(function)
+    if needed:
+        raise _not_callable(request.target, f"it needs {', '.join(needed)}, and has no values")
+    returned = function()
+    step, args = _pair(returned)
+    if callable(step):
+        answer(_audited(request, step, args))
+
+
+def _audited(request: StepRequest, step: Any, args: tuple[Any, ...]) -> str:
+    from evener.auditing import audit
+
+    return audit(step, *args, assume_gpus=request.assume_gpus).to_json()
+
+
+def _found(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
+    try:
+        loaded = load(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise TargetError(
+            "PLACE-035",
+            f"There is no module {module!r}.",
+            why=f"Python says: {error}. Modules are looked for in the current folder first.",
+            fix="name the module as `import` would, or give the path of a script.",
+        ) from error
+    try:
+        return functools.reduce(getattr, name.split("."), loaded)
+    except AttributeError as error:
+        raise TargetError(
+            "PLACE-043",
+            f"{module} has no {name!r}.{did_you_mean(name, vars(loaded))}",
+            why=f"Python says: {error}.",
+            fix="name a function that is there, as MODULE:FUNCTION.",
+        ) from error
+
+
+def _pair(returned: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a step and its arguments, if that is what a function has returned."""
+    if not isinstance(returned, tuple) or len(returned) != 2 or not callable(returned[0]):
+        return None, ()
+    step, args = returned
+    return step, args if isinstance(args, tuple) else (args,)
+
+
+def _needed(function: Any) -> list[str]:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in kinds
+    ]
+
+
+def _inputs(function: Any, request: StepRequest) -> tuple[Any, ...]:
+    """Return zeros for the input signature of a `tf.function`."""
+    if function.input_signature is None:
+        needed = _needed(function.python_function)
+        if needed:
+            raise _not_callable(
+                request.target, f"it needs {', '.join(needed)}, and has no input_signature"
+            )
+        return ()
+    return tf.nest.map_structure(
+        lambda spec: _zeros(spec, request), tuple(function.input_signature)
+    )
+
+
+def _zeros(spec: tf.TensorSpec, request: StepRequest) -> tf.Tensor:
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        raise _not_callable(request.target, f"nothing can stand for {spec} of its signature")
+    if not spec.shape.is_fully_defined() and request.batch_size is None:
+        raise TargetError(
+            "PLACE-041",
+            f"{request.target} has sizes that are not known.",
+            why=f"its input_signature has {spec.shape}, and bytes depend on it.",
+            fix="say what stands for None: --batch-size 32.",
+        )
+    shape = [request.batch_size if size is None else size for size in spec.shape]
+    return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")
+
+
+def _not_callable(target: str, why: str) -> EvenerError:
+    return TargetError(
+        "PLACE-036",
+        f"{target} cannot be called for an audit.",
+        why=f"{why}.",
+        fix="name a tf.function with an input_signature, or a function of no arguments that "
+        "trains, or that returns a step and its arguments: return train_step, (x, y).",
+    )

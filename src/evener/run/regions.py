@@ -1,0 +1,689 @@
+"""Regions of a script that can become functions, and the script with calls of a hook instead."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evener.run.liveness import (
+    FUNCTIONS,
+    Liveness,
+    SyntaxTree,
+    blocks_of,
+    bound_by,
+    can_defer,
+    deferred_in,
+    is_deferrable,
+    last_name,
+    loads_in,
+    names_of,
+    without_deferred,
+)
+
+# Statements that a hoisted function may hold.
+#
+# A statement may be hoisted if its only effects are the names that it binds and what the libraries
+# do
+# to variables. What calls do is not known from the text: the run observes them.
+
+UPDATES = ("apply_gradients", "apply", "minimize", "assign_sub", "assign_add", "assign")
+"""Methods that end a training step: of optimizers, and of variables."""
+_TAPE = "GradientTape"
+# Blocks that only say where or under which name their statements run, or that no tape records them.
+_BLOCKS = frozenset(("device", "name_scope", "stop_recording"))
+_GRADIENTS = ("gradient", "jacobian", "batch_jacobian")
+# Of Python: what reads or changes more than its arguments.
+_IMPURE = {
+    **dict.fromkeys(("print", "input", "open", "breakpoint"), "it reads or writes outside"),
+    **dict.fromkeys(("exec", "eval", "globals", "locals", "vars"), "it may use any name"),
+    **dict.fromkeys(("next", "setattr", "delattr"), "it changes an object of Python"),
+    "id": "it depends on the object, not on its value",
+}
+# Methods that give a number of a tensor to Python.
+_HOST_READS = ("numpy", "item", "tolist", "__array__")
+# Methods that change a container of Python. One that the step made itself may be changed.
+_CHANGES = (
+    *("append", "extend", "insert", "remove", "pop", "clear", "add", "discard", "popitem"),
+    *("setdefault", "sort", "reverse", "appendleft", "popleft", "write", "writelines", "writerow"),
+)
+# By the names that everybody gives these modules; the run sees others.
+_DRAWS = ("tf.random.", "np.random.", "numpy.random.", "random.", "time.")
+_DRAWS_IN_GRAPHS = tuple(
+    f"tf.random.{name}" for name in ("stateless_", "normal", "uniform", "truncated_normal")
+)
+_SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert, ast.Pass, ast.Raise)
+_WORDS: dict[type[ast.stmt], str] = {
+    ast.Try: "try",
+    ast.FunctionDef: "def",
+    ast.ClassDef: "class",
+    ast.Import: "import",
+    ast.ImportFrom: "import",
+    ast.Global: "global",
+    ast.Nonlocal: "nonlocal",
+    ast.Return: "return",
+    ast.Break: "break",
+    ast.Continue: "continue",
+    ast.With: "with",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """A line that prevents a step from being hoisted."""
+
+    line: int  # Its number
+    reason: str  # A clause that ends "line 12 prevents more: ..."
+
+
+def is_tape(node: ast.AST) -> bool:
+    """Return whether a statement opens a gradient tape, or is a block around one and no update."""
+    if not isinstance(node, ast.With) or _TAPE in _entered(node):
+        return isinstance(node, ast.With)
+    is_around = _is_block(node) and any(map(is_tape, node.body))
+    return is_around and not any(map(is_update, ast.walk(node)))
+
+
+def _is_block(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and _entered(node) <= _BLOCKS
+
+
+def _entered(node: ast.With) -> set[str | None]:
+    """Return the names of the functions whose results a statement enters."""
+    items = (item.context_expr for item in node.items)
+    return {last_name(item.func) if isinstance(item, ast.Call) else None for item in items}
+
+
+def tapes_in(node: ast.AST) -> Iterator[str]:
+    """Yield the names of the tapes that a statement opens, itself or within."""
+    for inner in ast.walk(node):
+        if is_tape(inner) and isinstance(inner, ast.With):
+            for item in inner.items:
+                if isinstance(item.optional_vars, ast.Name):
+                    yield item.optional_vars.id
+
+
+def takes_gradient(node: ast.AST, tapes: set[str] | None = None) -> bool:
+    """Return whether a statement asks a tape, or one with such a name, for gradients."""
+    calls = [inner for inner in ast.walk(node) if _is_method(inner, _GRADIENTS)]
+    return any(tapes is None or ast.unparse(call).partition(".")[0] in tapes for call in calls)
+
+
+def is_update(node: ast.AST) -> bool:
+    """Return whether a statement is a call that applies gradients, or changes a variable."""
+    if isinstance(node, ast.Expr | ast.Assign):
+        return _is_method(node.value, UPDATES)
+    return isinstance(node, ast.For | ast.With) and any(is_update(inner) for inner in node.body)
+
+
+def holds_step(node: ast.AST, before: set[str]) -> bool:
+    """Return whether a statement with other statements in it holds a step of its own.
+
+    What takes gradients of a tape among the names ``before`` is part of the step of that tape.
+    """
+    inner = [found for found in ast.walk(node) if found is not node]
+    has_tape = any(map(is_tape, inner))
+    if _is_block(node):
+        return has_tape and any(map(is_update, inner))
+    if has_tape or not any(_is_method(found, ("apply_gradients",)) for found in inner):
+        return has_tape
+    return not takes_gradient(node, before)
+
+
+def obstacle_in(
+    statement: ast.stmt, fresh: set[str], *, in_loop: bool = False, can_defer: bool = True
+) -> Obstacle | None:
+    """Return what prevents a statement from being hoisted, or None."""
+    if can_defer and is_deferrable(statement):
+        return None
+    if isinstance(statement, ast.Delete):
+        if all(isinstance(target, ast.Name) and target.id in fresh for target in statement.targets):
+            return None
+        return Obstacle(line=statement.lineno, reason="it deletes what the step did not make")
+    is_with = is_tape(statement) or _is_block(statement)
+    if is_with or isinstance(statement, ast.If | ast.For | ast.While):
+        return _in_block(statement, fresh, in_loop=in_loop)
+    if in_loop and isinstance(statement, ast.Break | ast.Continue):
+        return None
+    if not isinstance(statement, _SIMPLE):
+        word = _WORDS.get(type(statement), type(statement).__name__.lower())
+        return Obstacle(line=statement.lineno, reason=f"`{word}` cannot be a part of a graph")
+    return _in_targets(statement) or _in_expressions(statement, fresh)
+
+
+def _in_block(statement: ast.stmt, fresh: set[str], *, in_loop: bool) -> Obstacle | None:
+    if not is_tape(statement) and holds_step(statement, fresh):
+        return Obstacle(line=statement.lineno, reason="it holds the whole step")
+    if isinstance(statement, ast.For) and not isinstance(statement.target, ast.Name | ast.Tuple):
+        return Obstacle(line=statement.lineno, reason="it binds more than names")
+    in_loop = in_loop or isinstance(statement, ast.For | ast.While)
+    inner = set(fresh)
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt):
+            found = obstacle_in(
+                child, inner, in_loop=in_loop, can_defer=isinstance(statement, ast.With)
+            )
+            inner |= bound_by(child)
+        else:
+            found = _in_expressions(child, fresh, line=statement.lineno)
+        if found is not None:
+            return found
+    return None
+
+
+def _in_targets(statement: ast.stmt) -> Obstacle | None:
+    targets: Sequence[ast.AST] = (
+        statement.targets
+        if isinstance(statement, ast.Assign)
+        else [statement.target]
+        if isinstance(statement, ast.AugAssign | ast.AnnAssign)
+        else []
+    )
+    for target in targets:
+        for inner in ast.walk(target):
+            if isinstance(inner, ast.Attribute | ast.Subscript) and isinstance(
+                inner.ctx, ast.Store
+            ):
+                text = ast.unparse(inner)
+                return Obstacle(line=inner.lineno, reason=f"it changes {text}, an object of Python")
+    return None
+
+
+def _in_expressions(node: ast.AST, fresh: set[str], line: int | None = None) -> Obstacle | None:
+    for inner in ast.walk(node):
+        reason = _reason(inner, fresh)
+        if reason is not None:
+            return Obstacle(line=getattr(inner, "lineno", line or 0), reason=reason)
+    return None
+
+
+def _reason(node: ast.AST, fresh: set[str]) -> str | None:
+    if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
+        return "it waits for other code"
+    if isinstance(node, ast.comprehension) and node.is_async:
+        return "it waits for other code"
+    if isinstance(node, ast.comprehension) and any(
+        isinstance(part, ast.NamedExpr) for test in node.ifs for part in ast.walk(test)
+    ):
+        return "it binds a name within a comprehension"
+    if not isinstance(node, ast.Call):
+        return None
+    function = node.func
+    if isinstance(function, ast.Name):
+        if function.id == "super" and not node.args:
+            return "it calls super()"
+        if function.id in _IMPURE:
+            return f"it calls {function.id}(): {_IMPURE[function.id]}"
+    if isinstance(function, ast.Attribute):
+        text = ast.unparse(function)
+        if text.startswith(_DRAWS) and not text.startswith(_DRAWS_IN_GRAPHS):
+            return f"{text}() draws numbers of its own in every call"
+        if function.attr in _HOST_READS and not node.args:
+            return f"{text}() gives a number of a tensor to Python"
+        base = function.value
+        if function.attr in _CHANGES and not (isinstance(base, ast.Name) and base.id in fresh):
+            return f"{text}() changes an object of Python"
+    return None
+
+
+def _is_method(node: ast.AST, names: Sequence[str]) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in names
+    )
+
+
+# The statements of a training step that runs eagerly: from the tape to the update.
+#
+# ::
+#
+#     x = normalize(x)               ─┐
+#     with tf.GradientTape() as tape: │ ─┐
+#         loss = ...                  │  │ ─┐
+#     gradients = tape.gradient(...)  │  │  │ forward and gradients
+#     optimizer.apply_gradients(...)  │  │ the step
+#     metric.update_state(...)       ─┘ with what is around it
+#
+# A region that turns out not to be hoistable leaves the smaller one in it.
+
+_BUILTINS = frozenset(dir(builtins))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Statements of a block that can be a function."""
+
+    number: int  # Index in the module
+    first: int  # The line of its first statement
+    last: int  # The line of its last
+    parameters: tuple[str, ...]  # Names that it reads from outside
+    results: tuple[str, ...]  # Names that it binds and that are read later
+    returns: bool  # Whether its last statement returns a value
+    # Parameters that are used otherwise than as an argument of a call
+    in_arithmetic: frozenset[str]
+    shown: frozenset[str]  # Names that statements read that run behind it, though they are in it
+    outside_shown: tuple[str, ...]  # Names of them that the region itself neither reads nor binds
+    deferred: tuple[tuple[int, int], ...]  # The first and last lines of these statements
+    end_of_block: int  # The last line of the block that it is in
+
+
+Span = tuple[int, int]
+"""The indices of the first and the last statement of a region in its block."""
+
+
+def spans_of(block: Sequence[ast.stmt]) -> Iterator[list[Span]]:
+    """Yield the regions of a block, each with the smaller ones in it, the largest first."""
+    for first, last in _runs(block):
+        step = _step_in(block, first, last)
+        if step is None:
+            continue
+        spans = [_grown(block, step, (first, last)), step, *_gradients_in(block, step)]
+        yield list(dict.fromkeys(spans))
+
+
+def obstacles_of(block: Sequence[ast.stmt]) -> Iterator[Obstacle]:
+    """Yield what prevents the statements of a step in a block from being hoisted together."""
+    tapes = [index for index, statement in enumerate(block) if is_tape(statement)]
+    if not tapes:
+        return
+    behind = [
+        i for i, s in enumerate(block) if i > tapes[0] and (is_update(s) or takes_gradient(s))
+    ]
+    fresh: set[str] = set()
+    for statement in block[tapes[0] : max(behind, default=tapes[0]) + 1]:
+        found = obstacle_in(statement, fresh)
+        if found is not None:
+            yield found
+        fresh |= names_of([statement]).bound
+
+
+def region_of(
+    block: Sequence[ast.stmt], span: Span, liveness: Liveness, bound: set[str], number: int
+) -> Region | None:
+    """Return a region, or None if it leaves a tape behind that is used later."""
+    first, last = span
+    statements = block[first : last + 1]
+    final = statements[-1]
+    if not can_defer(statements):
+        return None
+    shown = {load.id for statement in deferred_in(statements) for load in loads_in(statement)}
+    names = names_of(without_deferred(statements))
+    results = sorted(
+        name
+        for name in names.bound
+        if name in names.certain or name not in names.deleted
+        if name in shown
+        or (name in names.read and liveness.is_carried(name, block, first, last))
+        or liveness.is_read_after(name, block, first, last)
+    )
+    tapes = {name for statement in statements for name in tapes_in(statement)}
+    if tapes & set(results):
+        return None
+    flowing = {name for name in results if name not in names.certain}
+    read = {name for name in names.read if name in bound or name not in _BUILTINS}
+    parameters = sorted((read & bound) | flowing)
+    return Region(
+        number=number,
+        first=statements[0].lineno,
+        last=final.end_lineno or final.lineno,
+        parameters=tuple(parameters),
+        results=tuple(results),
+        returns=isinstance(final, ast.Return),
+        in_arithmetic=frozenset(_in_arithmetic(statements)),
+        shown=frozenset(shown),
+        end_of_block=block[-1].end_lineno or block[-1].lineno,
+        outside_shown=tuple(sorted((shown & bound) - names.bound - set(parameters))),
+        deferred=tuple(
+            (statement.lineno, statement.end_lineno or statement.lineno)
+            for statement in deferred_in(statements)
+        ),
+    )
+
+
+def _runs(block: Sequence[ast.stmt]) -> Iterator[Span]:
+    """Yield the longest runs of statements that may be hoisted; a run may end with a return."""
+    first = 0
+    fresh = set[str]()
+    for index, statement in enumerate(block):
+        if obstacle_in(statement, fresh) is None:
+            fresh |= names_of([statement]).bound
+            continue
+        if isinstance(statement, ast.Return) and statement.value is not None:
+            value = ast.copy_location(ast.Expr(statement.value), statement)
+            if obstacle_in(value, fresh) is None:
+                yield first, index
+                return
+        if index > first:
+            yield first, index - 1
+        first, fresh = index + 1, set[str]()
+    if len(block) > first:
+        yield first, len(block) - 1
+
+
+def _step_in(block: Sequence[ast.stmt], first: int, last: int) -> Span | None:
+    """Return the step in a run: from the first tape, or call for gradients, to the update."""
+    indices = range(first, last + 1)
+    ends = [i for i in indices if is_update(block[i]) or takes_gradient(block[i])]
+    tapes = [i for i in indices if is_tape(block[i])]
+    if not ends:
+        return None
+    if tapes:
+        end = max(ends[-1], tapes[-1])
+        while end < last and isinstance(block[end + 1], ast.Delete):
+            end += 1  # `del tape`: it cannot be given to what comes behind
+        return (tapes[0], end) if ends[-1] >= tapes[0] else None
+    # The gradients come from a function of the program.
+    used = {load.id for i in ends if is_update(block[i]) for load in loads_in(block[i])}
+    given = [
+        i
+        for i in range(first, ends[-1])
+        if _is_call(block[i]) and names_of([block[i]]).bound & used and not takes_gradient(block[i])
+    ]
+    return (given[0], ends[-1]) if given else None
+
+
+def _is_call(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
+
+
+def _grown(block: Sequence[ast.stmt], step: Span, run: Span) -> Span:
+    """Return a step with the statements around it that also compute."""
+    first, last = step
+    while first > run[0] and _prepares(block[first - 1]):
+        first -= 1
+    while last < run[1] and _follows(block[last + 1]):
+        last += 1
+    return first, last
+
+
+def _prepares(statement: ast.stmt) -> bool:
+    """Return whether a statement before a step computes something, and does not select a batch."""
+    if not isinstance(statement, ast.Assign) or isinstance(statement.value, ast.Constant):
+        return False
+    selects = (node for node in ast.walk(statement.value) if isinstance(node, ast.Subscript))
+    return not any(loads_in(node.slice) and list(loads_in(node.slice)) for node in selects)
+
+
+def _follows(statement: ast.stmt) -> bool:
+    """Return whether a statement behind a step computes something, or returns it."""
+    if isinstance(statement, ast.Return):
+        return True
+    if isinstance(statement, ast.Assign):
+        return _is_call(statement)
+    if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
+        return False
+    function = statement.value.func
+    if isinstance(function, ast.Attribute):
+        return function.attr == "update_state"
+    return bool(statement.value.args)
+
+
+def _gradients_in(block: Sequence[ast.stmt], step: Span) -> Iterator[Span]:
+    """Yield a step up to its last gradients, if updates follow."""
+    first, last = step
+    ends = [i for i in range(first, last + 1) if takes_gradient(block[i])]
+    if ends and ends[-1] < last and is_tape(block[first]):
+        yield first, ends[-1]
+
+
+def _in_arithmetic(statements: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield names that are used otherwise than as an argument, or for their shape."""
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    harmless: set[ast.AST] = set()
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            harmless.update(node.args)
+        elif isinstance(node, ast.keyword) or (
+            isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
+        ):
+            harmless.add(node.value)
+    for node in nodes:
+        if isinstance(node, ast.Name) and node not in harmless:
+            yield node.id
+
+
+# The syntax tree of a module in which every region is a function beside the statements as written.
+#
+# ::
+#
+#     loss = step(x)            def region(x): loss = step(x); return (loss,)
+#     update(loss)       ──►    results = hook(3, region, lambda: (x,))
+#                               if results is None:
+#                                   with hook.as_written(3):
+#                                       loss = step(x)          the script's own statements
+#                               else:
+#                                   (loss,) = results
+#                               update(loss)
+#
+# All that is new has the lines of the region, so that tracebacks name lines of the script.
+
+HOOK = "__evener_hoist__"
+"""The name by which a rewritten module calls the run."""
+_RESULTS = "__evener_results__"
+_VALUE = "__evener_value__"
+_REGION = "__evener_region__"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hoisted:
+    """A module that was rewritten."""
+
+    tree: ast.Module  # Its syntax tree, to be compiled
+    regions: tuple[Region, ...]  # The regions, by their numbers
+    obstacles: tuple[Obstacle, ...]  # Lines that keep statements out of regions
+    lines_with_losses: tuple[int, ...]  # The lines that read ``losses`` of an object
+
+
+def hoist_steps(
+    source: str, path: str, *, first_number: int = 0, in_functions: bool = False
+) -> Hoisted:
+    """Return a module in which every region that was found is a function too."""
+    module = SyntaxTree(source, path)
+    rewriting = _Rewriting(module, first_number, in_functions=in_functions)
+    losses = [
+        node.lineno
+        for node in module.every(ast.Attribute)
+        if node.attr == "losses" and last_name(node.value) != "keras"
+    ]
+    if not _uses_any_name(module):
+        rewriting.all_blocks()
+    return Hoisted(
+        tree=ast.fix_missing_locations(module.root),
+        regions=tuple(rewriting.regions),
+        obstacles=tuple(rewriting.obstacles),
+        lines_with_losses=tuple(losses),
+    )
+
+
+def _uses_any_name(module: SyntaxTree) -> bool:
+    """Return whether a module may read and bind names that its text does not have."""
+    return any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name))
+
+
+class _Rewriting:
+    def __init__(self, module: SyntaxTree, first_number: int, *, in_functions: bool) -> None:
+        self._in_functions = in_functions
+        self._module = module
+        self._number = first_number
+        self._liveness = Liveness(module)
+        self._bound = _all_bound(module)
+        self.regions: list[Region] = []
+        self.obstacles: list[Obstacle] = []
+
+    def all_blocks(self) -> None:
+        found = [
+            (block, spans)
+            for parent in ast.walk(self._module.root)
+            for block in blocks_of(parent)
+            if self._runs_often(block[0])
+            for spans in spans_of(block)
+        ]
+        for parent in ast.walk(self._module.root):
+            for block in blocks_of(parent):
+                self.obstacles += obstacles_of(block)
+        # All are found before one is replaced; in a block, from its end to its begin.
+        planned: list[tuple[list[ast.stmt], list[Span], list[Region | None]]] = []
+        taken: set[ast.AST] = set()
+        for block, spans in found:
+            # What is within a region is a part of it.
+            if not taken.intersection(self._module.around(block[0])):
+                regions = self._regions(block, spans)
+                planned.append((block, spans, regions))
+                for (first, last), region in zip(spans, regions, strict=True):
+                    taken.update(block[first : last + 1] if region is not None else ())
+        for block, spans, regions in reversed(planned):
+            kept = [(s, r) for s, r in zip(spans, regions, strict=True) if r is not None]
+            if kept:
+                first, last = kept[0][0]
+                block[first : last + 1] = _nested(block, kept)
+
+    def _regions(self, block: Sequence[ast.stmt], spans: Sequence[Span]) -> list[Region | None]:
+        found: list[Region | None] = []
+        for span in spans:
+            region = region_of(block, span, self._liveness, self._bound, self._number)
+            if region is not None:
+                self._number += 1
+                self.regions.append(region)
+            found.append(region)
+        return found
+
+    def _runs_often(self, statement: ast.stmt) -> bool:
+        """Return whether a statement is in a loop or in a function that nobody has decorated."""
+        is_in_loop = False
+        for outer in self._module.around(statement):
+            if isinstance(outer, ast.AsyncFunctionDef | ast.ClassDef):
+                return False
+            if isinstance(outer, FUNCTIONS):
+                marks = getattr(outer, "decorator_list", [])
+                return not any(_traces(mark) for mark in marks)
+            is_in_loop = is_in_loop or isinstance(outer, ast.For | ast.While)
+        return is_in_loop and not self._in_functions
+
+
+def _traces(decorator: ast.expr) -> bool:
+    named = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return last_name(named) in ("function", "distribute")
+
+
+def _all_bound(module: SyntaxTree) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(module.root):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            found.add(node.name)
+    return found
+
+
+def _nested(
+    block: Sequence[ast.stmt], kept: Sequence[tuple[Span, Region]], within: Span | None = None
+) -> list[ast.stmt]:
+    """Return the statements of a span, as a region if one is left, with smaller ones in it."""
+    if not kept:
+        first, last = within or (0, -1)
+        return list(block[first : last + 1])
+    (first, last), region = kept[0]
+    statements = block[first : last + 1]
+    if len(kept) > 1:
+        inner_first, inner_last = kept[1][0]
+        written = [
+            *block[first:inner_first],
+            *_nested(block, kept[1:]),
+            *block[inner_last + 1 : last + 1],
+        ]
+    else:
+        written = list(statements)
+    return _as_region(statements, region, written)
+
+
+def _as_region(
+    statements: Sequence[ast.stmt], region: Region, written: list[ast.stmt]
+) -> list[ast.stmt]:
+    body = without_deferred(statements)
+    results = list(region.results)
+    if region.returns:
+        returned = body[-1]
+        assert isinstance(returned, ast.Return) and returned.value is not None
+        target = ast.copy_location(ast.Name(_VALUE, ast.Store()), returned)
+        body[-1] = ast.copy_location(ast.Assign([target], returned.value), returned)
+        results = [*results, _VALUE]
+    body.append(ast.copy_location(ast.Return(_tuple(results, ast.Load())), body[-1]))
+    arguments = [ast.arg(name) for name in region.parameters]
+    function = ast.FunctionDef(
+        name=_REGION,
+        args=ast.arguments(
+            posonlyargs=[], args=arguments, kwonlyargs=[], kw_defaults=[], defaults=[]
+        ),
+        body=body,
+        decorator_list=[],
+    )
+    if "type_params" in ast.FunctionDef._fields:  # since Python 3.12
+        function.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+    call = _hook_call(region)
+    chosen = ast.If(
+        test=ast.Compare(_load(_RESULTS), [ast.Is()], [ast.Constant(None)]),
+        body=[_as_written(region, written)],
+        orelse=_taken(region, results, copy.deepcopy(deferred_in(statements))),
+    )
+    new: list[ast.stmt] = [function, ast.Assign([ast.Name(_RESULTS, ast.Store())], call), chosen]
+    for statement in new:
+        _locate(statement, statements[0])
+    return new
+
+
+def _hook_call(region: Region) -> ast.expr:
+    no_arguments = ast.arguments(
+        posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
+    )
+    read = ast.Lambda(no_arguments, _tuple([*region.parameters, *region.outside_shown], ast.Load()))
+    return ast.Call(_load(HOOK), [ast.Constant(region.number), _load(_REGION), read], [])
+
+
+def _as_written(region: Region, written: list[ast.stmt]) -> ast.stmt:
+    watch = ast.Attribute(_load(HOOK), "as_written", ast.Load())
+    item = ast.withitem(ast.Call(watch, [ast.Constant(region.number)], []))
+    return ast.With(items=[item], body=written)
+
+
+def _taken(region: Region, results: Sequence[str], deferred: Sequence[ast.stmt]) -> list[ast.stmt]:
+    statements: list[ast.stmt] = [ast.Pass()]
+    if results:
+        statements = [ast.Assign([_tuple(results, ast.Store())], _load(_RESULTS))]
+    statements += deferred
+    if region.returns:
+        statements.append(ast.Return(_load(_VALUE)))
+    return statements
+
+
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.Tuple:
+    made = type(context)
+    return ast.Tuple([ast.Name(name, made()) for name in names], made())
+
+
+def _locate(node: ast.AST, source: ast.AST) -> None:
+    """Give nodes without a line that of a source node; the script's own nodes keep theirs."""
+    if "lineno" in node._attributes and not hasattr(node, "lineno"):
+        ast.copy_location(node, source)
+    for child in ast.iter_child_nodes(node):
+        _locate(child, source)
+
+
+__all__ = [
+    "Hoisted",
+    "Obstacle",
+    "Region",
+    "hoist_steps",
+]

@@ -1,0 +1,249 @@
+"""The placed graph of one step, without running the step.
+
+    the call ──► Python code runs ──► a traced function is about to run
+                                      └── the call is stopped: the function and its inputs
+    a copy of the function ──► optimized, placed, partitioned ──► rejected for its inputs
+
+The graph is the one that would run, made from the trace that the program itself uses. None of its
+operations runs: variables, slots, random states, datasets and files do not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private.functions import (
+    before_functions_run,
+    function_graphs,
+    is_traced_function,
+    placed_without_running,
+)
+from evener._tf_private.models import build_for_step
+from evener._tf_private.random_numbers import operation_seeds, set_operation_seeds
+from evener.errors import EvenerError, PlacementError
+
+# Traces a function for an audit, and restores the random state.
+
+# Fragments of the errors of TensorFlow and NumPy for a symbolic tensor used as a value.
+_EAGER_ONLY = (
+    "symbolic",
+    "numpy()",
+    "'numpy'",
+    "NumPy array",
+    "in Graph Execution",
+    "in graph execution",
+    "eager execution",
+    "EagerTensor",
+    "tf.function only supports singleton tf.Variables",
+)
+
+
+def traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
+    """Trace a function, which creates its variables, and return a call that would run it."""
+    if isinstance(fn, tf.types.experimental.ConcreteFunction):
+        return lambda: fn(*args, **kwargs)
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, keras.Model) and getattr(fn, "__name__", "") == "train_step":
+        # Keras creates the variables of optimizers and metrics before it traces a step.
+        build_for_step(owner, args[0])
+    function = fn if is_traced_function(fn) else tf.function(fn)
+    try:
+        function.get_concrete_function(*args, **kwargs)
+    except EvenerError:
+        raise
+    except Exception as error:
+        if any(sign in str(error) for sign in _EAGER_ONLY):
+            raise _eager_only(fn, error) from error
+        raise
+    return lambda: function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def unchanged_random_state() -> Iterator[None]:
+    """Restore the random states of Python, NumPy and TensorFlow, unless variables were created.
+
+    The random numbers of initial values must stay drawn: otherwise the next variables would start
+    with the same values.
+    """
+    created = False
+
+    def observe(next_creator: Any, **kwargs: Any) -> Any:
+        nonlocal created
+        created = True
+        return next_creator(**kwargs)
+
+    python, numpy = random.getstate(), np.random.get_state()
+    seeds = operation_seeds()
+    try:
+        with tf.variable_creator_scope(observe):
+            yield
+    finally:
+        if not created:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            set_operation_seeds(seeds)
+
+
+def _eager_only(fn: Any, error: Exception) -> PlacementError:
+    name = getattr(fn, "__qualname__", None) or type(fn).__name__
+    said = next((line for line in str(error).strip().splitlines()[::-1] if line.strip()), "")
+    return PlacementError(
+        "PLACE-031",
+        f"{name} cannot be traced, so it cannot be audited.",
+        why=f"An audit reads the graph of a step. Tracing raised {type(error).__name__}: "
+        f"{said.strip()}",
+        fix="Audit the part without .numpy(), float(...) and other reads of values, or make it a "
+        "tf.function.",
+    )
+
+
+# The placed graph of one step, without running the step.
+#
+#     the call ──► Python code runs ──► a traced function is about to run
+#                                       └── the call is stopped: the function and its inputs
+#     a copy of the function ──► optimized, placed, partitioned ──► rejected for its inputs
+#
+# The graph is the one that would run, made from the trace that the program itself uses. None of its
+# operations runs: variables, slots, random states, datasets and files do not change.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedCall:
+    """A call of a traced function that was stopped before it ran."""
+
+    function: Any  # The function
+    inputs: tuple[Any, ...]  # Its input tensors, captures included, of any shape and dtype
+
+    @property
+    def name(self) -> str:
+        """The name of the function in TensorFlow."""
+        return tf.compat.as_str(self.function.name)
+
+
+class _Stop(BaseException):
+    """Ends a stopped call; a program's ``except Exception`` does not catch it."""
+
+    def __init__(self, stopped: StoppedCall) -> None:
+        super().__init__()
+        self.stopped = stopped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A function, optimized and placed by TensorFlow."""
+
+    graph: Any  # The placed graph: a ``GraphDef`` in which every node has a device
+    parts: tuple[Any, ...]  # The graph of each device, with its ``_Send`` and ``_Recv`` nodes
+    written: Any  # The placed graph without optimization
+    # The Python graphs of the function and of all functions it calls, by name
+    functions: dict[str, tf.Graph]
+    name: str  # The function's name among them
+    inputs: tuple[Any, ...]  # The input tensors for which it was placed, of any shape and dtype
+
+
+def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCall | None:
+    """Make a call and stop it before a traced function runs."""
+
+    def watch(function: Any, inputs: tuple[Any, ...]) -> None:
+        if wanted(function):
+            raise _Stop(StoppedCall(function=function, inputs=inputs))
+
+    try:
+        with before_functions_run(watch):
+            call()
+    except _Stop as stop:
+        return stop.stopped
+    return None
+
+
+def place(stopped: StoppedCall) -> Placed:
+    """Return the function of a stopped call as TensorFlow places it."""
+    given = (stopped.function, stopped.inputs)
+    graphs = placed_without_running(*given, optimized=True)
+    if graphs is None:
+        return _compiled(stopped)
+    written = placed_without_running(*given, optimized=False)
+    return Placed(
+        graph=graphs.post_optimization_graph,
+        parts=tuple(graphs.partition_graphs),
+        written=written.post_optimization_graph,
+        functions=function_graphs(stopped.function),
+        name=stopped.name,
+        inputs=stopped.inputs,
+    )
+
+
+def _compiled(stopped: StoppedCall) -> Placed:
+    """Return a function that XLA compiles: a single call, on one device."""
+    functions = function_graphs(stopped.function)
+    graph = tf.compat.v1.GraphDef()
+    graph.library.CopyFrom(functions[stopped.name].as_graph_def().library)
+    graph.library.function.add().CopyFrom(stopped.function.definition)
+    call = graph.node.add(name="compiled", op="StatefulPartitionedCall")
+    call.attr["f"].func.name = stopped.name
+    call.device = _device_of_all(stopped.inputs)
+    return Placed(
+        graph=graph,
+        parts=(),
+        written=graph,
+        functions=functions,
+        name=stopped.name,
+        inputs=stopped.inputs,
+    )
+
+
+def _device_of_all(inputs: tuple[Any, ...]) -> str:
+    """Return the device of a compiled function: that of its variables, else the first GPU."""
+    of_variables = [tensor.device for tensor in inputs if tensor.dtype == tf.resource]
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+    return [*of_variables, *gpus, "/device:CPU:0"][0]
+
+
+# A batch from each iterator that a step takes: the sizes of its tensors follow from it.
+
+_ARGUMENTS = ("_Arg", "_DeviceArg")
+_FORWARDING = ("Identity", "Switch", "Enter")
+
+
+def draw_batches(placed: Placed) -> dict[str, list[Any]]:
+    """Draw a batch from every iterator of a placed function, as its step would.
+
+    The iterators lose the batch, so the program must end after the audit.
+    """
+    nodes = {node.name: node for node in placed.graph.node}
+    drawn: dict[str, list[Any]] = {}
+    for name, node in nodes.items():
+        taken = _source(nodes, node.input[0]) if node.op == "IteratorGetNext" else None
+        if taken is not None and taken.op in _ARGUMENTS:
+            elements = _draw(node, placed.inputs[taken.attr["index"].i])
+            if elements:
+                drawn[name] = elements
+    return drawn
+
+
+def _source(nodes: dict[str, Any], tensor: str) -> Any | None:
+    """Return the node that produces a tensor; nodes that only forward it are skipped."""
+    node = nodes.get(tensor.partition(":")[0])
+    while node is not None and node.op in _FORWARDING:
+        node = nodes.get(node.input[0].partition(":")[0])
+    return node
+
+
+def _draw(node: Any, iterator: Any) -> list[Any]:
+    try:
+        return tf.raw_ops.IteratorGetNext(
+            iterator=iterator,
+            output_types=[tf.dtypes.as_dtype(t) for t in node.attr["output_types"].list.type],
+            output_shapes=[tf.TensorShape(s) for s in node.attr["output_shapes"].list.shape],
+        )
+    except tf.errors.OpError:
+        # The audit reports unknown sizes.
+        return []

@@ -1,0 +1,198 @@
+"""Whether an operation has a GPU kernel, and if not, why.
+
+TensorFlow's full wheel registers its GPU kernels on every machine; the ``tensorflow-cpu`` wheel
+has none, so a table written from the full wheel is used with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import importlib.resources
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from evener._tf_private.graphs import operation_definition, operation_names, registered_kernels
+from evener.auditing.records import Reason
+
+# A kernel for every kind of device is registered as one for "DEFAULT".
+_ON_GPUS = ("GPU", "DEFAULT")
+TABLE = "gpu_kernels.json.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel that runs an operation on a GPU device."""
+
+    # Names of the supported dtypes, for each attribute that it restricts
+    dtypes: Mapping[str, tuple[str, ...]]
+    on_host: bool  # Whether all its inputs and outputs are in host memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotOnGpu:
+    """Why an operation does not compute on a GPU."""
+
+    reason: Reason  # The reason, a word of a fixed set
+    why: str  # The reason as a sentence
+
+
+def kernel_source() -> Literal["TensorFlow", "table"]:
+    """Return the source of the kernels: the installed TensorFlow, or the table."""
+    return "TensorFlow" if _has_gpu_kernels() else "table"
+
+
+def kernels_for(op_type: str) -> tuple[Kernel, ...] | None:
+    """Return the GPU kernels of a type of operation; None if the type is unknown."""
+    if kernel_source() == "table":
+        return table().get(op_type)
+    return _installed(op_type) if _is_known(op_type) else None
+
+
+def _is_known(op_type: str) -> bool:
+    """Return whether TensorFlow has a kernel for an operation, not only XLA."""
+    return any(kernel.device_type in ("CPU", *_ON_GPUS) for kernel in registered_kernels(op_type))
+
+
+def why_not_on_gpu(op_type: str, dtypes: Mapping[str, str]) -> NotOnGpu | None:
+    """Return why an operation does not run on a GPU, or None if it does."""
+    known = kernels_for(op_type)
+    if known is None:
+        return None
+    if not known:
+        return NotOnGpu(reason="no_gpu_kernel", why=f"{op_type} has no GPU kernel")
+    wrong = [_mismatches(kernel, dtypes) for kernel in known]
+    fitting = [kernel for kernel, mismatches in zip(known, wrong, strict=True) if not mismatches]
+    if not fitting:
+        return _for_no_dtype(op_type, dtypes, wrong, known)
+    if all(kernel.on_host for kernel in fitting):
+        suffix = _dtype_suffix(dtypes)
+        return NotOnGpu(
+            reason="host_memory",
+            why=f"the GPU kernel of {op_type}{suffix} uses host memory, on the CPU",
+        )
+    return None
+
+
+def _for_no_dtype(
+    op_type: str,
+    dtypes: Mapping[str, str],
+    wrong: list[list[str]],
+    known: tuple[Kernel, ...],
+) -> NotOnGpu:
+    name = min(wrong, key=len)[0]
+    others = [
+        kernel
+        for kernel, mismatches in zip(known, wrong, strict=True)
+        if mismatches == [name] and not kernel.on_host
+    ]
+    has = sorted({dtype for kernel in others for dtype in kernel.dtypes[name]})
+    instead = f"; it has for {', '.join(has)}" if has else ""
+    return NotOnGpu(
+        reason="no_kernel_for_dtype",
+        why=f"{op_type} has no GPU kernel for {name}={dtypes[name]}{instead}",
+    )
+
+
+def _mismatches(kernel: Kernel, dtypes: Mapping[str, str]) -> list[str]:
+    return [
+        name
+        for name, allowed in kernel.dtypes.items()
+        if dtypes.get(name, allowed[0]) not in allowed
+    ]
+
+
+def _dtype_suffix(dtypes: Mapping[str, str]) -> str:
+    return f" for {', '.join(sorted(set(dtypes.values())))}" if dtypes else ""
+
+
+@functools.cache
+def _has_gpu_kernels() -> bool:
+    return any(kernel.device_type == "GPU" for kernel in registered_kernels("MatMul"))
+
+
+@functools.cache
+def _installed(op_type: str) -> tuple[Kernel, ...]:
+    definition = operation_definition(op_type)
+    return merged(
+        Kernel(
+            dtypes={
+                constraint.name: tuple(
+                    tf.dtypes.as_dtype(dtype).name for dtype in constraint.allowed_values.list.type
+                )
+                for constraint in kernel.constraint
+            },
+            on_host=_is_on_host(kernel, definition),
+        )
+        for kernel in registered_kernels(op_type)
+        if kernel.device_type in _ON_GPUS and not kernel.label
+    )
+
+
+def _is_on_host(kernel: Any, definition: Any) -> bool:
+    """Return whether only handles of variables are on the device."""
+    names = [
+        argument.name
+        for argument in (*definition.input_arg, *definition.output_arg)
+        if argument.type != tf.resource.as_datatype_enum
+    ]
+    return bool(names) and set(names) <= set(kernel.host_memory_arg)
+
+
+def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """Merge kernels that differ in their dtypes only."""
+    found = list(kernels)
+    for name in sorted({name for kernel in found for name in kernel.dtypes}):
+        found = _merged_by(name, found)
+    return tuple(sorted(found, key=repr))
+
+
+def _merged_by(name: str, kernels: Iterable[Kernel]) -> list[Kernel]:
+    """Merge kernels that differ in the dtypes of one attribute only."""
+    groups: dict[Any, set[str]] = {}
+    left = []
+    for kernel in kernels:
+        if name not in kernel.dtypes:
+            left.append(kernel)
+            continue
+        others = tuple(sorted((n, d) for n, d in kernel.dtypes.items() if n != name))
+        groups.setdefault((kernel.on_host, others), set()).update(kernel.dtypes[name])
+    joined = [
+        Kernel(
+            dtypes=dict(sorted({**dict(others), name: tuple(sorted(dtypes))}.items())), on_host=h
+        )
+        for (h, others), dtypes in groups.items()
+    ]
+    return left + joined
+
+
+@functools.cache
+def table() -> dict[str, tuple[Kernel, ...]]:
+    """Return the table that evener ships: the GPU kernels of every type of operation."""
+    packed = importlib.resources.files("evener.auditing").joinpath(TABLE).read_bytes()
+    return {
+        op_type: tuple(
+            Kernel(dtypes={n: tuple(d) for n, d in dtypes.items()}, on_host=on_host)
+            for dtypes, on_host in entries
+        )
+        for op_type, entries in json.loads(gzip.decompress(packed)).items()
+    }
+
+
+def installed() -> dict[str, tuple[Kernel, ...]]:
+    """Return the GPU kernels of the installed TensorFlow, in the form of `table`."""
+    return {name: _installed(name) for name in operation_names() if _is_known(name)}
+
+
+def packed_table() -> bytes:
+    """Return the table of the installed TensorFlow as compressed JSON."""
+    found = {
+        name: [[kernel.dtypes, kernel.on_host] for kernel in kernels]
+        for name, kernels in installed().items()
+    }
+    text = json.dumps(found, sort_keys=True, separators=(",", ":"))
+    return gzip.compress(text.encode(), 9, mtime=0)

@@ -1,0 +1,295 @@
+"""Output of the workers of `evener launch`: to their log files, and the chief's to the console."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO, Literal
+
+from evener.base.text import printable
+
+# Position in the output of a new chief that continues the output of the chief before.
+#
+# All workers run the same program, so they print the same lines, but a worker may be a few lines
+# ahead of another. A line is printed twice rather than lost where it is not certain.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """Lines of a new chief around the handover."""
+
+    # Lines that it has printed already, and that have not been shown.
+    missing: tuple[bytes, ...] = ()
+    # Lines that have been shown, and that it is still going to print.
+    expected: tuple[bytes, ...] = ()
+
+
+def continuation(shown: Sequence[bytes], own: Sequence[bytes]) -> Continuation:
+    """Return the lines around the handover.
+
+    ``shown`` has the last lines that were shown, ``own`` those of the new chief.
+
+    >>> continuation([b"a", b"b"], [b"a", b"b", b"c"]).missing
+    (b'c',)
+    >>> continuation([b"a", b"b"], [b"a"]).expected
+    (b'b',)
+    """
+    if not shown:
+        return Continuation(missing=tuple(own))
+    if not own:
+        return Continuation(expected=tuple(shown))
+    ahead = _end_of(shown, own)
+    if ahead is not None:
+        return Continuation(missing=tuple(own[ahead:]))
+    behind = _end_of(own, shown)
+    if behind is not None:
+        return Continuation(expected=tuple(shown[behind:]))
+    return Continuation()
+
+
+def _end_of(lines: Sequence[bytes], other: Sequence[bytes]) -> int | None:
+    """Return the position behind the best match of the end of lines in other ones."""
+    matches = [(_num_equal(lines, other[:end]), end) for end in range(1, len(other) + 1)]
+    # The first of equally good ones: a line is rather printed twice than lost.
+    longest, end = max(matches, key=lambda match: (match[0], -match[1]))
+    return end if longest else None
+
+
+def _num_equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
+    """Return how many lines at the end of both are equal."""
+    count = 0
+    for line, other in zip(reversed(first), reversed(second), strict=False):
+        if line != other:
+            break
+        count += 1
+    return count
+
+
+# Standard output and error of a job: the lines of its chief, and messages of the supervisor.
+
+Stream = Literal["stdout", "stderr"]
+Source = tuple[int, int]
+"""Number and incarnation of a worker."""
+
+_NUM_REMEMBERED = 200
+NUM_SHOWN = 20
+"""Number of lines that are shown of a worker that failed."""
+
+_Lines = collections.deque[bytes]
+
+
+def _lines() -> _Lines:
+    return collections.deque(maxlen=_NUM_REMEMBERED)
+
+
+class Console:
+    """Standard output and error of a job, for several threads.
+
+    They show the streams of the chief; standard error shows messages too.
+    """
+
+    def __init__(self, stdout: BinaryIO, stderr: BinaryIO) -> None:
+        self._streams: dict[Stream, BinaryIO] = {"stdout": stdout, "stderr": stderr}
+        self._closed: set[Stream] = set()
+        self._lock = threading.Lock()
+        self._chief: Source | None = None
+        self._shown: dict[Stream, _Lines] = {"stdout": _lines(), "stderr": _lines()}
+        self._own: dict[tuple[Source, Stream], _Lines] = collections.defaultdict(_lines)
+        self._expected: dict[Stream, _Lines] = {"stdout": _lines(), "stderr": _lines()}
+
+    @property
+    def chief(self) -> Source | None:
+        """The worker whose lines appear; None before the first one."""
+        return self._chief
+
+    def set_chief(self, source: Source) -> None:
+        """Show the lines of a worker from now on, where those of the last chief ended."""
+        with self._lock:
+            if self._chief == source:
+                return
+            self._chief = source
+            for stream in ("stdout", "stderr"):
+                own = tuple(self._own[source, stream])
+                found = continuation(tuple(self._shown[stream]), own)
+                self._expected[stream] = collections.deque(found.expected, _NUM_REMEMBERED)
+                for line in found.missing:
+                    self._show(stream, line)
+
+    def line(self, source: Source, stream: Stream, line: bytes) -> None:
+        """Take a line of a worker, with its end; it appears if the worker is the chief."""
+        with self._lock:
+            self._own[source, stream].append(line)
+            if source != self._chief:
+                return
+            expected = self._expected[stream]
+            if line in expected:
+                while expected.popleft() != line:
+                    pass
+                return
+            expected.clear()
+            self._show(stream, line)
+
+    def message(self, text: str) -> None:
+        """Print a message of the supervisor on standard error."""
+        with self._lock:
+            lines = [f"evener: {printable(line)}\n".encode() for line in text.splitlines()]
+            self._write("stderr", b"".join(lines))
+
+    def last_lines(self, source: Source) -> list[bytes]:
+        """Return the last lines that a worker wrote to standard error."""
+        with self._lock:
+            return list(self._own[source, "stderr"])[-NUM_SHOWN:]
+
+    def show_failure(self, source: Source) -> None:
+        """Print the last lines of a worker's standard error, each with its number."""
+        texts = (line.decode(errors="replace").rstrip() for line in self.last_lines(source))
+        shown = [f"[worker {source[0]}] {printable(t, keeps_colours=True)}\n" for t in texts]
+        with self._lock:
+            self._write("stderr", "".join(shown).encode())
+
+    def _show(self, stream: Stream, line: bytes) -> None:
+        self._shown[stream].append(line)
+        self._write(stream, line)
+
+    def _write(self, stream: Stream, content: bytes) -> None:
+        if stream in self._closed or not content:
+            return
+        try:
+            self._streams[stream].write(content)
+            self._streams[stream].flush()
+        except (OSError, ValueError):
+            # Whoever read it has gone, as behind `| head`: training goes on, the log has all.
+            self._closed.add(stream)
+            _discard(self._streams[stream])
+
+
+def _discard(stream: BinaryIO) -> None:
+    """Discard the pending output of a stream; otherwise Python exits with 120."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)
+
+
+# The output of a worker's process: to its log file, and to the console.
+
+_CHUNK_BYTES = 65536
+_DRAIN_SECONDS = 5.0
+
+
+def log_file(logs: Path, index: int) -> Path:
+    """Return the path of the log file of a worker."""
+    return logs / f"worker-{index}.log"
+
+
+class WorkerOutput:
+    """Writes the lines of a worker to its log file, which it appends to, and to the console."""
+
+    def __init__(self, source: Source, logs: Path, console: Console) -> None:
+        self._source = source
+        self._console = console
+        self._log = log_file(logs, source[0]).open("ab", buffering=0)
+        self._lock = threading.Lock()
+
+    def begin(self, origin: str) -> None:
+        """Write the first line of the process to the log file.
+
+        The origin is the process and, if it is another machine, the host.
+        """
+        index, incarnation = self._source
+        self._write_log(f"--- worker {index}, incarnation {incarnation}, {origin} ---\n".encode())
+
+    def line(self, stream: Stream, line: bytes) -> None:
+        """Take a line, with its end."""
+        self._write_log(line)
+        self._console.line(self._source, stream, line)
+
+    def close(self) -> None:
+        """Close the log file. What is written later is lost to it."""
+        with self._lock:
+            self._log.close()
+
+    def _write_log(self, content: bytes) -> None:
+        with self._lock:
+            if self._log.closed:
+                return
+            try:
+                self._log.write(content)
+            except OSError as error:
+                # A full disk must not block the worker's output.
+                self._log.close()
+                self._console.message(f"{self._log.name} is incomplete: {error.strerror}")
+
+
+class Pipes:
+    """Reads the pipes of a worker's process until they end, in threads, which call ``on_line``."""
+
+    def __init__(
+        self,
+        index: int,
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        on_line: Callable[[Stream, bytes], None],
+    ) -> None:
+        self._on_line = on_line
+        pipes: tuple[tuple[Stream, IO[bytes]], ...] = (("stdout", stdout), ("stderr", stderr))
+        self._threads = [
+            threading.Thread(
+                target=self._read, args=pipe, name=f"evener-{pipe[0]}-{index}", daemon=True
+            )
+            for pipe in pipes
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self) -> None:
+        """Wait until all is read.
+
+        A process that left the group of the worker may hold a pipe open: what it writes after a few
+        seconds is lost.
+        """
+        for thread in self._threads:
+            thread.join(_DRAIN_SECONDS)
+
+    def _read(self, stream: Stream, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in lines_of(pipe):
+                self._on_line(stream, line)
+
+
+def lines_of(pipe: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a pipe as soon as they are complete, and the rest at its end.
+
+    A carriage return ends a line too, as in progress bars.
+    """
+    rest = b""
+    while chunk := os.read(pipe.fileno(), _CHUNK_BYTES):
+        *lines, rest = _split(rest + chunk)
+        yield from lines
+        if len(rest) >= _CHUNK_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
+
+
+def _split(content: bytes) -> list[bytes]:
+    r"""Return complete lines, and the rest after the last of them.
+
+    >>> _split(b"a\nb\rc")
+    [b'a\n', b'b\r', b'c']
+    >>> _split(b"a\r")
+    [b'a\r']
+    """
+    lines = content.splitlines(keepends=True)
+    # A line feed may follow in the next chunk.
+    if lines and not lines[-1].endswith(b"\n"):
+        return lines
+    return [*lines, b""]

@@ -1,0 +1,681 @@
+"""Rules over facts: each finds its condition in a run, and is silent beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from evener.doctor import Reading, all_rules, judge
+from evener.doctor.facts import (
+    Call,
+    Device,
+    Ending,
+    Facts,
+    GradientUse,
+    Growth,
+    HostRead,
+    Kernels,
+    LayerFlag,
+    LossUse,
+    MetricUse,
+    ModelUse,
+    NotFinite,
+    OptimizerUse,
+    Outcome,
+    Pin,
+    Pipeline,
+    Raised,
+    Setting,
+    Stage,
+    StepMemory,
+    Steps,
+    StrategyUse,
+    Traced,
+    Values,
+    VariableUse,
+)
+from unit.doctor.cases import GIB, SCRIPT, codes_of_facts, facts, line, machine
+
+TWO = machine(24, 24)
+UNEQUAL = machine(24, 12)
+
+
+def values(low: float, high: float, *shape: int, **given: Any) -> Values:
+    return Values(shape=shape, dtype="float32", min=low, max=high, mean=(low + high) / 2, **given)
+
+
+def loss(name: str, **given: Any) -> Facts:
+    usual = {"where": line(3), "from_logits": False}
+    return facts(losses=(LossUse(name=name, **{**usual, **given}),))
+
+
+def step(**given: Any) -> Facts:
+    usual = {
+        "kind": "function",
+        "where": line(5),
+        "num_steps": 20,
+        "num_timed": 19,
+        "step_seconds": 0.01,
+        "batch_sizes": (32,),
+    }
+    return facts(steps=(Steps(**{**usual, **given}),))
+
+
+def variable(name: str = "dense/kernel", **given: Any) -> VariableUse:
+    usual = {
+        "shape": (4, 4),
+        "dtype": "float32",
+        "trainable": True,
+        "num_gradients": 20,
+        "num_applied": 20,
+        "gradient_norms": (1.0,) * 5,
+        "update_norms": (0.1,) * 5,
+        "norm": 4.0,
+    }
+    return VariableUse(name=name, **{**usual, **given})
+
+
+def ended(outcome: Outcome, **given: Any) -> Facts:
+    return Facts(ending=Ending(outcome=outcome, seconds=60.0, **given))
+
+
+def data(*stages: Stage, role: str = "train", **given: Any) -> Facts:
+    pipeline = Pipeline(role=role, kind="dataset", where=line(7), stages=stages, **given)
+    return facts(pipelines=(pipeline,))
+
+
+def pair(train: Values, validation: Values) -> Facts:
+    return facts(
+        pipelines=tuple(
+            Pipeline(role=role, kind="arrays", where=line(7), inputs=(each,))
+            for role, each in (("train", train), ("validation", validation))
+        )
+    )
+
+
+SPARSE, DENSE, BINARY = (
+    "sparse_categorical_crossentropy",
+    "categorical_crossentropy",
+    "binary_crossentropy",
+)
+SCORES, SHARES = values(-3, 4, 32, 10), values(0, 0.9, 32, 10)
+ONE = {"row_sum_min": 1.0, "row_sum_max": 1.0}
+IMAGES = values(0, 255, 32, 28, 28, 1)
+MAP = Stage(kind="map", where=line(8), seconds=0.008)
+ADAM = OptimizerUse(kind="Adam", where=line(4), num_applied=20, learning_rate=1e-3)
+
+
+def adam(**given: Any) -> OptimizerUse:
+    return dataclasses.replace(ADAM, **given)
+
+
+def mirrored(**given: Any) -> tuple[StrategyUse, ...]:
+    usual = {
+        "kind": "MirroredStrategy",
+        "where": line(2),
+        "num_replicas": 2,
+        "num_scopes": 1,
+        "trained": True,
+    }
+    return (StrategyUse(**{**usual, **given}),)
+
+
+def call(kind: str, **given: Any) -> Facts:
+    usual = {"where": line(9), "num_calls": 20, "num_after_first_step": 19, "per_step": 1.0}
+    return facts(calls=(Call(kind=kind, **{**usual, **given}),))
+
+
+def reads(**given: Any) -> Facts:
+    return facts(
+        host_reads=(
+            HostRead(
+                **{"where": line(6), "num_reads": 20, "per_step": 1.0, "seconds": 0.1, **given}
+            ),
+        )
+    )
+
+
+def traced(**given: Any) -> Facts:
+    usual = {
+        "name": "step",
+        "where": line(5),
+        "num_calls": 20,
+        "num_traces": 20,
+        "causes": ("shape",) * 19,
+        "seconds": 3.0,
+    }
+    return facts(traced=(Traced(**{**usual, **given}),))
+
+
+def model(**given: Any) -> Facts:
+    usual = {
+        "kind": "Sequential",
+        "name": "m",
+        "where": line(3),
+        "trains": True,
+        "num_parameters": 100,
+        "num_trainable": 100,
+    }
+    return facts(models=(ModelUse(**{**usual, **given}),))
+
+
+def memory(**given: Any) -> Facts:
+    usual = {
+        "batch_size": 64,
+        "samples": 64,
+        "weights": GIB,
+        "optimizer_state": GIB,
+        "gradients": GIB,
+        "activations": 20 * GIB,
+        "workspace": GIB,
+        "total": 24 * GIB,
+        "usable": 23 * GIB,
+        "largest_batch": 60,
+    }
+    return facts(memory=StepMemory(**{**usual, **given}))
+
+
+def flag(training: bool | None, **given: Any) -> LayerFlag:
+    usual = {
+        "layer": "dropout",
+        "kind": "Dropout",
+        "is_recorded": True,
+        "num_calls": 1,
+        "where": line(5),
+    }
+    return LayerFlag(**{**usual, **given}, training=training)
+
+
+# Code, facts in which it is found, facts in which it is not.
+CASES: list[tuple[str, Facts, Facts]] = [
+    ("DOC-010", ended(Outcome.TIMED_OUT, still_seconds=60.0), ended(Outcome.ENOUGH)),
+    (
+        "DOC-011",
+        ended(Outcome.CRASHED, raised=Raised(kind="ValueError", message="no", where=line(3))),
+        ended(Outcome.FINISHED),
+    ),
+    ("DOC-012", ended(Outcome.EXITED, exit_code=2), ended(Outcome.ENOUGH)),
+    # Losses.
+    ("DOC-320", loss(SPARSE, outputs=SCORES), loss(SPARSE, outputs=SHARES, **ONE)),
+    ("DOC-320", loss(BINARY, activation="linear"), loss(BINARY, activation="sigmoid")),
+    ("DOC-320", loss(SPARSE, outputs=SCORES), loss(SPARSE, outputs=SCORES, from_logits=True)),
+    ("DOC-320", loss(SPARSE, outputs=SCORES), loss("mean_squared_error", outputs=SCORES)),
+    (
+        "DOC-321",
+        loss(SPARSE, outputs=SHARES, from_logits=True, **ONE),
+        loss(SPARSE, outputs=SCORES, from_logits=True, activation="linear"),
+    ),
+    (
+        "DOC-321",
+        loss(BINARY, activation="sigmoid", from_logits=True),
+        loss(BINARY, activation="linear", from_logits=True),
+    ),
+    (
+        "DOC-322",
+        loss(BINARY, activation="softmax", outputs=values(1, 1, 32, 1)),
+        loss(BINARY, activation="sigmoid", outputs=values(0, 1, 32, 1)),
+    ),
+    (
+        "DOC-322",
+        model(activations=("relu", "softmax", "softmax")),
+        model(activations=("relu", "sigmoid")),
+    ),
+    (
+        "DOC-323",
+        loss(SPARSE, outputs=SHARES, labels=values(0, 10, 32), **ONE),
+        loss(SPARSE, outputs=SHARES, labels=values(0, 9, 32), **ONE),
+    ),
+    (
+        "DOC-323",
+        loss(SPARSE, outputs=SHARES, labels=values(0, 1, 32, 10, is_one_hot=True), **ONE),
+        loss(DENSE, outputs=SHARES, labels=values(0, 1, 32, 10, is_one_hot=True), **ONE),
+    ),
+    (
+        "DOC-323",
+        loss(BINARY, labels=values(-1, 1, 32, 1), outputs=values(0, 1, 32, 1)),
+        loss(BINARY, labels=values(0, 1, 32, 1), outputs=values(0, 1, 32, 1)),
+    ),
+    (
+        "DOC-323",
+        loss(DENSE, labels=values(0, 9, 32, 1, is_integral=True), outputs=SHARES, **ONE),
+        loss(DENSE, labels=values(0, 0.9, 32, 10), outputs=SHARES, **ONE),
+    ),
+    (
+        "DOC-324",
+        loss(
+            "mean_squared_error",
+            is_broadcast=True,
+            labels=values(0, 1, 32),
+            outputs=values(0, 1, 32, 1),
+        ),
+        loss("mean_squared_error", labels=values(0, 1, 32), outputs=values(0, 1, 32)),
+    ),
+    (
+        "DOC-325",
+        loss(DENSE, outputs=SHARES, row_sum_min=3.1, row_sum_max=6.0),
+        loss(BINARY, outputs=SHARES, row_sum_min=3.1, row_sum_max=6.0),
+    ),
+    (
+        "DOC-326",
+        loss("mean_squared_error", activation="sigmoid", labels=values(0, 40, 32, 1)),
+        loss("mean_squared_error", activation="relu", labels=values(0, 40, 32, 1)),
+    ),
+    ("DOC-327", loss(SPARSE, has_mask=True), loss(SPARSE)),
+    # Variables and gradients.
+    (
+        "DOC-330",
+        facts(variables=(variable(num_none=20, num_applied=0),)),
+        facts(variables=(variable(),)),
+    ),
+    (
+        "DOC-331",
+        facts(variables=(variable(), variable("b", num_applied=0, update_norms=()))),
+        facts(variables=(variable(), variable("b", num_applied=0))),
+    ),
+    (
+        "DOC-332",
+        facts(variables=(variable(trainable=False),)),
+        facts(variables=(variable(trainable=False, num_applied=0),)),
+    ),
+    (
+        "DOC-308",
+        facts(variables=(variable(), variable("s", in_model=False, num_applied=0))),
+        facts(variables=(variable(), variable("s", in_model=False))),
+    ),
+    ("DOC-310", model(num_trainable=0), model(num_trainable=1)),
+    (
+        "DOC-333",
+        facts(variables=(variable(gradient_norms=(0.0,) * 5),)),
+        facts(variables=(variable(gradient_norms=(0.0, 0.1, 0.0)),)),
+    ),
+    (
+        "DOC-333",
+        facts(
+            variables=(variable(gradient_norms=(1e4,) * 5),),
+            steps=(Steps(kind="fit", where=None, num_steps=9, losses=(1.0,) * 9),),
+        ),
+        facts(variables=(variable(gradient_norms=(1e4,) * 5),), optimizers=(adam(clips=True),)),
+    ),
+    ("DOC-334", facts(not_finite=NotFinite(what="loss", step=3, where=line(5))), facts()),
+    ("DOC-335", facts(optimizers=(adam(learning_rate=0.0),)), facts(optimizers=(ADAM,))),
+    (
+        "DOC-335",
+        facts(
+            optimizers=(adam(learning_rate=1e-9),), variables=(variable(update_norms=(1e-9,) * 5),)
+        ),
+        facts(optimizers=(ADAM,), variables=(variable(),)),
+    ),
+    (
+        "DOC-335",
+        facts(
+            optimizers=(adam(learning_rate=5.0),),
+            steps=(
+                Steps(
+                    kind="fit",
+                    where=line(1),
+                    num_steps=9,
+                    losses=(1.0, 2.0, 4.0, 30.0, 60.0, 90.0, 200.0, 300.0, 900.0),
+                ),
+            ),
+        ),
+        facts(
+            optimizers=(adam(learning_rate=5.0),),
+            steps=(
+                Steps(
+                    kind="fit",
+                    where=line(1),
+                    num_steps=9,
+                    losses=(9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0),
+                ),
+            ),
+        ),
+    ),
+    (
+        "RUN-009",
+        facts(optimizers=(adam(num_made=20, num_made_in_steps=19),)),
+        facts(optimizers=(adam(num_made=2, num_made_in_steps=1),)),
+    ),
+    ("RUN-009", model(num_made=20, num_made_in_steps=19), model(num_made=5, num_made_in_steps=4)),
+    ("RUN-009", call("custom layer"), call("custom layer", per_step=0.1)),
+    ("DOC-336", call("compile"), call("compile", num_after_first_step=1)),
+    ("DOC-336", call("load_weights"), call("load_weights", num_after_first_step=0)),
+    (
+        "DOC-337",
+        dataclasses.replace(
+            step(), optimizers=(ADAM,), models=model(policy="mixed_float16").models
+        ),
+        dataclasses.replace(
+            step(),
+            optimizers=(adam(has_loss_scale=True),),
+            models=model(policy="mixed_float16").models,
+        ),
+    ),
+    ("DOC-338", call("set_seed"), call("set_seed", per_step=0.05)),
+    (
+        "DOC-214",
+        facts(
+            gradients=(
+                GradientUse(
+                    where=line(5), num_calls=1, num_sources=2, num_replicas=2, loss_ratio=1.0
+                ),
+            )
+        ),
+        facts(
+            gradients=(
+                GradientUse(
+                    where=line(5), num_calls=1, num_sources=2, num_replicas=2, loss_ratio=0.5
+                ),
+            )
+        ),
+    ),
+    (
+        "DOC-311",
+        dataclasses.replace(
+            step(),
+            gradients=(GradientUse(where=line(5), num_calls=1, num_sources=2, target_shape=(32,)),),
+        ),
+        dataclasses.replace(
+            step(),
+            gradients=(GradientUse(where=line(5), num_calls=1, num_sources=2, target_shape=()),),
+        ),
+    ),
+    ("DOC-340", facts(layer_flags=(flag(None),)), facts(layer_flags=(flag(True),))),
+    (
+        "DOC-340",
+        facts(layer_flags=(flag(True), flag(True, is_recorded=False))),
+        facts(layer_flags=(flag(True), flag(False, is_recorded=False))),
+    ),
+    # Data.
+    (
+        "DOC-341",
+        data(Stage(kind="batch", where=line(8)), is_shuffled=False, labels_are_sorted=True),
+        data(Stage(kind="batch", where=line(8)), is_shuffled=False, labels_are_sorted=False),
+    ),
+    (
+        "DOC-341",
+        data(
+            Stage(kind="batch", where=line(8)),
+            Stage(kind="shuffle", where=line(9), size=100),
+            is_shuffled=False,
+        ),
+        data(
+            Stage(kind="shuffle", where=line(9), size=100),
+            Stage(kind="batch", where=line(8)),
+            is_shuffled=True,
+        ),
+    ),
+    (
+        "DOC-341",
+        data(Stage(kind="shuffle", where=line(9), size=1)),
+        data(Stage(kind="shuffle", where=line(9), size=1000)),
+    ),
+    (
+        "DOC-343",
+        data(role="validation", num_rows_of_training=64, num_rows_compared=64),
+        data(role="validation", num_rows_of_training=1, num_rows_compared=64),
+    ),
+    (
+        "DOC-344",
+        data(inputs=(IMAGES,)),
+        dataclasses.replace(data(inputs=(IMAGES,)), models=model(layers=("Rescaling",)).models),
+    ),
+    (
+        "DOC-344",
+        data(inputs=(values(0, 1 / 255, 32, 28, 28, 1),)),
+        data(inputs=(values(0, 1, 32, 28, 28, 1),)),
+    ),
+    ("DOC-344", data(inputs=(values(-5e4, 3e5, 32, 8),)), data(inputs=(values(-3, 4, 32, 8),))),
+    (
+        "DOC-344",
+        pair(values(0, 1, 32, 28), values(0, 255, 32, 28)),
+        pair(values(0, 1, 32, 28), values(0, 0.9, 32, 28)),
+    ),
+    ("DOC-345", data(num_repeated_batches=19), data(num_repeated_batches=1)),
+    (
+        "DOC-346",
+        data(Stage(kind="map", where=line(8), is_random=True), role="validation"),
+        data(Stage(kind="map", where=line(8), is_random=True)),
+    ),
+    ("DOC-347", data(num_dropped=40, num_samples=100), data(num_dropped=1, num_samples=100)),
+    (
+        "DOC-348",
+        facts(
+            metrics=(MetricUse(name="m", kind="Mean", where=line(3), num_updates=9, num_epochs=3),)
+        ),
+        facts(
+            metrics=(
+                MetricUse(
+                    name="m", kind="Mean", where=line(3), num_updates=9, num_epochs=3, num_resets=2
+                ),
+            )
+        ),
+    ),
+    # Memory.
+    ("DOC-601", model(num_made=5, num_trained=5), model(num_made=5, num_trained=1)),
+    (
+        "DOC-602",
+        facts(growth=Growth(tensors_per_step=1.0, bytes_per_step=4e6, holder="kept")),
+        facts(growth=Growth(tensors_per_step=0.1)),
+    ),
+    (
+        "DOC-604",
+        data(Stage(kind="repeat", where=line(8), size=-1), Stage(kind="cache", where=line(9))),
+        data(Stage(kind="cache", where=line(9)), Stage(kind="repeat", where=line(8), size=-1)),
+    ),
+    (
+        "DOC-604",
+        data(Stage(kind="shuffle", where=line(8), size=10**9, element_bytes=10**6)),
+        data(Stage(kind="shuffle", where=line(8), size=10**3, element_bytes=10**3)),
+    ),
+    ("DOC-605", memory(), memory(total=20 * GIB)),
+    (
+        "DOC-606",
+        traced(num_traces=1, causes=(), constant_bytes=10**9),
+        traced(num_traces=1, causes=(), constant_bytes=10**5),
+    ),
+    (
+        "DOC-607",
+        facts(
+            gradients=(GradientUse(where=line(5), num_calls=1, num_sources=2, is_persistent=True),)
+        ),
+        facts(
+            gradients=tuple(
+                GradientUse(where=line(n), num_calls=1, num_sources=2, is_persistent=True)
+                for n in (5, 6)
+            )
+        ),
+    ),
+    # Time.
+    (
+        "DOC-401",
+        dataclasses.replace(step(input_seconds=0.008), pipelines=data(MAP).pipelines),
+        dataclasses.replace(step(input_seconds=0.0002), pipelines=data(MAP).pipelines),
+    ),
+    ("DOC-402", reads(), reads(per_step=0.1)),
+    ("DOC-403", traced(), traced(num_traces=2)),
+    (
+        "DOC-403",
+        traced(num_traces=20, num_made=20, causes=()),
+        traced(num_calls=900, causes=("shape",) * 2, num_traces=3),
+    ),
+    (
+        "DOC-404",
+        facts(
+            steps=(
+                Steps(
+                    kind="fit",
+                    where=line(1),
+                    num_steps=20,
+                    num_timed=19,
+                    step_seconds=0.001,
+                    outside_seconds=0.0008,
+                ),
+            )
+        ),
+        facts(),
+    ),
+    ("DOC-407", step(kind="eager", eager_seconds=0.009, num_eager_operations=300), step()),
+    ("DOC-407", model(run_eagerly=True), model()),
+    ("DOC-408", call("predict"), call("predict", num_calls=2, num_after_first_step=1, per_step=0)),
+    ("DOC-408", call("save"), call("save", num_calls=2, num_after_first_step=1, per_step=0.05)),
+    ("DOC-410", step(batch_sizes=(1,)), step(batch_sizes=(32, 1))),
+    ("DOC-411", call("callback Slow", seconds=0.1), call("callback Slow", seconds=0.001)),
+    ("DOC-412", step(outside_seconds=0.009), step(outside_seconds=0.001)),
+    (
+        "DOC-413",
+        facts(settings=(Setting(name="set_global_policy", value="mixed_float16", where=line(2)),)),
+        facts(settings=(Setting(name="set_global_policy", value="float32", where=line(2)),)),
+    ),
+    # Settings.
+    (
+        "DOC-104",
+        facts(
+            settings=(
+                Setting(
+                    name="TF_NUM_INTRAOP_THREADS",
+                    value="1",
+                    where=line(9),
+                    is_late=True,
+                    read_at=line(3),
+                ),
+            )
+        ),
+        facts(settings=(Setting(name="TF_NUM_INTRAOP_THREADS", value="1", where=line(1)),)),
+    ),
+    (
+        "DOC-105",
+        facts(
+            settings=(
+                Setting(
+                    name="set_memory_growth",
+                    value="True",
+                    where=line(9),
+                    is_late=True,
+                    read_at=line(3),
+                    error="RuntimeError",
+                ),
+            )
+        ),
+        facts(settings=(Setting(name="set_memory_growth", value="True", where=line(2)),)),
+    ),
+    (
+        "DOC-107",
+        facts(
+            pins=(
+                Pin(device="/GPU:7", where=line(3), num_entered=1, exists=False, num_operations=9),
+            )
+        ),
+        facts(
+            pins=(
+                Pin(device="/GPU:0", where=line(3), num_entered=1, exists=True, num_operations=9),
+            )
+        ),
+    ),
+    (
+        "DOC-302",
+        facts(pins=(Pin(device="/GPU:0", where=line(3), num_entered=1),)),
+        facts(pins=(Pin(device="/GPU:0", where=line(3), num_entered=1, num_variables=2),)),
+    ),
+]
+# The same with a machine of two GPUs.
+ON_GPUS: list[tuple[str, Facts, Facts]] = [
+    (
+        "DOC-110",
+        facts(pins=(Pin(device="/CPU:0", where=line(3), num_entered=1, num_operations=90),)),
+        facts(pins=(Pin(device="/GPU:0", where=line(3), num_entered=1, num_operations=90),)),
+    ),
+    ("DOC-201", step(), facts(strategies=mirrored())),
+    (
+        "DOC-202",
+        dataclasses.replace(step(), strategies=mirrored(num_scopes=0, trained=False)),
+        dataclasses.replace(step(), strategies=mirrored()),
+    ),
+    ("DOC-205", step(num_replicas=2, batch_sizes=(31,)), step(num_replicas=2)),
+    ("DOC-205", step(num_replicas=2, batch_sizes=(4,)), step(num_replicas=1, batch_sizes=(4,))),
+    (
+        "DOC-215",
+        dataclasses.replace(model(), strategies=mirrored(trained=False)),
+        dataclasses.replace(model(made_in_scope=True), strategies=mirrored(trained=False)),
+    ),
+    ("DOC-216", facts(strategies=mirrored(num_plain_batches=20)), facts(strategies=mirrored())),
+    (
+        "DOC-221",
+        facts(strategies=mirrored(num_replicas=1, devices=("gpu:0",))),
+        facts(strategies=mirrored()),
+    ),
+    (
+        "RUN-006",
+        dataclasses.replace(step(), strategies=mirrored(trained=False)),
+        dataclasses.replace(step(), strategies=mirrored(num_runs=20)),
+    ),
+    (
+        "DOC-405",
+        facts(
+            kernels=(
+                Kernels(
+                    device="cpu:0",
+                    type="MatMul",
+                    num_operations=2,
+                    seconds=0.01,
+                    requested="/device:CPU:0",
+                    where=line(5),
+                ),
+            )
+        ),
+        facts(kernels=(Kernels(device="gpu:0", type="MatMul", num_operations=2, seconds=0.01),)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "wrong", "right"), CASES)
+def test_facts_without_gpus(code: str, wrong: Facts, right: Facts) -> None:
+    assert code in codes_of_facts(wrong)
+    assert code not in codes_of_facts(right)
+
+
+@pytest.mark.parametrize(("code", "wrong", "right"), ON_GPUS)
+def test_facts_on_two_gpus(code: str, wrong: Facts, right: Facts) -> None:
+    assert code in codes_of_facts(wrong, TWO)
+    assert code not in codes_of_facts(right, TWO)
+
+
+def test_unequal_cards_are_never_given_equal_shares_unsaid() -> None:
+    found = facts(strategies=mirrored(), devices=(Device(name="gpu:0"),))
+    assert "DOC-220" in codes_of_facts(found, UNEQUAL)
+    assert "DOC-220" not in codes_of_facts(found, TWO)
+    findings, _ = judge(step(), Reading(script=SCRIPT), UNEQUAL)
+    fix = next(each.fix for each in findings if each.code == "DOC-201")
+    assert "MirroredStrategy" not in fix and "share" in fix
+
+
+def test_a_batch_of_one_is_not_told_to_use_a_strategy() -> None:
+    findings, _ = judge(step(batch_sizes=(1,)), Reading(script=SCRIPT), TWO)
+    assert findings[0].code == "DOC-410"
+    assert next(each for each in findings if each.code == "DOC-201").severity.value == "hint"
+
+
+def test_every_rule_has_a_case() -> None:
+    # The others are of the text, or of the machine.
+    text = {
+        "DOC-001",
+        "DOC-002",
+        "DOC-003",
+        "DOC-004",
+        "DOC-013",
+        "DOC-101",
+        "DOC-102",
+        "DOC-208",
+        "DOC-220",
+        "DOC-342",
+        "ENG-003",
+        "RUN-010",
+    }
+    here = {code for code, _, _ in (*CASES, *ON_GPUS)}
+    assert {rule.code for rule in all_rules()} - text == here
+
+
+def test_a_fine_run_has_no_finding() -> None:
+    assert codes_of_facts(facts()) == []
+    assert codes_of_facts(facts(strategies=mirrored()), TWO) == []
