@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -232,7 +232,7 @@ class _Watched:
         }
         steps = max(1, self._measured_steps)
         found: dict[tuple[str, str], list[float]] = {}
-        stages: Counter[str] = Counter()
+        stages: defaultdict[str, float] = defaultdict(float)
         for plane, events in planes.items():
             gpu = short_device(plane) if "GPU" in plane else ""
             for name, (num, seconds) in events.items():

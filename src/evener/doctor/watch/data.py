@@ -10,6 +10,7 @@ import inspect
 import itertools
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -92,6 +93,7 @@ _BATCHES = 8
 _MOST_VALUES = 2_000_000
 _MOST_DISTINCT = 1000
 _EXAMINE_SECONDS = 10.0
+_DRAW_SECONDS = 2.0
 _MOST_ROWS = 1000
 _MOST_COMPARED_ROWS = 100_000
 _LABELS = 4096
@@ -234,7 +236,9 @@ class Data:
 
     def _described(self, *, examine: bool = False) -> Iterator[Pipeline]:
         train_rows: set[bytes] | None = None
-        for role, where, (x, y), options in list(self._sources()):
+        sources = list(self._sources())
+        is_compared = any(role == "validation" for role, *_ in sources)
+        for role, where, (x, y), options in sources:
             fields: dict[str, Any] = {}
             if isinstance(x, tf.data.Dataset):
                 stages = self._stages(x, is_train=role == "train")
@@ -261,7 +265,7 @@ class Data:
             if examine:
                 batches = self._recorder.safely(_drawn_batches, x, y, options) or []
                 fields.update(self._recorder.safely(_values, batches) or {})
-                rows = self._recorder.safely(_rows, x, batches, role == "train")
+                rows = self._recorder.safely(_rows, x, role == "train") if is_compared else None
                 if role == "train" and train_rows is None:
                     train_rows = rows
                 elif role == "validation" and train_rows and rows:
@@ -276,19 +280,19 @@ class Data:
 
     def examine(self) -> None:
         """Draw some batches of all data, and look at their values, for a few seconds at most."""
-        described: list[Pipeline] = []
+        described = list(self._described())
 
         def look() -> None:
-            described.extend(self._described(examine=True))
+            for index, pipeline in enumerate(self._described(examine=True)):
+                described[index] = pipeline
 
         thread = threading.Thread(
             target=lambda: self._recorder.safely(look), name="evener-data", daemon=True
         )
         thread.start()
         thread.join(_EXAMINE_SECONDS)
-        if not thread.is_alive():
-            self._pipelines = described
-        else:
+        self._pipelines = described
+        if thread.is_alive():
             self._recorder.miss("values of the data", TimeoutError(f"{_EXAMINE_SECONDS:.0f} s"))
 
     def _stages(self, dataset: Any, *, is_train: bool) -> tuple[Stage, ...]:
@@ -390,7 +394,7 @@ def _element_bytes(spec: Any) -> int | None:
 def _drawn_batches(x: Any, y: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
     """Draw some batches: pairs of inputs and labels."""
     if isinstance(x, tf.data.Dataset):
-        drawn = list(x.take(_BATCHES))
+        drawn = list(_within(x.take(_BATCHES), _DRAW_SECONDS))
         return [
             (batch[0], batch[1]) if isinstance(batch, tuple) and len(batch) > 1 else (batch, None)
             for batch in drawn
@@ -403,6 +407,15 @@ def _drawn_batches(x: Any, y: Any, options: dict[str, Any]) -> list[tuple[Any, A
         batches = [x[index] for index in range(min(_BATCHES, len(x)))]
         return [(batch[0], batch[1]) for batch in batches if isinstance(batch, tuple)]
     return [(_first(x), _first(y))]
+
+
+def _within(dataset: Any, seconds: float) -> Iterator[Any]:
+    """Yield elements until so many seconds are over."""
+    end = time.monotonic() + seconds
+    for element in dataset:
+        yield element
+        if time.monotonic() > end:
+            return
 
 
 def _first(arrays: Any) -> Any:
@@ -422,8 +435,8 @@ def _values(batches: list[tuple[Any, Any]]) -> dict[str, Any]:
     }
     if len(batches) > 1:
         found["num_repeated_batches"] = sum(
-            len(one) == len(other) and len(one) > 0 and all(map(np.array_equal, one, other))
-            for one, other in itertools.pairwise(inputs)
+            0 < len(before) == len(batch) and all(map(np.array_equal, before, batch))
+            for before, batch in itertools.pairwise(inputs)
         )
     return found
 
@@ -489,18 +502,20 @@ def _are_sorted(labels: list[list[np.ndarray]]) -> bool | None:
     return bool((np.diff(flat.astype(np.int64)) >= 0).all())
 
 
-def _rows(x: Any, batches: list[tuple[Any, Any]], is_train: bool) -> set[bytes] | None:
+def _rows(x: Any, is_train: bool) -> set[bytes] | None:
     """Return the rows of inputs, as bytes, to compare training with validation."""
     most = _MOST_COMPARED_ROWS if is_train else _MOST_ROWS
     if isinstance(x, tf.data.Dataset):
         rows: set[bytes] = set()
-        for batch in x:
+        num = 0
+        for batch in _within(x, _DRAW_SECONDS):
             part = batch[0] if isinstance(batch, tuple) else batch
             arrays = _arrays(part)
             if not arrays or arrays[0].ndim < 2:
                 return None
             rows.update(row.tobytes() for row in arrays[0])
-            if len(rows) >= min(most, 10 * _MOST_ROWS):
+            num += len(arrays[0])
+            if num >= min(most, 10 * _MOST_ROWS):
                 break
     else:
         array = next(iter(_arrays(x)), None) if x is not None and hasattr(x, "shape") else None

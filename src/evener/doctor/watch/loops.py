@@ -17,7 +17,7 @@ import inspect
 import statistics
 import threading
 import weakref
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
@@ -39,7 +39,7 @@ from evener._tf_private.tensors import RUNS, is_eager_tensor, is_per_replica, lo
 from evener.base.user_code import is_own
 from evener.doctor.facts import Call, Line, Steps, Traced
 from evener.doctor.watch.recorder import Recorder, own_line
-from evener.doctor.watch.times import Times
+from evener.doctor.watch.times import Seconds, Times
 
 _GRADIENTS = Patch(
     "gradients of a watched program",
@@ -129,7 +129,7 @@ class _Loop:
     where: Line | None
     num_steps: int = 0
     first_seconds: float | None = None
-    samples: list[Counter[str]] = field(default_factory=list)
+    samples: list[Seconds] = field(default_factory=list)
     batch_sizes: dict[int, None] = field(default_factory=dict)
     steps_per_epoch: int | None = None
     epochs: int = 0
@@ -200,7 +200,7 @@ class Loops:
         self._keys = set[tuple[Any, ...]]()
         self._lead: tuple[Any, ...] | None = None
         self._num_others = 0
-        self._last: tuple[float, Counter[str]] | None = None
+        self._last: tuple[float, Seconds] | None = None
         self._fit: _Loop | None = None
         self._first_in_execution = 0
         self._counted = (0, 0, 0.0)
@@ -347,7 +347,7 @@ class Loops:
         elif num_new >= _LEAST_STEPS:
             self._counted = (serial, counted, now)
             loop = self._loop("graph loop", self._where)
-            sample = Counter({"step": (now - at) / num_new})
+            sample = defaultdict(float, {"step": (now - at) / num_new})
             self._take(loop, num_new, sample, is_timed=True)
 
     def _call(
@@ -361,6 +361,7 @@ class Loops:
         self._serial += 1
         self._open_since = self._recorder.clock()
         where = own_line() if self._lead in (None, key) else None
+        self._where = where or self._where
         began = self._open_since
         try:
             result = self._times.span("function", function, *args, **kwargs)
@@ -414,9 +415,7 @@ class Loops:
     def _loop(self, kind: str, where: Line | None) -> _Loop:
         return self._loops.setdefault((kind, where), _Loop(kind, where))
 
-    def _take(
-        self, loop: _Loop, num_steps: int, sample: Counter[str] | None, *, is_timed: bool
-    ) -> None:
+    def _take(self, loop: _Loop, num_steps: int, sample: Seconds | None, *, is_timed: bool) -> None:
         loop.num_steps += num_steps
         self._recorder.num_steps += num_steps
         self._recorder.last_step_at = self._recorder.clock()
@@ -678,10 +677,9 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _sample(seconds: float, now: Counter[str], before: Counter[str]) -> Counter[str]:
-    sample = Counter({kind: now[kind] - before[kind] for kind in (*_SPANS, "operations")})
-    sample["step"] = seconds
-    return sample
+def _sample(seconds: float, now: Seconds, before: Seconds) -> Seconds:
+    spent = {kind: now[kind] - before[kind] for kind in (*_SPANS, "operations")}
+    return defaultdict(float, spent, step=seconds)
 
 
 def _graph_facts(function: _Function) -> dict[str, Any]:

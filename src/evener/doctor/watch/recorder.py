@@ -1,4 +1,4 @@
-"""What all parts of the watcher share, in the watched process: clock, lines, steps, the way out.
+"""Clock, lines, steps and faults, which all parts of the watcher in the watched process share.
 
     program --> patches --> parts (loops, training, data, settings) --> Facts --> file
                               |                                          ^
@@ -55,7 +55,7 @@ class Recorder:
         self.last_step_at: float | None = None
         self.num_steps = 0
         self.is_busy = False
-        self.looking = 0
+        self._here = threading.local()
         self.parts: list[Part] = []
         self.ending: Ending | None = None
         self.versions: tuple[str, ...] = ()
@@ -77,16 +77,21 @@ class Recorder:
         """Whether the first step is over."""
         return self.num_steps > 0
 
+    @property
+    def is_looking(self) -> int:
+        """Number of functions of the watcher that are open in this thread."""
+        return getattr(self._here, "looking", 0)
+
     def safely(self, look: Callable[..., Any], *args: Any) -> Any:
         """Call a function of the watcher; if it fails, that is recorded, and None returned."""
-        self.looking += 1
+        self._here.looking = self.is_looking + 1
         try:
             return look(*args)
         except Exception as error:
             self.miss(getattr(look, "__qualname__", repr(look)), error)
             return None
         finally:
-            self.looking -= 1
+            self._here.looking -= 1
 
     def miss(self, what: str, error: BaseException) -> None:
         """Record what cannot be watched, and why."""

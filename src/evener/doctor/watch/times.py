@@ -1,4 +1,4 @@
-"""Where the time of a step goes: spans by kind, waits for batches, eager operations, host reads.
+"""Time of a step by kind: spans, waits for batches, eager operations, host reads.
 
     |-- step ----------------------------------------------------------|
     | input | function ( input in its graph ) | read | callback | rest: outside of TensorFlow
@@ -12,11 +12,11 @@ import functools
 import os
 import sys
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -41,6 +41,8 @@ _ITSELF = (
 )
 _PASSED = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (tf, np))
 _MOST_LINES = 40
+Seconds: TypeAlias = "defaultdict[str, float]"
+"""Seconds by kind, and other numbers; 0 for kinds that there are none of."""
 
 
 class Times:
@@ -58,7 +60,7 @@ class Times:
         self._thread = threading.get_ident()
         self._open: list[list[float]] = []
         self._kinds: list[str] = []
-        self.totals: Counter[str] = Counter()
+        self.totals: Seconds = defaultdict(float)
         self.num_eager = 0
         self._last_size = 0
         self.draw_listeners: list[Callable[[Any], None]] = []
@@ -105,12 +107,12 @@ class Times:
             if self._open:
                 self._open[-1][0] += seconds
 
-    def now(self) -> Counter[str]:
+    def now(self) -> Seconds:
         """Return the seconds by kind until now, and the number of eager operations."""
         return self.span("watcher", self._now)
 
-    def _now(self) -> Counter[str]:
-        found = Counter(self.totals)
+    def _now(self) -> Seconds:
+        found = defaultdict(float, self.totals)
         if self._in_graphs is not None:
             waited = float(self._in_graphs[0].numpy())
             found["input"] += waited
@@ -176,7 +178,7 @@ class Times:
     def _around_read(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def read(tensor: Any) -> Any:
-            if not self._recorder.is_training or self._recorder.looking:
+            if not self._recorder.is_training or self._recorder.is_looking:
                 return original(tensor)
             began = self._clock()
             value = self.span("read", original, tensor)
@@ -193,7 +195,7 @@ class Times:
     def _around_operation(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def execute(*args: Any) -> Any:
             # What runs inside of a draw, a callback or a function is theirs.
-            if not self._recorder.is_training or self._open or self._recorder.looking:
+            if not self._recorder.is_training or self._open or self._recorder.is_looking:
                 return original(*args)
             began = self._clock()
             result = self.span("eager", original, *args)

@@ -1,4 +1,4 @@
-"""What trains: models, losses with the values they are given, gradients, variables, optimizers.
+"""Models in training: losses with the values they are given, gradients, variables, optimizers.
 
 In a traced function a value is a symbol; a `Gauge` writes a few sums of it to the host in each
 call, as an operation beside the program's own. Where XLA compiles, nothing is added.
@@ -142,7 +142,7 @@ class Gauge:
             def put() -> Any:
                 values = tf.stack([tf.cast(part, tf.float32) for part in row()])
                 with tf.device("CPU:0"):
-                    index = tf.reshape(self._count % _ROWS, (1, 1))
+                    index = tf.reshape(tf.math.floormod(self._count, _ROWS), (1, 1))
                     written = self._rows.scatter_nd_update(index, values[tf.newaxis])
                     with tf.control_dependencies([written]):
                         return tf.identity(self._count.assign_add(1))
@@ -238,9 +238,8 @@ class Training:
         self._models: dict[Line | None, _Models] = {}
         self._known_models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._flags: dict[tuple[Any, ...], list[int]] = {}
+        self._flags: dict[tuple[Any, ...], list[Any]] = {}
         self._metrics: dict[int, list[Any]] = {}
-        self._last_loss: Any = None
         self._num_compared = 0
         self._num_cleared = 0
         self.model: Any = None
@@ -282,7 +281,7 @@ class Training:
                 result = original(loss, y_true, y_pred, *args, **kwargs)
             finally:
                 self._here.loss = None
-            self._last_loss = result
+            self._here.last_loss = result
             name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
             if "crossentropy" not in name or getattr(self._here, "in_entropy", 0):
                 # Cross entropies of Keras are seen where they are computed.
@@ -319,7 +318,7 @@ class Training:
             if not getattr(self._here, "in_entropy", 0):
                 labels = kwargs.get("labels", args[0] if args else None)
                 logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
-                self._last_loss = result
+                self._here.last_loss = result
                 self._recorder.safely(
                     self._note_loss, name, True, labels, logits, own_line(), result
                 )
@@ -394,7 +393,7 @@ class Training:
         given = tf.nest.flatten(result)
         variables = [_variable_of(source) for source in flat]
         recorded = tape.watched_variables()
-        watched = {id(variable) for variable in recorded}
+        recorded_ids = {id(variable) for variable in recorded}
         for variable in recorded:
             self._entry(variable)
         pairs = list(zip(variables, given, strict=True))
@@ -404,7 +403,7 @@ class Training:
         found["num_sources"] = len(flat)
         found["num_none"] = len(missing)
         found["num_not_watched"] = sum(
-            isinstance(each, tf.Variable) and id(each) not in watched for each in missing
+            isinstance(each, tf.Variable) and id(each) not in recorded_ids for each in missing
         )
         found["is_persistent"] = bool(getattr(tape, "_persistent", False))
         found["num_replicas"] = _replicas_here()
@@ -421,16 +420,17 @@ class Training:
         found["target_shape"], found["loss_dtype"] = _shape(only), _dtype(only)
         if not self._may_gauge(only):
             return
-        loss = self._last_loss
+        loss = getattr(self._here, "last_loss", None)
         graph_of = watched.graph_of
-        is_same = loss is not None and graph_of(loss) is graph_of(only)
+        if loss is not None and graph_of(loss) is not graph_of(only):
+            loss = None
         self._target_gauge(where).write(
             lambda: [
                 tf.reduce_mean(tf.cast(only, tf.float32)),
-                tf.reduce_mean(tf.cast(loss, tf.float32)) if is_same else np.nan,
+                np.nan if loss is None else tf.reduce_mean(tf.cast(loss, tf.float32)),
             ]
         )
-        self._last_loss = None
+        self._here.last_loss = None
         graph = watched.graph_of(only)
         if graph is not None:
             self._note_broadcasts(graph)
@@ -449,9 +449,9 @@ class Training:
                 where = Line(file=lines[-1][0], line=lines[-1][1]) if lines else None
                 self.difference(operation.type, *operation.inputs, where=where)
 
-    def difference(self, name: str, one: Any, other: Any, where: Line | None) -> None:
+    def difference(self, name: str, left: Any, right: Any, where: Line | None) -> None:
         """Take note of a difference of values of different ranks: (n,) and (n, 1)."""
-        shapes = (_shape(one), _shape(other))
+        shapes = (_shape(left), _shape(right))
         short, long = sorted(shapes, key=len)
         if (len(short), len(long)) != (1, 2) or long[1] != 1 or short[0] in (0, 1):
             return
@@ -460,7 +460,7 @@ class Training:
         found = self._losses.setdefault((name, where, None), _Loss(name, where, None))
         found.is_broadcast, found.trains, found.num_calls = True, True, found.num_calls + 1
         found.label_shape, found.output_shape = shapes
-        found.label_dtype, found.output_dtype = _dtype(one), _dtype(other)
+        found.label_dtype, found.output_dtype = _dtype(left), _dtype(right)
 
     def _apply(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         gradients = kwargs.get("grads", args[0] if args else None)
@@ -662,7 +662,7 @@ class Training:
         gauges += [gauge for gauge, _ in self._apply_gauges.values()]
         kept = [row for gauge in gauges for row in gauge.eager]
         kept += [entry.before for entry in self._variables.values()]
-        return set(map(id, [*kept, self._last_loss]))
+        return set(map(id, [*kept, getattr(self._here, "last_loss", None)]))
 
     def target_values(self) -> list[float]:
         """Return the loss of each step of the custom loop, as the tape was given it."""

@@ -11,18 +11,21 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from evener.doctor import Finding, diagnose, examine
+from evener.doctor import Finding, diagnose
+from evener.doctor.diagnosis import judge, read_program
+from evener.doctor.facts import Facts, Line, Outcome
 from evener.doctor.surroundings import Surroundings
-from evener.doctor.watch import Line, Observation, Outcome, WatchLimits, watch
+from evener.doctor.watch import WatchLimits, watch
 from evener.errors import RunError
 
 ROOT = Path(__file__).parents[4]
 LONG = 60.0
 SHORT = 2.0
-Watched = Callable[..., Observation]
+Watched = Callable[..., Facts]
 # Every process of a watched program inherits it.
 MARK = "EVENER_TEST_WATCH"
 
@@ -53,7 +56,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     monkeypatch.setattr(tempfile, "tempdir", None)
     script = folder / "train.py"
 
-    def run(code: str, *args: str, seconds: float = LONG, **options: object) -> Observation:
+    def run(code: str, *args: str, seconds: float = LONG, **options: Any) -> Facts:
         script.write_text(textwrap.dedent(code), encoding="utf-8")
         limits = WatchLimits(time_limit_seconds=seconds, grace_seconds=0.3)
         return watch(script, args, limits=limits, **options)
@@ -70,16 +73,16 @@ def line_of(seen: Line | None) -> int:
     return seen.line
 
 
-def finding_of(seen: Observation, code: str) -> Finding:
-    found = examine(Path("train.py"), Surroundings(), seen).findings
+def finding_of(seen: Facts, code: str) -> Finding:
+    found, _ = judge(seen, read_program(Path("train.py")), Surroundings())
     (finding,) = [finding for finding in found if finding.code == code]
     return finding
 
 
 def test_a_program_without_training_comes_to_its_end(watched: Watched) -> None:
     seen = watched("print('hello')")
-    assert (seen.outcome, seen.exit_code, seen.steps) == (Outcome.FINISHED, 0, None)
-    assert seen.output_tail == "hello\n"
+    assert (seen.ending.outcome, seen.ending.exit_code, seen.steps) == (Outcome.FINISHED, 0, ())
+    assert seen.ending.output_tail == "hello\n"
     assert finding_of(seen, "DOC-012").what == "the program came to its end before it trained."
 
 
@@ -91,8 +94,8 @@ def test_folder_arguments_and_input_are_those_of_a_script(watched: Watched) -> N
         os.chdir("/")
         """
     seen = watched(code, "--lr", "0.1")
-    assert seen.output_tail == "['--lr', '0.1'] True __main__ True\n''\n"
-    assert seen.outcome is Outcome.FINISHED
+    assert seen.ending.output_tail == "['--lr', '0.1'] True __main__ True\n''\n"
+    assert seen.ending.outcome is Outcome.FINISHED
 
 
 def test_modules_of_the_project_are_found_and_not_compiled_into_its_folder(
@@ -100,7 +103,7 @@ def test_modules_of_the_project_are_found_and_not_compiled_into_its_folder(
 ) -> None:
     Path("nets.py").write_text("width = 3\n", encoding="utf-8")
     seen = watched("import nets\nprint(nets.width, nets.__file__)")
-    assert seen.output_tail == f"3 {Path('nets.py').absolute()}\n"
+    assert seen.ending.output_tail == f"3 {Path('nets.py').absolute()}\n"
     Path("nets.py").unlink()
 
 
@@ -112,8 +115,8 @@ def test_a_program_that_hangs_is_ended_where_it_stands(watched: Watched) -> None
         wait()
         """
     seen = watched(code, seconds=SHORT)
-    assert (seen.outcome, seen.exit_code) == (Outcome.TIMED_OUT, None)
-    assert line_of(seen.where) == 4
+    assert (seen.ending.outcome, seen.ending.exit_code) == (Outcome.TIMED_OUT, None)
+    assert line_of(seen.ending.where) == 4
     finding = finding_of(seen, "DOC-010")
     assert (finding.line, finding.evidence[0]) == (4, "time.sleep(600)")
 
@@ -128,9 +131,9 @@ def test_a_program_that_reacts_to_nothing_is_ended_too(watched: Watched) -> None
             pass
         """
     seen = watched(code, seconds=SHORT)
-    assert seen.outcome is Outcome.TIMED_OUT
-    assert line_of(seen.where) in (5, 6)
-    assert "no" in seen.output_tail
+    assert seen.ending.outcome is Outcome.TIMED_OUT
+    assert line_of(seen.ending.where) in (5, 6)
+    assert "no" in seen.ending.output_tail
 
 
 def test_an_exception_is_seen_at_the_innermost_own_line(watched: Watched) -> None:
@@ -146,12 +149,12 @@ def test_an_exception_is_seen_at_the_innermost_own_line(watched: Watched) -> Non
         main()
         """
     seen = watched(code)
-    assert seen.outcome is Outcome.CRASHED
-    assert seen.raised is not None
-    assert (seen.raised.kind, seen.raised.message) == ("ValueError", "cannot load")
-    assert line_of(seen.raised.where) == 7
-    assert "KeyError" in seen.output_tail
-    assert "evener" not in seen.output_tail
+    assert seen.ending.outcome is Outcome.CRASHED
+    assert seen.ending.raised is not None
+    assert (seen.ending.raised.kind, seen.ending.raised.message) == ("ValueError", "cannot load")
+    assert line_of(seen.ending.raised.where) == 7
+    assert "KeyError" in seen.ending.output_tail
+    assert "evener" not in seen.ending.output_tail
     finding = finding_of(seen, "DOC-011")
     assert finding.line == 7
     assert finding.what == "the program ended with ValueError: cannot load"
@@ -163,8 +166,8 @@ def test_a_code_of_evener_is_kept(watched: Watched) -> None:
         raise PlanError("PLAN-999", "It does not fit.", why="17 of 14 GiB.", fix="add one.")
         """
     seen = watched(code)
-    assert seen.raised is not None
-    assert seen.raised.code == "PLAN-999"
+    assert seen.ending.raised is not None
+    assert seen.ending.raised.code == "PLAN-999"
     assert "code: PLAN-999" in finding_of(seen, "DOC-011").evidence
 
 
@@ -179,8 +182,8 @@ def test_a_code_of_evener_is_kept(watched: Watched) -> None:
 )
 def test_an_exit_is_seen_with_its_line(watched: Watched, code: str, status: int) -> None:
     seen = watched(code)
-    assert (seen.outcome, seen.exit_code) == (Outcome.EXITED, status)
-    assert line_of(seen.where) == 2
+    assert (seen.ending.outcome, seen.ending.exit_code) == (Outcome.EXITED, status)
+    assert line_of(seen.ending.where) == 2
     assert f"exit code {status}" in finding_of(seen, "DOC-012").evidence
 
 
@@ -192,7 +195,7 @@ def test_wrong_arguments_are_told_as_such(watched: Watched) -> None:
         parser.parse_args()
         """
     seen = watched(code)
-    assert (seen.exit_code, line_of(seen.where)) == (2, 5)
+    assert (seen.ending.exit_code, line_of(seen.ending.where)) == (2, 5)
     finding = finding_of(seen, "DOC-012")
     assert "arguments" in finding.fix
     assert "--data" in finding.evidence[2]
@@ -201,13 +204,13 @@ def test_wrong_arguments_are_told_as_such(watched: Watched) -> None:
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL"])
 def test_a_signal_is_a_crash(watched: Watched, name: str) -> None:
     seen = watched(f"import os, signal\n\nos.kill(os.getpid(), signal.{name})\n")
-    assert (seen.outcome, seen.exit_code) == (Outcome.CRASHED, -getattr(signal, name))
-    assert seen.raised is not None
-    assert seen.raised.kind == name
+    assert (seen.ending.outcome, seen.ending.exit_code) == (Outcome.CRASHED, -getattr(signal, name))
+    assert seen.ending.raised is not None
+    assert seen.ending.raised.kind == name
     if name == "SIGKILL":  # Nobody can see it coming.
-        assert seen.raised.where is None
+        assert seen.ending.raised.where is None
     else:
-        assert line_of(seen.raised.where) == 3
+        assert line_of(seen.ending.raised.where) == 3
     assert name in finding_of(seen, "DOC-011").what
 
 
@@ -260,7 +263,7 @@ ENDLESS = "while True: time.sleep(0.05)"
 )
 def test_what_outlives_the_program_is_ended(watched: Watched, code: str) -> None:
     # That no process is left, the fixture checks after every test.
-    assert watched(code).outcome is Outcome.FINISHED
+    assert watched(code).ending.outcome is Outcome.FINISHED
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -274,8 +277,8 @@ def test_children_of_multiprocessing_work(watched: Watched, method: str) -> None
                 print(pool.map(double, range(4)))
         """
     seen = watched(code)
-    assert seen.output_tail == "[0, 2, 4, 6]\n"
-    assert seen.outcome is Outcome.FINISHED
+    assert seen.ending.output_tail == "[0, 2, 4, 6]\n"
+    assert seen.ending.outcome is Outcome.FINISHED
 
 
 def test_a_fork_that_fails_is_not_the_program(watched: Watched) -> None:
@@ -286,8 +289,8 @@ def test_a_fork_that_fails_is_not_the_program(watched: Watched) -> None:
         os.wait()
         """
     seen = watched(code)
-    assert (seen.outcome, seen.raised) == (Outcome.FINISHED, None)
-    assert "in the child" in seen.output_tail
+    assert (seen.ending.outcome, seen.ending.raised) == (Outcome.FINISHED, None)
+    assert "in the child" in seen.ending.output_tail
 
 
 def test_of_much_output_the_end_is_kept(watched: Watched) -> None:
@@ -299,8 +302,8 @@ def test_of_much_output_the_end_is_kept(watched: Watched) -> None:
         print("the end")
         """
     )
-    assert seen.output_tail.endswith("xthe end\n")
-    assert len(seen.output_tail) <= 16 * 1024
+    assert seen.ending.output_tail.endswith("xthe end\n")
+    assert len(seen.ending.output_tail) <= 16 * 1024
 
 
 def test_closed_files_do_not_end_the_watching(watched: Watched) -> None:
@@ -310,8 +313,8 @@ def test_closed_files_do_not_end_the_watching(watched: Watched) -> None:
         raise ValueError("nobody can print this")
         """
     seen = watched(code)
-    assert seen.raised is not None
-    assert line_of(seen.raised.where) == 4
+    assert seen.ending.raised is not None
+    assert line_of(seen.ending.raised.where) == 4
 
 
 def test_an_exception_in_a_thread_ends_no_program(watched: Watched) -> None:
@@ -324,8 +327,8 @@ def test_an_exception_in_a_thread_ends_no_program(watched: Watched) -> None:
         thread.join()
         """
     seen = watched(code)
-    assert (seen.outcome, seen.raised) == (Outcome.FINISHED, None)
-    assert "in a thread" in seen.output_tail
+    assert (seen.ending.outcome, seen.ending.raised) == (Outcome.FINISHED, None)
+    assert "in a thread" in seen.ending.output_tail
 
 
 def test_what_cannot_be_read_is_not_run(watched: Watched, tmp_path: Path) -> None:
@@ -333,22 +336,22 @@ def test_what_cannot_be_read_is_not_run(watched: Watched, tmp_path: Path) -> Non
     with pytest.raises(RunError, match="RUN-001"):
         watch(tmp_path / "nowhere.py")
     Path("train.py").write_text("import os\nos.write(1, b'ran'\n", encoding="utf-8")
-    diagnosis = diagnose("train.py", run=True)
-    assert ([finding.code for finding in diagnosis.findings], diagnosis.observation) == (
+    diagnosis = diagnose("train.py")
+    assert ([finding.code for finding in diagnosis.findings], diagnosis.facts) == (
         ["DOC-001"],
         None,
     )
-    assert [finding.code for finding in diagnose("gone.py", run=True).findings] == ["DOC-002"]
+    assert [finding.code for finding in diagnose("gone.py").findings] == ["DOC-002"]
 
 
 def test_diagnose_joins_what_is_read_and_what_is_seen(watched: Watched) -> None:
     watched("raise SystemExit(4)")
-    diagnosis = diagnose("train.py", run=True, time_limit_seconds=LONG)
-    assert diagnosis.observation is not None
-    assert diagnosis.observation.exit_code == 4
+    diagnosis = diagnose("train.py", time_limit_seconds=LONG)
+    assert diagnosis.facts is not None
+    assert diagnosis.facts.ending.exit_code == 4
     assert "DOC-012" in [finding.code for finding in diagnosis.findings]
     assert diagnosis.to_dict()["run"]["outcome"] == "exited"
-    assert diagnose("train.py").observation is None
+    assert diagnose("train.py", run=False).facts is None
 
 
 HANGS = "import os, time\nos.fork()\nprint('up', flush=True)\ntime.sleep(600)\n"
