@@ -322,6 +322,7 @@ class VariableUse:
     num_gradients: int = 0  # Gradients that were asked for it (traces, in functions)
     num_none: int = 0  # How many of them are None
     num_applied: int = 0  # Times that an optimizer was given it with a gradient
+    optimizers: int = 0  # Optimizers that were given it; 0 if not known
     gradient_norms: tuple[float, ...] = ()  # Norms of its gradients, by step
     update_norms: tuple[float, ...] = ()  # Norms of its changes, by step
     norm: float | None = None  # Norm of the variable at the end

@@ -96,7 +96,7 @@ def shown_location(file: str, line: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the text of a program shows.
+    """The text of a program.
 
     Args:
         script: Absolute path of the script.
@@ -234,6 +234,7 @@ class Rule:
         checks: Functions that yield violations, of facts and of the text.
         explains: Pattern of the errors of TensorFlow that the mistake ends in: a crash with such
             an error becomes evidence of the finding.
+        is_cause: Whether a crash with such an error certainly has this cause.
         also: Codes of further errors that evener raises for the same mistake.
     """
 
@@ -243,4 +244,5 @@ class Rule:
     title: str
     checks: tuple[Callable[[Case], Iterator[Violation]], ...]
     explains: str = field(default="", kw_only=True)
+    is_cause: bool = field(default=False, kw_only=True)
     also: tuple[str, ...] = field(default=(), kw_only=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evener.base.text import format_bytes
-from evener.doctor.facts import StrategyUse
+from evener.doctor.facts import Pin, StrategyUse
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.names import canonical
 from evener.doctor.sources import Location
@@ -131,7 +131,7 @@ def all_on_one(case: Case) -> Iterator[Violation]:
         )
 
 
-def _trains_in(case: Case, pins: list[object]) -> bool:
+def _trains_in(case: Case, pins: list[Pin]) -> bool:
     """Return whether kernels that a pin sent to the CPU are heavy ones."""
     kernels = case.facts.kernels if case.facts is not None else ()
     heavy = [each for each in kernels if "MatMul" in each.type or "Conv" in each.type]

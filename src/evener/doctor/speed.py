@@ -394,6 +394,26 @@ def outside_of_tensorflow(case: Case) -> Iterator[Violation]:
         )
 
 
+def double_precision(case: Case) -> Iterator[Violation]:
+    """Yield models that compute in float64."""
+    facts = case.facts
+    if facts is None:
+        return
+    model = next((each for each in facts.models if each.trains and "float64" in each.policy), None)
+    wide = [each for each in facts.variables if each.trainable and each.dtype == "float64"]
+    if model is None and not wide:
+        return
+    where = model.where if model is not None else wide[0].made_in or wide[0].where
+    yield Violation(
+        case.at(where),
+        "the model computes in float64.",
+        why="It takes twice the memory, and 2 to 64 times as long: GPUs have few units for it.",
+        fix="keras.backend.set_floatx('float32'), and data of float32.",
+        evidence=tuple(f"{each.name}: float64" for each in wide[:3])
+        or (f"policy: {'' if model is None else model.policy}",),
+    )
+
+
 def useless_mixed_precision(case: Case) -> Iterator[Violation]:
     """Yield float16 on a machine that computes it slowly."""
     facts = case.facts
