@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from evener.doctor.finding import Case, Severity, Violation
-from evener.doctor.placement import OTHERS
+from evener.doctor.placement import OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
 from evener.doctor.walk import Call, Items, Made, Value, constant, made_by, options
 
@@ -458,15 +458,7 @@ def no_strategy(case: Case) -> Iterator[Violation]:
         None,
     )
     if trains is not None:
-        yield Violation(
-            trains.location,
-            f"this trains on one of {len(around.gpus)} GPUs: the program has no strategy.",
-            why="Without a strategy TensorFlow puts all work on the first GPU; the others idle.",
-            fix="`evener run` trains it unchanged on all of them, with the same weights; or make "
-            "and compile the model in `with tf.distribute.MirroredStrategy().scope()`.",
-            evidence=(around.gpus_told,),
-            severity=Severity.HINT if around.is_assumed else None,
-        )
+        yield without_strategy(case, trains.location, around.is_assumed)
 
 
 def whole_batches(case: Case) -> Iterator[Violation]:

@@ -14,6 +14,7 @@ from evener.doctor.sources import Location, Source, Unread
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.walk import Call
 from evener.errors import house_form
+from evener.run.eager_steps import EagerStep, eager_step_of
 
 # Steps of an epoch where the number is not known.
 USUAL_EPOCH = 1000
@@ -117,6 +118,13 @@ class Reading:
         for call in self.calls:
             if call.name in exact or (starts and call.name.startswith(starts)):
                 yield call
+
+    def eager_step(self) -> EagerStep | None:
+        """Return the training step that no `tf.function` traces, if there is one."""
+        for call in self.named("optimizer.apply_gradients", "optimizer.apply", "?.apply_gradients"):
+            if not call.context.roles & {"traced", "keras", "replica"}:
+                return eager_step_of("\n".join(call.source.lines), call.location.line)
+        return None
 
     def imports(self, *roots: str) -> bool:
         """Return whether the program imports one of some packages."""

@@ -240,7 +240,9 @@ def eager_steps(case: Case) -> Iterator[Violation]:
         elif steps.kind == "fit":
             where, fix = steps.where, "take run_eagerly=True out of compile."
         else:
+            step = case.reading.eager_step()
             where, fix = steps.where, "put the step into a function with @tf.function above it."
+            fix = fix if step is None else f"{step.change}."
         yield Violation(
             case.at(where),
             "each training step runs eagerly, operation by operation.",

@@ -25,6 +25,7 @@ from evener.doctor.walk import (
     made_by,
     options,
 )
+from evener.run.eager_steps import eager_step_of
 
 _UPDATES = ("optimizer.apply_gradients", "optimizer.apply", "optimizer.minimize")
 
@@ -61,12 +62,13 @@ def eager_steps(case: Case) -> Iterator[Violation]:
         if not call.context.loops or call.name == "optimizer.minimize":
             continue
         seen.add(call.node)
+        step = eager_step_of("\n".join(call.source.lines), call.location.line)
         yield Violation(
             call.location,
             "each training step runs eagerly, operation by operation.",
             why="Python starts each operation of the step; the devices wait for it, and nothing "
             "is fused or run side by side.",
-            fix="put the step into a function with @tf.function above it.",
+            fix=f"{'put the step into a tf.function' if step is None else step.change}.",
         )
     for call in case.reading.named("model.compile"):
         if call.constant(None, "run_eagerly") is True:
