@@ -322,7 +322,7 @@ class VariableUse:
     num_gradients: int = 0  # Gradients that were asked for it (traces, in functions)
     num_none: int = 0  # How many of them are None
     num_applied: int = 0  # Times that an optimizer was given it with a gradient
-    optimizers: int = 0  # Optimizers that were given it; 0 if not known
+    num_optimizers: int = 0  # Number of optimizers that were given it with a gradient
     gradient_norms: tuple[float, ...] = ()  # Norms of its gradients, by step
     update_norms: tuple[float, ...] = ()  # Norms of its changes, by step
     norm: float | None = None  # Norm of the variable at the end
@@ -409,7 +409,7 @@ class LayerFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricUse:
-    """A metric of a custom loop."""
+    """A metric that the program updates: in a custom loop, or in a step of its own."""
 
     name: str  # Its name
     kind: str  # Its class
@@ -439,7 +439,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What is kept from step to step."""
+    """Memory that is kept from step to step."""
 
     tensors_per_step: float = 0.0  # Tensors that live on after each step
     bytes_per_step: float = 0.0  # Their bytes
@@ -467,7 +467,7 @@ class StepMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFinite:
-    """Where NaN or infinity came first."""
+    """First place of NaN or infinity."""
 
     # ``"inputs"``, ``"labels"``, ``"outputs"``, ``"loss"``, ``"gradient"`` or ``"variable"``.
     what: str

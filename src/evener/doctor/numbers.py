@@ -392,11 +392,11 @@ def trained_twice(case: Case) -> Iterator[Violation]:
     """Yield variables that several optimizers update."""
     if case.facts is None:
         return
-    found = [each for each in case.facts.variables if each.optimizers >= 2]
+    found = [each for each in case.facts.variables if each.num_optimizers >= 2]
     if found:
         yield Violation(
             case.at(found[0].where),
-            f"{found[0].optimizers} optimizers update the same variables: {_names(found)}.",
+            f"{found[0].num_optimizers} optimizers update the same variables: {_names(found)}.",
             why="One step undoes what the other has learned: in a GAN the generator's step moves "
             "the discriminator towards being fooled.",
             fix="give each apply_gradients the variables of its own model alone.",

@@ -281,8 +281,8 @@ CASES: list[tuple[str, Facts, Facts]] = [
     ),
     (
         "DOC-339",
-        facts(variables=(variable(optimizers=2),)),
-        facts(variables=(variable(optimizers=1),)),
+        facts(variables=(variable(num_optimizers=2),)),
+        facts(variables=(variable(num_optimizers=1),)),
     ),
     ("DOC-414", model(policy="float64"), model(policy="mixed_bfloat16")),
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from evener.doctor.watch.observation import Line
+from evener.doctor.facts import Line
 
 _FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
 _THREAD = re.compile(r"^(?:Current t|T)hread (?P<ident>0x[0-9a-f]+).*$", re.MULTILINE)

@@ -1,12 +1,20 @@
-"""Running a program for a few steps in a process of its own, and leaving nothing behind."""
+"""Running a program for a few steps in a process of its own, and leaving nothing behind.
+
+doctor --starts--> supervisor --starts--> program with the watcher
+^                   |                        |
+|<---- exit code ---+                        |
++<---- facts: a file, written whole each time+
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,40 +22,39 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import evener
+from evener.base.user_code import is_own
 from evener.devices.spec import spec_from
+from evener.doctor.facts import Ending, Facts, Outcome, Raised, StepMemory, from_json
+from evener.doctor.watch import sandbox as sandboxes
 from evener.doctor.watch import supervisor
-from evener.doctor.watch.gather import Run, observation_of, read_events
-from evener.doctor.watch.observation import Observation
-from evener.doctor.watch.probes.run import WatchRequest
+from evener.doctor.watch.child import WatchRequest
+from evener.doctor.watch.stacks import innermost_in_dump
+from evener.errors import EvenerError
+from evener.planner.prediction import estimate_memory, largest_batch, usable_memory
 from evener.run.child_process import Output
-from evener.run.script import read
+from evener.run.first_step import counted_memory
+from evener.run.script import Script, read
 
 _POLL_SECONDS = 0.1
+_PROGRESS_SECONDS = 1.0
 # Where evener was imported from, the program's process must find it too.
 _BOOT = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
-    "from evener.doctor.watch.probes.run import main; main()"
+    "from evener.doctor.watch.child import main; main()"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchLimits:
-    """Limits of a watched run.
+    """Limits of a watched run."""
 
-    Args:
-        time_limit_seconds: Time limit of the run, above 0.
-        num_steps: Number of steps to watch, without those that trace; from 1.
-        min_seconds: Least total duration of these steps; more are watched until it is reached.
-        grace_seconds: Time to end after SIGTERM, before SIGKILL.
-    """
-
-    time_limit_seconds: float = 120.0
-    num_steps: int = 20
-    min_seconds: float = 1.0
-    grace_seconds: float = 2.0
+    time_limit_seconds: float = 120.0  # Time limit of the run, above 0
+    num_steps: int = 20  # Number of steps to watch, without those that trace; from 1
+    min_seconds: float = 1.0  # Least total duration of these steps
+    grace_seconds: float = 2.0  # Time to end after SIGTERM, before SIGKILL
 
 
 def watch(
@@ -57,10 +64,12 @@ def watch(
     as_module: bool = False,
     devices: str | None = None,
     gpu_names: bool = False,
+    sandbox: bool = False,
+    gpu_memory_bytes: Sequence[int | None] = (),
     limits: WatchLimits | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Observation:
-    """Run a script for a few training steps, and return the observation.
+    on_progress: Callable[[str], None] | None = None,
+) -> Facts:
+    """Run a script for a few training steps, and return the facts.
 
     It runs as ``python SCRIPT ARGS`` would in the current folder, without standard input, in a
     session of its own. The end of its output is kept. It is ended when enough steps were seen or at
@@ -73,23 +82,29 @@ def watch(
         devices: Device spec to configure before the script starts, such as ``"cpu:2"``;
             None for that of the environment, else the script's own.
         gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
+        sandbox: Whether what the program writes below the current folder is discarded.
+        gpu_memory_bytes: Memory of each card that is there or assumed; the memory of a step is
+            predicted if one is known.
         limits: Limits of time and steps; None for the default ones.
-        clock: Function that returns monotonic seconds.
+        on_progress: Function to call about every second with a line on what is seen so far.
 
     Raises:
-        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read.
+        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read; RUN-060 if the system
+            has no sandbox.
         DeviceError: DEV-001 to DEV-007 if the device spec cannot be read.
 
     Example:
         >>> import pathlib, tempfile
         >>> script = pathlib.Path(tempfile.mkdtemp(), "train.py")
         >>> _ = script.write_text("print('no step')")
-        >>> watch(script).outcome.value
+        >>> watch(script).ending.outcome.value
         'finished'
     """
     limits = limits or WatchLimits()
     found = read(os.fspath(script), as_module=as_module)
     spec = spec_from(devices, os.environ)
+    if sandbox:
+        sandboxes.check()
     with tempfile.TemporaryDirectory(prefix="evener-watch-") as folder:
         request = WatchRequest(
             script=found.given,
@@ -97,34 +112,128 @@ def watch(
             args=list(args),
             devices=None if spec.source == "default" else str(spec),
             gpu_names=gpu_names,
-            events=str(Path(folder, "events")),
+            sandbox=[str(Path.cwd()), folder] if sandbox else [],
+            facts=str(Path(folder, "facts")),
             stacks=str(Path(folder, "stacks")),
             num_steps=limits.num_steps,
             min_seconds=limits.min_seconds,
         )
-        run = _run(request, limits, clock)
-        run = dataclasses.replace(run, stacks=_text(request.stacks))
-        return observation_of(read_events(_text(request.events)), run)
+        run = _run(request, limits, on_progress)
+        facts = _completed(_facts(request.facts), run, _text(request.stacks))
+    cards = [size for size in gpu_memory_bytes if size]
+    raised = facts.ending.raised
+    ran_out = raised is not None and "ResourceExhausted" in raised.kind
+    if not cards or not (facts.steps or ran_out):
+        return facts
+    return _with_memory(facts, found, args, min(cards), limits)
 
 
-def _run(request: WatchRequest, limits: WatchLimits, clock: Callable[[], float]) -> Run:
+def _with_memory(
+    facts: Facts, script: Script, args: Sequence[str], card_bytes: int, limits: WatchLimits
+) -> Facts:
+    """Return facts with the memory of a step, traced on the CPU in a process of its own."""
+    try:
+        model, batch_size = counted_memory(script, args, time_limit=limits.time_limit_seconds)
+    except EvenerError as error:
+        return dataclasses.replace(facts, memory_unknown=str(error).splitlines()[0])
+    if batch_size is None:
+        unknown = "the size of its batches is not known before it runs"
+        return dataclasses.replace(facts, memory_unknown=unknown)
+    steps = facts.main_steps
+    # Under tf.distribute each device has all weights, and its part of the batch.
+    num_used = min(1 if steps is None else steps.num_replicas, batch_size)
+    samples = math.ceil(batch_size / num_used)
+    needed = estimate_memory(model, samples)
+    usable = usable_memory(card_bytes)
+    memory = StepMemory(
+        batch_size=batch_size,
+        samples=samples,
+        weights=needed.weights + needed.other_variables,
+        optimizer_state=needed.optimizer_state,
+        gradients=needed.gradients,
+        activations=needed.activations + needed.samples,
+        workspace=needed.workspace,
+        total=needed.total,
+        usable=usable,
+        largest_batch=largest_batch(model, usable) * num_used,
+    )
+    return dataclasses.replace(facts, memory=memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    seconds: float
+    timed_out: bool
+    status: int | None  # Negative for a signal; None if it is not known
+    output_tail: str = ""
+
+
+def _run(
+    request: WatchRequest, limits: WatchLimits, on_progress: Callable[[str], None] | None
+) -> _Run:
     output = Output()
-    began, timed_out = clock(), False
+    began, told, timed_out = time.monotonic(), 0.0, False
     with _kept(request, output, limits.grace_seconds) as (process, report):
         while not select.select([report], [], [], _POLL_SECONDS)[0]:
-            if not timed_out and clock() - began >= limits.time_limit_seconds:
+            seconds = time.monotonic() - began
+            if not timed_out and seconds >= limits.time_limit_seconds:
                 timed_out = True
                 _end(process)
-        seconds = clock() - began
+            elif on_progress is not None and seconds - told >= _PROGRESS_SECONDS:
+                told = seconds
+                on_progress(_progress(_facts(request.facts), seconds, limits))
+        seconds = time.monotonic() - began
         answer = report.read()
     output.wait(limits.grace_seconds)
-    result = json.loads(answer) if answer else {"status": None}
-    return Run(
+    return _Run(
         seconds=seconds,
         timed_out=timed_out,
-        status=result["status"],
+        status=json.loads(answer)["status"] if answer else None,
         output_tail=output.tail,
     )
+
+
+def _progress(facts: Facts | None, seconds: float, limits: WatchLimits) -> str:
+    steps = None if facts is None else facts.main_steps
+    if steps is None:
+        return f"{seconds:.0f} s of {limits.time_limit_seconds:.0f} s, no step yet"
+    return f"{seconds:.0f} s, {steps.num_steps} steps; {limits.num_steps} are wanted"
+
+
+def _completed(facts: Facts | None, run: _Run, stacks: str) -> Facts:
+    """Return facts with the end of the run as its parent knows it."""
+    head, _, dump = stacks.partition("\n")
+    stood = innermost_in_dump(dump, int(head.removeprefix("main ") or 0), is_own)
+    known: dict[str, Any] = {"seconds": run.seconds, "output_tail": run.output_tail}
+    ended = facts is not None and facts.ending.outcome is not Outcome.TIMED_OUT
+    facts = facts or Facts(ending=Ending(outcome=Outcome.TIMED_OUT, seconds=run.seconds))
+    ending = facts.ending
+    if not ended:
+        # The process has not said how it ends: it was ended, or broke in native code.
+        if run.timed_out:
+            known |= {"where": stood}
+        elif run.status:
+            name, message = f"exit code {run.status}", "the process ended without a word"
+            if run.status < 0:
+                name = signal.Signals(-run.status).name
+                message = f"the process was ended by {name}"
+            raised = Raised(
+                kind=name,
+                message=message,
+                where=stood,
+                num_steps=sum(steps.num_steps for steps in facts.steps),
+            )
+            known |= {"outcome": Outcome.CRASHED, "raised": raised, "where": stood}
+            known |= {"exit_code": run.status}
+        else:
+            known |= {"outcome": Outcome.FINISHED, "exit_code": run.status}
+        still = run.seconds - ending.seconds + ending.still_seconds
+        known |= {"still_seconds": max(0.0, still)}
+    elif ending.outcome is Outcome.CRASHED:
+        known |= {"exit_code": run.status}
+    elif ending.outcome is Outcome.FINISHED and run.status:
+        known |= {"exit_code": run.status}
+    return dataclasses.replace(facts, ending=dataclasses.replace(ending, **known))
 
 
 @contextlib.contextmanager
@@ -165,6 +274,11 @@ def _command(request: WatchRequest, report: int, grace_seconds: float) -> list[s
     keep = [sys.executable, "-I", "-S", str(supervisor.__file__), str(report), str(grace_seconds)]
     boot = [sys.executable, "-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(request))]
     return keep + boot
+
+
+def _facts(path: str) -> Facts | None:
+    text = _text(path)
+    return from_json(Facts, text) if text else None
 
 
 def _text(path: str) -> str:

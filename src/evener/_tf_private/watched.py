@@ -1,0 +1,212 @@
+"""Inner parts of TensorFlow and Keras that the doctor looks at while a program trains."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context, record
+
+from evener._tf_private.patches import Patch
+
+EAGER_OPERATIONS = Patch(
+    "eager operations of a watched program",
+    "tensorflow.python.pywrap_tfe:TFE_Py_FastPathExecute",
+    why="Every operation that runs eagerly passes there. Public callbacks make all of them slow.",
+    if_it_changes="The doctor does not see which lines run operations eagerly.",
+)
+DEVICE_START = Patch(
+    "start of devices in a watched program",
+    "tensorflow.python.eager.context:Context.ensure_initialized",
+    "tensorflow.python.eager.context:Context._initialize_physical_devices",
+    why="Settings of devices that come later have no effect; there is no public hook.",
+    if_it_changes="The doctor does not know that a setting came too late.",
+)
+STRATEGIES_MADE = Patch(
+    "strategies that a watched program makes",
+    "tensorflow.python.distribute.distribute_lib:StrategyBase.__init__",
+    why="The base class of all strategies has no public name.",
+    if_it_changes="The doctor does not know the strategies of a program.",
+)
+SCOPES = Patch(
+    "scopes that a watched program enters",
+    "tensorflow.python.distribute.distribute_lib:StrategyBase.scope",
+    why="The base class of all strategies has no public name.",
+    if_it_changes="The doctor does not know whether a strategy is used.",
+)
+DISTRIBUTED = Patch(
+    "datasets that a watched program distributes",
+    "tensorflow.python.distribute.distribute_lib:StrategyBase.experimental_distribute_dataset",
+    "tensorflow.python.distribute.distribute_lib:StrategyBase.distribute_datasets_from_function",
+    why="The base class of all strategies has no public name.",
+    if_it_changes="The doctor takes every batch for one that is not distributed.",
+)
+CROSS_ENTROPIES = Patch(
+    "cross entropies of a watched program",
+    "keras.src.backend.tensorflow.nn:binary_crossentropy",
+    "keras.src.backend.tensorflow.nn:categorical_crossentropy",
+    "keras.src.backend.tensorflow.nn:sparse_categorical_crossentropy",
+    why="All cross entropies of Keras end there: classes, functions and names.",
+    if_it_changes="The doctor does not compare outputs with what the loss expects.",
+)
+ITERATIONS = Patch(
+    "iterations over datasets in a watched program",
+    "tensorflow.python.data.ops.dataset_ops:DatasetV2.__iter__",
+    "tensorflow.python.distribute.input_lib:DistributedDataset.__iter__",
+    why="An iteration is an epoch of a custom loop. Subclasses are private.",
+    if_it_changes="The doctor counts no epochs of custom loops.",
+)
+
+CONFIGURATION = Patch(
+    "settings of a watched program",
+    *(
+        f"tensorflow:config.{name}"
+        for name in (
+            "set_visible_devices",
+            "set_logical_device_configuration",
+            "set_soft_device_placement",
+            "run_functions_eagerly",
+            "experimental.set_memory_growth",
+            "experimental.enable_op_determinism",
+            "experimental.enable_tensor_float_32_execution",
+            "optimizer.set_jit",
+            "threading.set_inter_op_parallelism_threads",
+            "threading.set_intra_op_parallelism_threads",
+        )
+    ),
+    "tensorflow:data.experimental.enable_debug_mode",
+    "keras:mixed_precision.set_global_policy",
+    "keras:config.set_dtype_policy",
+    "keras:config.set_floatx",
+    "keras:backend.set_floatx",
+    why="To know settings with their line, and those that come too late.",
+    if_it_changes="The doctor does not see settings that have no effect.",
+)
+PINS = Patch(
+    "pins of a watched program",
+    "tensorflow:device",
+    why="To know the device blocks of a program with their lines.",
+    if_it_changes="The doctor does not see device blocks.",
+)
+
+
+def are_devices_started() -> bool:
+    """Return whether TensorFlow has started its devices; see `DEVICE_START`."""
+    return context.context()._initialized
+
+
+def are_devices_listed() -> bool:
+    """Return whether TensorFlow has listed the GPUs, or started them; see `DEVICE_START`."""
+    return getattr(context.context(), "_physical_devices", None) is not None
+
+
+def unrecorded() -> contextlib.AbstractContextManager[None]:
+    """Let no gradient tape record what is computed inside.
+
+    Why: the doctor's sums must not be kept by tapes of the program, and there is no public context
+    for all tapes. If it changes: tapes keep a few numbers more.
+    """
+    return record.stop_recording()
+
+
+def collect_graphs() -> None:
+    """Let TensorFlow keep the graphs of functions as it places them, for `placed_operations`.
+
+    Why: placed graphs are known to run metadata alone, for which there is no public name in
+    TensorFlow 2. If it changes: the doctor does not count operations by device.
+    """
+    context.context().enable_graph_collection()
+
+
+def placed_operations() -> dict[str, list[tuple[str, str]]]:
+    """Return name and type of the operations of all functions so far, by device.
+
+    See `collect_graphs`; it ends with this call.
+    """
+    found: dict[str, list[tuple[str, str]]] = {}
+    metadata = context.context().export_run_metadata()
+    context.context().disable_graph_collection()
+    for function in metadata.function_graphs:
+        for graph in function.partition_graphs:
+            for node in graph.node:
+                if node.device:
+                    found.setdefault(node.device, []).append((node.name, node.op))
+    return found
+
+
+def kernel_times(folder: str) -> dict[str, dict[str, tuple[int, float]]]:
+    """Return number and seconds of the events of a profile, by plane and name.
+
+    Why: TensorFlow writes profiles as protocol buffers, whose module has no public name.
+    If it changes: the doctor has no times of kernels and stages of the input.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    found: dict[str, dict[str, tuple[int, float]]] = {}
+    for path in Path(folder).rglob("*.xplane.pb"):
+        space: Any = xplane_pb2.XSpace()
+        space.ParseFromString(path.read_bytes())
+        for plane in space.planes:
+            times = found.setdefault(plane.name, {})
+            for line in plane.lines:
+                for event in line.events:
+                    name = plane.event_metadata[event.metadata_id].name
+                    number, seconds = times.get(name, (0, 0.0))
+                    times[name] = (number + 1, seconds + event.duration_ps / 1e12)
+    return found
+
+
+def graph_of(tensor: Any) -> tf.Graph | None:
+    """Return the graph of a symbolic tensor; None for an eager one."""
+    is_eager = isinstance(tensor, tf.__internal__.EagerTensor)
+    return None if is_eager else getattr(tensor, "graph", None)
+
+
+def last_graph(function: Any) -> Any:
+    """Return the graph of the last trace of a `tf.function`, or None.
+
+    Why: there is no public list of the traces. If it changes: the doctor does not see constants.
+    """
+    traces = function._list_all_concrete_functions()
+    return traces[-1].graph if traces else None
+
+
+def is_loop_body(graph: Any) -> bool:
+    """Return whether a graph is a body of a vectorized map, in which state must not change.
+
+    Why: `tf.vectorized_map` traces a body as a function of this name. If it changes: gradients that
+    are taken in one are not recorded, and the watched program may fail.
+    """
+    while graph is not None:
+        if "loop_body" in str(getattr(graph, "name", "")):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def operations_of_map(dataset: Any) -> list[tf.Operation]:
+    """Return the operations of the function of a stage of a pipeline, those it calls included.
+
+    Why: what a map reads or draws is known by its operations, and `tf.data` has no public list.
+    If it changes: the doctor does not know what stages of the input do.
+    """
+    function = getattr(getattr(dataset, "_map_func", None), "_function", None)
+    graph = getattr(function, "graph", None)
+    if graph is None:
+        return []
+    found: list[tf.Operation] = []
+    waiting = [graph]
+    seen = set[int]()
+    while waiting:
+        graph = waiting.pop()
+        if id(graph) in seen:
+            continue
+        seen.add(id(graph))
+        found += graph.get_operations()
+        for name in list(graph._functions):
+            inner = getattr(graph._get_function(name), "graph", None)
+            if inner is not None:
+                waiting.append(inner)
+    return found

@@ -1,0 +1,437 @@
+"""The watched process: runs the program, decides when enough was seen, examines, ends.
+
+imports | first steps: traces | 5 timed steps | 2 measured by a profile | timed steps | examine
+... enough --> end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import fcntl
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from evener.base.user_code import is_own, without_evener
+from evener.doctor.facts import Device, Ending, Growth, Kernels, Line, Outcome, Raised
+from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
+from evener.doctor.watch.sandbox import enter
+from evener.doctor.watch.settings import Settings, short_device
+from evener.doctor.watch.stacks import innermost_in_message
+from evener.doctor.watch.supervisor import STACKS_SIGNAL
+from evener.run.script import Loading, read, run_as_main, show_failures_of
+
+_CODE = re.compile(r"\[([A-Z]{3,6}-\d{3})\]")
+# Programs that close all files close the first ones by their numbers, and get them again.
+_HIGH_FILE = 200
+_MEASURE_AFTER = 5
+_MEASURED_STEPS = 2
+# The end of an epoch is waited for so long, to see what comes between two epochs.
+_EPOCH_SECONDS = 6.0
+_MOST_KERNELS = 30
+_KERNEL = re.compile(r"^[^:]+:(?P<type>[A-Z_]\w*)$")
+_VERSION = re.compile(r"(V\d+|\[.*\])+$")
+_ITERATOR = re.compile(r"^Iterator::(?P<path>[A-Za-z:\[\]0-9_]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRequest:
+    """Script to run, and conditions to end it."""
+
+    script: str  # The script as it was given, or the name of a module
+    facts: str  # The file for the facts
+    stacks: str  # The file for Python's stacks
+    num_steps: int  # Number of steps to watch, without those that trace
+    min_seconds: float  # Least total duration of these steps
+    as_module: bool = False  # Whether it is a module
+    args: list[str] = field(default_factory=list)  # Arguments of the script
+    devices: str | None = None  # Device spec to configure first; None not to configure TensorFlow
+    gpu_names: bool = False  # Whether CPU devices appear as GPUs on a machine without GPUs
+    # The folder whose changes vanish, and the one that is kept; empty for none.
+    sandbox: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    """Run what the first argument requests; it ends as the script ends."""
+    request = WatchRequest(**json.loads(sys.argv[1]))
+    if request.sandbox:
+        enter(*request.sandbox)
+    recorder = Recorder(request.facts)
+    settings = Settings(recorder)
+    settings.watch_environment()
+    dump_stacks(request.stacks)
+    watched = _Watched(recorder, settings, request)
+    watched.watch_exits()
+    recorder.flush_now_and_then()
+    Loading(("tensorflow", "keras"), watched.install).watch()
+    # With Keras 2 TensorFlow does not import Keras 3 itself.
+    Loading(("tensorflow",), _import_keras).watch()
+    with watched.recorded():
+        if request.devices is not None:
+            from evener.devices.use import lay_out
+
+            lay_out(request.devices)
+        script = read(request.script, as_module=request.as_module)
+        try:
+            run_as_main(script, request.args)
+        except SystemExit:
+            raise
+        except BaseException:
+            show_failures_of(script.path)
+            raise
+
+
+def _import_keras() -> None:
+    if "keras" not in sys.modules:
+        import keras  # noqa: F401 # pyright: ignore[reportUnusedImport]
+
+
+class _Watched:
+    """The parts of the watcher, and its end."""
+
+    def __init__(self, recorder: Recorder, settings: Settings, request: WatchRequest) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._request = request
+        self._exit_now = os._exit
+        self._thread = threading.get_ident()
+        self._profile: tempfile.TemporaryDirectory[str] | None = None
+        self._placed: dict[str, list[tuple[str, str]]] = {}
+        self._kernels: tuple[Kernels, ...] = ()
+        self._busy: dict[str, float] = {}
+        self._measured_steps = 0
+        self._growth: Growth | None = None
+        self._enough_at: float | None = None
+        self._kept: Any = None
+        self._loops: Any = None
+        self._training: Any = None
+        self._data: Any = None
+
+    def install(self) -> None:
+        """Watch TensorFlow and Keras, which the program has imported just now."""
+        self._recorder.safely(self._install)
+
+    def _install(self) -> None:
+        import keras
+        import tensorflow as tf
+
+        from evener.doctor.watch.data import Data
+        from evener.doctor.watch.growth import Kept
+        from evener.doctor.watch.loops import Loops
+        from evener.doctor.watch.times import Times
+        from evener.doctor.watch.training import Training
+
+        if self._request.gpu_names:
+            self._recorder.safely(self._answer_as_gpus)
+        recorder = self._recorder
+        recorder.versions = (
+            f"python {sys.version.split()[0]}",
+            f"tensorflow {tf.__version__}",
+            f"keras {keras.__version__}",
+        )
+        self._kept = Kept(recorder)
+        times = Times(recorder, self._kept)
+        self._loops = loops = Loops(recorder, times)
+        self._training = Training(recorder, loops)
+        self._data = Data(recorder, loops, times)
+        recorder.parts += [times, loops, self._training, self._data, self._settings, self]
+        loops.run_listeners.append(self._settings.ran)
+        loops.fit_listeners.append(self._settings.fitted)
+        loops.step_listeners += [self._settings.stepped, self._kept.step, self._stepped]
+        for part in recorder.parts:
+            recorder.safely(part.watch)
+
+    def _answer_as_gpus(self) -> None:
+        from evener.run.device_calls import answer_as_gpus
+        from evener.run.script import Note, UserLine
+
+        def record_note(text: str, line: UserLine | None) -> None:
+            self._settings.emulates_gpus = True
+            self._recorder.notes[str(Note(text=text, line=line))] = None
+
+        answer_as_gpus(None, record_note)
+
+    def watch(self) -> None:
+        """Do nothing: this part only adds what it has measured."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return devices, kernels and growth."""
+        return {
+            "devices": self._devices(),
+            "kernels": self._kernels,
+            "growth": self._growth,
+        }
+
+    # Steps.
+
+    def _stepped(self, is_timed: bool) -> None:
+        loop = self._loops.main
+        num_timed = len(loop.samples)
+        if self._loops.is_measuring:
+            self._measured_steps += 1
+            if self._measured_steps >= _MEASURED_STEPS:
+                self._recorder.safely(self._stop_measuring)
+        elif is_timed and num_timed >= _MEASURE_AFTER and self._profile is None:
+            self._recorder.safely(self._start_measuring)
+        if self._is_enough(loop, num_timed):
+            self.end()
+        self._recorder.flush(least_seconds=2.0)
+
+    def _is_enough(self, loop: Any, num_timed: int) -> bool:
+        seconds = sum(sample["step"] for sample in loop.samples)
+        if num_timed < self._request.num_steps or seconds < self._request.min_seconds:
+            return False
+        now = self._recorder.clock()
+        if self._enough_at is None:
+            self._enough_at = now
+        if now - self._enough_at > _EPOCH_SECONDS or loop.kind == "graph loop":
+            return True
+        per_epoch = loop.steps_per_epoch or self._data.steps_per_epoch()
+        if not per_epoch or loop.epochs >= 2 or (loop.epochs_wanted == 1):
+            return True
+        left = per_epoch + 1 - (loop.num_steps - loop.epoch_began_at)
+        return left * seconds / num_timed > _EPOCH_SECONDS
+
+    def _start_measuring(self) -> None:
+        import tensorflow as tf
+
+        self._profile = tempfile.TemporaryDirectory(prefix="evener-profile-")
+        tf.profiler.experimental.start(self._profile.name)
+        self._loops.is_measuring = True
+
+    def _stop_measuring(self) -> None:
+        import tensorflow as tf
+
+        from evener._tf_private import watched
+
+        self._loops.is_measuring = False
+        assert self._profile is not None
+        tf.profiler.experimental.stop()
+        planes = watched.kernel_times(self._profile.name)
+        self._profile.cleanup()
+        self._placed = {
+            short_device(device): [name for name in names if SCOPE not in name[0]]
+            for device, names in watched.placed_operations().items()
+        }
+        self._read_profile(planes)
+
+    def _read_profile(self, planes: dict[str, dict[str, tuple[int, float]]]) -> None:
+        device_of = {
+            name: device for device, operations in self._placed.items() for name, _ in operations
+        }
+        steps = max(1, self._measured_steps)
+        found: dict[tuple[str, str], list[float]] = {}
+        stages: Counter[str] = Counter()
+        for plane, events in planes.items():
+            gpu = short_device(plane) if "GPU" in plane else ""
+            for name, (num, seconds) in events.items():
+                if SCOPE in name:
+                    continue
+                iterator = _ITERATOR.match(name)
+                if iterator is not None:
+                    path = [_VERSION.sub("", part) for part in iterator["path"].split("::")]
+                    stages[path[-1]] += seconds
+                    if len(path) > 1:
+                        stages[path[-2]] -= seconds
+                    continue
+                kernel = _KERNEL.match(name)
+                if not gpu and kernel is None:
+                    continue
+                kind = name if kernel is None else kernel["type"]
+                device = gpu or device_of.get(name.rpartition(":")[0], "cpu:0")
+                entry = found.setdefault((device, kind), [0, 0.0])
+                entry[0] += num
+                entry[1] += seconds
+                self._busy[device] = self._busy.get(device, 0.0) + seconds / steps
+        self._data.stage_seconds = {
+            name: max(0.0, seconds) / steps for name, seconds in stages.items()
+        }
+        ordered = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]
+        self._kernels = tuple(
+            Kernels(
+                device=device,
+                type=kind.removeprefix("_MklNative"),
+                num_operations=round(num / steps),
+                seconds=seconds / steps,
+            )
+            for (device, kind), (num, seconds) in ordered
+        )
+
+    def _devices(self) -> tuple[Device, ...]:
+        import tensorflow as tf
+
+        from evener._tf_private import watched
+
+        if not watched.are_devices_started():
+            return ()
+        numbers = {device: len(operations) for device, operations in self._placed.items()}
+        return tuple(
+            Device(
+                name=short_device(device.name),
+                num_operations=numbers.get(short_device(device.name), 0) if numbers else None,
+                busy_seconds=self._busy.get(short_device(device.name), 0.0)
+                if self._kernels
+                else None,
+                is_assumed=self._settings.emulates_gpus and short_device(device.name) != "cpu:0",
+            )
+            for device in tf.config.list_logical_devices()
+            if device.device_type in ("CPU", "GPU")
+        )
+
+    # The end.
+
+    def end(self) -> None:
+        """Examine, write the facts, and end the process: enough was seen."""
+        self._finish(Outcome.ENOUGH, where=own_line())
+        flush_output()
+        self._exit_now(0)
+
+    def _finish(self, outcome: Outcome, **fields: Any) -> None:
+        recorder = self._recorder
+        if not recorder.is_here or recorder.ending is not None:
+            return
+        now = recorder.clock()
+        still = now - (recorder.last_step_at or recorder.began)
+        recorder.ending = Ending(
+            outcome=outcome, seconds=now - recorder.began, still_seconds=still, **fields
+        )
+        # What comes now may hang; what is known is safe.
+        recorder.safely(recorder.flush)
+        if self._loops is not None:
+            if self._loops.is_measuring:
+                recorder.safely(self._stop_measuring)
+            recorder.safely(self._settings.examine)
+            recorder.safely(self._note_growth)
+            recorder.safely(self._training.examine)
+            recorder.safely(self._data.examine)
+        recorder.safely(recorder.flush)
+
+    def _note_growth(self) -> None:
+        self._growth = self._kept.growth(self._loops.held() | self._training.held())
+
+    def watch_exits(self) -> None:
+        """Record calls of ``os._exit``."""
+
+        def _exit(status: int) -> None:
+            self._recorder.safely(
+                lambda: self._finish(Outcome.EXITED, exit_code=status, where=own_line())
+            )
+            self._exit_now(status)
+
+        os._exit = _exit
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Record how the block ends. Its exceptions are raised again."""
+        try:
+            yield
+        except SystemExit as error:
+            code = error.code
+            status = code if isinstance(code, int) else 0 if code is None else 1
+            self._finish(Outcome.EXITED, exit_code=status, where=where_raised(error))
+            raise
+        except BaseException as error:
+            raised = dataclasses.replace(described(error), num_steps=self._recorder.num_steps)
+            self._finish(Outcome.CRASHED, raised=raised, where=raised.where)
+            raise
+        self._finish(Outcome.FINISHED, exit_code=0)
+
+
+def dump_stacks(path: str) -> None:
+    """Have Python's stacks written on a fatal signal, and when the supervisor asks for them.
+
+    Even a thread that holds Python's lock is seen so. Python's own timer for it would keep
+    forks of the program from ending.
+
+    Args:
+        path: The file that they are written to.
+    """
+    opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH_FILE)
+    os.close(opened)
+    os.write(kept, f"main {threading.get_ident()}\n".encode())
+    faulthandler.enable(kept, all_threads=True)
+    faulthandler.register(STACKS_SIGNAL, kept, all_threads=True)
+
+
+def described(error: BaseException) -> Raised:
+    """Return an exception as a fact, with its whole text."""
+    message = _message(error)
+    return Raised(
+        kind=type(error).__name__,
+        message=message,
+        where=where_raised(error),
+        code=code_of(error),
+        traceback="".join(
+            traceback.format_exception(type(error), error, without_evener(error.__traceback__))
+        ),
+    )
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of an error of evener, also if a library has put it into its own."""
+    for raised in (error, *_causes(error)):
+        code = getattr(raised, "code", "")
+        if isinstance(code, str) and _CODE.fullmatch(f"[{code}]"):
+            return code
+    match = _CODE.match(_message(error).lstrip())
+    return match[1] if match else ""
+
+
+def where_raised(error: BaseException) -> Line | None:
+    """Return the innermost line of the person's own that an exception came from.
+
+    AutoGraph and TensorFlow write the lines of functions that they rewrote into the message;
+    tracebacks do not have them.
+    """
+    named = innermost_in_message(_message(error), is_own)
+    if named is not None:
+        return named
+    for raised in (error, *_causes(error)):
+        own = [line for line in _lines_of(raised, raised.__traceback__) if is_own(line.file)]
+        if own:
+            return own[-1]
+    return None
+
+
+def _lines_of(error: BaseException, found: TracebackType | None) -> Iterator[Line]:
+    for frame, number in traceback.walk_tb(found):
+        yield Line(file=frame.f_code.co_filename, line=number)
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        yield Line(file=error.filename, line=error.lineno)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = {id(error)}
+    raised: BaseException | None = error
+    while raised is not None:
+        raised = raised.__cause__ or raised.__context__
+        if raised is None or id(raised) in seen:
+            return
+        seen.add(id(raised))
+        yield raised
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"its text cannot be had: {type(failed).__name__}"
+
+
+def flush_output() -> None:
+    """Bring out what the program has printed; its streams may be closed by now."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()

@@ -1,0 +1,511 @@
+"""Data that a program draws from: the stages of its pipelines, and values of some batches.
+
+Stages are noted where the program makes them. Values are looked at when the run is over: batches
+are drawn once more from the same data, so that nothing is added to the program's own draws.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private import watched
+from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.patches import Patch
+from evener.doctor.facts import Line, Pipeline, Stage, Values
+from evener.doctor.watch.loops import Loops
+from evener.doctor.watch.recorder import Recorder, is_asked_by_user, own_line
+from evener.doctor.watch.times import Times
+
+_SOURCES = (
+    "from_tensor_slices",
+    "from_tensors",
+    "from_generator",
+    "range",
+    "list_files",
+    "zip",
+)
+_STAGES = (
+    "apply",
+    "batch",
+    "bucket_by_sequence_length",
+    "cache",
+    "concatenate",
+    "enumerate",
+    "filter",
+    "flat_map",
+    "interleave",
+    "map",
+    "padded_batch",
+    "prefetch",
+    "ragged_batch",
+    "rebatch",
+    "repeat",
+    "shard",
+    "shuffle",
+    "skip",
+    "take",
+    "unbatch",
+    "with_options",
+)
+_MADE = Patch(
+    "datasets that a watched program makes",
+    *(f"tensorflow:data.Dataset.{name}" for name in (*_SOURCES, *_STAGES)),
+    why="To know the stages of a pipeline, with their lines.",
+    if_it_changes="The doctor does not know what a pipeline is made of.",
+)
+_READERS = Patch(
+    "readers of files in a watched program",
+    *(
+        f"tensorflow:data.{name}.__init__"
+        for name in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
+    ),
+    why="To know the stages of a pipeline, with their lines.",
+    if_it_changes="The doctor does not know what a pipeline is made of.",
+)
+# Names of tf.data's own iterators, as profiles have them, of the methods that make them.
+_ITERATORS = {
+    "map": ("Map", "ParallelMap", "MapAndBatch"),
+    "batch": ("Batch", "ParallelBatch"),
+    "padded_batch": ("PaddedBatch",),
+    "from_generator": ("Generator", "FlatMap"),
+    "shuffle": ("Shuffle", "ShuffleAndRepeat"),
+    "prefetch": ("Prefetch",),
+    "cache": ("MemoryCache", "FileCache", "Cache"),
+    "interleave": ("Interleave", "ParallelInterleave"),
+    "filter": ("Filter",),
+    "flat_map": ("FlatMap",),
+    "from_tensor_slices": ("TensorSlice",),
+}
+_RANDOM = ("Random", "Multinomial", "StatelessTruncated")
+_FILES = ("ReadFile", "Decode", "ParseExample", "ParseSingle")
+_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "NumpyFunction")
+_BATCHES = 8
+_MOST_VALUES = 2_000_000
+_MOST_DISTINCT = 1000
+_EXAMINE_SECONDS = 10.0
+_MOST_ROWS = 1000
+_MOST_COMPARED_ROWS = 100_000
+_LABELS = 4096
+
+
+class Data:
+    """Looks at the data of the program.
+
+    Args:
+        recorder: Takes note of faults.
+        loops: Knows what runs.
+        times: Tells of draws.
+    """
+
+    def __init__(self, recorder: Recorder, loops: Loops, times: Times) -> None:
+        self._recorder = recorder
+        self._loops = loops
+        self._iterated: dict[int, dict[str, Any]] = {}
+        self._of_iterator: weakref.WeakKeyDictionary[Any, dict[str, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._last_drawn: dict[str, Any] | None = None
+        self._fits: list[dict[str, Any]] = []
+        self._pipelines: list[Pipeline] = []
+        self.stage_seconds: dict[str, float] = {}
+        times.draw_listeners.append(self._drawn)
+        loops.fit_listeners.append(self._fit)
+        loops.step_listeners.append(self._stepped)
+
+    def watch(self) -> None:
+        """Begin to look."""
+        _MADE.apply_by_name(self._around_made)
+        _READERS.apply(self._around_reader)
+        watched.ITERATIONS.apply(self._around_iteration)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the pipelines; values are only known after `examine`."""
+        return {"pipelines": tuple(self._pipelines or self._described())}
+
+    # Stages.
+
+    def _around_made(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            outer = getattr(_here, "inside", False)
+            _here.inside = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                _here.inside = outer
+            is_own = not outer and is_asked_by_user(sys._getframe(1))
+            if is_own and isinstance(result, tf.data.Dataset):
+                self._recorder.safely(self._note, name, signature, result, args, kwargs)
+            return result
+
+        made.__name__, made.__doc__ = name, original.__doc__
+        made.__wrapped__ = original  # pyright: ignore[reportFunctionMemberAccess]
+        leave_to_autograph(made)
+        return staticmethod(made) if name in _SOURCES else made
+
+    def _note(self, name: str, signature: Any, result: Any, args: Any, kwargs: Any) -> None:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        parent = args[0] if args and isinstance(args[0], tf.data.Dataset) else None
+        datasets = given.get("datasets")
+        if name == "zip" and datasets:
+            flat = [d for d in tf.nest.flatten(datasets) if isinstance(d, tf.data.Dataset)]
+            parent = flat[0] if flat else None
+        result._evener_stage = {"kind": name, "where": own_line(), "given": given, "of": parent}
+
+    def _around_reader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(dataset: Any, *args: Any, **kwargs: Any) -> Any:
+            original(dataset, *args, **kwargs)
+            kind = type(dataset).__name__
+            dataset._evener_stage = {"kind": kind, "where": own_line(), "given": {}, "of": None}
+
+        return init
+
+    # Iterations.
+
+    def _around_iteration(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def iterate(dataset: Any) -> Any:
+            outer = getattr(_here, "iterates", False)
+            _here.iterates = True
+            try:
+                iterator = original(dataset)
+            finally:
+                _here.iterates = outer
+            # A distributed dataset iterates over datasets of its own.
+            if not outer:
+                source = getattr(dataset, "_evener_of", dataset)
+                self._recorder.safely(self._iterate, source, iterator)
+            return iterator
+
+        leave_to_autograph(iterate)
+        return iterate
+
+    def _iterate(self, dataset: Any, iterator: Any) -> None:
+        if not tf.executing_eagerly() or self._recorder.ending is not None:
+            return
+        calls = [call for call in self._loops.open_calls if not call.startswith("callback")]
+        if "fit" in calls:
+            return  # What `fit` was given is known.
+        role = {"evaluate": "validation", "predict": "predict"}.get(calls[-1] if calls else "")
+        entry = self._iterated.setdefault(
+            id(dataset), {"dataset": dataset, "where": own_line(), "role": role or "other"}
+        )
+        self._of_iterator[iterator] = entry
+        if entry["role"] == "train":
+            self._loops.begin_epoch()
+
+    def _drawn(self, iterator: Any) -> None:
+        self._last_drawn = self._of_iterator.get(iterator)
+
+    def _stepped(self, _: bool) -> None:
+        entry = self._last_drawn
+        if entry is not None and entry["role"] == "other" and not self._loops.in_fit:
+            entry["role"] = "train"
+
+    def _fit(self, where: Line | None, args: Any, kwargs: Any) -> None:
+        _model, *rest = args
+        names = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split")
+        names = (*names, "validation_data", "shuffle")
+        given = {**dict(zip(names, rest, strict=False)), **kwargs, "where": where}
+        # The same line is called again in a loop: the last call counts.
+        self._fits = [fit for fit in self._fits if fit["where"] != where] + [given]
+
+    # Descriptions.
+
+    def _sources(self) -> Iterator[tuple[str, Line | None, Any, dict[str, Any]]]:
+        """Yield role, line, data and further arguments of all that loops draw from."""
+        for fit in self._fits:
+            yield "train", fit["where"], (fit.get("x"), fit.get("y")), fit
+            validation = fit.get("validation_data")
+            if validation is not None:
+                pair = validation if isinstance(validation, tuple) else (validation, None)
+                yield "validation", fit["where"], pair[:2], {"shuffle": False}
+        for entry in self._iterated.values():
+            yield entry["role"], entry["where"], (entry["dataset"], None), {}
+
+    def _described(self, *, examine: bool = False) -> Iterator[Pipeline]:
+        train_rows: set[bytes] | None = None
+        for role, where, (x, y), options in list(self._sources()):
+            fields: dict[str, Any] = {}
+            if isinstance(x, tf.data.Dataset):
+                stages = self._stages(x, is_train=role == "train")
+                kinds = [stage.kind for stage in stages]
+                fields = {
+                    "kind": "dataset",
+                    "stages": stages,
+                    "num_samples": _num_samples(stages),
+                    "is_shuffled": ("shuffle" in kinds) if stages else None,
+                    "num_dropped": _dropped(stages),
+                    "constant_bytes": _constant_bytes(x),
+                }
+            elif hasattr(x, "shape") or isinstance(x, list | dict):
+                first = next(iter(tf.nest.flatten(x)), None)
+                num = len(first) if first is not None and getattr(first, "shape", ()) else None
+                fields = {
+                    "kind": "arrays",
+                    "num_samples": num,
+                    "is_shuffled": bool(options.get("shuffle", True)),
+                }
+            elif x is not None:
+                is_generator = inspect.isgenerator(x) or hasattr(x, "__getitem__")
+                fields = {"kind": "generator" if is_generator else "other"}
+            if examine:
+                batches = self._recorder.safely(_drawn_batches, x, y, options) or []
+                fields.update(self._recorder.safely(_values, batches) or {})
+                rows = self._recorder.safely(_rows, x, batches, role == "train")
+                if role == "train" and train_rows is None:
+                    train_rows = rows
+                elif role == "validation" and train_rows and rows:
+                    fields["num_rows_compared"] = len(rows)
+                    fields["num_rows_of_training"] = len(rows & train_rows)
+            yield Pipeline(role=role, where=where, **{"kind": "other", **fields})
+
+    def steps_per_epoch(self) -> int | None:
+        """Return the batches of the dataset that a custom loop iterates over; None if not known."""
+        trained = [entry for entry in self._iterated.values() if entry["role"] == "train"]
+        return _cardinality(trained[-1]["dataset"]) if trained else None
+
+    def examine(self) -> None:
+        """Draw some batches of all data, and look at their values, for a few seconds at most."""
+        described: list[Pipeline] = []
+
+        def look() -> None:
+            described.extend(self._described(examine=True))
+
+        thread = threading.Thread(
+            target=lambda: self._recorder.safely(look), name="evener-data", daemon=True
+        )
+        thread.start()
+        thread.join(_EXAMINE_SECONDS)
+        if not thread.is_alive():
+            self._pipelines = described
+        else:
+            self._recorder.miss("values of the data", TimeoutError(f"{_EXAMINE_SECONDS:.0f} s"))
+
+    def _stages(self, dataset: Any, *, is_train: bool) -> tuple[Stage, ...]:
+        found: list[Stage] = []
+        while dataset is not None:
+            note = getattr(dataset, "_evener_stage", None)
+            if note is None:
+                parents = dataset._inputs()
+                dataset = parents[0] if parents else None
+                continue
+            if note["kind"] not in ("apply", "with_options"):
+                found.append(self._stage(dataset, note, is_train=is_train))
+            dataset = note["of"]
+        return tuple(reversed(found))
+
+    def _stage(self, dataset: Any, note: dict[str, Any], *, is_train: bool) -> Stage:
+        given, kind = note["given"], note["kind"]
+        function = given.get("map_func", given.get("predicate"))
+        operations = watched.operations_of_map(dataset)
+        types = {operation.type for operation in operations}
+        size = next(
+            (
+                given[name]
+                for name in ("buffer_size", "batch_size", "count")
+                if given.get(name) is not None
+            ),
+            None,
+        )
+        return Stage(
+            kind=kind,
+            where=note["where"],
+            seconds=self._seconds_of(kind) if is_train else None,
+            function=getattr(function, "__name__", "") if function is not None else "",
+            calls_python=kind == "from_generator" or not types.isdisjoint(_PYTHON),
+            is_random=any(name.startswith(_RANDOM) or "Random" in name for name in types),
+            reads_files=kind in ("TFRecordDataset", "TextLineDataset")
+            or any(name.startswith(_FILES) for name in types),
+            is_parallel=given.get("num_parallel_calls") is not None,
+            size=None if size is None else int(size),
+            num_elements=_cardinality(dataset),
+            element_bytes=_element_bytes(dataset.element_spec),
+            drop_remainder=bool(given.get("drop_remainder", False)),
+            reshuffles=given.get("reshuffle_each_iteration", True) if kind == "shuffle" else None,
+        )
+
+    def _seconds_of(self, kind: str) -> float | None:
+        names = _ITERATORS.get(kind, ())
+        found = [self.stage_seconds[name] for name in names if name in self.stage_seconds]
+        return sum(found) if found else None
+
+
+_here = threading.local()
+
+
+def _cardinality(dataset: Any) -> int | None:
+    num = int(dataset.cardinality())
+    return num if num >= 0 else None
+
+
+def _num_samples(stages: tuple[Stage, ...]) -> int | None:
+    """Return the elements before the last batch."""
+    for before, stage in reversed(list(itertools.pairwise(stages))):
+        if "batch" in stage.kind:
+            return before.num_elements
+    return None
+
+
+def _dropped(stages: tuple[Stage, ...]) -> int | None:
+    for before, stage in itertools.pairwise(stages):
+        if "batch" in stage.kind and stage.drop_remainder and stage.size and before.num_elements:
+            return before.num_elements % stage.size
+    return None
+
+
+def _constant_bytes(dataset: Any) -> int:
+    """Return the bytes of arrays that a pipeline was made of."""
+    while True:
+        note = getattr(dataset, "_evener_stage", None)
+        if note is None or note["of"] is None:
+            break
+        dataset = note["of"]
+    given = {} if note is None else note["given"]
+    return sum(
+        int(getattr(part, "nbytes", 0) or 0)
+        for part in tf.nest.flatten(given.get("tensors"))
+        if hasattr(part, "dtype")
+    )
+
+
+def _element_bytes(spec: Any) -> int | None:
+    total = 0
+    for part in tf.nest.flatten(spec):
+        if not isinstance(part, tf.TensorSpec) or not part.shape.is_fully_defined():
+            return None
+        total += int(part.shape.num_elements() or 1) * part.dtype.size
+    return total
+
+
+def _drawn_batches(x: Any, y: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """Draw some batches: pairs of inputs and labels."""
+    if isinstance(x, tf.data.Dataset):
+        drawn = list(x.take(_BATCHES))
+        return [
+            (batch[0], batch[1]) if isinstance(batch, tuple) and len(batch) > 1 else (batch, None)
+            for batch in drawn
+        ]
+    if inspect.isgenerator(x) or x is None:
+        return []  # A generator has no second beginning.
+    if hasattr(x, "__getitem__") and hasattr(x, "__len__") and not hasattr(x, "shape"):
+        if isinstance(x, list | dict):
+            return [(_first(x), _first(y))]
+        batches = [x[index] for index in range(min(_BATCHES, len(x)))]
+        return [(batch[0], batch[1]) for batch in batches if isinstance(batch, tuple)]
+    return [(_first(x), _first(y))]
+
+
+def _first(arrays: Any) -> Any:
+    return tf.nest.map_structure(lambda part: np.asarray(part[:_LABELS]), arrays)
+
+
+def _values(batches: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """Return values of inputs and labels, the order of labels, and repeated batches."""
+    if not batches:
+        return {}
+    labels = [_arrays(label) for _, label in batches]
+    inputs = [_arrays(part) for part, _ in batches]
+    found: dict[str, Any] = {
+        "inputs": _values_of(inputs),
+        "labels": _values_of(labels),
+        "labels_are_sorted": _are_sorted(labels),
+    }
+    if len(batches) > 1:
+        found["num_repeated_batches"] = sum(
+            len(one) == len(other) and len(one) > 0 and all(map(np.array_equal, one, other))
+            for one, other in itertools.pairwise(inputs)
+        )
+    return found
+
+
+def _arrays(structure: Any) -> list[np.ndarray]:
+    parts = [part for part in tf.nest.flatten(structure) if part is not None]
+    return [np.asarray(part) for part in parts if getattr(part, "shape", None) is not None]
+
+
+def _values_of(batches: list[list[np.ndarray]]) -> tuple[Values, ...]:
+    if not batches or not batches[0]:
+        return ()
+    found: list[Values] = []
+    for parts in zip(*batches, strict=False):
+        first = parts[0]
+        shape = tuple(int(size) for size in first.shape)
+        dtype = str(first.dtype)
+        if first.dtype.kind not in "fiub" and "float" not in dtype:
+            found.append(Values(shape=shape, dtype=dtype))
+            continue
+        flat = np.concatenate([np.asarray(part).reshape(-1) for part in parts])[:_MOST_VALUES]
+        flat = flat.astype(np.float64)
+        finite = flat[np.isfinite(flat)]
+        if not len(finite):
+            found.append(Values(shape=shape, dtype=dtype, has_nan=len(flat) > 0))
+            continue
+        distinct = np.unique(finite[:_MOST_VALUES])
+        is_one_hot = (
+            first.ndim > 1
+            and first.shape[-1] > 1
+            and set(distinct) == {0.0, 1.0}
+            and bool((np.asarray(first).sum(-1) == 1).all())
+        )
+        found.append(
+            Values(
+                shape=shape,
+                dtype=dtype,
+                min=float(finite.min()),
+                max=float(finite.max()),
+                mean=float(finite.mean()),
+                std=float(finite.std()),
+                is_integral=bool((finite == np.round(finite)).all()),
+                is_one_hot=is_one_hot,
+                num_distinct=min(len(distinct), _MOST_DISTINCT),
+                has_nan=len(finite) < len(flat),
+            )
+        )
+    return tuple(found)
+
+
+def _are_sorted(labels: list[list[np.ndarray]]) -> bool | None:
+    """Return whether integral labels come in order, several equal ones after each other."""
+    if not labels or len(labels[0]) != 1:
+        return None
+    parts = [np.asarray(batch[0]) for batch in labels if batch]
+    if parts[0].dtype.kind not in "fiub":
+        return None
+    if parts[0].ndim > 1 and parts[0].shape[-1] > 1:
+        parts = [part.argmax(-1) for part in parts]
+    flat = np.concatenate([part.reshape(-1) for part in parts])[:_LABELS]
+    if len(flat) < 32 or not (flat == np.round(flat)).all() or len(np.unique(flat)) > len(flat) / 8:
+        return None
+    return bool((np.diff(flat.astype(np.int64)) >= 0).all())
+
+
+def _rows(x: Any, batches: list[tuple[Any, Any]], is_train: bool) -> set[bytes] | None:
+    """Return the rows of inputs, as bytes, to compare training with validation."""
+    most = _MOST_COMPARED_ROWS if is_train else _MOST_ROWS
+    if isinstance(x, tf.data.Dataset):
+        rows: set[bytes] = set()
+        for batch in x:
+            part = batch[0] if isinstance(batch, tuple) else batch
+            arrays = _arrays(part)
+            if not arrays or arrays[0].ndim < 2:
+                return None
+            rows.update(row.tobytes() for row in arrays[0])
+            if len(rows) >= min(most, 10 * _MOST_ROWS):
+                break
+    else:
+        array = next(iter(_arrays(x)), None) if x is not None and hasattr(x, "shape") else None
+        if array is None or array.ndim < 2:
+            return None
+        rows = {row.tobytes() for row in array[:most]}
+    # Rows of few values are equal by chance.
+    return rows if rows and len(next(iter(rows))) >= 16 else None

@@ -1,0 +1,797 @@
+"""Steps of `fit` and of custom loops, traced functions, and calls around the steps.
+
+    for batch in dataset:                  boundary
+        strategy.run(step, (batch,))   <-- outermost call, its trace takes a gradient
+    for batch in dataset:
+        with tf.GradientTape() ...         no outermost call:
+        optimizer.apply_gradients(...) <-- the first such line is the boundary
+
+A step is the time from one boundary to the next, so it holds all that the loop does. In `fit` it is
+the time between Keras's calls of its callbacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import statistics
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener._tf_private import watched
+from evener._tf_private.functions import (
+    CALLED_AND_WATCHED,
+    MADE_AND_WATCHED,
+    definition_frames,
+    is_compiled,
+    leave_to_autograph,
+)
+from evener._tf_private.patches import Patch
+from evener._tf_private.tensors import RUNS, is_eager_tensor, is_per_replica, local_values
+from evener.base.user_code import is_own
+from evener.doctor.facts import Call, Line, Steps, Traced
+from evener.doctor.watch.recorder import Recorder, own_line
+from evener.doctor.watch.times import Times
+
+_GRADIENTS = Patch(
+    "gradients of a watched program",
+    "tensorflow:GradientTape.gradient",
+    why="A step of a custom loop begins with gradients.",
+    if_it_changes="The doctor sees no steps in custom loops.",
+)
+_UPDATES = Patch(
+    "updates of a watched program",
+    "keras:optimizers.Optimizer.apply",
+    why="A step of a custom loop ends with an update.",
+    if_it_changes="The doctor sees no steps in custom loops.",
+)
+_CALLBACKS = Patch(
+    "callbacks of a watched program",
+    *(
+        f"keras:callbacks.CallbackList.{name}"
+        for name in (
+            "on_train_begin",
+            "on_epoch_begin",
+            "on_train_batch_begin",
+            "on_train_batch_end",
+            "on_train_end",
+        )
+    ),
+    why="Steps of ``fit`` begin and end there, whatever callbacks the program passes.",
+    if_it_changes="The doctor sees no steps of ``fit``.",
+)
+_CALLS = Patch(
+    "calls around the steps of a watched program",
+    *(
+        f"keras:Model.{name}"
+        for name in (
+            "fit",
+            "evaluate",
+            "predict",
+            "predict_on_batch",
+            "test_on_batch",
+            "train_on_batch",
+            "compile",
+            "save",
+            "save_weights",
+            "load_weights",
+            "set_weights",
+        )
+    ),
+    *(
+        f"tensorflow:{name}"
+        for name in (
+            "train.Checkpoint.save",
+            "train.Checkpoint.write",
+            "train.Checkpoint.restore",
+            "train.CheckpointManager.save",
+            "random.set_seed",
+        )
+    ),
+    "keras:utils.set_random_seed",
+    "keras:utils.clear_session",
+    "keras:backend.clear_session",
+    why="To time what a program does besides its steps.",
+    if_it_changes="The doctor does not know the time of saves and validations.",
+)
+_NAMES = {
+    "train.Checkpoint.write": "checkpoint",
+    "set_random_seed": "set_seed",
+    "write": "checkpoint",
+    "restore": "restore",
+}
+_OWN_CALLBACKS = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
+_HOOKS = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
+_SPANS = ("input", "function", "eager", "read", "callback", "call")
+_MOST_ARGUMENTS = 8
+_MOST_TEXT = 200
+_MOST_LOSSES = 500
+_POLL_SECONDS = 0.25
+# One call that takes so many steps by itself is a loop.
+_LEAST_STEPS = 2
+# Another line that trains so often in a row is a loop of its own.
+_NEW_LEAD_AFTER = 10
+
+
+@dataclass(slots=True, eq=False)
+class _Loop:
+    """The steps of one line."""
+
+    kind: str
+    where: Line | None
+    num_steps: int = 0
+    first_seconds: float | None = None
+    samples: list[Counter[str]] = field(default_factory=list)
+    batch_sizes: dict[int, None] = field(default_factory=dict)
+    steps_per_epoch: int | None = None
+    epochs: int = 0
+    epochs_wanted: int = 0
+    steps_per_execution: int = 1
+    num_replicas: int = 1
+    losses: list[Any] = field(default_factory=list)
+    epoch_began_at: int = 0
+
+    def median(self, kind: str) -> float:
+        return statistics.median(sample[kind] for sample in self.samples) if self.samples else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Function:
+    """All `tf.function`s of the same lines."""
+
+    name: str
+    where: Line
+    num_calls: int = 0
+    num_traces: int = 0
+    num_made: int = 0
+    seconds: float = 0.0
+    is_compiled: bool = False
+    trains: bool = False
+    causes: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    seen: weakref.WeakKeyDictionary[Any, list[list[Any]]] = field(
+        default_factory=weakref.WeakKeyDictionary
+    )
+    last: weakref.ref[Any] | None = None
+
+
+class Loops:
+    """Finds the steps of a program, whatever form its loop has.
+
+    Args:
+        recorder: Counts steps.
+        times: Seconds by kind.
+        step_listeners: Functions to call after each step, with whether something was traced in it.
+            What they return true for is not the program's time.
+    """
+
+    def __init__(self, recorder: Recorder, times: Times) -> None:
+        self._recorder = recorder
+        self._times = times
+        self._loops: dict[tuple[Any, ...], _Loop] = {}
+        self._functions: dict[tuple[str, int], _Function] = {}
+        self._calls: dict[tuple[str, Line | None], list[Any]] = {}
+        self.open_calls: list[str] = []
+        self.open_functions: list[Any] = []
+        self.step_listeners: list[Callable[[bool], None]] = []
+        self.run_listeners: list[Callable[..., None]] = []
+        self.fit_listeners: list[Callable[..., None]] = []
+        self.gradient_listeners: list[Callable[..., None]] = []
+        self.apply_listeners: list[Callable[..., None]] = []
+        self.custom_losses: Callable[[], list[float]] = list
+        self.num_replicas = 1
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.in_fit = False
+        self.is_measuring = False
+        self.traced = False
+        self._owner: int | None = None
+        self._serial = 0
+        self._open_since: float | None = None
+        self._where: Line | None = None
+        self._trains = False
+        self._keys = set[tuple[Any, ...]]()
+        self._lead: tuple[Any, ...] | None = None
+        self._num_others = 0
+        self._last: tuple[float, Counter[str]] | None = None
+        self._fit: _Loop | None = None
+        self._first_in_execution = 0
+        self._counted = (0, 0, 0.0)
+
+    def watch(self) -> None:
+        """Begin to look."""
+        MADE_AND_WATCHED.apply(self._around_made)
+        CALLED_AND_WATCHED.apply(self._around_call)
+        RUNS.apply(_left_to_autograph(self._around_run))
+        _GRADIENTS.apply(_left_to_autograph(self._around_gradient))
+        _UPDATES.apply(_left_to_autograph(self._around_apply))
+        around = {
+            "on_train_begin": self._train_begins,
+            "on_epoch_begin": self._epoch_begins,
+            "on_train_batch_begin": self._batch_begins,
+            "on_train_batch_end": self._batch_ends,
+            "on_train_end": self._train_ends,
+        }
+        _CALLBACKS.apply_by_name(lambda original, name: _replaced(original, around[name]))
+        _CALLS.apply_by_name(self._around_known)
+        wait = threading.Event().wait
+
+        def ask_now_and_then() -> None:
+            while not wait(_POLL_SECONDS):
+                self._recorder.safely(self.ask)
+
+        threading.Thread(target=ask_now_and_then, name="evener-loops", daemon=True).start()
+
+    @property
+    def fit_line(self) -> Line | None:
+        """The line of the `fit` that runs, or ran last."""
+        return None if self._fit is None else self._fit.where
+
+    def num_calls(self, kind: str) -> int:
+        """Return how often something was called, from all lines."""
+        return sum(found[0] for (other, _), found in self._calls.items() if other == kind)
+
+    @property
+    def main(self) -> _Loop | None:
+        """The loop with the most steps."""
+        return max(self._loops.values(), key=lambda loop: loop.num_steps, default=None)
+
+    def begin_epoch(self) -> None:
+        """Take note of an iteration over data that a custom loop begins."""
+        if self.in_fit or self.open_calls:
+            return
+        loop = self._loops.get(self._lead) if self._lead else None
+        if loop is not None and loop.num_steps > loop.epoch_began_at:
+            loop.steps_per_epoch = loop.num_steps - loop.epoch_began_at
+            loop.epoch_began_at = loop.num_steps
+            loop.epochs += 1
+
+    def facts(self) -> dict[str, Any]:
+        """Return steps, functions and calls."""
+        steps = max(1, self._recorder.num_steps - 1)
+        return {
+            "steps": tuple(_steps_of(loop, self.custom_losses) for loop in self._loops.values()),
+            "traced": tuple(
+                Traced(
+                    name=function.name,
+                    where=function.where,
+                    num_calls=function.num_calls,
+                    num_traces=function.num_traces,
+                    num_made=function.num_made,
+                    causes=tuple(function.causes),
+                    arguments=tuple(function.arguments),
+                    seconds=function.seconds,
+                    is_compiled=function.is_compiled,
+                    trains=function.trains,
+                    **(self._recorder.safely(_graph_facts, function) or {}),
+                )
+                for function in self._functions.values()
+            ),
+            "calls": tuple(
+                Call(
+                    kind=kind,
+                    where=where,
+                    num_calls=num,
+                    num_after_first_step=after,
+                    per_step=after / steps,
+                    seconds=seconds,
+                    detail=detail,
+                )
+                for (kind, where), (num, after, seconds, detail) in self._calls.items()
+            ),
+        }
+
+    def held(self) -> set[int]:
+        """Return the ids of tensors that are kept here."""
+        entries = (entry for loop in self._loops.values() for entry in loop.losses)
+        return {id(entry[1]) for entry in entries}
+
+    # Calls that are counted and timed.
+
+    def count(self, kind: str, where: Line | None, seconds: float = 0.0, detail: str = "") -> None:
+        """Count a call of a kind from a line."""
+        found = self._calls.setdefault((kind, where), [0, 0, 0.0, detail])
+        found[0] += 1
+        if self._recorder.is_training:
+            found[1] += 1
+            found[2] += seconds
+        found[3] = detail or found[3]
+
+    def _around_known(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        kind = _NAMES.get(name, name)
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_inner = bool(self.open_calls)
+            where = None if is_inner else own_line()
+            if kind == "fit":
+                for listen in self.fit_listeners:
+                    self._recorder.safely(listen, where, args, kwargs)
+            self.open_calls.append(kind)
+            began = self._recorder.clock()
+            try:
+                if is_inner or kind in ("fit", "train_on_batch"):
+                    return original(*args, **kwargs)
+                return self._times.span("call", original, *args, **kwargs)
+            finally:
+                self.open_calls.pop()
+                # Keras validates inside of `fit`; what else calls itself is one call.
+                if not is_inner or (kind == "evaluate" and self.open_calls == ["fit"]):
+                    self.count(kind, where or self._where, self._recorder.clock() - began)
+
+        leave_to_autograph(call)
+        return call
+
+    # Steps of custom loops.
+
+    def ask(self) -> None:
+        """Read the counters of optimizers while a call runs: a loop in a graph takes its steps."""
+        serial, now = self._serial, self._recorder.clock()
+        if self._open_since is None or now - self._open_since < _POLL_SECONDS:
+            self._counted = (0, 0, 0.0)
+            return
+        counted = max(
+            (int(optimizer.iterations.numpy()) for optimizer in list(self.optimizers)), default=0
+        )
+        before, num_before, at = self._counted
+        num_new = counted - num_before
+        if before != serial:
+            self._counted = (serial, counted, now)
+        elif num_new >= _LEAST_STEPS:
+            self._counted = (serial, counted, now)
+            loop = self._loop("graph loop", self._where)
+            sample = Counter({"step": (now - at) / num_new})
+            self._take(loop, num_new, sample, is_timed=True)
+
+    def _call(
+        self, key: tuple[Any, ...], function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Call a function; if it is an outermost one that trains, that is a step."""
+        if self._owner is not None or not self._recorder.is_here:
+            return function(*args, **kwargs)
+        self._owner = threading.get_ident()
+        self._trains = key in self._keys
+        self._serial += 1
+        self._open_since = self._recorder.clock()
+        where = own_line() if self._lead in (None, key) else None
+        began = self._open_since
+        try:
+            result = self._times.span("function", function, *args, **kwargs)
+        finally:
+            self._owner = None
+            self._open_since = None
+        if self._recorder.is_training:
+            line = where or own_line()
+            self._recorder.safely(self._times.kept.give, tf.nest.flatten(result), line)
+        if self._trains:
+            self._keys.add(key)
+            seconds = self._recorder.clock() - began
+            self._recorder.safely(self._bound, key, "function", where, seconds)
+        return result
+
+    def _trained(self) -> None:
+        if self._owner is not None:
+            self._trains = True
+        elif tf.executing_eagerly() and not self.in_fit:
+            where = own_line()
+            if where is not None:
+                self._bound(("eager", where), "eager", where)
+
+    def _bound(
+        self, key: tuple[Any, ...], kind: str, where: Line | None, seconds: float | None = None
+    ) -> None:
+        if self.in_fit or not self._recorder.is_here:
+            return
+        if self._lead is None or self._num_others >= _NEW_LEAD_AFTER:
+            self._lead, self._last, self._num_others = key, None, 0
+        if key != self._lead:
+            # Two lines of one step, as of a GAN, take turns; a loop of its own does not.
+            self._num_others += 1
+            return
+        self._num_others = 0
+        if self.open_calls[-1:] == ["train_on_batch"]:
+            kind = "train_on_batch"
+        loop = self._loops.get(key)
+        if loop is None:
+            loop = self._loops[key] = _Loop(kind, where, epochs=1)
+            loop.first_seconds = seconds
+        loop.num_replicas = max(loop.num_replicas, self.num_replicas)
+        now, totals = self._recorder.clock(), self._times.now()
+        last, self._last = self._last, None
+        sample = None if last is None else _sample(now - last[0], totals, last[1])
+        self._take(loop, 1, sample, is_timed=not self.traced)
+        self.traced = False
+        # What the doctor has done meanwhile is not the program's time.
+        self._last = (self._recorder.clock(), self._times.now())
+
+    def _loop(self, kind: str, where: Line | None) -> _Loop:
+        return self._loops.setdefault((kind, where), _Loop(kind, where))
+
+    def _take(
+        self, loop: _Loop, num_steps: int, sample: Counter[str] | None, *, is_timed: bool
+    ) -> None:
+        loop.num_steps += num_steps
+        self._recorder.num_steps += num_steps
+        self._recorder.last_step_at = self._recorder.clock()
+        size = self._recorder.safely(self._times.batch_size)
+        if size:
+            loop.batch_sizes.setdefault(size)
+        is_timed = is_timed and not self.is_measuring and loop.num_steps > num_steps
+        if is_timed and sample is not None:
+            loop.samples += [sample] * num_steps
+        for listen in self.step_listeners:
+            self._recorder.safely(listen, is_timed)
+
+    def _around_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(tape, target, sources, *args, **kwargs)
+            for listen in self.gradient_listeners:
+                self._recorder.safely(listen, tape, target, sources, result)
+            self._recorder.safely(self._trained)
+            return result
+
+        return gradient
+
+    def _around_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            for listen in self.apply_listeners:
+                self._recorder.safely(listen, optimizer, args, kwargs)
+            result = original(optimizer, *args, **kwargs)
+            self.optimizers.add(optimizer)
+            self._recorder.safely(self._trained)
+            return result
+
+        return apply
+
+    def _around_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run(strategy: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+            self.num_replicas = max(self.num_replicas, strategy.num_replicas_in_sync)
+            for listen in self.run_listeners:
+                self._recorder.safely(listen, strategy, args, kwargs)
+            if not tf.executing_eagerly():
+                return original(strategy, fn, *args, **kwargs)
+            code = _code_of(fn)
+            key = ("run", id(fn) if code is None else id(code))
+            return self._call(key, original, (strategy, fn, *args), kwargs)
+
+        return run
+
+    # Traced functions.
+
+    def _around_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def made(function: Any, *args: Any, **kwargs: Any) -> None:
+            original(function, *args, **kwargs)
+            function._evener_record = self._recorder.safely(self._record_of, function)
+
+        return made
+
+    def _record_of(self, function: Any) -> _Function | None:
+        code = _code_of(function.python_function)
+        if code is None or not is_own(code.co_filename):
+            return None
+        where = Line(file=code.co_filename, line=code.co_firstlineno)
+        key = (where.file, where.line)
+        record = self._functions.setdefault(key, _Function(code.co_name, where))
+        # TensorFlow makes one for each object whose method is decorated.
+        if not isinstance(getattr(function.python_function, "__wrapped__", None), MethodType):
+            record.num_made += 1
+        record.is_compiled = record.is_compiled or is_compiled(function)
+        return record
+
+    def _around_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            record: _Function | None = getattr(function, "_evener_record", None)
+            key = ("function", id(function)) if record is None else ("lines", id(record))
+            num_traces = function.experimental_get_tracing_count()
+            if record is not None and tf.executing_eagerly():
+                record.num_calls += 1
+            self.open_functions.append(function)
+            began = self._recorder.clock()
+            try:
+                return self._call(key, original, (function, *args), kwargs)
+            finally:
+                self.open_functions.pop()
+                num_new = function.experimental_get_tracing_count() - num_traces
+                if num_new:
+                    self.traced = True
+                    self._times.kept.num_traces += num_new
+                    if record is not None:
+                        record.seconds += self._recorder.clock() - began
+                        self._recorder.safely(
+                            self._note_traces, record, function, num_new, args, kwargs
+                        )
+                if record is not None and key in self._keys:
+                    record.trains = True
+
+        leave_to_autograph(call)
+        return call
+
+    def _note_traces(
+        self, record: _Function, function: Any, num_new: int, args: Any, kwargs: Any
+    ) -> None:
+        leaves = [_leaf(value) for value in tf.nest.flatten((args, kwargs))]
+        seen = record.seen.setdefault(function, [])
+        is_first = not seen
+        for index in range(num_new):
+            if record.num_traces + index == 0:
+                continue
+            if index:
+                record.causes.append("variables")
+            else:
+                record.causes.append("new function" if is_first else _cause(seen, leaves))
+        seen.append(leaves)
+        record.num_traces += num_new
+        given = ", ".join([*map(shortly, args), *(f"{k}={shortly(v)}" for k, v in kwargs.items())])
+        record.arguments = [*record.arguments, given[:_MOST_TEXT]][-_MOST_ARGUMENTS:]
+        record.last = weakref.ref(function)
+
+    # Steps of `fit`.
+
+    def _train_begins(self, call: Callable[[], Any], callbacks: Any, *_: Any, **__: Any) -> Any:
+        self.in_fit = True
+        self._recorder.safely(self._begin_fit, callbacks)
+        return call()
+
+    def _begin_fit(self, callbacks: Any) -> None:
+        self._where = own_line()
+        model, parameters = callbacks.model, callbacks.params or {}
+        loop = self._fit = self._loop("fit", self._where)
+        strategy = getattr(model, "distribute_strategy", None)
+        loop.num_replicas = getattr(strategy, "num_replicas_in_sync", 1)
+        self.num_replicas = max(self.num_replicas, loop.num_replicas)
+        loop.steps_per_execution = int(getattr(model, "steps_per_execution", 1) or 1)
+        loop.steps_per_epoch = parameters.get("steps")
+        loop.epochs_wanted = int(parameters.get("epochs") or 0)
+        for callback in callbacks.callbacks:
+            if isinstance(callback, _OWN_CALLBACKS):
+                continue
+            kind = f"callback {type(callback).__name__}"
+            self._calls.setdefault((kind, self._where), [0, 0, 0.0, ""])
+            for hook in _HOOKS:
+                self._time_hook(callback, hook, kind)
+
+    def _time_hook(self, callback: Any, hook: str, kind: str) -> None:
+        original = getattr(callback, hook)
+        if getattr(original, "_is_default", False) or hook in vars(callback):
+            return
+        where = self._where
+
+        @functools.wraps(original)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = self._recorder.clock()
+            self.open_calls.append(kind)
+            try:
+                return self._times.span("callback", original, *args, **kwargs)
+            finally:
+                self.open_calls.pop()
+                self.count(kind, where, self._recorder.clock() - began)
+
+        setattr(callback, hook, timed)
+
+    def _train_ends(self, call: Callable[[], Any], callbacks: Any, *_: Any, **__: Any) -> Any:
+        self.in_fit, self._last = False, None
+        for callback in callbacks.callbacks:
+            for hook in _HOOKS:
+                if hook in vars(callback) and hasattr(vars(callback)[hook], "__wrapped__"):
+                    delattr(callback, hook)
+        return call()
+
+    def _epoch_begins(self, call: Callable[[], Any], _: Any, *__: Any, **___: Any) -> Any:
+        if self._fit is not None:
+            self._fit.epochs += 1
+            self._fit.epoch_began_at = self._fit.num_steps
+        return call()
+
+    def _batch_begins(
+        self, call: Callable[[], Any], _: Any, batch: int, *__: Any, **___: Any
+    ) -> Any:
+        self._first_in_execution = int(batch)
+        self.traced = False
+        self._last = (self._recorder.clock(), self._times.now())
+        return call()
+
+    def _batch_ends(
+        self, call: Callable[[], Any], _: Any, batch: int, logs: Any = None, *__: Any, **___: Any
+    ) -> Any:
+        result = call()
+        self._recorder.safely(self._end_batch, int(batch), logs)
+        return result
+
+    def _end_batch(self, batch: int, logs: Any) -> None:
+        loop, last = self._fit, self._last
+        if loop is None or last is None or not self._recorder.is_here:
+            return
+        num_steps = max(1, batch - self._first_in_execution + 1)
+        sample = _sample(self._recorder.clock() - last[0], self._times.now(), last[1])
+        if isinstance(logs, dict) and "loss" in logs and len(loop.losses) < _MOST_LOSSES:
+            loop.losses.append((loop.num_steps - loop.epoch_began_at + num_steps, logs["loss"]))
+        for kind in sample:
+            sample[kind] /= num_steps
+        if not loop.num_steps:
+            loop.first_seconds = sample["step"]
+        self._take(loop, num_steps, sample, is_timed=not self.traced)
+
+
+def _steps_of(loop: _Loop, custom_losses: Callable[[], list[float]]) -> Steps:
+    step = loop.median("step")
+    parts = {kind: loop.median(kind) for kind in _SPANS}
+    losses = _batch_losses(loop.losses) if loop.kind == "fit" else custom_losses()
+    broken = [index for index, loss in enumerate(losses) if not abs(loss) < float("inf")]
+    return Steps(
+        kind=loop.kind,
+        where=loop.where,
+        num_steps=loop.num_steps,
+        num_timed=len(loop.samples),
+        first_seconds=loop.first_seconds,
+        step_seconds=step,
+        input_seconds=parts["input"],
+        function_seconds=max(0.0, parts["function"]),
+        eager_seconds=parts["eager"],
+        read_seconds=parts["read"],
+        callback_seconds=parts["callback"],
+        outside_seconds=max(0.0, step - sum(parts.values())) if loop.kind != "graph loop" else 0.0,
+        num_eager_operations=loop.median("operations"),
+        batch_sizes=tuple(loop.batch_sizes),
+        steps_per_epoch=loop.steps_per_epoch,
+        epochs=loop.epochs,
+        epochs_wanted=loop.epochs_wanted,
+        steps_per_execution=loop.steps_per_execution,
+        num_replicas=loop.num_replicas,
+        losses=tuple(losses),
+        first_not_finite=broken[0] if broken else None,
+    )
+
+
+def _batch_losses(logged: list[tuple[int, Any]]) -> list[float]:
+    """Return the loss of each batch from the means over epochs that Keras logs."""
+    found: list[float] = []
+    before, num_before = 0.0, 0
+    for number, value in logged:
+        mean = _number(value)
+        if mean is None:
+            continue
+        if number <= num_before:
+            before, num_before = 0.0, 0
+        found.append((mean * number - before * num_before) / (number - num_before))
+        before, num_before = mean, number
+    return found
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    with watched.unrecorded():
+        if tf.is_tensor(value) and is_eager_tensor(value):
+            return float(tf.reduce_mean(tf.cast(value, tf.float64)).numpy())
+    return None
+
+
+def _sample(seconds: float, now: Counter[str], before: Counter[str]) -> Counter[str]:
+    sample = Counter({kind: now[kind] - before[kind] for kind in (*_SPANS, "operations")})
+    sample["step"] = seconds
+    return sample
+
+
+def _graph_facts(function: _Function) -> dict[str, Any]:
+    """Return size and constants of the last trace."""
+    last = function.last() if function.last is not None else None
+    graph = None if last is None else watched.last_graph(last)
+    if graph is None:
+        return {}
+    operations = graph.get_operations()
+    constants = [
+        (operation.outputs[0].shape.num_elements() * operation.outputs[0].dtype.size, operation)
+        for operation in operations
+        if operation.type == "Const" and operation.outputs[0].shape.num_elements()
+    ]
+    large = sorted(
+        (entry for entry in constants if entry[0] >= 1024), key=lambda entry: entry[0], reverse=True
+    )
+    found: dict[str, Any] = {
+        "num_operations": len(operations),
+        "constant_bytes": sum(num_bytes for num_bytes, _ in large),
+    }
+    if large:
+        operation = large[0][1]
+        own = [(file, line) for file, line, _ in definition_frames(operation) if is_own(file)]
+        found["largest_constant"] = tuple(operation.outputs[0].shape)
+        found["largest_where"] = Line(file=own[-1][0], line=own[-1][1]) if own else None
+    return found
+
+
+def _leaf(value: Any) -> tuple[Any, ...]:
+    """Return what a trace depends on in a leaf of its arguments."""
+    if tf.is_tensor(value) or isinstance(value, tf.Variable | keras.Variable):
+        return ("tensor", str(value.dtype), str(getattr(value, "shape", "")))
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return ("python value", type(value).__name__, repr(value))
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return ("tensor", str(value.dtype), str(value.shape))  # An array becomes a tensor.
+    return ("object", type(value).__name__, str(id(value)))
+
+
+def _cause(seen: list[list[Any]], leaves: list[Any]) -> str:
+    """Return how arguments differ from the most alike of those that were traced before.
+
+    >>> _cause([[("tensor", "f4", "(2,)")]], [("tensor", "f4", "(3,)")])
+    'shape'
+    """
+    alike = [before for before in seen if len(before) == len(leaves)]
+    if not alike:
+        return "structure"
+    differences = [
+        [(old, new) for old, new in zip(before, leaves, strict=True) if old != new]
+        for before in alike
+    ]
+    fewest = min(differences, key=len)
+    kinds = {
+        "structure"
+        if old[0] != new[0]
+        else new[0]
+        if new[0] != "tensor"
+        else "dtype"
+        if old[1] != new[1]
+        else "shape"
+        for old, new in fewest
+    }
+    order = ("python value", "object", "structure", "dtype", "shape")
+    return next((kind for kind in order if kind in kinds), "object")
+
+
+def shortly(value: Any) -> str:
+    """Return what a function is traced by: dtype and shape of a tensor, the value of a number.
+
+    >>> shortly(3), shortly([1, 2.5])
+    ('3', '[1, 2.5]')
+    """
+    if tf.is_tensor(value) or isinstance(value, tf.Variable | keras.Variable):
+        dtype = getattr(value.dtype, "name", value.dtype)
+        has_rank = getattr(value.shape, "rank", 0) is not None
+        return f"{dtype}{list(value.shape) if has_rank else '[?]'}"
+    if is_per_replica(value):
+        return f"PerReplica({', '.join(map(shortly, local_values(value)))})"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shortly, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {shortly(item)}" for key, item in value.items()) + "}"
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value)[:40]
+    return type(value).__name__
+
+
+def _code_of(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = getattr(fn, "python_function", fn)
+    fn = inspect.unwrap(fn) if callable(fn) else fn
+    return getattr(getattr(fn, "__func__", fn), "__code__", None)
+
+
+def _left_to_autograph(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    def left(original: Callable[..., Any]) -> Callable[..., Any]:
+        replacement = wrap(original)
+        leave_to_autograph(replacement)
+        return replacement
+
+    return left
+
+
+def _replaced(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(original, self, *args, **kwargs)
+        return around(call, self, *args, **kwargs)
+
+    return replacement

@@ -1,0 +1,186 @@
+"""What all parts of the watcher share, in the watched process: clock, lines, steps, the way out.
+
+    program --> patches --> parts (loops, training, data, settings) --> Facts --> file
+                              |                                          ^
+                              +-- Recorder: steps, lines, faults --------+
+
+The parts only look. An exception of theirs becomes a text in `Facts.missed`, never one of the
+program's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from evener.base.user_code import is_own, is_rewritten
+from evener.doctor.facts import Ending, Facts, Line, Outcome, to_json
+
+SCOPE = "evener_watch"
+"""Scope of operations that the watcher adds to graphs."""
+_FLUSH_SECONDS = 1.0
+_BUSY_SHARE = 0.3
+
+
+class Part(Protocol):
+    """A part of the watcher: it patches TensorFlow, and says what it has seen."""
+
+    def watch(self) -> None:
+        """Begin to look; TensorFlow and Keras are imported."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return fields of `Facts` as far as they are known now."""
+        ...
+
+
+class Recorder:
+    """The steps and faults of a watched process.
+
+    Args:
+        path: File that the facts are written to.
+        clock: Function that returns monotonic seconds.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.began = clock()
+        self.last_step_at: float | None = None
+        self.num_steps = 0
+        self.is_busy = False
+        self.looking = 0
+        self.parts: list[Part] = []
+        self.ending: Ending | None = None
+        self.versions: tuple[str, ...] = ()
+        self.missed: dict[str, None] = {}
+        self.notes: dict[str, None] = {}
+        self.warnings: dict[str, None] = {}
+        self._path = path
+        self._pid = os.getpid()
+        self._flushed = self.began
+        self._lock = threading.RLock()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the watched process itself, not a fork of it."""
+        return os.getpid() == self._pid
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the first step is over."""
+        return self.num_steps > 0
+
+    def safely(self, look: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of the watcher; if it fails, that is recorded, and None returned."""
+        self.looking += 1
+        try:
+            return look(*args)
+        except Exception as error:
+            self.miss(getattr(look, "__qualname__", repr(look)), error)
+            return None
+        finally:
+            self.looking -= 1
+
+    def miss(self, what: str, error: BaseException) -> None:
+        """Record what cannot be watched, and why."""
+        self.missed[f"{what}: {type(error).__name__}: {error}"[:500]] = None
+
+    def facts(self) -> Facts:
+        """Return all facts as they are now."""
+        now = self.clock()
+        fields: dict[str, Any] = {}
+        for part in self.parts:
+            fields.update(self.safely(part.facts) or {})
+        return Facts(
+            ending=self.ending
+            # A parent that has ended it knows more.
+            or Ending(
+                outcome=Outcome.TIMED_OUT,
+                seconds=now - self.began,
+                still_seconds=now - (self.last_step_at or self.began),
+                is_busy=self.is_busy,
+            ),
+            missed=tuple(self.missed),
+            notes=tuple(self.notes),
+            warnings=tuple(self.warnings),
+            versions=self.versions,
+            **fields,
+        )
+
+    def flush(self, *, least_seconds: float = 0.0) -> None:
+        """Write the facts, unless that was done less than so many seconds ago."""
+        if not self.is_here or self.clock() - self._flushed < least_seconds:
+            return
+        with self._lock:
+            text = to_json(self.facts())
+            # Whole or not at all, and no open file: programs may close all that they did not open.
+            beside = Path(f"{self._path}.new")
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(self._path)
+            self._flushed = self.clock()
+
+    def flush_now_and_then(self) -> None:
+        """Write the facts from a thread, every second, so that a kill loses little."""
+
+        def run() -> None:
+            wait = threading.Event().wait
+            cpu = time.process_time()
+            while self.ending is None and not wait(_FLUSH_SECONDS):
+                cpu, before = time.process_time(), cpu
+                self.is_busy = cpu - before >= _BUSY_SHARE * _FLUSH_SECONDS
+                self.safely(functools.partial(self.flush, least_seconds=_FLUSH_SECONDS))
+
+        threading.Thread(target=run, name="evener-facts", daemon=True).start()
+
+
+@functools.lru_cache(maxsize=8192)
+def _kind_of(filename: str) -> str:
+    if is_rewritten(filename):
+        return "rewritten"
+    return "own" if is_own(filename) else "library"
+
+
+def own_frame(frame: FrameType | None = None) -> FrameType | None:
+    """Return the innermost frame of user code, rewritten by AutoGraph or not, in this thread."""
+    frame = frame or sys._getframe(1)
+    while frame is not None and _kind_of(frame.f_code.co_filename) == "library":
+        frame = frame.f_back
+    return frame
+
+
+def own_line(frame: FrameType | None = None) -> Line | None:
+    """Return the innermost line of user code in this thread, as it was written."""
+    found = own_frame(frame or sys._getframe(1))
+    if found is None:
+        return None
+    if _kind_of(found.f_code.co_filename) == "own":
+        return Line(file=found.f_code.co_filename, line=found.f_lineno)
+    from evener._tf_private.functions import stack
+
+    # AutoGraph runs a copy; TensorFlow knows its lines.
+    for file, number in reversed(stack()):
+        if _kind_of(file) == "own":
+            return Line(file=file, line=number)
+    return None
+
+
+def making_line() -> Line | None:
+    """Return the line of user code that makes an object: outside of the `__init__` of its class."""
+    frame = own_frame(sys._getframe(1))
+    while frame is not None and (
+        frame.f_code.co_name == "__init__" or _kind_of(frame.f_code.co_filename) != "own"
+    ):
+        frame = frame.f_back
+    return own_line(frame) if frame is not None else own_line()
+
+
+def is_asked_by_user(frame: FrameType) -> bool:
+    """Return whether the frame that called a patched function is user code."""
+    return _kind_of(frame.f_code.co_filename) != "library"

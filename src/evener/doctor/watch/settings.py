@@ -1,0 +1,320 @@
+"""Settings, strategies and pins of a program: when each was made, and whether it still could count.
+
+os.environ[...] = ...   import tensorflow   ...   first use of devices   ...   first step
+|                        |
+read here: flags of TensorFlow and Keras         read here: CUDA_VISIBLE_DEVICES, memory growth
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from evener.doctor.facts import Line, Pin, Setting, StrategyUse
+from evener.doctor.watch.recorder import (
+    Recorder,
+    is_asked_by_user,
+    making_line,
+    own_frame,
+    own_line,
+)
+
+# When each variable is read.
+AT_IMPORT = (
+    "TF_CPP_MIN_LOG_LEVEL",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_USE_LEGACY_KERAS",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+    "KERAS_BACKEND",
+    "OMP_NUM_THREADS",
+    "LD_LIBRARY_PATH",
+)
+AT_DEVICES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_ALLOCATOR",
+    "TF_GPU_THREAD_MODE",
+    "TF_NUM_INTEROP_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+OTHERS = ("TF_CONFIG", "TF_DETERMINISTIC_OPS", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE")
+_NAMES = frozenset((*AT_IMPORT, *AT_DEVICES, *OTHERS))
+_MOST_TEXT = 300
+
+
+class Settings:
+    """Takes note of settings from the start of the process on.
+
+    Args:
+        recorder: Knows whether training has begun.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._settings = [
+            Setting(name=name, value=os.environ[name][:_MOST_TEXT])
+            for name in sorted(_NAMES)
+            if name in os.environ
+        ]
+        self._imported_at: Line | None = None
+        self._is_imported = False
+        self._devices_at: Line | None = None
+        self._strategies: dict[int, dict[str, Any]] = {}
+        self._pins: dict[tuple[str, Line], list[Any]] = {}
+        self._is_looking = True
+        self.emulates_gpus = False
+
+    def watch_environment(self) -> None:
+        """Take note of environment variables that the program sets."""
+
+        def heard(event: str, arguments: tuple[Any, ...]) -> None:
+            # Python has no way to take a hook back.
+            if event == "os.putenv" and self._is_looking and self._recorder.is_here:
+                name, value = map(os.fsdecode, arguments)
+                if name in _NAMES:
+                    self._recorder.safely(self._set, name, value)
+            elif event == "import" and not self._is_imported and arguments[0] == "tensorflow":
+                self._is_imported = True
+                self._imported_at = own_line()
+
+        sys.addaudithook(heard)
+
+    def _set(self, name: str, value: str) -> None:
+        where = own_line()
+        if where is None:
+            return  # A library sets it for itself.
+        read_at = None
+        if name in AT_IMPORT and self._is_imported:
+            read_at, is_late = self._imported_at, True
+        else:
+            is_late = name in AT_DEVICES and self._are_devices_started()
+            read_at = self._devices_at if is_late else None
+        self._settings.append(
+            Setting(
+                name=name, value=value[:_MOST_TEXT], where=where, is_late=is_late, read_at=read_at
+            )
+        )
+
+    def _are_devices_started(self) -> bool:
+        if "tensorflow" not in sys.modules or "evener._tf_private" not in sys.modules:
+            return False
+        from evener._tf_private import watched
+
+        return watched.are_devices_started() or self._devices_at is not None
+
+    def watch(self) -> None:
+        """Take note of calls that configure TensorFlow, of strategies and pins."""
+        from evener._tf_private import watched
+
+        watched.CONFIGURATION.apply_by_name(self._around_setting)
+        watched.PINS.apply(self._around_pin)
+        watched.DEVICE_START.apply_by_name(self._around_start)
+        watched.STRATEGIES_MADE.apply(self._around_strategy)
+        watched.SCOPES.apply(self._around_scope)
+        watched.DISTRIBUTED.apply(self._around_distributed)
+        show = warnings.showwarning
+
+        def showwarning(message: Any, category: Any, filename: str, *rest: Any, **k: Any) -> None:
+            self._recorder.warnings[f"{category.__name__}: {message}"[:_MOST_TEXT]] = None
+            show(message, category, filename, *rest, **k)
+
+        warnings.showwarning = showwarning
+
+    def _around_start(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        from evener._tf_private import watched
+
+        @functools.wraps(original)
+        def start(context: Any, *args: Any, **kwargs: Any) -> Any:
+            lists = name == "_initialize_physical_devices"
+            began = context._physical_devices is None if lists else not context._initialized
+            if began and self._devices_at is None and self._is_looking:
+                self._devices_at = own_line()
+            result = original(context, *args, **kwargs)
+            if began and not lists:
+                self._recorder.safely(watched.collect_graphs)
+            return result
+
+        return start
+
+    def _around_setting(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            where = own_line() if own_frame() is not None else None
+            was_started = self._recorder.safely(self._is_initialized)
+            error = ""
+            try:
+                return original(*args, **kwargs)
+            except Exception as raised:
+                error = f"{type(raised).__name__}: {raised}"
+                raise
+            finally:
+                if where is not None:
+                    given = [*map(str, args), *(f"{key}={value}" for key, value in kwargs.items())]
+                    is_late = bool(error) and bool(was_started)
+                    self._settings.append(
+                        Setting(
+                            name=name,
+                            value=", ".join(given)[:_MOST_TEXT],
+                            where=where,
+                            is_late=is_late,
+                            read_at=self._devices_at if is_late else None,
+                            error=error,
+                        )
+                    )
+
+        return call
+
+    def _is_initialized(self) -> bool:
+        from evener._tf_private import watched
+
+        return watched.are_devices_started()
+
+    # Strategies.
+
+    def _around_strategy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def init(strategy: Any, *args: Any, **kwargs: Any) -> None:
+            original(strategy, *args, **kwargs)
+            where = making_line()
+            is_default = type(strategy).__name__.startswith("_Default")
+            if where is not None and not is_default:
+                self._strategies[id(strategy)] = {
+                    "strategy": strategy,
+                    "where": where,
+                    "num_scopes": 0,
+                    "num_runs": 0,
+                    "num_plain_batches": 0,
+                    "trained": False,
+                    "distributes": False,
+                }
+
+        return init
+
+    def _around_scope(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def scope(strategy: Any) -> Any:
+            if is_asked_by_user(sys._getframe(1)):
+                self._count(strategy, "num_scopes")
+            return original(strategy)
+
+        return scope
+
+    def _around_distributed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        import tensorflow as tf
+
+        @functools.wraps(original)
+        def distribute(strategy: Any, *args: Any, **kwargs: Any) -> Any:
+            self._count(strategy, "distributes")
+            result = original(strategy, *args, **kwargs)
+            if args and isinstance(args[0], tf.data.Dataset):
+                result._evener_of = args[0]
+            return result
+
+        return distribute
+
+    def _count(self, strategy: Any, key: str) -> None:
+        found = self._strategies.get(id(strategy))
+        if found is not None:
+            found[key] += 1
+
+    def ran(self, strategy: Any, args: Any, kwargs: Any) -> None:
+        """Take note of a call of `strategy.run`."""
+        import tensorflow as tf
+
+        from evener._tf_private.tensors import is_per_replica
+
+        self._count(strategy, "num_runs")
+        given = kwargs.get("args", args[0] if args else ())
+        parts = tf.nest.flatten(given)
+        batches = [part for part in parts if getattr(part, "shape", None) is not None]
+        is_distributed = any(map(is_per_replica, parts))
+        if strategy.num_replicas_in_sync > 1 and batches and not is_distributed:
+            if any(len(part.shape or ()) > 1 for part in batches):
+                self._count(strategy, "num_plain_batches")
+
+    def stepped(self, _: bool) -> None:
+        """Take note of a step: a strategy with a run, or that of the model, has trained."""
+        for found in self._strategies.values():
+            found["trained"] = found["trained"] or found["num_runs"] > 0
+
+    def fitted(self, _where: Any, args: Any, _kwargs: Any) -> None:
+        """Take note of the strategy of a model that `fit` trains."""
+        found = self._strategies.get(id(getattr(args[0], "distribute_strategy", None)))
+        if found is not None:
+            found["trained"] = True
+
+    # Pins.
+
+    def _around_pin(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def device(name: Any) -> Any:
+            caller = sys._getframe(1)
+            where = own_line(caller) if own_frame(caller) is caller else None
+            if where is not None and isinstance(name, str):
+                self._pins.setdefault((name, where), [0, None])[0] += 1
+            return original(name)
+
+        from evener._tf_private.functions import leave_to_autograph
+
+        leave_to_autograph(device)
+        return device
+
+    def examine(self) -> None:
+        """Stop looking, before the watcher itself asks for devices."""
+        self._is_looking = False
+
+    def facts(self) -> dict[str, Any]:
+        """Return settings, strategies and pins."""
+        return {
+            "settings": tuple(self._settings),
+            "strategies": tuple(map(_strategy_use, self._strategies.values())),
+            "pins": tuple(
+                Pin(device=name, where=where, num_entered=num, exists=self._exists(name))
+                for (name, where), (num, _) in self._pins.items()
+            ),
+        }
+
+    def _exists(self, name: str) -> bool | None:
+        import tensorflow as tf
+
+        from evener._tf_private import watched
+
+        if not watched.are_devices_started():
+            return None
+        kind, _, index = short_device(name).partition(":")
+        if kind not in ("cpu", "gpu") or (index and not index.isdigit()):
+            return None
+        known = {short_device(device.name) for device in tf.config.list_logical_devices()}
+        if self.emulates_gpus and not any(device.startswith("gpu") for device in known):
+            known |= {device.replace("cpu", "gpu") for device in known}
+        return f"{kind}:{index or 0}" in known
+
+
+def short_device(name: str) -> str:
+    """Return the name of a device as evener writes it.
+
+    >>> short_device("/job:localhost/replica:0/task:0/device:GPU:1")
+    'gpu:1'
+    """
+    parts = name.rstrip("/").lower().split("/")[-1].split(":")
+    return ":".join(parts[-2:]) if len(parts) >= 2 and parts[-1].isdigit() else name.lower()
+
+
+def _strategy_use(found: dict[str, Any]) -> StrategyUse:
+    strategy = found["strategy"]
+    return StrategyUse(
+        kind=type(strategy).__name__,
+        where=found["where"],
+        num_replicas=strategy.num_replicas_in_sync,
+        devices=tuple(map(short_device, strategy.extended.worker_devices)),
+        num_scopes=found["num_scopes"],
+        num_runs=found["num_runs"],
+        trained=found["trained"],
+        num_plain_batches=found["num_plain_batches"],
+    )

@@ -1,0 +1,242 @@
+"""Where the time of a step goes: spans by kind, waits for batches, eager operations, host reads.
+
+    |-- step ----------------------------------------------------------|
+    | input | function ( input in its graph ) | read | callback | rest: outside of TensorFlow
+
+A span inside of another one is not counted in the outer one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import evener
+from evener._tf_private import watched
+from evener._tf_private.datasets import NEXT_BATCHES
+from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.tensors import HOST_READS, local_values, plain_variable
+from evener.doctor.facts import EagerLine, HostRead, Line
+from evener.doctor.watch.growth import Kept
+from evener.doctor.watch.recorder import SCOPE, Recorder, own_frame, own_line
+
+_KERAS = str(Path(keras.__file__ or "").parent) + os.sep
+# What Keras reads for its own logs and callbacks is no line of the program.
+_ITSELF = (
+    str(Path(evener.__file__ or "").parent) + os.sep,
+    f"{_KERAS}src{os.sep}trainers",
+    f"{_KERAS}src{os.sep}callbacks",
+    f"{_KERAS}src{os.sep}backend{os.sep}tensorflow{os.sep}trainer.py",
+)
+_PASSED = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (tf, np))
+_MOST_LINES = 40
+
+
+class Times:
+    """Seconds of the thread that runs the program, by kind, since the start.
+
+    Args:
+        recorder: Knows whether training has begun, and the clock.
+        kept: Takes note of tensors that the program is given.
+    """
+
+    def __init__(self, recorder: Recorder, kept: Kept) -> None:
+        self._recorder = recorder
+        self.kept = kept
+        self._clock = recorder.clock
+        self._thread = threading.get_ident()
+        self._open: list[list[float]] = []
+        self._kinds: list[str] = []
+        self.totals: Counter[str] = Counter()
+        self.num_eager = 0
+        self._last_size = 0
+        self.draw_listeners: list[Callable[[Any], None]] = []
+        self._reads: dict[Line, list[float]] = {}
+        self._eager: dict[Line, list[float]] = {}
+        self._drawing = threading.local()
+        self._in_graphs: tuple[tf.Variable, tf.Variable] | None = None
+
+    def watch(self) -> None:
+        """Begin to look."""
+        NEXT_BATCHES.apply(self._around_draw)
+        HOST_READS.apply(self._around_read)
+        watched.EAGER_OPERATIONS.apply(self._around_operation)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the lines that read and that run eagerly."""
+        steps = max(1, self._recorder.num_steps - 1)
+        return {
+            "host_reads": tuple(
+                HostRead(where=where, num_reads=int(n), per_step=n / steps, seconds=seconds)
+                for where, (n, seconds) in _longest(self._reads)
+            ),
+            "eager_lines": tuple(
+                EagerLine(where=where, num_operations=int(n), per_step=n / steps, seconds=seconds)
+                for where, (n, seconds) in _longest(self._eager)
+            ),
+        }
+
+    def span(self, kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function; its seconds are of a kind."""
+        if threading.get_ident() != self._thread:
+            return function(*args, **kwargs)
+        inner = [0.0]
+        self._open.append(inner)
+        self._kinds.append(kind)
+        began = self._clock()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds = self._clock() - began
+            self._open.pop()
+            self._kinds.pop()
+            self.totals[kind] += seconds - inner[0]
+            if self._open:
+                self._open[-1][0] += seconds
+
+    def now(self) -> Counter[str]:
+        """Return the seconds by kind until now, and the number of eager operations."""
+        return self.span("watcher", self._now)
+
+    def _now(self) -> Counter[str]:
+        found = Counter(self.totals)
+        if self._in_graphs is not None:
+            waited = float(self._in_graphs[0].numpy())
+            found["input"] += waited
+            found["function"] -= waited
+        found["operations"] = self.num_eager
+        return found
+
+    def batch_size(self) -> int:
+        """Return the samples of the batch that was drawn last; 0 if not known."""
+        in_graph = 0 if self._in_graphs is None else int(self._in_graphs[1].numpy())
+        return in_graph or self._last_size
+
+    def _around_draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def draw(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self._drawing, "inside", False):
+                return original(iterator, *args, **kwargs)
+            self._drawing.inside = True
+            take = functools.partial(original, iterator, *args, **kwargs)
+            try:
+                if not tf.executing_eagerly():
+                    return self._draw_in_graph(take)
+                batch = self.span("input", take)
+                for listen in self.draw_listeners:
+                    self._recorder.safely(listen, iterator)
+                if self._recorder.is_training:
+                    self._recorder.safely(self.kept.give, tf.nest.flatten(batch), own_line())
+                size = self._recorder.safely(_num_samples, batch)
+                if isinstance(size, int):
+                    self._last_size = size
+                return batch
+            finally:
+                self._drawing.inside = False
+
+        leave_to_autograph(draw)
+        return draw
+
+    def _draw_in_graph(self, take: Callable[[], Any]) -> Any:
+        waited, samples = self._variables()
+        with tf.device("CPU:0"), tf.name_scope(SCOPE):
+            began = tf.timestamp()
+        with tf.control_dependencies([began]):
+            batch = take()
+        parts = [
+            part for part in tf.nest.flatten(batch, expand_composites=True) if tf.is_tensor(part)
+        ]
+        with tf.control_dependencies(parts), tf.device("CPU:0"), tf.name_scope(SCOPE):
+            waited.assign_add(tf.timestamp() - began)
+            size = _num_samples(batch)
+            if size is not None:
+                samples.assign(tf.cast(size, tf.int64))
+        return batch
+
+    def _variables(self) -> tuple[tf.Variable, tf.Variable]:
+        if self._in_graphs is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._in_graphs = (
+                    plain_variable(0.0, tf.float64),
+                    plain_variable(0, tf.int64),
+                )
+        return self._in_graphs
+
+    def _around_read(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def read(tensor: Any) -> Any:
+            if not self._recorder.is_training or self._recorder.looking:
+                return original(tensor)
+            began = self._clock()
+            value = self.span("read", original, tensor)
+            is_library = bool(self._kinds) and self._kinds[-1] in ("input", "function", "watcher")
+            where = None if is_library else self._recorder.safely(_reader, sys._getframe(1))
+            if where is not None:
+                found = self._reads.setdefault(where, [0, 0.0])
+                found[0] += 1
+                found[1] += self._clock() - began
+            return value
+
+        return read
+
+    def _around_operation(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def execute(*args: Any) -> Any:
+            # What runs inside of a draw, a callback or a function is theirs.
+            if not self._recorder.is_training or self._open or self._recorder.looking:
+                return original(*args)
+            began = self._clock()
+            result = self.span("eager", original, *args)
+            self.num_eager += 1
+            where = self._recorder.safely(own_line)
+            if where is not None:
+                found = self._eager.setdefault(where, [0, 0.0])
+                found[0] += 1
+                found[1] += self._clock() - began
+                self._recorder.safely(self.kept.give, result, where)
+            return result
+
+        return execute
+
+
+def _longest(lines: dict[Line, list[float]]) -> list[tuple[Line, list[float]]]:
+    return sorted(lines.items(), key=lambda item: -item[1][1])[:_MOST_LINES]
+
+
+def _num_samples(batch: Any) -> Any:
+    """Return how many samples a batch has over all replicas: a number, a tensor or None."""
+    if isinstance(batch, tf.experimental.Optional):
+        # Whether it holds anything is known when it runs; its spec may know the size.
+        specs = tf.nest.flatten(batch.element_spec)
+        return specs[0].shape[0] if specs and getattr(specs[0], "shape", None) else None
+    structure = tf.nest.flatten(batch)
+    if not structure:
+        return None
+    parts = local_values(structure[0])
+    if not all(tf.is_tensor(part) and part.shape.rank for part in parts):
+        return None
+    if all(part.shape[0] is not None for part in parts):
+        return sum(part.shape[0] for part in parts)
+    return tf.add_n([tf.shape(part)[0] for part in parts])
+
+
+def _reader(frame: FrameType | None) -> Line | None:
+    """Return the own line that asked for a value, or None if a library asked for itself."""
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if filename.startswith(_ITSELF):
+            return None
+        if not filename.startswith(_PASSED) and own_frame(frame) is frame:
+            return own_line(frame)
+        frame = frame.f_back
+    return None
