@@ -251,7 +251,7 @@ model.fit(tf.ones((1024, 4)), tf.ones((1024, 1)), batch_size=64, epochs=40, verb
 """
 
 
-WATCHED = ("doctor", "--run", "--steps", "3", "--devices", "cpu:2", "--json")
+WATCHED = ("doctor", "--steps", "3", "--devices", "cpu:2", "--json")
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Rules on the text alone: what is certain without a run and without types.
+"""Rules on the text: devices, processes and distribution, as far as they are certain.
 
 They judge the calls of the walk. Where a run has reached training steps, its facts decide on what
 happens in steps, and those rules here are silent.
@@ -7,15 +7,14 @@ happens in steps, and those rules here are silent.
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from evener.doctor.finding import Case, Severity, Violation
-from evener.doctor.placement import OTHERS
+from evener.doctor.placement import OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
-from evener.doctor.walk import Call, Items, Loop, Made, Value, constant, made_by, options
+from evener.doctor.walk import Call, Items, Made, Value, constant, made_by, options
 
 _SETTERS = {
     "tf.config.set_memory_growth": "memory growth",
@@ -75,7 +74,6 @@ _CUDA = (
     "tf.python.client.device_lib.list_local_devices",
 )
 _UPDATES = ("optimizer.apply_gradients", "optimizer.apply", "optimizer.minimize")
-_DATA = ("dataset", "distributed", "batch", "array")
 
 
 def _starts(call: Call) -> bool:
@@ -109,8 +107,6 @@ def _before(case: Case, call: Call, *, cuda: bool = False) -> Call | None:
 
 def late_settings(case: Case) -> Iterator[Violation]:
     """Yield settings of devices behind a call that starts them."""
-    if case.facts is not None:
-        return
     seen = set[object]()
     in_time = set[str]()
     for call in case.reading.named(*_SETTERS):
@@ -137,8 +133,6 @@ def late_settings(case: Case) -> Iterator[Violation]:
 
 def late_variables(case: Case) -> Iterator[Violation]:
     """Yield environment variables that are set behind what reads them."""
-    if case.facts is not None:
-        return
     for call in case.reading.named("environ"):
         name = call.constant(0, "key")
         if "unreached" in call.context.roles or not isinstance(name, str):
@@ -233,6 +227,30 @@ def _named_devices(case: Case) -> Iterator[tuple[Call, str]]:
         for name in dict.fromkeys(constant(each) for each in given):
             if isinstance(name, str):
                 yield call, name
+
+
+def fork_after_start(case: Case) -> Iterator[Violation]:
+    """Yield processes that are forked when TensorFlow has been started."""
+    chosen = [
+        each.constant(0, "method")
+        for each in case.reading.named(
+            "multiprocessing.set_start_method", "multiprocessing.get_context"
+        )
+    ]
+    if "spawn" in chosen or "forkserver" in chosen:
+        return
+    for call in case.reading.named("os.fork", "multiprocessing.Process", "multiprocessing.Pool"):
+        first = None if "unreached" in call.context.roles else _before(case, call)
+        if first is not None:
+            yield Violation(
+                call.location,
+                f"a process is forked after TensorFlow was started (line {first.location.line}).",
+                why="Threads and locks of TensorFlow, and CUDA's state, do not survive a fork: "
+                "the child hangs or crashes where it first computes.",
+                fix="multiprocessing.set_start_method('spawn'), or start processes before "
+                "TensorFlow is used.",
+                evidence=(first.location.text,),
+            )
 
 
 # ---- distribution
@@ -440,15 +458,7 @@ def no_strategy(case: Case) -> Iterator[Violation]:
         None,
     )
     if trains is not None:
-        yield Violation(
-            trains.location,
-            f"this trains on one of {len(around.gpus)} GPUs: the program has no strategy.",
-            why="Without a strategy TensorFlow puts all work on the first GPU; the others idle.",
-            fix="`evener run` trains it unchanged on all of them, with the same weights; or make "
-            "and compile the model in `with tf.distribute.MirroredStrategy().scope()`.",
-            evidence=(around.gpus_told,),
-            severity=Severity.HINT if around.is_assumed else None,
-        )
+        yield without_strategy(case, trains.location, around.is_assumed)
 
 
 def whole_batches(case: Case) -> Iterator[Violation]:
@@ -529,403 +539,4 @@ def per_replica_values(case: Case) -> Iterator[Violation]:
             "number.",
             fix="strategy.reduce('SUM', result, axis=None) makes one of it.",
             evidence=(used.call.location.text,),
-        )
-
-
-# ---- time and memory
-
-
-def _data_loop(call: Call) -> Loop | None:
-    """Return the innermost loop around a call if it goes through batches of data."""
-    for loop in reversed(call.context.loops):
-        over = loop.over
-        for value in options(over):
-            made = made_by(value)
-            inner = (
-                made.args[0]
-                if made is not None
-                and made.args
-                and made.name in ("enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "zip", "iter")
-                else value
-            )
-            if inner.kind in ("dataset", "distributed"):
-                return loop
-    return None
-
-
-def eager_steps(case: Case) -> Iterator[Violation]:
-    """Yield steps of a custom loop that no `tf.function` traces."""
-    if case.has_trained:
-        return
-    seen = set[object]()
-    for call in case.reading.named(*_UPDATES):
-        roles = call.context.roles
-        if roles & {"traced", "unreached", "keras", "replica"} or call.node in seen:
-            continue
-        if not call.context.loops or call.name == "optimizer.minimize":
-            continue
-        seen.add(call.node)
-        yield Violation(
-            call.location,
-            "each training step runs eagerly, operation by operation.",
-            why="Python starts each operation of the step; the devices wait for it, and nothing "
-            "is fused or run side by side.",
-            fix="put the step into a function with @tf.function above it.",
-        )
-    for call in case.reading.named("model.compile"):
-        if call.constant(None, "run_eagerly") is True:
-            yield Violation(
-                call.location,
-                "each training step runs eagerly: run_eagerly=True.",
-                why="It is for debugging: Python starts each operation of the step.",
-                fix="take run_eagerly=True out.",
-            )
-    for call in case.reading.named("tf.config.run_functions_eagerly"):
-        if call.constant(0, "run_eagerly") is True:
-            yield Violation(
-                call.location,
-                "all tf.functions run eagerly.",
-                why="It is for debugging: Python starts each operation of the step.",
-                fix="take this line out.",
-            )
-
-
-def predict_in_loop(case: Case) -> Iterator[Violation]:
-    """Yield calls of `predict` in a loop of any form."""
-    if case.has_trained:
-        return
-    seen = set[object]()
-    for call in case.reading.named("model.predict"):
-        if not call.context.loops or call.node in seen or "unreached" in call.context.roles:
-            continue
-        loop = call.context.loops[-1]
-        made = made_by(call.owner)
-        # A model of each iteration is asked once.
-        if made is not None and loop in made.context.loops:
-            continue
-        if isinstance(loop.over, Items) and len(loop.over.values) < 5:
-            continue
-        trains = any(
-            each.name in ("model.fit", *_UPDATES) and loop in each.context.loops
-            for each in case.reading.calls
-        )
-        data = call.argument(0, "x")
-        if trains or (data is not None and data.kind == "dataset"):
-            continue
-        seen.add(call.node)
-        yield Violation(
-            call.location,
-            "predict is called in a loop.",
-            why="Each call of predict makes a pipeline and callbacks of its own, for a few "
-            "samples.",
-            fix="call model(x, training=False) on one batch, in a tf.function; or predict all "
-            "samples at once.",
-        )
-
-
-def never_batched(case: Case) -> Iterator[Violation]:
-    """Yield datasets that are given to fit, and never batched."""
-    if case.has_trained:
-        return
-    for call in case.reading.named("model.fit"):
-        data = call.argument(0, "x")
-        if len(options(data)) != 1 or data is None or data.kind != "dataset":
-            continue
-        names: list[str] = []
-        made = made_by(data)
-        while made is not None and made.name.startswith("dataset."):
-            names.append(made.method)
-            made = made_by(made.owner)
-        if made is None or made.name != "tf.data.Dataset.from_tensor_slices":
-            continue
-        if {
-            "batch",
-            "padded_batch",
-            "ragged_batch",
-            "window",
-            "map",
-            "apply",
-            "flat_map",
-            "interleave",
-            "group_by_window",
-            "bucket_by_sequence_length",
-        } & set(names):
-            continue
-        yield Violation(
-            call.location,
-            "the dataset is never batched: each step trains on one sample, or fails.",
-            why="fit takes the elements of a dataset as they are; batch_size does not apply to "
-            "them.",
-            fix=f"line {made.location.line}: .batch(32) behind from_tensor_slices.",
-            evidence=(made.location.text,),
-        )
-
-
-def host_reads(case: Case) -> Iterator[Violation]:
-    """Yield tensors that are copied to the host in every step of a custom loop."""
-    if case.has_trained:
-        return
-    updated = {
-        loop.node
-        for call in case.reading.named(*_UPDATES, "model.train_on_batch")
-        for loop in call.context.loops
-    }
-    seen = set[object]()
-    for call in case.reading.calls:
-        loop = _data_loop(call)
-        if loop is None or loop.node not in updated or call.node in seen:
-            continue
-        roles, inner = call.context.roles, call.context.guards
-        if roles & {"traced", "unreached", "keras", "replica", "map"} or inner:
-            continue
-        reads = (
-            call.method == "numpy"
-            and call.owner is not None
-            and call.owner.kind in ("tensor", "per_replica")
-        )
-        reads = reads or (
-            call.name == "float" and bool(call.args) and call.args[0].kind == "tensor"
-        )
-        if reads:
-            seen.add(call.node)
-            yield Violation(
-                call.location,
-                "a tensor is copied to the host in every step.",
-                why="The program waits here until the devices have finished the step, and they "
-                "then wait for the program to begin the next one.",
-                fix="keep it as a tensor (keras.metrics.Mean, or every 100 steps only), and read "
-                "it once per epoch.",
-            )
-
-
-def kept_tensors(case: Case) -> Iterator[Violation]:
-    """Yield tensors that a loop over data appends to a list."""
-    if case.has_trained:
-        return
-    for call in case.reading.calls:
-        if call.method != "append" or not call.args or not isinstance(call.owner, Items):
-            continue
-        if call.context.roles & {"traced", "unreached", "keras"} or call.args[0].kind != "tensor":
-            continue
-        if (
-            isinstance(call.args[0], Made)
-            and call.args[0].call is not None
-            and (call.args[0].call.method in ("numpy", "item"))
-        ):
-            continue
-        trained = {
-            loop.node for each in case.reading.named(*_UPDATES) for loop in each.context.loops
-        }
-        loop = _data_loop(call)
-        if loop is None or loop.node not in trained:
-            continue
-        yield Violation(
-            call.location,
-            "a list keeps a tensor of every step.",
-            why="Each one stays in the memory of its device until the list is gone.",
-            fix="keep numbers, not tensors: float(loss) every 100 steps, or keras.metrics.Mean.",
-        )
-
-
-def fork_after_start(case: Case) -> Iterator[Violation]:
-    """Yield processes that are forked when TensorFlow has been started."""
-    chosen = [
-        each.constant(0, "method")
-        for each in case.reading.named(
-            "multiprocessing.set_start_method", "multiprocessing.get_context"
-        )
-    ]
-    if "spawn" in chosen or "forkserver" in chosen:
-        return
-    for call in case.reading.named("os.fork", "multiprocessing.Process", "multiprocessing.Pool"):
-        first = None if "unreached" in call.context.roles else _before(case, call)
-        if first is not None:
-            yield Violation(
-                call.location,
-                f"a process is forked after TensorFlow was started (line {first.location.line}).",
-                why="Threads and locks of TensorFlow, and CUDA's state, do not survive a fork: "
-                "the child hangs or crashes where it first computes.",
-                fix="multiprocessing.set_start_method('spawn'), or start processes before "
-                "TensorFlow is used.",
-                evidence=(first.location.text,),
-            )
-
-
-# ---- numbers
-
-
-def shuffled_apart(case: Case) -> Iterator[Violation]:
-    """Yield inputs and labels that are shuffled each on its own."""
-    for call in case.reading.named("tf.data.Dataset.zip"):
-        given = call.args[0].values if call.args and isinstance(call.args[0], Items) else call.args
-        shuffled = [made for each in given if (made := _shuffle_in(each)) is not None]
-        if len(shuffled) >= 2 and not all(each.argument(1, "seed") for each in shuffled):
-            yield _apart(call, shuffled)
-    pairs: dict[str, list[Call]] = {}
-    for call in case.reading.named("np.random.shuffle", "?.shuffle", "random.shuffle"):
-        if (call.args and call.owner is not None) or call.name != "?.shuffle":
-            pairs.setdefault(call.name + repr(call.context.functions[-1:]), []).append(call)
-    for calls in pairs.values():
-        seeds = list(case.reading.named("np.random.seed", "random.seed", "tf.random.set_seed"))
-        for one, other in itertools.pairwise(calls):
-            between = [each for each in seeds if one.order < each.order < other.order]
-            texts = {each.written(0, "x") for each in (one, other)}
-            if between or one.context.loops != other.context.loops or len(texts) < 2:
-                continue
-            if _are_pair(case, one, other):
-                yield _apart(other, [one, other])
-
-
-def _shuffle_in(value: Value) -> Call | None:
-    made = made_by(value)
-    while made is not None and made.name.startswith("dataset."):
-        if made.method == "shuffle":
-            return made
-        made = made_by(made.owner)
-    return None
-
-
-def _are_pair(case: Case, one: Call, other: Call) -> bool:
-    """Return whether two arrays are given to one call of fit or from_tensor_slices."""
-    names = {one.written(0, "x"), other.written(0, "x")}
-    for call in case.reading.named("model.fit", "tf.data.Dataset.from_tensor_slices"):
-        text = ast.unparse(call.node)
-        if all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in names):
-            return True
-    return False
-
-
-def _apart(call: Call, shuffles: list[Call]) -> Violation:
-    return Violation(
-        call.location,
-        "inputs and labels are shuffled each on its own.",
-        why="Each label then belongs to the input of another sample: nothing can be learned.",
-        fix="shuffle both by one order: order = np.random.permutation(len(x)); "
-        "x, y = x[order], y[order]; or zip the datasets first and shuffle then.",
-        evidence=tuple(dict.fromkeys(each.location.text for each in shuffles)),
-    )
-
-
-def made_per_epoch(case: Case) -> Iterator[Violation]:
-    """Yield optimizers and compile calls in the loop over epochs of a model made before it."""
-    for call in case.reading.calls:
-        # Under a condition it may be made once.
-        if not call.context.loops or call.context.guards or "unreached" in call.context.roles:
-            continue
-        loop = call.context.loops[-1]
-        if call.name == "model.compile":
-            made = made_by(call.owner)
-            fits = [
-                each
-                for each in case.reading.named("model.fit")
-                if loop in each.context.loops and made_by(each.owner) is made
-            ]
-            freezes = any(
-                each.name == "set trainable" and loop in each.context.loops
-                for each in case.reading.calls
-            )
-            if made is None or loop in made.context.loops or not fits or freezes:
-                continue
-            what, lost = (
-                "the model is compiled again in every iteration of the loop",
-                ("the optimizer's state and the traced step"),
-            )
-        elif call.name.startswith("keras.optimizers.") and call.name.count(".") == 2:
-            uses = [
-                each
-                for each in case.reading.named(*_UPDATES)
-                if made_by(each.owner) is call and loop in each.context.loops
-            ]
-            models = [
-                each
-                for each in case.reading.calls
-                if loop in each.context.loops
-                and (each.name in ("keras.Sequential", "keras.Model", "class"))
-            ]
-            if not uses or models:
-                continue
-            what, lost = (
-                f"a new {call.method} is made in every iteration of the loop",
-                ("the optimizer's state"),
-            )
-        else:
-            continue
-        yield Violation(
-            call.location,
-            f"{what}.",
-            why=f"Each time {lost} begin anew: momentum and the count of steps are lost.",
-            fix="do it once, before the loop.",
-            evidence=(loop_text(call, loop),),
-        )
-
-
-def weights_per_epoch(case: Case) -> Iterator[Violation]:
-    """Yield models that are made anew in each epoch."""
-    for call in case.reading.named("keras.Sequential", "keras.Model", "class"):
-        if not call.context.loops or "unreached" in call.context.roles:
-            continue
-        loop = call.context.loops[-1]
-        if (
-            not isinstance(loop.node, ast.For)
-            or "epoch" not in ast.unparse(loop.node.target).lower()
-        ):
-            continue
-        if isinstance(call.owner, Value) and call.name == "class" and call.owner.kind != "model":
-            continue
-        trained = any(
-            each.name in ("model.fit", "model.train_on_batch", *_UPDATES, "model.__call__")
-            and loop in each.context.loops
-            and each.order > call.order
-            for each in case.reading.calls
-        )
-        if trained:
-            yield Violation(
-                call.location,
-                "the model is made anew in every epoch.",
-                why="Its weights begin at random each time: what an epoch has learned is lost.",
-                fix="make the model once, before the loop.",
-                evidence=(loop_text(call, loop),),
-            )
-
-
-def loop_text(call: Call, loop: Loop) -> str:
-    """Return the first line of a loop."""
-    return call.source.location(loop.node).text
-
-
-def metric_not_reset(case: Case) -> Iterator[Violation]:
-    """Yield metrics of a custom loop that run over all epochs."""
-    resets = {
-        id(made_by(each.owner))
-        for each in case.reading.calls
-        if each.method in ("reset_state", "reset_states")
-    }
-    if any(
-        each.method in ("reset_state", "reset_states") and made_by(each.owner) is None
-        for each in case.reading.calls
-    ):
-        return
-    seen = set[object]()
-    for call in case.reading.calls:
-        if call.name not in ("metric.update_state", "metric.__call__", "metric.update"):
-            continue
-        made = made_by(call.owner)
-        if (
-            made is None
-            or id(made) in resets
-            or made.node in seen
-            or not made.name.startswith("keras.metrics.")
-        ):
-            continue
-        if call.context.roles & {"unreached", "keras"} or len(call.context.loops) < 2:
-            continue
-        if made.context.loops or _data_loop(call) is None:
-            continue
-        seen.add(made.node)
-        yield Violation(
-            made.location,
-            "the metric is updated in every epoch, and never reset.",
-            why="From the second epoch on its result is the mean over all epochs so far.",
-            fix="call reset_state() on it where an epoch begins.",
-            evidence=(call.location.text,),
         )

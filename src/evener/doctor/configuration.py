@@ -1,4 +1,4 @@
-"""Which findings are reported: by options, by ``pyproject.toml``, by comments in the program."""
+"""Choice of the findings to report: by options, ``pyproject.toml``, comments in the program."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 from evener.base.text import ShownAsText
 from evener.devices.spec import DeviceSpec, spec_from
 from evener.doctor.configuration import Configuration, Ignored, configuration_for
+from evener.doctor.endings import successor_in
 from evener.doctor.facts import Facts
 from evener.doctor.finding import Case, Finding, Reading, Rule, Severity, Violation
 from evener.doctor.rules import all_rules
@@ -23,7 +24,7 @@ from evener.run.script import read_module
 
 # Largest number of further lines shown with their text.
 _MOST_LINES = 5
-_CRASHED = "DOC-011"
+_CRASHED, _REMOVED = "DOC-011", "DOC-004"
 # What nothing else is certain beside: the program was not read, or did not get to training.
 _FIRST = ("DOC-001", "DOC-002", "DOC-003")
 
@@ -64,7 +65,7 @@ class Diagnosis(ShownAsText):
 
     @property
     def not_judged(self) -> str:
-        """What is not judged, as the program was only read, or reached no training step."""
+        """Subjects that are not judged, as the program was only read, or reached no step."""
         if self.facts is not None and self.facts.steps:
             return ""
         return "numbers, input, memory, and where operations run"
@@ -254,25 +255,26 @@ def _judged(case: Case, chosen: Configuration) -> Diagnosis:
 def _explained(
     found: list[tuple[Rule, Violation]], facts: Facts | None
 ) -> list[tuple[Rule, Violation]]:
-    """Make a crash the evidence of the finding that explains it."""
-    crash = next((each for rule, each in found if rule.code == _CRASHED), None)
+    """Make a crash the evidence of the finding that explains it, or give it its cause's code."""
+    crash = next((pair for pair in found if pair[0].code == _CRASHED), None)
     raised = facts.ending.raised if facts is not None else None
-    if crash is None or raised is None or facts is None:
+    if crash is None or raised is None:
         return found
     text = f"{raised.kind}: {raised.message}"
-    for number, (rule, violation) in enumerate(found):
-        if rule.explains and re.search(rule.explains, text):
-            is_removed = rule.code == "DOC-004"
-            if is_removed and violation.location != crash.location:
-                continue
+    rest = [pair for pair in found if pair is not crash]
+    at = crash[1].location
+    for number, (rule, violation) in enumerate(rest):
+        is_removed = rule.code == _REMOVED and violation.location == at
+        if is_removed or (rule.explains and re.search(rule.explains, text)):
             told = f"the program ended with {raised.kind}: {raised.message.strip()}"
-            line = f"at {crash.location.path}:{crash.location.line}: {crash.location.text}"
-            explaining = replace(
-                violation, evidence=(*violation.evidence, told, line), severity=Severity.ERROR
-            )
-            rest = [pair for pair in found if pair[1] is not crash]
-            rest[rest.index(found[number])] = (rule, explaining)
+            line = f"at {at.path}:{at.line}: {at.text}"
+            evidence = (*violation.evidence, told, line)
+            rest[number] = (rule, replace(violation, evidence=evidence, severity=Severity.ERROR))
             return rest
+    for rule in all_rules():
+        is_removed = rule.code == _REMOVED and successor_in(text) is not None
+        if is_removed or (rule.is_cause and re.search(rule.explains, text)):
+            return [(rule, replace(crash[1], severity=Severity.ERROR)), *rest]
     return found
 
 
@@ -280,7 +282,9 @@ def _order(rule: Rule, violation: Violation) -> tuple[bool, int, int, float, int
     """Return the position of a violation: hints last, then what a person should do first."""
     severity = violation.severity or rule.severity
     # Late devices and forks stop a program where they stand; a crash is told as such.
-    ends = rule.code in _FIRST or rule.code in (_CRASHED, "DOC-004", "DOC-010", "DOC-605")
+    ends = rule.code in (*_FIRST, _CRASHED, _REMOVED, "DOC-010", "DOC-605") or any(
+        text.startswith("the program ended with") for text in (violation.what, *violation.evidence)
+    )
     is_wrong = severity is Severity.ERROR
     return (
         severity is Severity.HINT,

@@ -14,6 +14,7 @@ from evener.doctor.sources import Location, Source, Unread
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.walk import Call
 from evener.errors import house_form
+from evener.run.eager_steps import EagerStep, eager_step_of
 
 # Steps of an epoch where the number is not known.
 USUAL_EPOCH = 1000
@@ -96,7 +97,7 @@ def shown_location(file: str, line: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the text of a program shows.
+    """The text of a program.
 
     Args:
         script: Absolute path of the script.
@@ -117,6 +118,13 @@ class Reading:
         for call in self.calls:
             if call.name in exact or (starts and call.name.startswith(starts)):
                 yield call
+
+    def eager_step(self) -> EagerStep | None:
+        """Return the training step that no `tf.function` traces, if there is one."""
+        for call in self.named("optimizer.apply_gradients", "optimizer.apply", "?.apply_gradients"):
+            if not call.context.roles & {"traced", "keras", "replica"}:
+                return eager_step_of("\n".join(call.source.lines), call.location.line)
+        return None
 
     def imports(self, *roots: str) -> bool:
         """Return whether the program imports one of some packages."""
@@ -234,6 +242,7 @@ class Rule:
         checks: Functions that yield violations, of facts and of the text.
         explains: Pattern of the errors of TensorFlow that the mistake ends in: a crash with such
             an error becomes evidence of the finding.
+        is_cause: Whether a crash with such an error certainly has this cause.
         also: Codes of further errors that evener raises for the same mistake.
     """
 
@@ -243,4 +252,5 @@ class Rule:
     title: str
     checks: tuple[Callable[[Case], Iterator[Violation]], ...]
     explains: str = field(default="", kw_only=True)
+    is_cause: bool = field(default=False, kw_only=True)
     also: tuple[str, ...] = field(default=(), kw_only=True)

@@ -199,9 +199,9 @@ def constant_sizes(case: Case) -> Iterator[Violation]:
 def _weight_bytes(call: Call) -> int:
     """Return the bytes of a layer's weights with those of Adam, 0 if the text does not say them."""
     if call.name == "keras.layers.Embedding":
-        one, other = call.constant(0, "input_dim"), call.constant(1, "output_dim")
-        if isinstance(one, int) and isinstance(other, int):
-            return 4 * one * other
+        rows, width = call.constant(0, "input_dim"), call.constant(1, "output_dim")
+        if isinstance(rows, int) and isinstance(width, int):
+            return 4 * rows * width
     return 0
 
 

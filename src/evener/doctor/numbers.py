@@ -388,6 +388,22 @@ def not_updated(case: Case) -> Iterator[Violation]:
     )
 
 
+def trained_twice(case: Case) -> Iterator[Violation]:
+    """Yield variables that several optimizers update."""
+    if case.facts is None:
+        return
+    found = [each for each in case.facts.variables if each.num_optimizers >= 2]
+    if found:
+        yield Violation(
+            case.at(found[0].where),
+            f"{found[0].num_optimizers} optimizers update the same variables: {_names(found)}.",
+            why="One step undoes what the other has learned: in a GAN the generator's step moves "
+            "the discriminator towards being fooled.",
+            fix="give each apply_gradients the variables of its own model alone.",
+            evidence=(f"{len(found)} variables are given to several optimizers",),
+        )
+
+
 def frozen_and_trained(case: Case) -> Iterator[Violation]:
     """Yield variables that are not trainable and are trained."""
     if case.facts is None:
@@ -635,16 +651,18 @@ def unreduced_loss(case: Case) -> Iterator[Violation]:
     steps = case.steps
     for gradient in case.facts.gradients if case.facts is not None else ():
         shape = gradient.target_shape
-        if shape and steps is not None and gradient.num_replicas == 1 and len(shape) < 3:
-            if steps.batch_sizes and shape[0] in (-1, *steps.batch_sizes) and shape != (1,):
-                yield Violation(
-                    case.at(gradient.where),
-                    f"the gradient is taken of a loss of shape {shape}, which is summed.",
-                    why="The step is as many times as large as the batch has samples, and changes "
-                    "with its size.",
-                    fix="take tf.reduce_mean of the loss.",
-                    severity=Severity.WARNING,
-                )
+        rows = next(iter(shape), None)
+        if steps is None or rows is None or gradient.num_replicas > 1 or len(shape) > 2:
+            continue
+        if steps.batch_sizes and rows in (-1, *steps.batch_sizes) and list(shape) != [1]:
+            yield Violation(
+                case.at(gradient.where),
+                f"the gradient is taken of a loss of shape {shape}, which is summed.",
+                why="The step is as many times as large as the batch has samples, and changes "
+                "with its size.",
+                fix="take tf.reduce_mean of the loss.",
+                severity=Severity.WARNING,
+            )
 
 
 def training_flag(case: Case) -> Iterator[Violation]:
@@ -943,12 +961,12 @@ def _rescales(case: Case) -> bool:
 
 def _other_scale(case: Case, training: Pipeline) -> Iterator[Violation]:
     for data in _pipelines(case, "validation"):
-        for one, other in zip(training.inputs, data.inputs, strict=False):
-            first, second = (max(abs(v.min or 0), abs(v.max or 0)) for v in (one, other))
+        for learned, measured in zip(training.inputs, data.inputs, strict=False):
+            first, second = (max(abs(v.min or 0), abs(v.max or 0)) for v in (learned, measured))
             if min(first, second) > 0 and max(first, second) / min(first, second) > 30:
                 yield Violation(
                     case.at(data.where),
-                    f"training inputs are {_span(one)}, validation inputs {_span(other)}.",
+                    f"training inputs are {_span(learned)}, validation inputs {_span(measured)}.",
                     why="The model is validated on inputs of another scale than it learned.",
                     fix="scale both by the same function, with the training data's statistics.",
                 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evener.base.text import format_bytes
-from evener.doctor.facts import StrategyUse
+from evener.doctor.facts import Pin, StrategyUse
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.names import canonical
 from evener.doctor.sources import Location
@@ -131,7 +131,7 @@ def all_on_one(case: Case) -> Iterator[Violation]:
         )
 
 
-def _trains_in(case: Case, pins: list[object]) -> bool:
+def _trains_in(case: Case, pins: list[Pin]) -> bool:
     """Return whether kernels that a pin sent to the CPU are heavy ones."""
     kernels = case.facts.kernels if case.facts is not None else ()
     heavy = [each for each in kernels if "MatMul" in each.type or "Conv" in each.type]
@@ -157,22 +157,36 @@ def no_strategy(case: Case) -> Iterator[Violation]:
     if steps is None or len(numbers) > 1:
         return
     batch = max(steps.batch_sizes, default=0)
-    means = _means_gpus(case)
-    small = batch == 1 or (steps.num_timed and steps.step_seconds < _TINY_STEP)
-    fix = "`evener run` trains it unchanged on all of them, with the same weights"
-    if case.are_unequal:
-        fix += " and a share of each batch that fits each card"
+    is_small = batch == 1 or (steps.num_timed > 0 and steps.step_seconds < _TINY_STEP)
+    is_hint = is_small or (around.is_assumed and not _means_gpus(case))
+    yield without_strategy(case, case.at(steps.where), is_hint, batch=batch)
+
+
+def without_strategy(case: Case, location: Location, is_hint: bool, *, batch: int = 0) -> Violation:
+    """Return that a line trains on one of several GPUs, with the way to use all of them."""
+    around = case.surroundings
+    step = case.reading.eager_step()
+    if step is not None:
+        fix = step.fix
+    elif case.are_unequal:
+        fix = (
+            "`evener run` trains it unchanged on all of them, with the same weights and a share of "
+            "each batch that fits each card"
+        )
     else:
-        fix += "; or make and compile the model in `with tf.distribute.MirroredStrategy().scope()`"
-    yield Violation(
-        case.at(steps.where),
-        f"this trains on one of {len(around.gpus)} GPUs: the program has no strategy"
-        + (f", and names GPU:{next(iter(numbers))}." if numbers else "."),
+        fix = (
+            "`evener run` trains it unchanged on all of them, with the same weights; or make and "
+            "compile the model in `with tf.distribute.MirroredStrategy().scope()`"
+        )
+    return Violation(
+        location,
+        f"this trains on one of {len(around.gpus)} GPUs: the program has no strategy.",
         why="Without a strategy TensorFlow puts all work on one GPU; the others idle."
-        + (" A batch of one cannot be split: give a batch size first." if batch == 1 else ""),
+        + (" A batch of one cannot be split: give a batch size first." if batch == 1 else "")
+        + ("" if step is None else f" The step runs eagerly; {step}."),
         fix=f"{fix}.",
         evidence=(around.gpus_told, f"batches of {batch}" if batch else ""),
-        severity=None if (means or not around.is_assumed) and not small else Severity.HINT,
+        severity=Severity.HINT if is_hint else None,
     )
 
 

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from evener.doctor import certain, endings, memory, numbers, placement, speed
+from evener.doctor import certain, endings, memory, numbers, placement, speed, training_text
 from evener.doctor.finding import Case, Family, Rule, Severity, Violation
 
 _ERROR, _WARNING, _HINT = Severity
 _Check = Callable[[Case], Iterator[Violation]]
 _Row = tuple[str, Severity, str, tuple[_Check, ...]]
 
-# Errors of TensorFlow that a mistake ends in: a crash with such a text is its evidence.
-_EXPLAINS = {
-    "DOC-004": r"has no attribute|cannot import name|unexpected keyword argument|No module named",
-    "DOC-104": r"cannot be modified after being initialized",
+# Errors that a mistake certainly ends in: a crash with such a text has the code of the mistake.
+_CRASHES = {
     "DOC-105": r"cannot be modified after being initialized",
-    "DOC-107": r"unknown device|Could not satisfy explicit device",
-    "DOC-215": r"different tf\.distribute\.Strategy|different strateg|strategy\.scope|outside of",
-    "DOC-323": r"outside the valid range|must have the same shape|Shapes .* are incompatible",
-    "DOC-330": r"No gradients provided",
+    "DOC-014": r"The filepath provided must end in|Invalid filepath extension for saving",
+    "DOC-205": r"Inputs to operation .*AddN.* must have the same size and shape",
+    "DOC-323": r"outside the valid range|Argument `output` must have rank|Arguments `target` and "
+    r"`output` must have the same",
+    "DOC-330": r"No gradients provided for any variable",
+    "DOC-605": r"OOM when allocating|ResourceExhausted|RESOURCE_EXHAUSTED",
     "RUN-009": r"tried to create variables|singleton tf\.Variable",
     "RUN-010": r"PerReplica",
-    "DOC-605": r"out of memory|OOM|ResourceExhausted|RESOURCE_EXHAUSTED",
+}
+# Errors that a mistake may end in: where it is found, such a crash is its evidence.
+_EXPLAINS = {
+    "DOC-104": r"cannot be modified after being initialized",
+    "DOC-107": r"unknown device|Could not satisfy explicit device",
+    "DOC-215": r"different tf\.distribute\.Strategy|different strateg|strategy\.scope|outside of",
+    "DOC-336": r"optimizer cannot recognize variable|Unknown variable",
     "ENG-003": r"different tf\.distribute\.Strategy|different strateg|strategy\.scope|outside of",
+    **_CRASHES,
 }
 # Codes of errors that evener raises for the mistake of a rule of another code.
 _ALSO = {
@@ -52,6 +59,7 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
             "a process is forked after TensorFlow was started",
             (certain.fork_after_start,),
         ),
+        ("DOC-014", _ERROR, "a file name that Keras refuses", (training_text.file_endings,)),
     ),
     Family.NUMBERS: (
         (
@@ -137,7 +145,7 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
             "DOC-336",
             _WARNING,
             "weights or optimizer state begin anew while training",
-            (numbers.set_back, certain.made_per_epoch, certain.weights_per_epoch),
+            (numbers.set_back, training_text.made_per_epoch, training_text.weights_per_epoch),
         ),
         ("DOC-337", _ERROR, "float16 without loss scaling", (numbers.loss_scaling,)),
         ("DOC-338", _WARNING, "the random seed is set in every step", (numbers.constant_seed,)),
@@ -153,7 +161,12 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
             "training data is not shuffled, or to no effect",
             (numbers.sorted_data,),
         ),
-        ("DOC-342", _ERROR, "inputs and labels are shuffled apart", (certain.shuffled_apart,)),
+        (
+            "DOC-342",
+            _ERROR,
+            "inputs and labels are shuffled apart",
+            (training_text.shuffled_apart,),
+        ),
         ("DOC-343", _ERROR, "validation data is training data", (numbers.leaked_validation,)),
         (
             "DOC-344",
@@ -161,14 +174,23 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
             "inputs are not scaled, twice, or otherwise in validation",
             (numbers.input_scale,),
         ),
-        ("DOC-345", _ERROR, "the same batch in every step", (numbers.repeated_batches,)),
+        (
+            "DOC-345",
+            _ERROR,
+            "the same batch in every step",
+            (numbers.repeated_batches, training_text.new_iterators),
+        ),
         ("DOC-346", _WARNING, "validation data is changed at random", (numbers.random_validation,)),
         ("DOC-347", _WARNING, "samples that no batch holds", (numbers.dropped_rows,)),
         (
             "DOC-348",
             _WARNING,
             "a metric is never reset",
-            (numbers.metric_not_reset, certain.metric_not_reset),
+            (
+                numbers.metric_not_reset,
+                training_text.metric_not_reset,
+                training_text.hidden_metrics,
+            ),
         ),
         (
             "RUN-010",
@@ -176,11 +198,18 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
             "a value per replica used as one number",
             (certain.per_replica_values,),
         ),
+        ("DOC-339", _ERROR, "two optimizers train the same variables", (numbers.trained_twice,)),
+        (
+            "DOC-349",
+            _WARNING,
+            "a metric that does not go with the loss",
+            (training_text.metric_mismatch,),
+        ),
         (
             "RUN-009",
             _ERROR,
             "layers, optimizers or variables created on every call",
-            (numbers.made_again,),
+            (numbers.made_again, training_text.made_in_call),
         ),
     ),
     Family.DEVICES: (
@@ -259,7 +288,7 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
             "DOC-602",
             _WARNING,
             "tensors of every step are kept",
-            (memory.kept_tensors, certain.kept_tensors),
+            (memory.kept_tensors, training_text.kept_tensors),
         ),
         ("DOC-604", _WARNING, "a cache or buffer larger than memory", (memory.buffers,)),
         (
@@ -272,12 +301,13 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
         ("DOC-607", _WARNING, "a persistent tape that is asked once", (memory.persistent_tape,)),
     ),
     Family.SPEED: (
+        ("DOC-414", _WARNING, "float64 in the model", (speed.double_precision,)),
         ("DOC-401", _WARNING, "a step waits for its input", (speed.slow_input,)),
         (
             "DOC-402",
             _WARNING,
             "a copy to the host in every step",
-            (speed.host_reads, certain.host_reads),
+            (speed.host_reads, training_text.host_reads, training_text.python_in_steps),
         ),
         ("DOC-403", _WARNING, "a tf.function traced again and again", (speed.retracing,)),
         ("DOC-404", _HINT, "tiny steps without steps_per_execution", (speed.tiny_steps,)),
@@ -291,15 +321,20 @@ _TABLE: dict[Family, tuple[_Row, ...]] = {
             "DOC-407",
             _WARNING,
             "training steps run eagerly",
-            (speed.eager_steps, certain.eager_steps),
+            (speed.eager_steps, training_text.eager_steps),
         ),
         (
             "DOC-408",
             _WARNING,
             "predict, evaluate, save or fit in every step",
-            (speed.repeated_calls, certain.predict_in_loop),
+            (speed.repeated_calls, training_text.predict_in_loop),
         ),
-        ("DOC-410", _WARNING, "steps of one sample", (speed.small_batches, certain.never_batched)),
+        (
+            "DOC-410",
+            _WARNING,
+            "steps of one sample",
+            (speed.small_batches, training_text.never_batched),
+        ),
         ("DOC-411", _WARNING, "callbacks take the time of steps", (speed.slow_callbacks,)),
         ("DOC-412", _WARNING, "Python takes the time of steps", (speed.outside_of_tensorflow,)),
         ("DOC-413", _WARNING, "mixed precision without a GPU", (speed.useless_mixed_precision,)),
@@ -313,6 +348,7 @@ RULES = tuple(
         title,
         checks,
         explains=_EXPLAINS.get(code, ""),
+        is_cause=code in _CRASHES,
         also=_ALSO.get(code, ()),
     )
     for family, rows in _TABLE.items()

@@ -240,7 +240,9 @@ def eager_steps(case: Case) -> Iterator[Violation]:
         elif steps.kind == "fit":
             where, fix = steps.where, "take run_eagerly=True out of compile."
         else:
+            step = case.reading.eager_step()
             where, fix = steps.where, "put the step into a function with @tf.function above it."
+            fix = fix if step is None else f"{step.change}."
         yield Violation(
             case.at(where),
             "each training step runs eagerly, operation by operation.",
@@ -392,6 +394,26 @@ def outside_of_tensorflow(case: Case) -> Iterator[Violation]:
             evidence=(_part(case, lost, steps),),
             seconds=case.per_epoch(lost),
         )
+
+
+def double_precision(case: Case) -> Iterator[Violation]:
+    """Yield models that compute in float64."""
+    facts = case.facts
+    if facts is None:
+        return
+    model = next((each for each in facts.models if each.trains and "float64" in each.policy), None)
+    wide = [each for each in facts.variables if each.trainable and each.dtype == "float64"]
+    if model is None and not wide:
+        return
+    where = model.where if model is not None else wide[0].made_in or wide[0].where
+    yield Violation(
+        case.at(where),
+        "the model computes in float64.",
+        why="It takes twice the memory, and 2 to 64 times as long: GPUs have few units for it.",
+        fix="keras.backend.set_floatx('float32'), and data of float32.",
+        evidence=tuple(f"{each.name}: float64" for each in wide[:3])
+        or (f"policy: {'' if model is None else model.policy}",),
+    )
 
 
 def useless_mixed_precision(case: Case) -> Iterator[Violation]:

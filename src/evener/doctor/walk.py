@@ -47,7 +47,7 @@ _COMPARISONS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """What an expression may give.
+    """A value that an expression may give.
 
     Args:
         kind: Kind such as ``"model"`` or ``"dataset"``; ``""`` if it is not known.
@@ -75,7 +75,7 @@ class Library(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made(Value):
-    """What a call of a library gives, or a part of that."""
+    """A value that a call of a library gives, or a part of it."""
 
     call: Call | None = None
     path: tuple[object, ...] = ()
@@ -91,7 +91,7 @@ class Part(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed(Value):
-    """What an operator gives, with its operands."""
+    """A value that an operator gives, with its operands."""
 
     operands: tuple[Value, ...] = ()
     sign: type[ast.AST] | None = None
@@ -194,11 +194,11 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is around a call when it runs.
+    """Surroundings of a call when it runs.
 
     Args:
         loops: Loops around it, of its callers too, the outermost first.
-        withs: What the ``with`` statements around it were given.
+        blocks: Values that the ``with`` statements around it were given.
         guards: Conditions around it: node, number of the branch, value of the condition.
         functions: Functions that are entered, the outermost first.
         roles: Why functions are entered: ``"traced"``, ``"replica"``, ``"map"``, ``"host"``
@@ -207,7 +207,7 @@ class Context:
     """
 
     loops: tuple[Loop, ...] = ()
-    withs: tuple[Value, ...] = ()
+    blocks: tuple[Value, ...] = ()
     guards: tuple[tuple[ast.AST, int, Value], ...] = ()
     functions: tuple[ast.AST, ...] = ()
     roles: frozenset[str] = frozenset()
@@ -216,7 +216,7 @@ class Context:
     @property
     def scope(self) -> Value | None:
         """The strategy whose scope is around it, or None."""
-        for value in reversed(self.withs):
+        for value in reversed(self.blocks):
             for option in options(value):
                 if isinstance(option, Made) and option.call is not None:
                     if option.call.method == "scope":
@@ -238,7 +238,7 @@ class Call:
             ``"model.fit"``; ``"import"``, ``"environ"`` (a variable is set) or ``"set NAME"``.
             ``"?.NAME"`` for a method of an unknown value.
         order: Position in the order in which the program runs.
-        owner: Whose method it is.
+        owner: Object whose method it is.
         args: Arguments by position; None behind ``*args``.
         keywords: Arguments by name; `unpacks` if there is a ``**``.
         is_certain: Whether it is known whose method it is, or which function.
@@ -338,11 +338,11 @@ def joined(values: Iterable[Value]) -> Value:
     return Either(kinds.pop() if len(kinds) == 1 else "", tuple(found[:6]))
 
 
-def _is_same(one: Value, other: Value) -> bool:
+def _is_same(first: Value, second: Value) -> bool:
     return (
-        isinstance(one, Constant)
-        and isinstance(other, Constant)
-        and (type(one.value), one.value) == (type(other.value), other.value)
+        isinstance(first, Constant)
+        and isinstance(second, Constant)
+        and (type(first.value), first.value) == (type(second.value), second.value)
     )
 
 
@@ -421,7 +421,7 @@ class Walk:
 
     @property
     def context(self) -> Context:
-        """What is around the current line."""
+        """Surroundings of the current line."""
         return self._context
 
     def set_context(self, context: Context) -> None:
@@ -542,11 +542,11 @@ class Walk:
     def _with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> None:
         values: list[Value] = []
         for item in node.items:
-            with self._inside(withs=(*self._context.withs, *values)):
+            with self._inside(blocks=(*self._context.blocks, *values)):
                 values.append(self._value(item.context_expr, scope))
             if item.optional_vars is not None:
                 self._bind(item.optional_vars, values[-1], scope, node)
-        with self._inside(withs=(*self._context.withs, *values)):
+        with self._inside(blocks=(*self._context.blocks, *values)):
             is_left = self._block(node.body, scope)
         if is_left:
             raise _Left
@@ -782,13 +782,13 @@ class Walk:
         return Part(kinds.get(name, "") if owner.kind in ("model", "layer") else "", owner, name)
 
     def _computed(self, left: Value, sign: ast.operator, right: Value) -> Value:
-        one, other = constant(left), constant(right)
+        first, second = constant(left), constant(right)
         operate = _OPERATORS.get(type(sign))
-        if isinstance(sign, ast.Pow) and _is_small(one) and _is_small(other):
+        if isinstance(sign, ast.Pow) and _is_small(first) and _is_small(second):
             operate = operator.pow
-        if operate is not None and one is not None and other is not None:
+        if operate is not None and first is not None and second is not None:
             try:
-                return Constant("", operate(one, other))
+                return Constant("", operate(first, second))
             except (TypeError, ValueError, ArithmeticError, MemoryError):
                 return UNKNOWN
         kind = next(
@@ -1200,12 +1200,12 @@ def _boolean(sign: ast.boolop, values: tuple[Value, ...]) -> Value:
 def _compared(signs: list[ast.cmpop], parts: tuple[Value, ...]) -> Value:
     compare = _COMPARISONS.get(type(signs[0]))
     if len(parts) == 2 and all(isinstance(part, Constant) for part in parts):
-        one, other = map(constant, parts)
-        if isinstance(signs[0], ast.Is | ast.IsNot) and other is None:
-            return Constant("", (one is None) is isinstance(signs[0], ast.Is))
+        first, second = map(constant, parts)
+        if isinstance(signs[0], ast.Is | ast.IsNot) and second is None:
+            return Constant("", (first is None) is isinstance(signs[0], ast.Is))
         if compare is not None:
             try:
-                return Constant("", compare(one, other))
+                return Constant("", compare(first, second))
             except TypeError:
                 return UNKNOWN
     return Computed("", parts, type(signs[0]))

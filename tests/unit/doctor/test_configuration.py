@@ -146,3 +146,8 @@ def test_a_comment_on_the_line_takes_a_finding_back(
 def test_a_rule_that_is_gone_is_no_error(script: Path) -> None:
     assert codes(script, ignore=["DOC-106", "DOC-201"]) == ["DOC-004"]
     assert codes(script, select=["DOC-501"]) == []
+
+
+def test_fewer_than_no_gpus_are_refused(script: Path) -> None:
+    with pytest.raises(RunError, match="RUN-013"):
+        codes(script, num_gpus=-1)

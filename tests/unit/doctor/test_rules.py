@@ -280,6 +280,12 @@ CASES: list[tuple[str, Facts, Facts]] = [
         facts(variables=(variable(trainable=False, num_applied=0),)),
     ),
     (
+        "DOC-339",
+        facts(variables=(variable(num_optimizers=2),)),
+        facts(variables=(variable(num_optimizers=1),)),
+    ),
+    ("DOC-414", model(policy="float64"), model(policy="mixed_bfloat16")),
+    (
         "DOC-308",
         facts(variables=(variable(), variable("s", in_model=False, num_applied=0))),
         facts(variables=(variable(), variable("s", in_model=False))),
@@ -664,6 +670,8 @@ def test_every_rule_has_a_case() -> None:
         "DOC-003",
         "DOC-004",
         "DOC-013",
+        "DOC-014",
+        "DOC-349",
         "DOC-101",
         "DOC-102",
         "DOC-208",

@@ -111,9 +111,9 @@ def test_why_a_function_is_entered(program: str, role: str, tmp_path: Path) -> N
 
 def test_branches_exclude_each_other(tmp_path: Path) -> None:
     program = "if x:\n  tf.ones(1)\nelse:\n  tf.zeros(1)\ntf.eye(1)"
-    one, other, behind = walk(program, tmp_path)[3:]
-    assert one.context.excludes(other.context)
-    assert not one.context.excludes(behind.context)
+    first, second, behind = walk(program, tmp_path)[3:]
+    assert first.context.excludes(second.context)
+    assert not first.context.excludes(behind.context)
 
 
 def test_a_name_may_stand_for_several(tmp_path: Path) -> None:

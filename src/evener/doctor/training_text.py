@@ -1,0 +1,658 @@
+"""Rules on the text of training itself: numbers, time and memory, as far as they are certain.
+
+Where a run has reached training steps, its facts decide on what happens in steps, and the rules
+here on time and memory are silent.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+
+from evener.doctor.finding import Case, Violation
+from evener.doctor.walk import (
+    Call,
+    Class,
+    Computed,
+    Instance,
+    Items,
+    Loop,
+    Made,
+    Value,
+    constant,
+    made_by,
+    options,
+)
+from evener.run.eager_steps import eager_step_of
+
+_UPDATES = ("optimizer.apply_gradients", "optimizer.apply", "optimizer.minimize")
+
+# ---- time and memory
+
+
+def _data_loop(call: Call) -> Loop | None:
+    """Return the innermost loop around a call if it goes through batches of data."""
+    for loop in reversed(call.context.loops):
+        over = loop.over
+        for value in options(over):
+            made = made_by(value)
+            inner = (
+                made.args[0]
+                if made is not None
+                and made.args
+                and made.name in ("enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "zip", "iter")
+                else value
+            )
+            if inner.kind in ("dataset", "distributed"):
+                return loop
+    return None
+
+
+def eager_steps(case: Case) -> Iterator[Violation]:
+    """Yield steps of a custom loop that no `tf.function` traces."""
+    if case.has_trained:
+        return
+    seen = set[object]()
+    for call in case.reading.named(*_UPDATES):
+        roles = call.context.roles
+        if roles & {"traced", "unreached", "keras", "replica"} or call.node in seen:
+            continue
+        if not call.context.loops or call.name == "optimizer.minimize":
+            continue
+        seen.add(call.node)
+        step = eager_step_of("\n".join(call.source.lines), call.location.line)
+        yield Violation(
+            call.location,
+            "each training step runs eagerly, operation by operation.",
+            why="Python starts each operation of the step; the devices wait for it, and nothing "
+            "is fused or run side by side.",
+            fix=f"{'put the step into a tf.function' if step is None else step.change}.",
+        )
+    for call in case.reading.named("model.compile"):
+        if call.constant(None, "run_eagerly") is True:
+            yield Violation(
+                call.location,
+                "each training step runs eagerly: run_eagerly=True.",
+                why="It is for debugging: Python starts each operation of the step.",
+                fix="take run_eagerly=True out.",
+            )
+    for call in case.reading.named("tf.config.run_functions_eagerly"):
+        if call.constant(0, "run_eagerly") is True:
+            yield Violation(
+                call.location,
+                "all tf.functions run eagerly.",
+                why="It is for debugging: Python starts each operation of the step.",
+                fix="take this line out.",
+            )
+
+
+def predict_in_loop(case: Case) -> Iterator[Violation]:
+    """Yield calls of `predict` in a loop of any form."""
+    if case.has_trained:
+        return
+    seen = set[object]()
+    for call in case.reading.named("model.predict"):
+        if not call.context.loops or call.node in seen or "unreached" in call.context.roles:
+            continue
+        loop = call.context.loops[-1]
+        made = made_by(call.owner)
+        # A model of each iteration is asked once.
+        if made is not None and loop in made.context.loops:
+            continue
+        if isinstance(loop.over, Items) and len(loop.over.values) < 5:
+            continue
+        trains = any(
+            each.name in ("model.fit", *_UPDATES) and loop in each.context.loops
+            for each in case.reading.calls
+        )
+        data = call.argument(0, "x")
+        if trains or (data is not None and data.kind == "dataset"):
+            continue
+        seen.add(call.node)
+        yield Violation(
+            call.location,
+            "predict is called in a loop.",
+            why="Each call of predict makes a pipeline and callbacks of its own, for a few "
+            "samples.",
+            fix="call model(x, training=False) on one batch, in a tf.function; or predict all "
+            "samples at once.",
+        )
+
+
+def never_batched(case: Case) -> Iterator[Violation]:
+    """Yield datasets that are given to fit, and never batched."""
+    if case.has_trained:
+        return
+    for call in case.reading.named("model.fit"):
+        data = call.argument(0, "x")
+        if len(options(data)) != 1 or data is None or data.kind != "dataset":
+            continue
+        names: list[str] = []
+        made = made_by(data)
+        while made is not None and made.name.startswith("dataset."):
+            names.append(made.method)
+            made = made_by(made.owner)
+        if made is None or made.name != "tf.data.Dataset.from_tensor_slices":
+            continue
+        if {
+            "batch",
+            "padded_batch",
+            "ragged_batch",
+            "window",
+            "map",
+            "apply",
+            "flat_map",
+            "interleave",
+            "group_by_window",
+            "bucket_by_sequence_length",
+        } & set(names):
+            continue
+        yield Violation(
+            call.location,
+            "the dataset is never batched: each step trains on one sample, or fails.",
+            why="fit takes the elements of a dataset as they are; batch_size does not apply to "
+            "them.",
+            fix=f"line {made.location.line}: .batch(32) behind from_tensor_slices.",
+            evidence=(made.location.text,),
+        )
+
+
+def host_reads(case: Case) -> Iterator[Violation]:
+    """Yield tensors that are copied to the host in every step of a custom loop."""
+    if case.has_trained:
+        return
+    updated = {
+        loop.node
+        for call in case.reading.named(*_UPDATES, "model.train_on_batch")
+        for loop in call.context.loops
+    }
+    seen = set[object]()
+    for call in case.reading.calls:
+        loop = _data_loop(call)
+        if loop is None or loop.node not in updated or call.node in seen:
+            continue
+        roles, inner = call.context.roles, call.context.guards
+        if roles & {"traced", "unreached", "keras", "replica", "map"} or inner:
+            continue
+        reads = (
+            call.method == "numpy"
+            and call.owner is not None
+            and call.owner.kind in ("tensor", "per_replica")
+        )
+        reads = reads or (
+            call.name == "float" and bool(call.args) and call.args[0].kind == "tensor"
+        )
+        if reads:
+            seen.add(call.node)
+            yield Violation(
+                call.location,
+                "a tensor is copied to the host in every step.",
+                why="The program waits here until the devices have finished the step, and they "
+                "then wait for the program to begin the next one.",
+                fix="keep it as a tensor (keras.metrics.Mean, or every 100 steps only), and read "
+                "it once per epoch.",
+            )
+
+
+def kept_tensors(case: Case) -> Iterator[Violation]:
+    """Yield tensors that a loop over data appends to a list."""
+    if case.has_trained:
+        return
+    for call in case.reading.calls:
+        if call.method != "append" or not call.args or not isinstance(call.owner, Items):
+            continue
+        if call.context.roles & {"traced", "unreached", "keras"} or call.args[0].kind != "tensor":
+            continue
+        if (
+            isinstance(call.args[0], Made)
+            and call.args[0].call is not None
+            and (call.args[0].call.method in ("numpy", "item"))
+        ):
+            continue
+        trained = {
+            loop.node for each in case.reading.named(*_UPDATES) for loop in each.context.loops
+        }
+        loop = _data_loop(call)
+        if loop is None or loop.node not in trained:
+            continue
+        yield Violation(
+            call.location,
+            "a list keeps a tensor of every step.",
+            why="Each one stays in the memory of its device until the list is gone.",
+            fix="keep numbers, not tensors: float(loss) every 100 steps, or keras.metrics.Mean.",
+        )
+
+
+# ---- numbers
+
+
+def shuffled_apart(case: Case) -> Iterator[Violation]:
+    """Yield inputs and labels that are shuffled each on its own."""
+    for call in case.reading.named("tf.data.Dataset.zip"):
+        given = call.args[0].values if call.args and isinstance(call.args[0], Items) else call.args
+        shuffled = [made for each in given if (made := _shuffle_in(each)) is not None]
+        if len(shuffled) >= 2 and not all(each.argument(1, "seed") for each in shuffled):
+            yield _apart(call, shuffled)
+    pairs: dict[str, list[Call]] = {}
+    for call in case.reading.named("np.random.shuffle", "?.shuffle", "random.shuffle"):
+        if (call.args and call.owner is not None) or call.name != "?.shuffle":
+            pairs.setdefault(call.name + repr(call.context.functions[-1:]), []).append(call)
+        if call.name == "np.random.shuffle" and (trains := _alone(case, call)) is not None:
+            yield _apart(call, [call, trains])
+    for calls in pairs.values():
+        seeds = list(case.reading.named("np.random.seed", "random.seed", "tf.random.set_seed"))
+        for first, second in itertools.pairwise(calls):
+            between = [each for each in seeds if first.order < each.order < second.order]
+            texts = {each.written(0, "x") for each in (first, second)}
+            if between or first.context.loops != second.context.loops or len(texts) < 2:
+                continue
+            if _are_pair(case, first, second):
+                yield _apart(second, [first, second])
+
+
+def _derives(value: Value | None, base: Value) -> bool:
+    """Return whether a value is an array, or a part of it by slicing."""
+    if value is base:
+        return True
+    return (
+        isinstance(value, Made)
+        and isinstance(base, Made)
+        and value.call is base.call
+        and value.path[: len(base.path)] == base.path
+    )
+
+
+def _alone(case: Case, shuffle: Call) -> Call | None:
+    """Return the call that trains on a shuffled array beside one in its first order."""
+    array = shuffle.args[0] if shuffle.args else None
+    if not isinstance(array, Made) or array.call is None or array.call.name == "np.arange":
+        return None
+    shuffled = [each.args[0] for each in case.reading.named("np.random.shuffle") if each.args]
+    for call in case.reading.named("model.fit", "tf.data.Dataset.from_tensor_slices"):
+        given = call.args
+        if len(given) == 1 and isinstance(given[0], Items):
+            given = given[0].values
+        if len(given) < 2 or (not _derives(given[0], array) and not _derives(given[1], array)):
+            continue
+        other = given[1] if _derives(given[0], array) else given[0]
+        if not isinstance(other, Made) or other.call is None or _derives(other, array):
+            continue
+        if any(_derives(other, each) for each in shuffled):
+            continue
+        # What is computed of the shuffled array has its order.
+        if other.call.order < shuffle.order < call.order:
+            return call
+    return None
+
+
+def _shuffle_in(value: Value) -> Call | None:
+    made = made_by(value)
+    while made is not None and made.name.startswith("dataset."):
+        if made.method == "shuffle":
+            return made
+        made = made_by(made.owner)
+    return None
+
+
+def _are_pair(case: Case, first: Call, second: Call) -> bool:
+    """Return whether two arrays are given to one call of fit or from_tensor_slices."""
+    names = {first.written(0, "x"), second.written(0, "x")}
+    for call in case.reading.named("model.fit", "tf.data.Dataset.from_tensor_slices"):
+        text = ast.unparse(call.node)
+        if all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in names):
+            return True
+    return False
+
+
+def _apart(call: Call, shuffles: list[Call]) -> Violation:
+    return Violation(
+        call.location,
+        "inputs and labels are shuffled each on its own.",
+        why="Each label then belongs to the input of another sample: nothing can be learned.",
+        fix="shuffle both by one order: order = np.random.permutation(len(x)); "
+        "x, y = x[order], y[order]; or zip the datasets first and shuffle then.",
+        evidence=tuple(dict.fromkeys(each.location.text for each in shuffles)),
+    )
+
+
+def made_per_epoch(case: Case) -> Iterator[Violation]:
+    """Yield optimizers and compile calls in the loop over epochs of a model made before it."""
+    for call in case.reading.calls:
+        # Under a condition it may be made once.
+        if not call.context.loops or call.context.guards or "unreached" in call.context.roles:
+            continue
+        loop = call.context.loops[-1]
+        if call.name == "model.compile":
+            made = made_by(call.owner)
+            fits = [
+                each
+                for each in case.reading.named("model.fit")
+                if loop in each.context.loops and made_by(each.owner) is made
+            ]
+            freezes = any(
+                each.name == "set trainable" and loop in each.context.loops
+                for each in case.reading.calls
+            )
+            if made is None or loop in made.context.loops or not fits or freezes:
+                continue
+            what, lost = (
+                "the model is compiled again in every iteration of the loop",
+                ("the optimizer's state and the traced step"),
+            )
+        elif call.name.startswith("keras.optimizers.") and call.name.count(".") == 2:
+            uses = [
+                each
+                for each in case.reading.named(*_UPDATES)
+                if made_by(each.owner) is call and loop in each.context.loops
+            ]
+            models = [
+                each
+                for each in case.reading.calls
+                if loop in each.context.loops
+                and (each.name in ("keras.Sequential", "keras.Model", "class"))
+            ]
+            if not uses or models:
+                continue
+            what, lost = (
+                f"a new {call.method} is made in every iteration of the loop",
+                ("the optimizer's state"),
+            )
+        else:
+            continue
+        yield Violation(
+            call.location,
+            f"{what}.",
+            why=f"Each time {lost} begin anew: momentum and the count of steps are lost.",
+            fix="do it once, before the loop.",
+            evidence=(loop_text(call, loop),),
+        )
+
+
+def weights_per_epoch(case: Case) -> Iterator[Violation]:
+    """Yield models that are made anew in each epoch."""
+    for call in case.reading.named("keras.Sequential", "keras.Model", "class"):
+        if not call.context.loops or "unreached" in call.context.roles:
+            continue
+        loop = call.context.loops[-1]
+        if (
+            not isinstance(loop.node, ast.For)
+            or "epoch" not in ast.unparse(loop.node.target).lower()
+        ):
+            continue
+        if isinstance(call.owner, Value) and call.name == "class" and call.owner.kind != "model":
+            continue
+        trained = any(
+            each.name in ("model.fit", "model.train_on_batch", *_UPDATES, "model.__call__")
+            and loop in each.context.loops
+            and each.order > call.order
+            for each in case.reading.calls
+        )
+        if trained:
+            yield Violation(
+                call.location,
+                "the model is made anew in every epoch.",
+                why="Its weights begin at random each time: what an epoch has learned is lost.",
+                fix="make the model once, before the loop.",
+                evidence=(loop_text(call, loop),),
+            )
+
+
+def loop_text(call: Call, loop: Loop) -> str:
+    """Return the first line of a loop."""
+    return call.source.location(loop.node).text
+
+
+def metric_not_reset(case: Case) -> Iterator[Violation]:
+    """Yield metrics of a custom loop that run over all epochs."""
+    resets = {
+        id(made_by(each.owner))
+        for each in case.reading.calls
+        if each.method in ("reset_state", "reset_states")
+    }
+    if any(
+        each.method in ("reset_state", "reset_states") and made_by(each.owner) is None
+        for each in case.reading.calls
+    ):
+        return
+    seen = set[object]()
+    for call in case.reading.calls:
+        if call.name not in ("metric.update_state", "metric.__call__", "metric.update"):
+            continue
+        made = made_by(call.owner)
+        if (
+            made is None
+            or id(made) in resets
+            or made.node in seen
+            or not made.name.startswith("keras.metrics.")
+        ):
+            continue
+        if call.context.roles & {"unreached", "keras"} or len(call.context.loops) < 2:
+            continue
+        if made.context.loops or _data_loop(call) is None:
+            continue
+        seen.add(made.node)
+        yield Violation(
+            made.location,
+            "the metric is updated in every epoch, and never reset.",
+            why="From the second epoch on its result is the mean over all epochs so far.",
+            fix="call reset_state() on it where an epoch begins.",
+            evidence=(call.location.text,),
+        )
+
+
+def new_iterators(case: Case) -> Iterator[Violation]:
+    """Yield iterators that a training loop makes anew for each step."""
+    trained = {
+        update.context.loops[-1].node
+        for update in case.reading.named(*_UPDATES, "model.train_on_batch")
+        if update.context.loops
+    }
+    for call in case.reading.calls:
+        drawn = call.args[0] if call.name == "next" and call.args else call.owner
+        made = made_by(drawn)
+        if made is None or made.name != "iter" or call.method not in ("next", "get_next"):
+            continue
+        loops = call.context.loops
+        if not loops or made.context.loops != loops or not made.args:
+            continue
+        if made.args[0].kind not in ("dataset", "distributed") or loops[-1].node not in trained:
+            continue
+        source = made_by(made.args[0])
+        if source is not None and loops[-1] in source.context.loops:
+            continue
+        yield Violation(
+            call.location,
+            "each step makes a new iterator: it trains on the first batch of the data.",
+            why="The pipeline begins anew for each batch: the shuffle buffer is filled again, and "
+            "the rest of the data is seen by chance or never.",
+            fix="for batch in dataset: step(batch); or make the iterator once, before the loop.",
+            evidence=(loop_text(call, loops[-1]),),
+        )
+
+
+def made_in_call(case: Case) -> Iterator[Violation]:
+    """Yield layers that the call method of a layer or model makes."""
+    seen = set[object]()
+    for call in case.reading.calls:
+        function = call.context.functions[-1] if call.context.functions else None
+        if not isinstance(function, ast.FunctionDef) or call.node in seen or call.context.guards:
+            continue
+        is_layer = call.name.startswith("keras.layers.") and call.name.count(".") == 2
+        if function.name != "call" or not is_layer or not call.method[:1].isupper():
+            continue
+        if call.method in ("Input", "Activation", "Flatten", "ReLU", "Softmax", "Lambda"):
+            continue
+        seen.add(call.node)
+        yield Violation(
+            call.location,
+            f"a new {call.method} is made each time that the layer is called.",
+            why="Its weights begin anew with each trace or call, and no optimizer trains them.",
+            fix="make it in __init__ (self.layer = ...), and call it here.",
+        )
+
+
+def python_in_steps(case: Case) -> Iterator[Violation]:
+    """Yield functions of Python that each training step calls from its graph."""
+    for call in case.reading.named("tf.py_function", "tf.numpy_function"):
+        roles = call.context.roles
+        in_step = "keras" in roles or ("traced" in roles and call.context.loops)
+        names = {getattr(function, "name", "") for function in call.context.functions}
+        if not in_step or "map" in roles or not (names & {"train_step"} or "traced" in roles):
+            continue
+        yield Violation(
+            call.location,
+            "each training step calls Python from its graph, and waits for it.",
+            why="The values are copied to the host, Python runs alone under its lock, and the "
+            "devices wait.",
+            fix="use TensorFlow's operations; show a loss by a metric, or every 100 steps.",
+        )
+
+
+_ENDINGS = {"model.save": (".keras", ".h5"), "model.save_weights": (".weights.h5",)}
+
+
+def file_endings(case: Case) -> Iterator[Violation]:
+    """Yield files of models that Keras 3 refuses for their names."""
+    for call in case.reading.calls:
+        if call.name in _ENDINGS:
+            given, endings = call.argument(0, "filepath"), _ENDINGS[call.name]
+            if call.constant(None, "save_format") == "tf":
+                continue
+        elif call.name == "keras.callbacks.ModelCheckpoint":
+            only = call.constant(None, "save_weights_only")
+            given = call.argument(0, "filepath")
+            endings = (".weights.h5",) if only is True else (".keras", ".h5")
+        else:
+            continue
+        last = given.operands[-1] if isinstance(given, Computed) and given.operands else given
+        name = constant(last)
+        if not isinstance(name, str) or not name or name.endswith(endings):
+            continue
+        if isinstance(given, Computed) and given.sign not in (ast.JoinedStr, ast.Add):
+            continue
+        yield Violation(
+            call.location,
+            f"Keras 3 refuses the file name {name!r}.",
+            why="The format follows from the ending. The program stops here with ValueError, "
+            "behind all that was trained.",
+            fix=f"end the name in {endings[0]}"
+            + ("" if "weights" in endings[0] else "; model.export(folder) writes a SavedModel")
+            + ".",
+        )
+
+
+_SPARSE = ("SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy")
+_ONE_HOT = ("CategoricalAccuracy", "TopKCategoricalAccuracy")
+_REGRESSION = (
+    "mse",
+    "mae",
+    "mean_squared_error",
+    "mean_absolute_error",
+    "MeanSquaredError",
+    "MeanAbsoluteError",
+    "Huber",
+    "huber",
+)
+
+
+def metric_mismatch(case: Case) -> Iterator[Violation]:
+    """Yield metrics of compile that do not go with the loss."""
+    for call in case.reading.named("model.compile"):
+        loss, given = call.argument(1, "loss"), call.argument(3, "metrics")
+        given = call.keywords.get("metrics", given)
+        kind, from_logits = _kind_of_loss(loss)
+        for value in given.values if isinstance(given, Items) else ():
+            name, threshold = _kind_of_metric(value)
+            what = _why_wrong(kind, from_logits, name, threshold)
+            if what:
+                yield Violation(
+                    call.location,
+                    f"the metric {name} does not go with the loss {kind}: {what}.",
+                    why="It measures something else than was meant, without an error.",
+                    fix="metrics=['accuracy'], which Keras chooses by the loss and the shapes"
+                    if "from_logits" not in what
+                    else "keras.metrics.BinaryAccuracy(threshold=0.0).",
+                )
+
+
+def _kind_of_loss(value: Value | None) -> tuple[str, bool]:
+    if isinstance(text := constant(value), str):
+        return text, False
+    made = made_by(value)
+    if made is None or not made.name.startswith("keras.losses."):
+        return "", False
+    return made.method, made.constant(0, "from_logits") is True
+
+
+def _kind_of_metric(value: Value) -> tuple[str, object]:
+    if isinstance(text := constant(value), str):
+        return text, None
+    made = made_by(value)
+    if made is None or not made.name.startswith("keras.metrics."):
+        return "", None
+    return made.method, made.argument(2, "threshold")
+
+
+def _why_wrong(loss: str, from_logits: bool, metric: str, threshold: object) -> str:
+    plain = loss.lower().replace("_", "")
+    sparse, binary = "sparsecategorical" in plain, "binarycrossentropy" in plain
+    dense = "categoricalcrossentropy" in plain and not sparse
+    if not loss or not metric:
+        return ""
+    if metric == "Accuracy":
+        return "it counts outputs that are equal to the labels to the last bit"
+    if sparse and metric in _ONE_HOT:
+        return "it expects one-hot labels, and they are class numbers"
+    if dense and metric in _SPARSE:
+        return "it expects class numbers, and labels are one-hot"
+    if binary and metric in (*_SPARSE, *_ONE_HOT):
+        return "it takes the greatest of the outputs, and there is one"
+    if loss in _REGRESSION and metric.lower() in ("acc", "accuracy", "binaryaccuracy"):
+        return "labels of a regression are no classes"
+    if binary and from_logits and metric in ("accuracy", "acc", "BinaryAccuracy"):
+        if threshold is None:
+            return "outputs are logits (from_logits=True), and its threshold is 0.5"
+    return ""
+
+
+def hidden_metrics(case: Case) -> Iterator[Violation]:
+    """Yield metrics of a model that its own property ``metrics`` leaves out."""
+    seen = set[object]()
+    for call in case.reading.named("class"):
+        made = call.owner
+        if not isinstance(made, Class) or made.kind != "model" or made.node in seen:
+            continue
+        seen.add(made.node)
+        listed = next(
+            (
+                node
+                for node in made.node.body
+                if isinstance(node, ast.FunctionDef) and node.name == "metrics"
+            ),
+            None,
+        )
+        if listed is None:
+            continue
+        names = {each.attr for each in ast.walk(listed) if isinstance(each, ast.Attribute)}
+        if names & {"metrics"} or any(isinstance(each, ast.Call) for each in ast.walk(listed)):
+            continue
+        for kept in case.reading.calls:
+            if not kept.name.startswith("set ") or not isinstance(kept.owner, Instance):
+                continue
+            metric = made_by(kept.args[0]) if kept.owner.made is made else None
+            name = kept.name.partition(" ")[2]
+            if metric is None or not metric.name.startswith("keras.metrics.") or name in names:
+                continue
+            text = "\n".join(kept.source.lines)
+            if f".{name}.reset_state" in text:
+                continue
+            yield Violation(
+                kept.source.location(listed),
+                f"the property metrics leaves self.{name} out: it is never reset.",
+                why="Keras resets the metrics of that list at the beginning of each epoch and of "
+                "each validation: this one mixes all of them.",
+                fix=f"return self.{name} there too.",
+                evidence=(kept.location.text,),
+            )
