@@ -914,7 +914,7 @@ class Coordinator:
         self._plan_tick()
 
     def expect(self, index: int, incarnation: int) -> None:
-        self.membership.newcomers.expect(index, incarnation, self._world.now)
+        self.membership.expect(index, incarnation, self._world.now)
         self._plan_tick()
 
     def _plan_tick(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from evener.workers import launch
-from evener.workers.job import START_SECONDS, seconds_of
+from evener.workers.job import duration
 from evener.workers.launch import (
     PORT_BASE,
     Limits,
@@ -51,7 +51,7 @@ def run_on_ray(
 def _settings(
     command: RunCommand, num_workers: int, logs: Path | None, limits: Limits
 ) -> LaunchSettings:
-    seconds = seconds_of(os.environ, "start_seconds", START_SECONDS)
+    seconds = duration(os.environ, "start_seconds")
     limits = dataclasses.replace(limits, start_seconds=seconds)
     folder = _log_folder(logs)
     return job_settings(command, num_workers, environ=os.environ, logs=folder, limits=limits)

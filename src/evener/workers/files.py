@@ -93,18 +93,14 @@ _WRITE_SECONDS = 3600.0
 
 class _Members(Protocol):
     @property
-    def members(self) -> tuple[int, ...]:
-        """Numbers of the workers that are there."""
-        ...
+    def members(self) -> tuple[int, ...]: ...
 
 
 class Workers(Protocol):
     """The workers of a job, seen by one of them."""
 
     @property
-    def view(self) -> _Members:
-        """The workers that are there."""
-        ...
+    def view(self) -> _Members: ...
 
     @property
     def index(self) -> int:
@@ -112,9 +108,7 @@ class Workers(Protocol):
         ...
 
     @property
-    def chief(self) -> int:
-        """Number of the chief."""
-        ...
+    def chief(self) -> int: ...
 
     @property
     def is_late(self) -> bool:
@@ -359,11 +353,9 @@ class SharedText(io.TextIOBase):
         self._file: Any = None
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, text: str) -> int:
-        """Append text."""
         self._texts.append(text)
         if self._file is not None:
             self._file.write(text)
@@ -506,7 +498,6 @@ def _event_files(folder: str) -> list[str]:
 
 
 def _events(path: str) -> Iterator[Any]:
-    """Yield the events of a file, up to one that is torn."""
     try:
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
             yield tf.compat.v1.Event.FromString(record)

@@ -49,7 +49,6 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def is_slurm_task(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment is that of a task of Slurm."""
     return "SLURM_PROCID" in environ
 
 
@@ -266,7 +265,6 @@ class Limits:
 def job_settings(
     command: RunCommand, num_workers: int, *, environ: Mapping[str, str], logs: Path, limits: Limits
 ) -> LaunchSettings:
-    """Return the settings of a job whose workers are started from here."""
     own = {name: text for name, text in environ.items() if name not in OF_OTHER_JOBS}
     return _settings(
         tuple(WorkerCommand(index=k, words=command.words(k)) for k in range(num_workers)),
@@ -291,7 +289,6 @@ def task_settings(command: RunCommand, task: Task, *, logs: Path, limits: Limits
 
 
 def run_local(settings: LaunchSettings) -> int:
-    """Run a job on this machine, and return its exit code."""
     return _run(settings, JobControl(settings, LOOPBACK), ThisMachine())
 
 

@@ -49,7 +49,6 @@ def wrong_options(what: str, why: str, fix: str) -> RunError:
 
 
 def not_installed() -> RunError:
-    """Return the error for a Python without Ray."""
     return RunError(
         "RUN-085",
         "Ray is not installed.",
@@ -71,7 +70,6 @@ def not_reached(address: str, why: str) -> RunError:
 
 
 def no_place(needs: str, seconds: float, why: str) -> RunError:
-    """Return the error for workers that the cluster has no place for; ``why`` is a clause."""
     return RunError(
         "RUN-087",
         f"Ray has found no place for the workers within {seconds:g} seconds: {needs}.",
@@ -82,7 +80,6 @@ def no_place(needs: str, seconds: float, why: str) -> RunError:
 
 
 def not_started(host: str, why: str) -> RunError:
-    """Return the error for a node on which a worker cannot be started; ``why`` is a clause."""
     return RunError(
         "RUN-088",
         f"The worker cannot be started on the node {host}.",
@@ -120,7 +117,6 @@ class Resources:
         return {name: number for name, number in found.items() if number}
 
     def actor_options(self) -> dict[str, Any]:
-        """Return the options of an actor that asks for them."""
         return {
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
@@ -337,7 +333,6 @@ class NodeWorker:
             self._process.send(number)
 
     def kill(self) -> None:
-        """Kill the process and all of its group."""
         self._is_started.wait()
         if self._process is not None:
             self._process.kill()
@@ -591,7 +586,6 @@ class RayCluster:
         return self._group.wait(0)
 
     def start(self, start: Start) -> RayWorker:
-        """Start a worker."""
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         place = strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=start.source[0]

@@ -185,7 +185,6 @@ _DRAIN_SECONDS = 5.0
 
 
 def log_file(logs: Path, index: int) -> Path:
-    """Return the path of the log file of a worker."""
     return logs / f"worker-{index}.log"
 
 
@@ -207,7 +206,6 @@ class WorkerOutput:
         self._write_log(f"--- worker {index}, incarnation {incarnation}, {origin} ---\n".encode())
 
     def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line, with its end."""
         self._write_log(line)
         self._console.line(self._source, stream, line)
 

@@ -160,11 +160,9 @@ class Policy:
 
     @property
     def pending(self) -> tuple[Replace, ...]:
-        """Replacements that were decided and not started yet."""
         return tuple(self._pending.values())
 
     def started(self, index: int, incarnation: int) -> None:
-        """Note that a replacement was started."""
         self._pending.pop(index, None)
         self._incarnations[index] = incarnation
         self._running.add(index)

@@ -74,7 +74,6 @@ def agree_on_seeds(group: Group, tell: Callable[[str], object]) -> None:
 
 
 def _is_unseeded(states: list[Any]) -> bool:
-    """Return whether the workers have different states, or none."""
     return states[0] is None or any(state != states[0] for state in states)
 
 

@@ -39,7 +39,6 @@ def fingerprint(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def digest(state: Arrays) -> int:
-    """Return one checksum of a state."""
     arrays = [np.empty(0) if array is None else array for array in state.values()]
     return zlib.crc32(fingerprint(arrays).tobytes())
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evener.workers.coordinator import Coordinator
-from evener.workers.job import PATIENCE_SECONDS, Job, join_address, seconds_of
+from evener.workers.job import Job, duration, join_address
 from evener.workers.messages import Event as CoordinatorEvent
 from evener.workers.messages import Failed, Formed
 from evener.workers.messages import Lost as LostMember
@@ -46,8 +46,6 @@ OF_OTHER_JOBS = ("TF_CONFIG", "EVENER_JOB", "EVENER_JOB_SECRET", "EVENER_COORDIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
-    """The command of a worker."""
-
     index: int  # Number of the worker, from 0.
     words: Sequence[str]  # Program and arguments.
     is_shown: bool = True  # True if its output may appear on the console.
@@ -85,9 +83,7 @@ class Output(Protocol):
         """
         ...
 
-    def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line, with its end."""
-        ...
+    def line(self, stream: Stream, line: bytes) -> None: ...
 
     def close(self) -> None:
         """Note that no line follows."""
@@ -177,7 +173,7 @@ class JobControl(Control):
     def __init__(self, settings: LaunchSettings, host: str) -> None:
         self._settings = settings
         self._host = host
-        self._patience = seconds_of(settings.environ, "patience_seconds", PATIENCE_SECONDS)
+        self._patience = duration(settings.environ, "patience_seconds")
         self._secret = secrets.token_hex(32).encode()
         self._coordinator: Coordinator | None = None
         self._incarnations: dict[int, int] = {}

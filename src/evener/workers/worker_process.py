@@ -82,7 +82,6 @@ class WorkerProcess:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the worker and all processes of its group."""
         with self._lock:
             if not self._is_reaped:
                 self._kill_group()
@@ -130,5 +129,4 @@ class ThisMachine:
         )
 
     def stop(self) -> None:
-        """End the guard."""
         self._guard.stop()
