@@ -39,7 +39,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener.errors import EvenerError, RunError
-from evener.workers import faults, late, process, supervisor
+from evener.workers import faults, late, mesh, process, supervisor
 from evener.workers import files as once
 from evener.workers import supervisor as control
 from evener.workers.group import Group
@@ -600,6 +600,8 @@ class Mesh:
     def gather(self, label: str, array: Any) -> list[Any]:
         found = self._exchange(label, dict.fromkeys(self._peers, array))
         return [found.get(member, array) for member in self.members]
+
+    gather_json: Any = mesh.Mesh.gather_json
 
     def deliver(self, label: str, parcels: Mapping[int, Any]) -> dict[int, Any]:
         found = self._exchange(label, {peer: parcels.get(peer) for peer in self._peers})

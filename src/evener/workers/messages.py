@@ -72,7 +72,7 @@ class _Message(
     """Message from a member to the coordinator."""
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     """A process wants to join as a worker."""
 
     index: int
@@ -83,22 +83,22 @@ class Hello(_Message):
     facts: dict[str, Any]
 
 
-class Appear(_Message):
+class Appear(_Message, frozen=True):
     """Evener has started in a replacement, which does not join yet."""
 
     index: int
     incarnation: int
 
 
-class Look(_Message):
+class Look(_Message, frozen=True):
     """A replacement asks where the job stands, before it joins."""
 
 
-class Beat(_Message):
+class Beat(_Message, frozen=True):
     """A member is alive."""
 
 
-class Exchange(_Message):
+class Exchange(_Message, frozen=True):
     """A member gives its JSON value of an exchange."""
 
     view: int
@@ -107,7 +107,7 @@ class Exchange(_Message):
     timeout_seconds: float  # Time that the member waits for the others.
 
 
-class Stop(_Message):
+class Stop(_Message, frozen=True):
     """A member has stopped at the end of a step, for the next view."""
 
     view: int  # Number of the view that it leaves.
@@ -115,7 +115,7 @@ class Stop(_Message):
     is_at_end: bool = False  # Whether its program has ended, and it serves others.
 
 
-class Leave(_Message):
+class Leave(_Message, frozen=True):
     """A member has finished."""
 
     view: int
