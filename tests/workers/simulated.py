@@ -994,7 +994,7 @@ class Launcher:
     def _act(self) -> None:
         if self._world.result is not None:
             return
-        self._supervisor._act(self._world.now)
+        self._supervisor._start_and_kill(self._world.now)
         due = self._supervisor._policy.next_time()
         if due < math.inf:
             self._world.at(max(due - self._world.now, 0.0) + 1e-6, self._act)
