@@ -67,12 +67,12 @@ def check_fingerprints(
     fingerprints: Sequence[np.ndarray], members: Sequence[int], call: int
 ) -> None:
     """Raise RUN-096 if the fingerprints of a batch, one of each member, differ."""
-    kinds_of = {k: tuple(each.tolist()) for k, each in zip(members, fingerprints, strict=True)}
-    kinds = Counter(kinds_of.values())
-    if len(kinds) == 1:
+    kinds = [tuple(each.tolist()) for each in fingerprints]
+    # Those of a call that was finished in an earlier view are of the members of that.
+    if len(set(kinds)) == 1:
         return
-    [(usual, count), (_, second), *_] = kinds.most_common()
-    odd = [k for k, kind in kinds_of.items() if kind != usual]
+    [(usual, count), (_, second), *_] = Counter(kinds).most_common()
+    odd = [k for k, kind in zip(members, kinds, strict=True) if kind != usual]
     names = ", ".join(map(str, odd))
     if count > second:
         what = f"Worker {names} sees" if len(odd) == 1 else f"The workers {names} see"
