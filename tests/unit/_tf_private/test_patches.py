@@ -26,6 +26,7 @@ DECLARING = tuple(
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
+    "epochs of fit": 4,
     "XLA of models": 3,
     "runs of traced functions": "AtomicFunction.call_flat",
     "slots and updates of variables": 4,
@@ -67,7 +68,6 @@ PATCHES = {
     "draws in hoisted steps": (
         "get_seed random_standard_normal random_uniform random_uniform_int truncated_normal"
     ),
-    "epochs that begin in the middle": "TFEpochIterator._enumerate_iterator",
     "evener.Strategy in scripts": "Strategy",
     "evener.pin in scripts": "pin",
     "evener.use_devices in scripts": "use_devices",
@@ -79,13 +79,10 @@ PATCHES = {
     "gradients of audited programs": "GradientTape.gradient",
     "gradients of scripts": "GradientTape.gradient",
     "devices of gradients": 11,
-    "iterators of fit": "TFEpochIterator.__init__",
-    "iterators that begin in the middle": "TFEpochIterator._get_iterator",
     "jit_compile of benchmarks": "Model.compile",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
     "layers that are made in calls": "Layer.__init__",
     "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",
-    "logs of epochs": "Trainer._get_metrics_result_or_logs",
     "loops over datasets": (
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
     ),
