@@ -454,7 +454,6 @@ def write_files_once(workers: Group) -> None:
     once = Once(workers)
     summaries = Summaries(once)
     private.download_in_turn()
-    private.write_once(once.write, once.check_there)
-    private.share_text_files(once.write, lambda path, mode: open_text(once, path, mode))
+    private.write_once(once.write, once.check_there, lambda path, mode: open_text(once, path, mode))
     private.redirect_summaries(summaries.choose_folder, summaries.folder_instead)
     workers.keep_common(lambda: None, lambda state, view: summaries.take_over())

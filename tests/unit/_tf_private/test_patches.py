@@ -26,6 +26,10 @@ DECLARING = tuple(
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
+    "batches of workers": "TensorFlowTrainer._make_function OwnedIterator.__next__",
+    "summaries and profiles of workers": "create_summary_file_writer ProfilerSession",
+    "models and checkpoints that workers read": 3,
+    "models, checkpoints and backups that workers write": 12,
     "epochs of fit": 4,
     "XLA of models": 3,
     "runs of traced functions": "AtomicFunction.call_flat",
@@ -43,8 +47,6 @@ PATCHES = {
         "DistributedIteratorBase.get_next "
         "DistributedIteratorBase.get_next_as_optional"
     ),
-    "batches of loops on several workers": "OwnedIterator.__next__",
-    "batches of workers": "TensorFlowTrainer._make_function",
     "building of models": "TensorFlowTrainer._maybe_symbolic_build",
     "callbacks of a watched program": (
         "callbacks.CallbackList.on_train_begin "
@@ -94,17 +96,8 @@ PATCHES = {
     "modules that name GPUs": 8,
     "new variables": "Variable._initialize",
     "variables of custom gradients": "frozenset sorted",
-    "backups that workers write": "BackupAndRestore._save_model BackupAndRestore.on_train_end",
-    "checkpoints that workers read": "TrackableSaver.restore",
-    "checkpoints that workers write": "MultiDeviceSaver.save",
     "downloads of workers": 10,
     "files of callbacks": "file_utils file_utils file_utils file_utils",
-    "lists of checkpoints that workers write": "update_checkpoint_state_internal",
-    "models that workers read": "load_model load_weights_only",
-    "models that workers save": 7,
-    "old checkpoints that workers delete": "CheckpointManager._sweep",
-    "profiles of workers": "ProfilerSession",
-    "summary writers of workers": "create_summary_file_writer",
     "predict with batches that lack rows": "TensorFlowTrainer.predict",
     "reads of replaced workers": "BaseResourceVariable._read_variable_op",
     "reads of tensors on the host": "_EagerTensorBase._numpy",

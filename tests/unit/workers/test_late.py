@@ -94,13 +94,15 @@ def test_lists_of_arrays_are_handed_over() -> None:
 def test_a_replacement_does_not_read_best_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that it cannot know are handed over with the variables."""
     wraps: list[Any] = []
-    names = ("_CALLS", "_BATCHES", "_NEXT", "_READS")
-    for name in names:
-        monkeypatch.setattr(private, name, SimpleNamespace(apply=lambda wrap: None))
+    nothing = SimpleNamespace(apply=lambda wrap: None, apply_each=lambda replacements: None)
+    for name in ("_CALLS", "_BATCHES", "_VARIABLE_READS"):
+        monkeypatch.setattr(private, name, nothing)
     patch = SimpleNamespace(apply_by_name=wraps.append)
     monkeypatch.setattr(private, "_STOPPING", patch)
     given: list[Any] = []
-    group: Any = SimpleNamespace(is_late=True, hand_over=lambda *what: given.append(what))
+    group: Any = SimpleNamespace(
+        is_late=True, hand_over=lambda *what: given.append(what), compare_state=None
+    )
     options: Any = {"take": None, "take_in_loops": None, "batch_type": None}
     private.repeat_calls(group, lambda *_: None, **options)
 
