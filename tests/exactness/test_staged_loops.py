@@ -39,7 +39,7 @@ CUTS = (
     TWO_STAGES,
     Cut(devices=(1,), micro_batches=5, in_flight=1),
     Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe"),
-    Cut(devices=(2, 0, 1), micro_batches=4, in_flight=3, schedule="zero_bubble"),
+    Cut(devices=(2, 0, 1), micro_batches=4, in_flight=3, schedule="1f1b"),
     Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=4),
 )
 PAIRS = [(name, cut) for name in BY_NAME for cut in CUTS]

@@ -14,7 +14,7 @@ CUTS = (
     Cut(devices=(0, 1), micro_batches=4, in_flight=2),
     Cut(devices=(1,), micro_batches=5, in_flight=1),
     Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe"),
-    Cut(devices=(2, 0, 1), micro_batches=8, in_flight=3, schedule="zero_bubble"),
+    Cut(devices=(2, 0, 1), micro_batches=8, in_flight=3, schedule="1f1b"),
     Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=4),
     Cut(devices=(3, 1, 2, 0), micro_batches=6, in_flight=4),
     Cut(devices=(0, 0, 0), micro_batches=2, in_flight=1),
