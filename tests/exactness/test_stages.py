@@ -19,9 +19,14 @@ CUTS = (
     Cut(devices=(3, 1, 2, 0), micro_batches=6, in_flight=4),
     Cut(devices=(0, 0, 0), micro_batches=2, in_flight=1),
 )
-PAIRS = [(name, cut) for name in BY_NAME for cut in CUTS]
-# Every model and every cut is among them at least once.
-QUICK = set(PAIRS[::7])
+# Each model is cut in every other way, and each way cuts every other model.
+PAIRS = [
+    (name, cut)
+    for row, name in enumerate(BY_NAME)
+    for column, cut in enumerate(CUTS)
+    if (row + column) % 2 == 0
+]
+QUICK = set(PAIRS[::5])
 
 
 @pytest.mark.parametrize(
@@ -32,7 +37,7 @@ QUICK = set(PAIRS[::7])
     ],
 )
 def test_stages(name: str, cut: Cut) -> None:
-    """Every model, cut in every way."""
+    """Every model, cut in half of the ways."""
     case = BY_NAME[name]
     plan = plan_of(layer_names(case.build), cut)
     agree(
