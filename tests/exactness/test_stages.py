@@ -26,7 +26,8 @@ PAIRS = [
     for column, cut in enumerate(CUTS)
     if (row + column) % 2 == 0
 ]
-QUICK = set(PAIRS[::5])
+# Every model and every cut is among them at least once.
+QUICK = set(PAIRS[1::3])
 
 
 @pytest.mark.parametrize(
