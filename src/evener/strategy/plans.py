@@ -29,7 +29,7 @@ from evener.strategy.shares import SharesOfWorkers
 from evener.workers.faults import other_program
 from evener.workers.files import write_files_once
 from evener.workers.group import Group
-from evener.workers.late import packed_as
+from evener.workers.late import pack_results
 from evener.workers.own_rows import BatchOfOwnRows, OwnRowsOfPipelines, Rows
 from evener.workers.process import tell_person
 
@@ -108,7 +108,7 @@ def shares_of_workers(
     fits.iterate_by(pipelines.iterable_of)
     repeat_calls(
         group,
-        packed_as,
+        pack_results,
         take=_told(group, pipelines.explain),
         take_in_loops=_told(group, lambda: _OF_LOOPS),
         batch_type=BatchOfOwnRows,

@@ -41,7 +41,7 @@ from evener.strategy.rounding import rounding_of
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck, StepChecker
 from evener.strategy.verify import Verifier
-from evener.workers.late import packed_as
+from evener.workers.late import pack_results
 
 # Settings that a step shares with the bodies of its loops.
 
@@ -332,7 +332,7 @@ class PreparedStep:
 
     def pack(self, arrays: Sequence[Any]) -> Any:
         """Return arrays in the structure of the results."""
-        outputs = packed_as(list(self._traced.concrete.outputs), arrays)
+        outputs = pack_results(list(self._traced.concrete.outputs), arrays)
         return repack(self._traced.structure, outputs)
 
     def plain(self, tensors: Sequence[Any], device: str) -> Any:
