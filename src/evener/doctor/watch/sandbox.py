@@ -12,6 +12,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from evener.errors import RunError
@@ -59,27 +60,25 @@ def check() -> None:
     """Try in a process of its own whether the system has sandboxes.
 
     Raises:
-        RunError: RUN-060 if it has none.
+        RunError: RUN-080 if it has none.
     """
     root = str(Path(__file__).parents[3])
     code = (
-        "import sys, tempfile; sys.path.append(sys.argv[1])\n"
-        "from evener.doctor.watch.sandbox import enter\n"
-        "with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as folder:\n"
-        "    enter(folder, kept)\n"
-        "    import os; os.chdir('/'); os._exit(0)\n"
+        "import sys; root, *folders = sys.argv[1:]; sys.path.append(root)\n"
+        "from evener.doctor.watch.sandbox import enter; enter(*folders)\n"
     )
-    tried = subprocess.run(
-        [sys.executable, "-c", code, root],
-        capture_output=True,
-        text=True,
-        timeout=_TRY_SECONDS,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as kept:
+        tried = subprocess.run(
+            [sys.executable, "-c", code, root, folder, kept],
+            capture_output=True,
+            text=True,
+            timeout=_TRY_SECONDS,
+            check=False,
+        )
     if tried.returncode:
         said = tried.stderr.strip().splitlines()[-1:] or ["no reason is given"]
         raise RunError(
-            "RUN-060",
+            "RUN-080",
             "This system has no sandbox for the program.",
             why=f"A private mount needs namespaces of users: {said[0]}.",
             fix="Leave out --sandbox, run it in a copy of the folder, or read only with --no-run.",

@@ -95,6 +95,8 @@ _METRICS = Patch(
     "keras:metrics.Mean.update_state",
     "keras:metrics.Sum.update_state",
     "keras:Metric.reset_state",
+    "keras:metrics.Mean.reset_state",
+    "keras:metrics.Sum.reset_state",
     why="A metric that is never reset goes on over all epochs.",
     if_it_changes="The doctor does not see metrics that are never reset.",
 )

@@ -405,3 +405,28 @@ def wait_for(done: Callable[[], bool]) -> None:
     finally:
         ticks.kill()
         ticks.wait()
+
+
+WRITES = """\
+import pathlib
+pathlib.Path("log.txt").write_text("new")
+pathlib.Path("kept.txt").write_text("changed")
+print(pathlib.Path("log.txt").read_text(), pathlib.Path("kept.txt").read_text())
+"""
+
+
+def test_in_a_sandbox_nothing_is_written(watched: Watched) -> None:
+    Path("kept.txt").write_text("as it was", encoding="utf-8")
+    seen = watched(WRITES, sandbox=True)
+    assert seen.ending.output_tail == "new changed\n"
+    assert Path("kept.txt").read_text(encoding="utf-8") == "as it was"
+    Path("kept.txt").unlink()
+
+
+def test_where_no_sandbox_is_allowed_the_program_is_not_run(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process that cannot be started is the same as a system that refuses.
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RunError, match="RUN-080"):
+        watched("print('not run')", sandbox=True)
