@@ -885,7 +885,19 @@ def random_validation(case: Case) -> Iterator[Violation]:
                 why="Augmentation is for training: validation is measured on other samples in "
                 "every epoch.",
                 fix="map the validation data by a function without augmentation.",
+                # Noise may be the task, as for a model that removes it.
+                severity=None if _augments(case, stage.function) else Severity.HINT,
             )
+
+
+def _augments(case: Case, function: str) -> bool:
+    """Return whether a function of the program turns, crops or colours images at random."""
+    names = ("tf.image.random_*", "tf.image.stateless_random_*", "keras.layers.Random*", "layer.*")
+    return "aug" in function.lower() or any(
+        getattr(call.context.functions[-1], "name", "") == function
+        for call in case.reading.named(*names)
+        if call.context.functions and "map" in call.context.roles
+    )
 
 
 def input_scale(case: Case) -> Iterator[Violation]:
