@@ -94,7 +94,6 @@ class TimedRun:
 
     @classmethod
     def from_json(cls, text: str) -> TimedRun:
-        """Return the request that a text of `to_json` holds."""
         fields = json.loads(text)
         return cls(**{**fields, "args": tuple(fields["args"])})
 
@@ -113,7 +112,6 @@ class StepTimes:
 
     @classmethod
     def from_json(cls, text: str) -> StepTimes:
-        """Return the answer that a text of `to_json` holds."""
         fields = json.loads(text)
         return cls(**{**fields, "seconds": tuple(fields["seconds"])})
 
@@ -137,7 +135,6 @@ class Contender:
 def contenders(
     devices: Sequence[str], *, spec: str | None, words: str, planned: Plan | str, with_xla: bool
 ) -> list[Contender]:
-    """Return the layouts to compare."""
     option = "" if spec is None else f"--devices {spec} "
     plan = planned if isinstance(planned, Plan) else None
     found = [
@@ -196,7 +193,6 @@ class Measured:
 
     @property
     def step_seconds(self) -> float | None:
-        """Median of the rounds."""
         return median(self.rounds) if self.rounds else None
 
 
@@ -228,7 +224,6 @@ def measure(
 def run_once(
     contender: Contender, request: TimedRun, *, limit_seconds: float, record: str = ""
 ) -> StepTimes:
-    """Run a contender in a process of its own."""
     asked = replace(
         request,
         kind=contender.kind,

@@ -128,7 +128,6 @@ def ask_module(
 
 
 def end_with(path: str, answer: str) -> NoReturn:
-    """Write the answer, and end the process."""
     Path(path).write_text(answer, encoding="utf-8")
     sys.stdout.flush()
     sys.stderr.flush()

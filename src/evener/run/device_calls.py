@@ -244,7 +244,6 @@ _IMPORTED_AS = (
 
 
 def attribute(module: Any, path: str) -> Any:
-    """Return an attribute at any depth; the module for an empty path."""
     return functools.reduce(getattr, filter(None, path.split(".")), module)
 
 

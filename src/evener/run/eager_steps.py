@@ -116,7 +116,6 @@ class EagerStep:
 
     @property
     def change(self) -> str:
-        """The advice without what it leads to."""
         return self.advice.removesuffix(", and all devices compute it")
 
     @property

@@ -50,7 +50,6 @@ def script_of(target: str, *, as_module: bool) -> Script | None:
 def request_for(
     target: str, args: tuple[str, ...], *, script: Script | None, **choices: Any
 ) -> StepRequest:
-    """Return the request for the target on the command line."""
     if script is None and args:
         raise TargetError(
             "PLACE-042",
@@ -229,7 +228,6 @@ def described_profile(
 
 
 def unknown_batch_size(script: str, *, why: str, fix: str) -> RunError:
-    """Return the error for a script whose batches have no size before it runs."""
     return RunError(
         "RUN-031",
         f"{script} trains on batches whose size is not known before it runs.",

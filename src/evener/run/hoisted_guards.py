@@ -91,7 +91,6 @@ class Names(Check):
 
     @property
     def present(self) -> dict[str, Any]:
-        """The names that were there, and their values."""
         pairs = zip(self.names, self._before, strict=False)
         return {name: value for name, value in pairs if value is not MISSING}
 
@@ -158,7 +157,6 @@ class Cell(Check):
             return []
 
     def restore(self) -> None:
-        """Put back the value."""
         if self._before:
             self.holder.cell_contents = self._before[0]
 
@@ -264,7 +262,6 @@ class Identities:
         self._items = list(self._now())
 
     def hold(self) -> bool:
-        """Return whether everything is identical."""
         if list(map(len, self._sized)) != self._lengths:
             return False
         if not all(_ARE_DISJOINT(held.keys(), names) for held, names in self._absent):

@@ -103,11 +103,9 @@ class Call:
 
     @property
     def shapes(self) -> Any:
-        """The shapes and types of the tensors."""
         return tuple((tuple(tensor.shape), tensor.dtype) for tensor in self.tensors)
 
     def run(self) -> tuple[Any, ...]:
-        """Run the step as it is written."""
         arrays = [tensor for tensor in self.tensors if isinstance(tensor, np.ndarray)]
         before = [array.tobytes() for array in arrays]
         results = self.body(*self.values)
@@ -269,7 +267,6 @@ _COMPUTING = ("CudnnRNN", "TensorList", "TensorArray", "EmptyTensorList", "Unbat
 
 
 def check_operations(graph: Any) -> None:
-    """Check the operations of a graph and of the functions in it."""
     for operation in graph.get_operations():
         _check(operation.type, operation.op_def.is_stateful)
     for function in graph.as_graph_def().library.function:
@@ -463,16 +460,13 @@ class Step:
 
     @property
     def latest(self) -> Variant | None:
-        """The variant that was observed last."""
         return self.pending or (self.variants[0] if self.variants else None)
 
     @property
     def line(self) -> UserLine:
-        """The line of its first statement."""
         return UserLine(path=self.path, number=self.region.first)
 
     def overlaps(self, other: Step) -> bool:
-        """Return whether they have lines in common."""
         mine, its = self.region, other.region
         return self.path == other.path and mine.first <= its.last and its.first <= mine.last
 

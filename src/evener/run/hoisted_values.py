@@ -56,7 +56,6 @@ def evaluate(expression: Expression, given: Sequence[Any]) -> Any:
 
 
 def places_in(expression: Expression) -> Iterator[int]:
-    """Yield which arguments an expression is computed from."""
     if isinstance(expression, Given):
         yield expression.number
     elif isinstance(expression, Operation):
@@ -151,7 +150,6 @@ def same(value: Any, other: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether a value is given to a graph as a tensor."""
     return isinstance(value, tf.Tensor | np.ndarray)
 
 
@@ -191,7 +189,6 @@ def take_apart(value: Any, tensors: list[Any]) -> Any:
 
 
 def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = ()) -> Any:
-    """Return a value with a structure and other tensors."""
     if isinstance(structure, Leaf):
         return tensors[structure.number]
     if isinstance(structure, Composite):
@@ -470,5 +467,4 @@ def symbolic(scope: Scope, place: int, kind: type, tensor: Any) -> SymbolicNumbe
 
 
 def can_be_argument(value: Any) -> bool:
-    """Return whether a value is a number that a graph can be given."""
     return type(value) is float or (type(value) is int and abs(value) <= LARGEST)

@@ -64,7 +64,6 @@ class State:
         self.assign(self._values)
 
     def assign(self, values: Sequence[np.ndarray]) -> None:
-        """Give the variables other values."""
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value)
 
@@ -85,7 +84,6 @@ class State:
 
 
 def all_variables() -> list[tf.Variable]:
-    """Return all variables that have a value, of strategies or of nobody."""
     return [found for found in gc.get_objects() if _has_value(found)]
 
 
@@ -122,7 +120,6 @@ def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) ->
 
 
 def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
-    """Return whether differences are rounding."""
     if disturbed is None:
         return all(value <= 1 for value in found)
     if len(found) != len(disturbed):
@@ -274,7 +271,6 @@ class Hoister:
         self._others = all_variables()
 
     def add(self, path: str, found: Hoisted) -> None:
-        """Add the regions of a file."""
         for region in found.regions:
             self._steps[region.number] = Step(region=region, path=path)
         self._obstacles[path] = list(found.obstacles)
@@ -397,7 +393,6 @@ class Hoister:
         variant.observed.add(call.shapes)
 
     def _run_with_numbers(self, step: Step, variant: Variant, call: Call) -> Any:
-        """Run a variant; if numbers of Python cannot be its arguments, run the step as written."""
         try:
             return self._run_variant(step, variant, call)
         except (CannotHoist, AsWritten) as problem:
@@ -564,7 +559,6 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._hoister = hoister
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the code of the module."""
         source = self.get_source(fullname)
         found = None
         if source is not None:
@@ -574,7 +568,6 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return compile(found.tree, self.path, "exec", dont_inherit=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module."""
         vars(module)[HOOK] = self._hoister
         super().exec_module(module)
 

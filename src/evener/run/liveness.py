@@ -24,7 +24,6 @@ class SyntaxTree:
         self.parents = {child: node for node in self._nodes for child in ast.iter_child_nodes(node)}
 
     def every(self, *types: type[Node]) -> Iterator[Node]:
-        """Yield all nodes of some types, from the outside in."""
         yield from (node for node in self._nodes if isinstance(node, types))
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -453,7 +452,6 @@ class Liveness:
 
 
 def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements in a node."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(node, name, None)
         if isinstance(block, list) and block:
@@ -472,7 +470,6 @@ def _binds(statement: ast.stmt, name: str) -> bool:
 
 
 def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
-    """Return whether a statement binds a name before it runs one of its blocks."""
     if isinstance(parent, ast.With | ast.AsyncWith):
         named = (item.optional_vars for item in parent.items)
         return any(name in targets_of(target) for target in named if target is not None)

@@ -53,7 +53,6 @@ class StepRequest:
 
     @classmethod
     def from_json(cls, text: str) -> StepRequest:
-        """Return the request that a text of `to_json` holds."""
         fields = json.loads(text)
         return cls(**{**fields, "args": tuple(fields["args"])})
 
@@ -115,7 +114,6 @@ class Answer:
 
 
 def ending(code: int) -> str:
-    """Return the end of a program by its exit code, for an error."""
     return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
@@ -125,7 +123,6 @@ def ask(
     environ: Mapping[str, str] | None = None,
     limit_seconds: float,
 ) -> Answer:
-    """Ask a subprocess."""
     result, answer = ask_module(
         _CHILD,
         lambda path: dataclasses.replace(request, answer=path).to_json(),

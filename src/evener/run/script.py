@@ -65,7 +65,6 @@ def user_line() -> UserLine | None:
 
 
 def line_of(frame: FrameType) -> UserLine:
-    """Return the current line of a frame."""
     code = frame.f_code
     return UserLine(path=code.co_filename, number=frame.f_lineno, function=code.co_name)
 
@@ -123,7 +122,6 @@ class Notes:
 
     @property
     def printed(self) -> tuple[Note, ...]:
-        """All printed notes, in order."""
         return tuple(self._printed)
 
 
@@ -213,12 +211,10 @@ class Script:
 
 
 def read(given: str, *, as_module: bool) -> Script:
-    """Read a script or a module; see `read_script` and `read_module`."""
     return read_module(given) if as_module else read_script(given)
 
 
 def read_script(given: str) -> Script:
-    """Read a script."""
     path = Path(given)
     if path.is_dir():
         raise RunError(
@@ -396,7 +392,6 @@ def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError |
 
 
 def _per_replica_value_used(line: UserLine) -> RunError:
-    """Return the explanation of a failure in which a per-replica value was used as a tensor."""
     return RunError(
         "RUN-010",
         f"{line}: a per-replica value was used as a tensor, outside of strategy.run.",
@@ -429,7 +424,6 @@ def last_user_line(found: TracebackType | None) -> UserLine | None:
 def without_frames(
     found: TracebackType | None, error: BaseException | None = None
 ) -> TracebackType | None:
-    """Return a traceback without the frames of `evener.run`."""
     if "tensorflow" in sys.modules:
         from evener._tf_private.functions import shortened
 

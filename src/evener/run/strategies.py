@@ -486,7 +486,6 @@ def _user_lines() -> Iterator[UserLine]:
 
 
 def _at(line: UserLine, error: RunError) -> RunError:
-    """Return an error that is shown with the line of the mistake."""
     error.add_note(f'  File "{line.path}", line {line.number}')
     # Else Keras, in the call of a layer, raises an error of its own in place of it.
     vars(error)["_keras_call_info_injected"] = True
