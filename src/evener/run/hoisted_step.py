@@ -53,8 +53,6 @@ from evener.run.regions import HOOK, Region
 from evener.run.script import UserLine
 from evener.strategy import Strategy
 
-# Values that a step reads beside its tensors, found from observations of a run.
-
 # Functions that name an attribute by a value.
 _BY_NAME = {"getattr", "vars", "hasattr"}
 # What a step cannot change. It changes no list of Python, or it is not hoisted. A module is there
@@ -250,8 +248,6 @@ def check_arrays(region: Region, values: Sequence[Any]) -> None:
             raise CannotHoist(f"it computes with {name}, an array of {value.dtype} of NumPy")
 
 
-# Check of the graph of a hoisted step: it may only compute, and read and write variables.
-
 _VARIABLES = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "Assign")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case")
 _HARMLESS = (
@@ -288,8 +284,6 @@ def _check(kind: str, is_stateful: bool) -> None:
         raise CannotHoist(f"tf.random draws other numbers by {kind} in a function than eagerly")
     raise CannotHoist(f"the operation {kind} does more than compute")
 
-
-# A hoisted step, traced for one set of values of Python.
 
 _MOST_TRACES = 12
 OTHER_DRAWS = "it does not draw the same random numbers in each call"
@@ -427,9 +421,6 @@ def _as_tensor(value: Any, *, narrows: bool) -> Any:
     if narrows and value.dtype == np.float64:
         value = value.astype(np.float32)
     return tf.convert_to_tensor(np.asarray(value))
-
-
-# The state of a region while the program runs: observed, traced, or refused.
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

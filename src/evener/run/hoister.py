@@ -1,4 +1,16 @@
-"""Eager steps become functions: run, compared with what is written, given up if they differ."""
+"""Eager steps become functions: run, compared with what is written, given up if they differ.
+
+::
+
+    1. call     as written, observed           which code runs, what it calls and reads
+    2. call     traced, run on all devices     variables put back; then run eagerly, and compared:
+                                               the eager results are those that count
+    3. ...      values still the same?  ──yes──► run on all devices
+                       │ no
+                       └► as in the first call, a few times; then as written for good
+
+Whatever is not understood, fails or differs runs as it is written, and a note names the line.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +53,6 @@ from evener.run.regions import HOOK, Hoisted, Obstacle, hoist_steps
 from evener.run.script import Notes, Script, UserLine, is_other
 from evener.strategy import Strategy
 from evener.strategy.rounding import as_array, magnitude, relative_difference
-
-# Variables before and after a step, and how much two runs of the same step differ.
 
 ROUNDING = 1e-4
 """A larger relative difference of float32 numbers is judged by what rounding does to the step."""
@@ -126,9 +136,6 @@ def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None
         return False
     pairs = zip(found, disturbed, strict=True)
     return all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
-
-
-# A step computed both ways from the same state: on all devices, and as it is written.
 
 
 class AsWritten(Exception):
@@ -232,19 +239,6 @@ def _differences(
         *differences(after_expected, after_actual),
     ]
 
-
-# The object that a rewritten script calls where a training step begins.
-#
-# ::
-#
-#     1. call     as written, observed           which code runs, what it calls and reads
-#     2. call     traced, run on all devices     variables put back; then run eagerly, and compared:
-#                                                the eager results are those that count
-#     3. ...      values still the same?  ──yes──► run on all devices
-#                        │ no
-#                        └► as in the first call, a few times; then as written for good
-#
-# Whatever is not understood, fails or differs runs as it is written, and a note names the line.
 
 _MOST_VARIANTS = 5
 # A variant costs about as much as some steps save: those that change by epochs pay.
@@ -505,9 +499,6 @@ class Hoister:
         if all(part.obstacle is not None for part in parts):
             devices = self._strategy.plan.device_names
             self._notes.add_unpartitioned(devices, step.obstacle, step.line)
-
-
-# The script, and the modules of its folder that it imports, rewritten for a `Hoister`.
 
 
 def hoisted(script: Script, hoister: Hoister) -> Script:

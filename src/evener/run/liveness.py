@@ -1,4 +1,15 @@
-"""Names that statements read and write, and which of them are live: read again later."""
+"""Names that statements read and write, and which of them are live: read again later.
+
+Statements in a step that only show its values can run behind it::
+
+    with tf.GradientTape() as tape:
+        loss = ...
+        print(loss.numpy())        reads `loss`, which nothing changes any more
+    gradients = ...
+
+Tensors do not change, so the text is the same a few lines later. Variables do: a name that holds
+one is refused when the step runs.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +18,6 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
-
-# The syntax tree of a program, in which every node knows what is around it.
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -42,8 +51,6 @@ def last_name(node: ast.AST) -> str:
     """
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
-
-# The names that a list of statements reads from outside, binds and deletes.
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -209,18 +216,6 @@ def _reads(node: ast.AST, names: Names, certain: set[str], hidden: frozenset[str
             _reads(child, names, certain, hidden)
 
 
-# Statements in a step that only show its values: they can run behind it.
-#
-# ::
-#
-#     with tf.GradientTape() as tape:
-#         loss = ...
-#         print(loss.numpy())        reads `loss`, which nothing changes any more
-#     gradients = ...
-#
-# Tensors do not change, so the text is the same a few lines later. Variables do: a name that holds
-# one is refused when the step runs.
-
 _READS = ("numpy", "item", "tolist", "format", "shape", "join")
 # What computes from tensors alone, and where `tf.print` writes.
 _COMPUTES = (
@@ -331,9 +326,6 @@ def bound_by(statement: ast.stmt) -> set[str]:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
         for name in targets_of(node)
     }
-
-
-# Names that statements bind and that may be read after them.
 
 
 class Liveness:

@@ -1,4 +1,12 @@
-"""First steps that have no graph of their own accord: eager loops, and ``MODULE:FUNCTION``."""
+"""First steps that have no graph of their own accord: eager loops, and ``MODULE:FUNCTION``.
+
+A loop has taken a step if a variable has another value when its gradient is next asked for:
+gradients alone do not train. An audit of ``MODULE:FUNCTION`` depends on its kind::
+
+    a tf.function          its input_signature, or no arguments: audited as it is
+    a plain function       of no arguments: it is called; if it returns (step, args), that
+                           step is audited, else the first training step that it comes to
+"""
 
 from __future__ import annotations
 
@@ -21,11 +29,6 @@ from evener.errors import EvenerError, did_you_mean
 from evener.run.questions import StepRequest, TargetError
 from evener.run.replace import instead_of
 from evener.run.script import callers, user_line
-
-# Detection of a training step that a loop takes eagerly, without a Keras optimizer.
-#
-# A step is taken if a variable has another value when its gradient is next asked for. Gradients
-# alone do not train.
 
 _GRADIENTS = Patch(
     "gradients of audited programs",
@@ -123,13 +126,6 @@ def _variables(sources: Any) -> list[tf.Variable]:
 def _value(variable: tf.Variable) -> bytes:
     # As bytes: NaN is equal to itself.
     return variable.numpy().tobytes()
-
-
-# Audits of ``MODULE:FUNCTION``, by the kind of the function.
-#
-# a tf.function          its input_signature, or no arguments: audited as it is
-# a plain function       of no arguments: it is called; if it returns (step, args), that
-# step is audited, else the first training step that it comes to
 
 
 def step_of(

@@ -28,9 +28,6 @@ from evener.errors import EvenerError, RunError
 if TYPE_CHECKING:
     from evener.strategy import Strategy
 
-
-# The line of user code that led to a call, from the frames of the stack: without TensorFlow.
-
 # An optimizer that these modules call is part of `fit`.
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers", "tf_keras.src.engine.")
 
@@ -80,9 +77,6 @@ def line_of_loop() -> UserLine | None:
     return own
 
 
-# Notes about a script while it runs: printed to standard error once, with the script's line.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """A note about a script."""
@@ -130,9 +124,6 @@ def is_other(device: Any, strategy: Strategy) -> bool:
     first, *others = map(without_worker, strategy.plan.device_names)
     name = qualified_name(str(getattr(device, "name", device) or ""))
     return name != first and name in others
-
-
-# Knowing when the program has imported something, without importing it first.
 
 
 class Loading(importlib.abc.MetaPathFinder):
@@ -187,9 +178,6 @@ class Loading(importlib.abc.MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         self._then()
-
-
-# Runs a program in this process as ``python FILE`` or ``python -m MODULE`` runs it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,8 +329,6 @@ def _text(given: str, content: bytes) -> str:
         ) from error
     return text
 
-
-# Tracebacks of a failed script, as Python shows them, beginning at the script's line.
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 

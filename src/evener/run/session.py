@@ -21,11 +21,6 @@ from evener.run.script import Notes, Script, run_as_main, show_failures_of
 if TYPE_CHECKING:
     from evener.strategy import Strategy
 
-
-# Output of workers that are started one by one: the chief's appears, others' goes to files.
-#
-# Workers of `evener launch` are left alone: the launcher keeps and shows their output.
-
 _LOG = "EVENER_WORKER_LOG"
 _LAUNCHED = ("EVENER_JOB", "EVENER_LAUNCHED")
 
@@ -102,9 +97,6 @@ def _path(index: int, environ: Mapping[str, str]) -> Path:
     return Path(tempfile.mkdtemp(prefix="evener-worker-")) / f"worker-{index}.log"
 
 
-# A note at the end of a run that was to be verified, and in which nothing was compared.
-
-
 def report_unverified(strategy: Strategy, notes: Notes) -> Callable[[], None]:
     """Return a function that notes (RUN-024), at the end, that no step was compared."""
     process = os.getpid()
@@ -128,9 +120,6 @@ def report_unverified(strategy: Strategy, notes: Notes) -> Callable[[], None]:
         notes.add(text.replace("\n", "\n  "))
 
     return report
-
-
-# One run of a script on all devices.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
