@@ -96,17 +96,17 @@ def audit(
     """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.base.libraries import check_installed
     from evener.devices.spec import spec_from
-    from evener.run.first_step import audit_in_subprocess, request_for, script_of
+    from evener.run.first_step import audit_in_subprocess, audit_request, read_target
 
     if graph is not None and graph.suffix not in (".svg", ".dot"):
         raise typer.BadParameter(f"{graph} must end in .svg or .dot", param_hint="'--graph'")
     check_writable(graph, "'--graph'")
     # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(devices, os.environ)
-    script = script_of(target, as_module=as_module)
+    script = read_target(target, as_module=as_module)
     if script is not None:
         args = args_of_script(context, args, script)
-    request = request_for(
+    request = audit_request(
         target,
         tuple(args or ()),
         script=script,

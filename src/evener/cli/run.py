@@ -181,10 +181,9 @@ def run(
     recording = None
     if record is not None:
         from evener.doctor.under_run import findings_under_run
-        from evener.run.recorded import record_session
 
         with status(f"Reading {found.given}"):
-            recording = record_session(session, record, findings_under_run)
+            recording = session.record(record, findings_under_run)
     raise Handover(session, args, recording, is_live=is_wanted(live, os.environ))
 
 

@@ -85,7 +85,6 @@ class TimedRun:
     jit_compile: bool | None = None
     num_warm_up: int = 10  # Steps before the first that is timed
     num_steps: int = 40  # Steps to time
-    answer: str = ""  # Path of the file for the answer
     record: str = ""  # Folder for a record of the run; empty for none
 
     def to_json(self) -> str:
@@ -233,9 +232,7 @@ def run_once(
         record=record,
     )
     done, answer = ask_module(
-        "evener.run.bench_child",
-        lambda path: replace(asked, answer=path).to_json(),
-        limit_seconds=limit_seconds,
+        "evener.run.bench_child", asked.to_json(), limit_seconds=limit_seconds
     )
     if answer is not None:
         return StepTimes.from_json(answer)

@@ -15,7 +15,6 @@ Whatever is not understood, fails or differs runs as it is written, and a note n
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import importlib.abc
 import importlib.machinery
@@ -501,13 +500,13 @@ class Hoister:
             self._notes.add_unpartitioned(devices, step.obstacle, step.line)
 
 
-def hoisted(script: Script, hoister: Hoister) -> Script:
-    """Return a script whose training steps call a hoister; so do those of its own modules."""
+def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
+    """Return a script whose training steps call a hoister; None if it has none.
+
+    Those of modules in its folder, which it imports later, call the hoister too.
+    """
     sys.meta_path.insert(0, _OwnModules(Path(script.path).parent, hoister))
-    found = _rewritten(script.source, script.path, hoister, is_module=False)
-    if found is None:
-        return script
-    return dataclasses.replace(script, tree=found.tree, names={HOOK: hoister})
+    return _rewritten(script.source, script.path, hoister, is_module=False)
 
 
 def _rewritten(source: str, path: str, hoister: Hoister, *, is_module: bool) -> Hoisted | None:
@@ -561,9 +560,3 @@ class _Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         vars(module)[HOOK] = self._hoister
         super().exec_module(module)
-
-
-__all__ = [
-    "Hoister",
-    "hoisted",
-]

@@ -16,9 +16,9 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, MappingProxyType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from evener.base.user_code import is_own, links_of, short_path, with_files
@@ -187,10 +187,7 @@ class Script:
     given: str  # The path or module name on the command line
     path: str  # The absolute path, which becomes ``__file__``
     source: str  # Its text
-    module: str | None = None  # The full name of the module, as for ``python -m``; None for a file
-    tree: ast.Module | None = None  # The syntax tree to run instead of the text; None for the text
-    # Global names that the tree uses beside the script's own
-    names: Mapping[str, object] = field(default_factory=dict)
+    module: str | None = None  # The full name of the module, as for ``python -m``; None for a file.
 
     @property
     def words(self) -> str:
@@ -241,9 +238,16 @@ def read_module(name: str) -> Script:
     return Script(given=name, path=str(path.absolute()), source=source, module=name)
 
 
-def run_as_main(script: Script, args: Sequence[str]) -> None:
+def run_as_main(
+    script: Script,
+    args: Sequence[str],
+    *,
+    tree: ast.Module | None = None,
+    names: Mapping[str, object] = MappingProxyType({}),
+) -> None:
     """Run a script as ``__main__``. The module stays: threads may outlive its last line.
 
+    A tree is run instead of the text, with global names that it uses beside the script's own.
     `runpy.run_path` removes the module at the end, but pickle and multiprocessing need it.
     Exceptions of the script are not caught.
     """
@@ -255,12 +259,14 @@ def run_as_main(script: Script, args: Sequence[str]) -> None:
     main = ModuleType("__main__")
     main.__file__ = script.path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.path)
-    vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={}, **script.names)
+    vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={}, **names)
     if script.module is not None:
         _name_as_module(main, script.module)
     sys.modules["__main__"] = main
-    code = script.source if script.tree is None else script.tree
-    exec(compile(code, script.path, "exec", dont_inherit=True), vars(main))
+    exec(
+        compile(script.source if tree is None else tree, script.path, "exec", dont_inherit=True),
+        vars(main),
+    )
 
 
 def _name_as_module(main: ModuleType, name: str) -> None:
