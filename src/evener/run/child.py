@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from evener.base.records import from_json
+from evener.base.records import from_json, from_plain
 from evener.errors import EvenerError, EvenerWarning
 from evener.run.questions import (
     Answer,
@@ -199,13 +199,13 @@ def _trace_times(
     request: StepRequest, traced: Any, num_samples: int | None, batch_size: int, *, name: str
 ) -> TracedStep:
     """Return the layers of a step with their seconds on devices of known speeds."""
-    from evener.profiler.device_speed import estimated_times, fused_times, speed_from_json
+    from evener.profiler.device_speed import DeviceSpeed, estimated_times, fused_times
     from evener.profiler.layer_costs import layer_costs
     from evener.profiler.layers import split_step
     from evener.profiler.profile import batch_sizes
 
     split, sizes = split_step(traced), batch_sizes(batch_size)
-    speeds = {kind: speed_from_json(fields) for kind, fields in request.speeds.items()}
+    speeds = {kind: from_plain(fields, DeviceSpeed) for kind, fields in request.speeds.items()}
     times, unfused = (
         {
             kind: tuple(estimate(tasks, speed, sizes) for tasks in split.layers)
@@ -239,7 +239,7 @@ def _measure(
         profile=profile,
         batch_size=num_samples,
         not_measured=tuple(not_measured),
-        taken=tuple(known.taken),
+        taken=tuple(known.reused),
         warnings=tuple(str(w.message) for w in caught if issubclass(w.category, EvenerWarning)),
     )
 

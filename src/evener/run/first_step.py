@@ -17,7 +17,7 @@ from evener.base.libraries import check_installed
 from evener.devices.spec import spec_from
 from evener.errors import EvenerWarning, PlacementError, RunError
 from evener.plan.profile import CostProfile, ModelCosts
-from evener.plan.profile_files import LayersTaken, warn_of_estimates
+from evener.plan.profile_files import ReusedLayers, warn_of_estimates
 from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
 from evener.planner.planning import plan_profile
@@ -121,7 +121,7 @@ class StepCosts:
     batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it
     not_measured: tuple[str, ...]  # Layers that could not be measured, each with the reason
     # Number of layers that had been measured in earlier runs, by kind of device
-    taken: tuple[LayersTaken, ...] = ()
+    taken: tuple[ReusedLayers, ...] = ()
     # Assumptions of costs that were computed; None for measured ones
     described: Assumptions | None = None
 

@@ -20,7 +20,7 @@ from evener.base.records import from_json, to_json, to_plain
 from evener.devices.spec import SpecError
 from evener.errors import EvenerError, PlacementError
 from evener.plan.profile import CostProfile, LayerTimes, ModelCosts
-from evener.plan.profile_files import LayersTaken
+from evener.plan.profile_files import ReusedLayers
 from evener.run.child_process import ProcessResult, ask_module, end_with
 from evener.run.eager_steps import eager_step_at
 from evener.run.script import Script
@@ -69,7 +69,7 @@ class MeasuredStep:
     profile: CostProfile
     batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it.
     not_measured: tuple[str, ...]  # Layers that could not be measured, each with the reason.
-    taken: tuple[LayersTaken, ...]  # Layers measured in earlier runs, by kind of device.
+    taken: tuple[ReusedLayers, ...]  # Layers measured in earlier runs, by kind of device.
     warnings: tuple[str, ...]  # Warnings of evener while it measured.
 
 
