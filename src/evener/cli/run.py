@@ -56,7 +56,7 @@ class Handover(BaseException):
             if self._recording is not None:
                 stack.enter_context(self._recording)
             if self._is_live:
-                from evener.report.live.run import live_run
+                from evener.report.live import live_run
 
                 stack.enter_context(live_run(self._session.strategy, os.environ))
             self._session.run(self._script_args)
@@ -140,7 +140,7 @@ def run(
     Options of evener go before SCRIPT.
     """
     from evener.base.libraries import paused_collector
-    from evener.report.live.run import is_wanted
+    from evener.report.live import is_wanted
     from evener.run.script import read
     from evener.run.session import prepare
 

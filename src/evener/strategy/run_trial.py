@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
@@ -28,7 +28,9 @@ from evener.base.text import format_seconds
 from evener.partition.tasks import HOST
 from evener.plan import Plan
 from evener.planner.rebalancing import PlanTrial
-from evener.strategy.prepared import Prepared
+
+if TYPE_CHECKING:
+    from evener.strategy.prepared import PreparedStep
 
 R = TypeVar("R")
 
@@ -40,10 +42,15 @@ _MOST_OTHERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Way to run a step."""
+    """Way to run a step.
 
-    plan: Plan  # Plan of the step
-    by_xla: bool = True  # Whether XLA compiles it, if it is to be compiled
+    Args:
+        plan: Plan of the step.
+        by_xla: Whether XLA compiles it, if it is to be compiled.
+    """
+
+    plan: Plan
+    by_xla: bool = True
 
     def __str__(self) -> str:
         """Return a few words for it.
@@ -55,7 +62,16 @@ class Way:
 
 
 class RunTrial:
-    """Trial of plans by a function that trains: the first, or the one that trains after it."""
+    """Trial of plans by a function that trains: the first, or the one that trains after it.
+
+    Args:
+        ways: Plans from the simplest to the least simple, then those without XLA.
+        start: Plan that the run begins with, by its number.
+        under: Function that returns a context in which a plan is used, by its number.
+        settle: Function that is called with the number of the plan that stays.
+        tell: Function that is called with a line about the trial.
+        clock: Clock in seconds.
+    """
 
     def __init__(
         self,
@@ -75,7 +91,7 @@ class RunTrial:
         # By step: its variables. They end with the step.
         self._training: weakref.WeakKeyDictionary[Any, _Variables] = weakref.WeakKeyDictionary()
         self._drawing: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._traced: list[Prepared] = []
+        self._traced: list[PreparedStep] = []
         self._num_others = 0
         self._cannot_change = False
 
@@ -94,10 +110,10 @@ class RunTrial:
         """Number of the plan of the next step."""
         return self._trial.current
 
-    def note_prepared(self, prepared: Prepared) -> None:
+    def note_prepared(self, prepared: PreparedStep) -> None:
         """Take note of a step that was traced: its variables, and whether it can change plans."""
         self._traced.append(prepared)
-        self._cannot_change = self._cannot_change or not prepared.can_change_plan()
+        self._cannot_change = self._cannot_change or not prepared.can_change_plan
 
     def run(
         self,
@@ -107,7 +123,15 @@ class RunTrial:
         repeatable: Callable[[], Callable[[int], R] | None] | None = None,
         may_leave_xla: bool = False,
     ) -> R:
-        """Run a step of the program by the current plan."""
+        """Run a step of the program by the current plan.
+
+        Args:
+            step: Identity of the step, such as its function.
+            run: Function that runs it, given the number of the plan.
+            repeatable: Function that returns one which does so and can be called again; or None if
+                there is none. Default: ``run`` can be called again.
+            may_leave_xla: Whether XLA compiles it, and the program does not insist on that.
+        """
         if self._cannot_change:
             return self._keep_start(run)
         if step is not self._step:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from evener.report.live.run import LiveView
-from evener.report.live.screen import TerminalScreen
+from evener.report.live import LiveView, TerminalScreen
 from evener.report.work import MemoryUse, Owned
 from unit.report.fakes import FakeDevices, FakeModel, Run
 from unit.report.live.terminals import Terminal
