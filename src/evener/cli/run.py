@@ -56,7 +56,7 @@ class Handover(BaseException):
             if self._recording is not None:
                 stack.enter_context(self._recording)
             if self._is_live:
-                from evener.report.live import live_run
+                from evener.report.live_source import live_run
 
                 stack.enter_context(live_run(self._session.strategy, os.environ))
             self._session.run(self._script_args)

@@ -400,7 +400,7 @@ def time_of(row: Sequence[Activity], length: float) -> DeviceTime:
         row: Its activities, by their begin.
         length: Length of the step, in seconds.
     """
-    seconds = dict.fromkeys(("compute", "update", "once", COPY, IDLE), 0.0)
+    seconds: dict[str, float] = dict.fromkeys(("compute", "update", "once", COPY, IDLE), 0.0)
     wait: dict[str, float] = {}
     now = 0.0
     for each in row:

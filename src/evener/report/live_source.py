@@ -104,8 +104,9 @@ class FitProgress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Write a line about the epoch, which stays, unless Keras writes the same."""
         steps_of_call = getattr(self.model, "steps_per_execution", 1) or 1
-        self.num_steps = self.num_steps or self.step + steps_of_call
-        self._steps_before += self.num_steps
+        num_steps = self.num_steps or self.step + steps_of_call
+        self.num_steps = num_steps
+        self._steps_before += num_steps
         self.epoch, self.step = epoch + 1, 0
         self.losses = scalars(logs or {})
         if self.params.get("verbose") != 2:

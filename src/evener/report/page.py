@@ -315,8 +315,8 @@ def _device_points(records: Sequence[RunRecord], name: str, number: int) -> list
         points = []
         for line in record.metrics:
             values = line.get(name)
-            is_there = isinstance(values, list) and number < len(values)
-            points.append((line["time"], values[number] if is_there else None))
+            values = values if isinstance(values, list) else []
+            points.append((line["time"], values[number] if number < len(values) else None))
         if any(value is not None for _, value in points):
             break
     return points

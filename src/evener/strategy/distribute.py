@@ -576,7 +576,7 @@ def _specs(
     """Return the specs of tensors; sizes that have changed since the last trace are left open."""
     specs = []
     for index, (spec, axis) in enumerate(zip(own, arguments.axes, strict=True)):
-        shape: Any = spec.shape.as_list() if spec.shape.rank is not None else None
+        shape = spec.shape.as_list() if spec.shape.rank is not None else None
         if shape is not None and axis is not None:
             shape[axis] = None
         if shape is not None and before is not None and before[index].shape.rank == len(shape):
@@ -584,5 +584,6 @@ def _specs(
             shape = [
                 size if size == known else None for size, known in zip(shape, old, strict=True)
             ]
-        specs.append(tf.TensorSpec(shape, spec.dtype))
+        untyped: Any = shape
+        specs.append(tf.TensorSpec(untyped, spec.dtype))
     return specs
