@@ -1,4 +1,4 @@
-"""What a strategy has counted: lines of metrics and steps for records, and the memory in use."""
+"""Work that a strategy has counted, as lines of metrics and steps; and the memory in use."""
 
 from __future__ import annotations
 

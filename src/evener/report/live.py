@@ -603,7 +603,7 @@ class LiveView:
 
 
 class WorkerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker writes for the launcher.
+    """File that a worker writes for the launcher.
 
     Attributes:
         process: Number of its process.

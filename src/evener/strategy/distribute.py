@@ -197,7 +197,7 @@ class DistributedStep(Generic[P, R]):
 
     Args:
         step: Step that is written for one device.
-        context: What it and the bodies of its loops are run with.
+        context: Devices, shares and records of the step and of the bodies of its loops.
         in_axes: Batch axes, as in `evener.distribute`.
         program: The `tf.function` of the program, if it is not the step.
     """

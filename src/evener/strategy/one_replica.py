@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras ask of a strategy of one replica.
+"""Strategy of one replica, with all that TensorFlow and Keras ask of it.
 
 Values are those of all devices together: they need neither sums nor joins.
 """

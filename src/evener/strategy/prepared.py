@@ -129,7 +129,7 @@ class StepRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What a step and the bodies of its loops are run with.
+    """Surroundings of a step and of the bodies of its loops.
 
     Attributes:
         layout: Devices, stages and micro-batches of each replica.
@@ -153,7 +153,7 @@ class PreparedStep:
         step: The step.
         arguments: Arguments of the first call.
         specs: Specs of their tensors.
-        context: What it is run with.
+        context: Its devices, shares, owners and records.
         streams: Random numbers of the trace of the program in whose place it stands.
         num_samples: Size of all batches, if the specs name it.
         first_draw: Number of its first operation that draws, in the graph around it; None if it
@@ -164,7 +164,7 @@ class PreparedStep:
         partitioned: Partitioned step.
         report: Its report.
         can_change_plan: Whether another trace can go on where this one was, also after a failure.
-        batch_axes: For every tensor the axis that counts samples, or None.
+        batch_axes: Axis of every tensor that counts samples, or None.
         equal_sizes: Sets of tensors whose first sizes have to be equal.
         trains: Whether it writes variables by gradients.
         variables: The variables that it uses.
