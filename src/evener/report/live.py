@@ -42,7 +42,9 @@ from evener.base.text import format_bytes, format_seconds, printable
 FOLDER = "EVENER_LIVE"
 """Environment variable with the folder of the workers' files."""
 
-_IN_PLACE = "EVENER_LIVE_IN_PLACE"
+IN_PLACE = "EVENER_LIVEIN_PLACE"
+"""Environment variable that says whether the launcher shows the view on a terminal."""
+
 _UNKNOWN = "-"
 _BAR_WIDTH = 20
 _OTHER_LINES = 6
@@ -706,47 +708,6 @@ def is_wanted(live: bool | None, environ: Mapping[str, str]) -> bool:
 
 
 @contextlib.contextmanager
-def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
-    """Show the training of a strategy in the block, where ``fit`` is followed by itself.
-
-    Args:
-        strategy: Strategy that has run no step yet.
-        environ: Environment variables.
-    """
-    from evener._tf_private.fits import adding_callbacks
-    from evener.recording.record import watching
-    from evener.report.live_source import FitProgress, StrategySource
-    from evener.workers.process import group_of_process
-
-    group = group_of_process()
-    worker = None if group is None else group.index
-    if worker is not None and FOLDER in environ:
-        in_place = bool(environ.get(_IN_PLACE))
-        screen: Screen = FileScreen(Path(environ[FOLDER]), worker, replaces_bar=in_place)
-    else:
-        screen = screen_of_process(environ)
-    source = StrategySource(strategy, worker=worker)
-    fits: list[FitProgress] = []
-
-    def begin(fit: FitProgress) -> None:
-        fits[:] = [fit]
-
-    def say_event(event: Mapping[str, Any]) -> None:
-        # Notes and warnings are printed anyway.
-        if event["event"] in ("shares", "log"):
-            screen.say(f"evener: {event['text']}")
-
-    with (
-        watching(say_event),
-        adding_callbacks(
-            lambda: FitProgress(screen.say, begin=begin), replaces_bar=lambda: screen.replaces_bar
-        ),
-        LiveView(screen, lambda: source.state(fits[0] if fits else None)),
-    ):
-        yield
-
-
-@contextlib.contextmanager
 def live_job(environ: dict[str, str] | os._Environ[str]) -> Iterator[None]:
     """Show the training of the workers that are started in the block.
 
@@ -756,9 +717,9 @@ def live_job(environ: dict[str, str] | os._Environ[str]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="evener-live-") as folder:
         screen = screen_of_process(environ)
         environ[FOLDER] = folder
-        environ[_IN_PLACE] = "1" if screen.replaces_bar else ""
+        environ[IN_PLACE] = "1" if screen.replaces_bar else ""
         try:
             with LiveView(screen, JobState(Path(folder), screen).state):
                 yield
         finally:
-            del environ[FOLDER], environ[_IN_PLACE]
+            del environ[FOLDER], environ[IN_PLACE]

@@ -6,13 +6,16 @@ records of runs.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 
+from evener._tf_private.fits import adding_callbacks
 from evener.devices import inventory
 from evener.devices.names import without_worker
 from evener.planner.run_times import StepRecord
@@ -24,10 +27,21 @@ from evener.recording.measured import (
     trace_line,
 )
 from evener.recording.reading import activities, time_of
-from evener.recording.record import scalars
-from evener.report.live import LiveDevice, LiveState, losses_text
+from evener.recording.record import scalars, watching
+from evener.report.live import (
+    FOLDER,
+    IN_PLACE,
+    FileScreen,
+    LiveDevice,
+    LiveState,
+    LiveView,
+    Screen,
+    losses_text,
+    screen_of_process,
+)
 from evener.strategy import Strategy
 from evener.strategy.shares import RecordedStep
+from evener.workers.process import group_of_process
 
 _LOSS_SECONDS = 1.0
 _RECENT_SECONDS = 5.0
@@ -237,3 +251,39 @@ def waits_of(step: RecordedStep) -> dict[str, tuple[Mapping[str, float], float]]
     rows = activities(trace_line(step, 0)["spans"], step_line(step, 0, 0.0))
     length = max(end for _, end in step.times) - min(begin for begin, _ in step.times)
     return {name: (time_of(row, length).wait, length) for name, row in rows.items()}
+
+
+@contextlib.contextmanager
+def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
+    """Show the training of a strategy in the block, where ``fit`` is followed by itself.
+
+    Args:
+        strategy: Strategy that has run no step yet.
+        environ: Environment variables.
+    """
+    group = group_of_process()
+    worker = None if group is None else group.index
+    if worker is not None and FOLDER in environ:
+        in_place = bool(environ.get(IN_PLACE))
+        screen: Screen = FileScreen(Path(environ[FOLDER]), worker, replaces_bar=in_place)
+    else:
+        screen = screen_of_process(environ)
+    source = StrategySource(strategy, worker=worker)
+    fits: list[FitProgress] = []
+
+    def begin(fit: FitProgress) -> None:
+        fits[:] = [fit]
+
+    def say_event(event: Mapping[str, Any]) -> None:
+        # Notes and warnings are printed anyway.
+        if event["event"] in ("shares", "log"):
+            screen.say(f"evener: {event['text']}")
+
+    with (
+        watching(say_event),
+        adding_callbacks(
+            lambda: FitProgress(screen.say, begin=begin), replaces_bar=lambda: screen.replaces_bar
+        ),
+        LiveView(screen, lambda: source.state(fits[0] if fits else None)),
+    ):
+        yield

@@ -17,7 +17,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -57,9 +57,6 @@ from evener.strategy.spot_check import SpotCheck, StepChecker
 from evener.strategy.verify import Verification, Verifier
 from evener.workers.late import pack_results
 
-if TYPE_CHECKING:
-    from evener.strategy.run_trial import RunTrial
-
 _HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
 
 
@@ -69,13 +66,13 @@ class StepRecords:
     Attributes:
         verifications: Differences of first runs from one device, with ``verify=True``.
         spot_checks: Results of the checks of a few samples.
-        trial: Trial of plans that is told of steps that were traced.
+        prepared: Steps that were traced since a trial of plans has looked; None without a trial.
     """
 
     def __init__(self) -> None:
         self.verifications: list[Verification] = []
         self.spot_checks: list[SpotCheck] = []
-        self.trial: RunTrial | None = None
+        self.prepared: list[PreparedStep] | None = None
         self._reports: list[StepReport] = []
         self._live_ranges: list[list[LiveRange]] = []
 
@@ -250,8 +247,8 @@ class PreparedStep:
             and traced.streams is None
             and all(map(draws, not_put_back(traced.graph.nodes, handles)))
         )
-        if context.records.trial is not None:
-            context.records.trial.note_prepared(self)
+        if context.records.prepared is not None:
+            context.records.prepared.append(self)
         self.report = StepReport.of([self.partitioned])
         _warn_about_obstacles(self.partitioned)
         self._verifier: Verifier | None = None

@@ -141,6 +141,7 @@ class Strategy(OneReplica):
         )
         self._verify = chosen_verification(verify)
         self._records = StepRecords()
+        self._trial: RunTrial | None = None
         layout, controller = arrange(plan, group, measured=measured)
         self._owner_registry = OwnerRegistry(
             plan, devices_of_owners(plan), layout.own_name, all_alike=group is not None
@@ -367,7 +368,7 @@ class Strategy(OneReplica):
         """Whether there is more than one device, or more than one part in time."""
         is_divided = len(self.replica_devices) > 1 or self._arrangement.layout.is_scheduled
         # A plan that was tried stays what was measured.
-        return is_divided or self._records.trial is not None
+        return is_divided or self._trial is not None
 
     @property
     def is_plain(self) -> bool:
@@ -427,9 +428,12 @@ class Strategy(OneReplica):
 
         def settle(number: int) -> None:
             self._arrangement = arranged(number)
+            self._records.prepared = None
 
-        self._records.trial = RunTrial(
+        self._records.prepared = []
+        self._trial = RunTrial(
             ways,
+            self._records.prepared,
             start=plans.index(own.plan),
             under=under,
             settle=settle,
@@ -440,8 +444,7 @@ class Strategy(OneReplica):
     @property
     def trial(self) -> RunTrial | None:
         """Trial of plans that is not over yet; None if there is none."""
-        trial = self._records.trial
-        return None if trial is None or trial.is_over else trial
+        return None if self._trial is None or self._trial.is_over else self._trial
 
     def runs_by(self, plan: Plan | None, *, by_xla: bool = True) -> bool:
         """Return whether steps run by a plan, whatever its shares are by now.
