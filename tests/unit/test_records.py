@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
@@ -27,6 +27,8 @@ class Record:
     items: tuple[Item, ...]
     owner: Literal["one", "two"] | tuple[Item, ...] = "one"
     by_name: Mapping[str, Item] | None = None
+    numbers: dict[str, list[int]] = field(default_factory=dict)
+    anything: Any = None
     weight: float = 1.0
     rate: Rate | None = None
 
@@ -36,7 +38,14 @@ class Record:
 
 
 ITEM = Item(name="a", sizes={"x": 3})
-RECORD = Record(items=(ITEM,), owner=(ITEM,), by_name={"b": ITEM}, weight=2)
+RECORD = Record(
+    items=(ITEM,),
+    owner=(ITEM,),
+    by_name={"b": ITEM},
+    numbers={"c": [1]},
+    anything={"d": [{}]},
+    weight=2,
+)
 
 
 def test_round_trip() -> None:
@@ -65,6 +74,9 @@ def _item(**fields: Any) -> dict[str, Any]:
         ),
         ({"items": [], "owner": [{"size": 1}]}, "unknown", "owner[0]", "'size'"),
         (_item(sizes={"x": 1, "y": "2"}), "type", "items[0].sizes['y']", "a whole number, not '2'"),
+        (_item(name=[]), "type", "items[0].name", "must be text, not []"),
+        ({"items": [], "numbers": {"c": 3}}, "type", "numbers.c", "must be a list, not 3"),
+        ({"items": [], "numbers": {"c": ["3"]}}, "value", "numbers[...][0]", "`int`, got `str`"),
         (_item(sizes=[]), "type", "items[0].sizes", "must be an object or null, not []"),
         ({"items": [], "weight": True}, "type", "weight", "must be a number, not True"),
         ({"items": [], "owner": "tree"}, "value", "owner", "cannot be 'tree'"),

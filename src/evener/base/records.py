@@ -124,7 +124,12 @@ def from_json(text: str | bytes, kind: type[T]) -> T:
 
 
 def from_plain(
-    value: object, kind: type[T], *, place: str = "", parsers: Parsers | None = None
+    value: object,
+    kind: type[T],
+    *,
+    place: str = "",
+    parsers: Parsers | None = None,
+    complete: bool = False,
 ) -> T:
     """Return the record of plain values; parts of it may be records already.
 
@@ -133,13 +138,14 @@ def from_plain(
         kind: Type of the record.
         place: Place of the value in a larger record.
         parsers: Parsers of types that are not plain.
+        complete: Whether fields with a default must be there as well.
 
     Raises:
         RecordError: If it is no such record. What a record raises itself is raised as it is.
     """
     import msgspec  # as above
 
-    _check_keys(value, kind, place)
+    _check_structure(value, kind, place, complete=complete)
     try:
         return msgspec.convert(value, kind, dec_hook=lambda of, plain: (parsers or {})[of](plain))
     except msgspec.ValidationError as error:
@@ -148,28 +154,41 @@ def from_plain(
         raise _error_of(str(error), value, place) from None
 
 
-def _check_keys(value: object, kind: Any, place: str) -> None:
-    """Refuse unknown and missing keys of the dataclasses in a type."""
-    if not isinstance(value, Mapping | list | tuple):
+def _check_structure(value: object, kind: Any, place: str, *, complete: bool) -> None:
+    """Refuse unknown and missing keys, and objects and lists where the type has something else."""
+    origin, inside = get_origin(kind), get_args(kind)
+    is_object, is_list = _is_object(kind), origin in (tuple, list)
+    if is_object and dataclasses.is_dataclass(value):
         return
-    inside = get_args(kind)
-    if get_origin(kind) in (Union, types.UnionType):
+    if origin in (Union, types.UnionType):
         for each in inside:
-            _check_keys(cast("object", value), each, place)
-    elif isinstance(value, Mapping):
+            # Other values are left to msgspec.
+            fits_list = isinstance(value, list | tuple) and get_origin(each) in (tuple, list)
+            if fits_list or (isinstance(value, Mapping) and _is_object(each)):
+                _check_structure(cast("object", value), each, place, complete=complete)
+    elif is_object and isinstance(value, Mapping):
         fields = cast("Mapping[str, object]", value)
-        known, required = _keys(kind) if dataclasses.is_dataclass(kind) else ({}, ())
+        known, required = _keys(kind) if origin is None else ({}, ())
         for key in fields if known else ():
             if key not in known:
                 raise RecordError("unknown", place, key=key, known=tuple(known))
-        for key in required:
+        for key in known if complete else required:
             if key not in fields:
                 raise RecordError("missing", place, key=key, known=required)
         for key, inner in fields.items():
-            _check_keys(inner, known.get(key, inside[-1] if inside else None), _joined(place, key))
-    elif inside:
+            of_key = known[key] if known else inside[1]
+            _check_structure(inner, of_key, _joined(place, key), complete=complete)
+    elif is_list and isinstance(value, list | tuple):
         for index, inner in enumerate(cast("list[object]", value)):
-            _check_keys(inner, inside[0], f"{place}[{index}]")
+            _check_structure(inner, inside[0], f"{place}[{index}]", complete=complete)
+    elif is_object or is_list or (kind in _NAMES and isinstance(value, Mapping | list)):
+        expected = "object" if is_object else "array" if is_list else _NAMES[kind]
+        expected = _WORDS[expected]
+        raise RecordError("type", place, expected=expected, value=cast("object", value))
+
+
+def _is_object(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) or get_origin(kind) in (Mapping, dict)
 
 
 @functools.cache
@@ -191,7 +210,11 @@ def _error_of(message: str, whole: object, place: str) -> RecordError:
     sentence = message if path is None else message[: path.start()]
     wrong = _TYPES.fullmatch(sentence)
     value: Any = whole
-    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", path[1] if path else ""):
+    outer = place
+    steps = "" if path is None else str(path[1])
+    for key, index in re.findall(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]", steps):
+        if index == "..." and not steps.endswith("[...]"):
+            return RecordError("value", _joined(outer, steps), reason=sentence)
         if index == "...":
             # msgspec hides the key in a mapping: the first value of the wrong type is meant.
             fields, name = cast("Mapping[str, object]", value), wrong[2] if wrong else ""

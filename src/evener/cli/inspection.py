@@ -20,7 +20,6 @@ from evener.cli.conventions import (
     check_writable,
     quiet_tensorflow,
     status,
-    write_result,
 )
 from evener.errors import RunError, did_you_mean
 
@@ -82,31 +81,20 @@ def audit(
             help="Batch size to use for None in an input_signature.",
         ),
     ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option(
-            "--graph",
-            metavar="FILE",
-            help="Draw the devices and the transfers between them to a .svg or .dot file.",
-        ),
-    ] = None,
     time_limit: TimeLimitOption = 300.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.base.libraries import check_installed
     from evener.devices.spec import spec_from
-    from evener.run.first_step import audit_in_subprocess, request_for, script_of
+    from evener.run.first_step import audit_in_subprocess, audit_request, read_target
 
-    if graph is not None and graph.suffix not in (".svg", ".dot"):
-        raise typer.BadParameter(f"{graph} must end in .svg or .dot", param_hint="'--graph'")
-    check_writable(graph, "'--graph'")
     # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(devices, os.environ)
-    script = script_of(target, as_module=as_module)
+    script = read_target(target, as_module=as_module)
     if script is not None:
         args = args_of_script(context, args, script)
-    request = request_for(
+    request = audit_request(
         target,
         tuple(args or ()),
         script=script,
@@ -124,11 +112,6 @@ def audit(
         from evener.auditing.table import print_audit
 
         print_audit(found)
-    if graph is not None:
-        from evener.report.traffic import draw
-
-        # With --json, standard output has the audit alone, from which it can be drawn again.
-        write_result(graph, draw(found, graph.suffix), is_printed=as_json)
     raise typer.Exit(1 if found.findings else 0)
 
 

@@ -250,7 +250,7 @@ def launch(
     A worker that dies or freezes is replaced. Options of evener go before SCRIPT.
     """
     from evener.devices.spec import spec_from
-    from evener.report.live.run import is_wanted, live_job
+    from evener.report.live import is_wanted, live_job
     from evener.run.script import read
     from evener.workers import launch as jobs
     from evener.workers.job import duration

@@ -149,9 +149,10 @@ def plan(
     check_sources(
         script=script, model=model, cluster=cluster, profile=profile, check=check, devices=devices
     )
-    words = "SCRIPT"
+    words, found = "SCRIPT", None
     if script is not None:
-        args = args_of_script(context, args, read(script, as_module=as_module))
+        found = read(script, as_module=as_module)
+        args = args_of_script(context, args, found)
         words = shlex.join([*(["-m"] if as_module else []), script, *args])
     wanted = read_batch_size(batch_size)
     check_writable(save_profile)
@@ -168,7 +169,7 @@ def plan(
         request = StepRequest(
             question="costs" if cluster is None else "datasheets",
             target=script,
-            kind="module" if as_module else "script",
+            script=found,
             args=tuple(args or ()),
             devices=devices,
             batch_size=wanted if isinstance(wanted, int) else run and run.times.batch_size,

@@ -56,7 +56,7 @@ class Handover(BaseException):
             if self._recording is not None:
                 stack.enter_context(self._recording)
             if self._is_live:
-                from evener.report.live.run import live_run
+                from evener.report.live_source import live_run
 
                 stack.enter_context(live_run(self._session.strategy, os.environ))
             self._session.run(self._script_args)
@@ -140,7 +140,7 @@ def run(
     Options of evener go before SCRIPT.
     """
     from evener.base.libraries import paused_collector
-    from evener.report.live.run import is_wanted
+    from evener.report.live import is_wanted
     from evener.run.script import read
     from evener.run.session import prepare
 
@@ -181,10 +181,9 @@ def run(
     recording = None
     if record is not None:
         from evener.doctor.under_run import findings_under_run
-        from evener.run.recorded import record_session
 
         with status(f"Reading {found.given}"):
-            recording = record_session(session, record, findings_under_run)
+            recording = session.record(record, findings_under_run)
     raise Handover(session, args, recording, is_live=is_wanted(live, os.environ))
 
 

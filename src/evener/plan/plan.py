@@ -234,6 +234,7 @@ class Plan:
         fields = _parse(text)
         try:
             if isinstance(fields, dict):
+                fields = cast("dict[str, object]", fields)
                 # A newer version may have keys that are unknown here.
                 if "version" in fields:
                     _check_version(from_plain(fields["version"], int, place="version"))
@@ -530,7 +531,7 @@ def _device(path: str, device: object) -> PlanDevice:
     return PlanDevice(name=device, kind=parse_device_name(device, path=path).kind)
 
 
-def _parse(text: object) -> Any:
+def _parse(text: object) -> object:
     """Return the values of a JSON text, of which no object has a key twice."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
