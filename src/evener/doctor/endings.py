@@ -263,7 +263,6 @@ def not_python(case: Case) -> Iterator[Violation]:
             yield Violation(
                 Location(path=unread.path, line=unread.line),
                 f"this is not Python: {unread.reason}.",
-                why="Python would refuse it in the same way, so nothing else was looked at.",
                 fix="correct this line, or give the file of a Python script.",
                 evidence=(unread.reason,),
             )

@@ -70,6 +70,10 @@ def eager_steps(case: Case) -> Iterator[Violation]:
             "is fused or run side by side.",
             fix=f"{'put the step into a tf.function' if step is None else step.change}.",
         )
+
+
+def eager_switches(case: Case) -> Iterator[Violation]:
+    """Yield lines that make TensorFlow run functions eagerly."""
     for call in case.reading.named("model.compile"):
         if call.constant(None, "run_eagerly") is True:
             yield Violation(
@@ -310,7 +314,6 @@ def _apart(call: Call, shuffles: list[Call]) -> Violation:
     return Violation(
         call.location,
         "inputs and labels are shuffled each on its own.",
-        why="Each label then belongs to the input of another sample: nothing can be learned.",
         fix="shuffle both by one order: order = np.random.permutation(len(x)); "
         "x, y = x[order], y[order]; or zip the datasets first and shuffle then.",
         evidence=tuple(dict.fromkeys(each.location.text for each in shuffles)),
@@ -535,8 +538,6 @@ def file_endings(case: Case) -> Iterator[Violation]:
         yield Violation(
             call.location,
             f"Keras 3 refuses the file name {name!r}.",
-            why="The format follows from the ending. The program stops here with ValueError, "
-            "behind all that was trained.",
             fix=f"end the name in {endings[0]}"
             + ("" if "weights" in endings[0] else "; model.export(folder) writes a SavedModel")
             + ".",
@@ -570,7 +571,6 @@ def metric_mismatch(case: Case) -> Iterator[Violation]:
                 yield Violation(
                     call.location,
                     f"the metric {name} does not go with the loss {kind}: {what}.",
-                    why="It measures something else than was meant, without an error.",
                     fix="metrics=['accuracy'], which Keras chooses by the loss and the shapes"
                     if "from_logits" not in what
                     else "keras.metrics.BinaryAccuracy(threshold=0.0).",
