@@ -391,6 +391,24 @@ def trained_twice(case: Case) -> Iterator[Violation]:
         )
 
 
+def gradients_of_others(case: Case) -> Iterator[Violation]:
+    """Yield variables that are updated by gradients of other variables."""
+    if case.facts is None or not _trained(case) or case.steps is None or case.steps.kind == "fit":
+        return
+    known = case.facts.variables
+    given = [each for each in known if each.num_applied and not each.num_gradients]
+    asked = [each for each in known if each.num_gradients and not each.num_applied]
+    if given and asked and {each.shape for each in given} & {each.shape for each in asked}:
+        yield Violation(
+            case.at(given[0].where or asked[0].where),
+            f"gradients of {_names(asked)} are applied to {_names(given)}.",
+            why="The lists of gradients and of variables do not belong together: each variable is "
+            "moved by the gradient of another one of its shape.",
+            fix="take one list for both: tape.gradient(loss, variables) and "
+            "apply_gradients(zip(gradients, variables)).",
+        )
+
+
 def frozen_and_trained(case: Case) -> Iterator[Violation]:
     """Yield variables that are not trainable and are trained."""
     if case.facts is None:
@@ -518,7 +536,7 @@ def learning_rate(case: Case) -> Iterator[Violation]:
                 evidence=(*evidence, *_changes(changes)),
                 severity=Severity.ERROR if _diverges(steps.losses) else Severity.WARNING,
             )
-        elif changes is not None and changes < 1e-6 and not _has_schedule(case):
+        elif changes is not None and (changes < 1e-6 or rate <= 1e-6) and not _has_schedule(case):
             yield Violation(
                 case.at(optimizer.where),
                 f"a step changes the weights by {changes:.1e} of their size: the learning rate "
@@ -964,7 +982,7 @@ def dropped_rows(case: Case) -> Iterator[Violation]:
         if not lost or not count:
             continue
         part = lost / count
-        if data.role == "train" and part < 0.05:
+        if data.role not in ("validation", "predict") and part < 0.05:
             continue
         batch = next((each for each in data.stages if each.drop_remainder), None)
         yield Violation(

@@ -16,6 +16,7 @@ from evener.doctor.walk import (
     Call,
     Class,
     Computed,
+    Constant,
     Instance,
     Items,
     Loop,
@@ -94,8 +95,6 @@ def eager_switches(case: Case) -> Iterator[Violation]:
 
 def predict_in_loop(case: Case) -> Iterator[Violation]:
     """Yield calls of `predict` in a loop of any form."""
-    if case.has_trained:
-        return
     seen = set[object]()
     for call in case.reading.named("model.predict"):
         if not call.context.loops or call.node in seen or "unreached" in call.context.roles:
@@ -473,6 +472,24 @@ def new_iterators(case: Case) -> Iterator[Violation]:
             fix="for batch in dataset: step(batch); or make the iterator once, before the loop.",
             evidence=(loop_text(call, loops[-1]),),
         )
+
+
+def constant_seeds(case: Case) -> Iterator[Violation]:
+    """Yield random operations that draw the same numbers for each element or step."""
+    for call in case.reading.named("tf.random.stateless_*", "tf.image.stateless_random_*"):
+        seed = call.keywords.get("seed") or (
+            call.argument(1, "seed") if call.name.startswith("tf.random.") else None
+        )
+        is_fixed = isinstance(seed, Items) and all(isinstance(v, Constant) for v in seed.values)
+        if is_fixed and call.context.roles & {"map", "traced", "keras"}:
+            yield Violation(
+                call.location,
+                "each element draws the same random numbers: the seed is a constant.",
+                why="Stateless operations give the same numbers for the same seed: all elements "
+                "and steps are changed in the same way.",
+                fix="make the seed of a counter (tf.data.Dataset.enumerate, tf.random.Generator's "
+                "make_seeds), or use tf.image.random_... without a seed.",
+            )
 
 
 def made_in_call(case: Case) -> Iterator[Violation]:
