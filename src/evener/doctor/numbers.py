@@ -627,7 +627,15 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
 
 def unscaled_loss(case: Case) -> Iterator[Violation]:
     """Yield losses of a replica that are not scaled to the global batch."""
+    # Keras scales the losses of fit itself.
+    by_keras = (
+        {steps.where for steps in case.facts.steps if steps.kind == "fit"}
+        if (case.facts is not None)
+        else set()
+    )
     for gradient in case.facts.gradients if case.facts is not None else ():
+        if gradient.where in by_keras:
+            continue
         ratio, count = gradient.loss_ratio, gradient.num_replicas
         if count > 1 and ratio is not None and abs(ratio - 1) < 0.1:
             yield Violation(

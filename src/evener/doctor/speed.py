@@ -372,7 +372,7 @@ def slow_callbacks(case: Case) -> Iterator[Violation]:
             "update_freq='epoch'), or every 100 steps.",
             evidence=(_part(case, lost, steps),),
             # At the end of an epoch of a few steps it is no loss.
-            severity=None if call.per_step >= 0.5 or lost > steps.step_seconds else Severity.HINT,
+            severity=None if lost > 0.5 * steps.step_seconds else Severity.HINT,
             seconds=case.per_epoch(lost),
         )
 
