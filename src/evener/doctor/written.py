@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from evener.doctor.finding import Case, Violation
-from evener.doctor.walk import (
+from evener.doctor.values import (
     Call,
     Class,
     Computed,
