@@ -89,7 +89,7 @@ def watch(
         on_progress: Function to call about every second with a line on what is seen so far.
 
     Raises:
-        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read; RUN-080 if the system
+        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read; RUN-044 if the system
             has no sandbox.
         DeviceError: DEV-001 to DEV-007 if the device spec cannot be read.
 
