@@ -130,7 +130,7 @@ class Gauge:
         self._num_calls = num_calls
         self.eager: list[Any] = []
         with tf.init_scope(), tf.device("CPU:0"):
-            self._rows = plain_variable(np.full((_ROWS, width), np.nan, np.float32), tf.float32)
+            self._rows = plain_variable(np.full((num_calls + 1, width), np.nan, np.float32), tf.float32)
             self._count = plain_variable(0, tf.int64)
 
     def write(self, row: Callable[[], Sequence[Any]]) -> None:
@@ -141,23 +141,18 @@ class Gauge:
                     self.eager.append(tf.stack([tf.cast(part, tf.float32) for part in row()]))
                 return
 
-            def put() -> Any:
-                values = tf.stack([tf.cast(part, tf.float32) for part in row()])
-                with tf.device("CPU:0"):
-                    index = tf.reshape(tf.math.floormod(self._count, _ROWS), (1, 1))
-                    written = self._rows.scatter_nd_update(index, values[tf.newaxis])
-                    with tf.control_dependencies([written]):
-                        return tf.identity(self._count.assign_add(1))
-
+            # A condition in the program's graph would change how TensorFlow fuses its operations.
+            values = tf.stack([tf.cast(part, tf.float32) for part in row()])
             with tf.device("CPU:0"):
-                is_early = self._count < self._num_calls
-            tf.cond(is_early, put, lambda: tf.constant(0, tf.int64))
+                index = tf.reshape(tf.math.minimum(self._count, self._num_calls), (1, 1))
+                self._rows.scatter_nd_update(index, values[tf.newaxis])
+                self._count.assign_add(1)
 
     def rows(self) -> np.ndarray:
         """Return the rows so far, in order."""
         if self.eager:
             return np.stack([row.numpy() for row in self.eager])
-        num = min(int(self._count.numpy()), _ROWS)
+        num = min(int(self._count.numpy()), self._num_calls)
         return self._rows.numpy()[:num]
 
 
