@@ -20,9 +20,8 @@ import numpy as np
 from rich.console import Console
 
 import evener
-from evener.report.live.run import LiveView
-from evener.report.live.screen import TerminalScreen
-from evener.report.live.source import FitProgress, StrategySource
+from evener.report.live import LiveView, TerminalScreen
+from evener.report.live_source import FitProgress, StrategySource
 
 _STEPS = 12
 _BATCH = 512

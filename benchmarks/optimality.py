@@ -5,8 +5,8 @@ Each problem has a seed of its own, from ``--seed`` on, so that one of them can 
     python benchmarks/optimality.py --seed 1234 --count 1
 
 The plans that are looked at are those of `tests/unit/planner/brute_force.py`: all groupings,
-orders, cuts, shares and numbers of micro-batches, every choice of layers that are recomputed,
-zero-bubble schedules and interleaved stages; in some problems all owners too.
+orders, cuts, shares and numbers of micro-batches, and every choice of layers
+that are recomputed; in some problems all owners too.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ NUM_DEVICES = 2
 NAIVE, LIMIT = "naive tf.device", "limit"
 MODELS = {"mlp": "deep_mlp", "transformer": "deep_transformer"}
 # Schedules of `fit`, and the loop's, which is 1F1B.
-KINDS = ("1f1b", "zero_bubble", "loop")
+KINDS = ("1f1b", "loop")
 _LEAST_STEPS = 3
 
 
@@ -139,7 +139,7 @@ def main(
         "mlp,transformer"
     ),
     micro_batches: Annotated[str, typer.Option(help="comma list of numbers")] = "4,8",
-    more: Annotated[str, typer.Option(help="comma list of zero_bubble, loop, run too")] = "",
+    more: Annotated[str, typer.Option(help="loop: run it too")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="turns of every contender")] = 3,
     seconds: Annotated[float, typer.Option(min=0.1, help="length of a turn")] = 1.0,
     optimizer: Annotated[str, typer.Option(help="adam or sgd")] = "sgd",

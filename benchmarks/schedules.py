@@ -45,7 +45,6 @@ class Contender:
     in_flight: Callable[[int, int], int]
     bubble: Callable[[int, int], float]
     peak_live: Callable[[int, int], float]
-    num_rounds: int = 1
 
 
 CONTENDERS = {
@@ -59,19 +58,6 @@ CONTENDERS = {
         schedule="1f1b",
         in_flight=lambda p, m: p,
         bubble=lambda p, m: (p - 1) / (m + p - 1),
-        peak_live=lambda p, m: p,
-    ),
-    "1f1b, interleaved": Contender(
-        schedule="1f1b",
-        in_flight=lambda p, m: min(m, 2 * p),
-        bubble=lambda p, m: (p - 1) / (2 * m + p - 1),
-        peak_live=lambda p, m: min(3 * p - 1, 2 * m) / 2,
-        num_rounds=2,
-    ),
-    "zero_bubble": Contender(
-        schedule="zero_bubble",
-        in_flight=lambda p, m: p,
-        bubble=lambda p, m: (p - 1) / (3 * m + p - 1),
         peak_live=lambda p, m: p,
     ),
 }
@@ -94,7 +80,7 @@ class Row:
 def measure(name: str, p: int, m: int) -> Row:
     """Count one schedule."""
     contender = CONTENDERS[name]
-    devices = [f"gpu:{i}" for i in range(p)] * contender.num_rounds
+    devices = [f"gpu:{i}" for i in range(p)]
     replica = Replica(
         share=1,
         stages=tuple(Stage(device=d, layers=(f"block_{i}",)) for i, d in enumerate(devices)),
@@ -103,8 +89,7 @@ def measure(name: str, p: int, m: int) -> Row:
         schedule=contender.schedule,
     )
     schedule = schedule_for(replica)
-    backward = 1.0 if contender.schedule == "zero_bubble" else 2.0
-    times = timeline(schedule, {"forward": 1.0, "backward": backward, "weights": 1.0})
+    times = timeline(schedule, {"forward": 1.0, "backward": 2.0})
     return Row(
         num_devices=p,
         num_micro_batches=m,
@@ -112,7 +97,7 @@ def measure(name: str, p: int, m: int) -> Row:
         in_flight=replica.in_flight,
         bubble=times.bubble,
         bubble_formula=contender.bubble(p, m),
-        peak_live=_most_on_a_device(schedule, times) / contender.num_rounds,
+        peak_live=_most_on_a_device(schedule, times),
         peak_live_formula=contender.peak_live(p, m),
     )
 

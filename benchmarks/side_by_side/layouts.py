@@ -178,14 +178,13 @@ PLANS: dict[str, Callable[[Trained], Any]] = {
     "8 micro-batches": _stages(_EVEN_CUT, num_micro_batches=8),
     "recompute": _stages(_EVEN_CUT, recompute=("block_*",)),
     "some recomputed": _stages(_EVEN_CUT, recompute=("block_0_*",)),
-    "zero bubble": _stages(_EVEN_CUT, schedule="zero_bubble"),
-    "interleaved stages": _stages(_FOUR, in_flight=4),
+    "stages in turns": _stages(_FOUR, in_flight=4),
     "hybrid": _stages(_EVEN_CUT, whole_share=1),
     "three replicas": _replicas((1, 1, 1)),
 }
 
 _SHORT = ("one device", "even shares", "3:1 shares", "accumulation")
-_SEARCHED = ("some recomputed", "zero bubble", "interleaved stages")
+_SEARCHED = ("some recomputed", "stages in turns")
 PLANS_OF: dict[str, tuple[str, ...]] = {
     "mlp": tuple(PLANS),
     "cnn": (*_SHORT, "owners on the host", "two stages", "8 micro-batches"),

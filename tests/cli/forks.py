@@ -9,8 +9,8 @@ Each line on standard input is a run as JSON; each line of the answer is its exi
     {"kind": "evener", "args": ["run", ...], "folder": ..., "stdout": ..., "stderr": ...}
 
 ``evener`` takes the arguments of evener, and writes to ``operations.json`` in the folder how
-many products of matrices ran on each device. ``child`` takes a request of a command to its
-subprocess, as JSON, and writes its answer to the file that the request names. ``one device``
+many products of matrices ran on each device. ``child`` takes the file of a request of a
+command to its subprocess, and writes its answer beside it. ``one device``
 takes a script and its arguments, and gives it TensorFlow's default strategy, which is one device,
 for each that it makes.
 """
@@ -54,9 +54,9 @@ def count_products() -> None:
 
     original = session.run_as_main
 
-    def run_as_main(script: Any, args: Any) -> None:
+    def run_as_main(script: Any, args: Any, **choices: Any) -> None:
         folder = Path("traced")
-        found = operations(lambda: original(script, args), folder)
+        found = operations(lambda: original(script, args, **choices), folder)
         products = Counter(device[-5:] for kind, device in found if "MatMul" in kind)
         Path("operations.json").write_text(json.dumps(products), encoding="utf-8")
 

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 import evener
+from evener.base.records import to_plain
 from evener.errors import EvenerError
 from evener.run import child_process
 from evener.run.child import FirstStep
-from evener.run.child_process import ProcessResult, run_child_process
-from evener.run.first_step import audit_in_subprocess, request_for, script_of
-from evener.run.observed_step import step_of
+from evener.run.child_process import ProcessResult, answer_file, run_child_process
+from evener.run.first_step import audit_in_subprocess, audit_request, read_target
+from evener.run.observed_step import call_step
 from evener.run.questions import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
@@ -125,15 +126,15 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
     with pytest.raises(EvenerError) as caught:
-        request = request_for(
-            args[0], args[1:], script=script_of(args[0], as_module=False), devices="cpu:2"
+        request = audit_request(
+            args[0], args[1:], script=read_target(args[0], as_module=False), devices="cpu:2"
         )
         audit_in_subprocess(request, limit_seconds=limit_seconds)
     return caught.value
 
 
 def test_a_script_is_audited_up_to_its_first_step_and_no_further(folder: Path) -> None:
-    done = command("--json", "--graph", "traffic.svg", "train.py", "--epochs", "3")
+    done = command("--json", "train.py", "--epochs", "3")
     assert done.returncode == 0, done.stderr
     audit = evener.Audit.from_json(done.stdout)
     # Its own output is kept apart.
@@ -144,7 +145,6 @@ def test_a_script_is_audited_up_to_its_first_step_and_no_further(folder: Path) -
     (line,) = {str(op.line) for op in audit.operations if op.type == "MatMul"}
     assert line == "train.py:14"
     assert not (folder / "trained").exists() and not (folder / "ended").exists()
-    assert "<svg" in (folder / "traffic.svg").read_text(encoding="utf-8")
 
 
 def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> None:
@@ -178,8 +178,8 @@ class Answered(Exception):
 class HereFirst(FirstStep):
     """As in the process of a program, but here."""
 
-    def answer(self, outcome, *, found=None, line=""):
-        raise Answered({"outcome": outcome, "line": line, **(found or {})})
+    def answer(self, answer):
+        raise Answered(to_plain(answer))
 
 
 def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
@@ -187,11 +187,10 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     given = {"devices": None, "assume_gpus": False, "batch_size": None, **choices}
-    request = request_for(f"steps:{name}" if ":" not in name else name, (), script=None, **given)
-    first = HereFirst(request)
-    module, _, function = request.target.partition(":")
+    request = audit_request(f"steps:{name}" if ":" not in name else name, (), script=None, **given)
+    first = HereFirst(request, Path("request.json"))
     with pytest.raises(Answered) as answered:
-        first.run(lambda: step_of(importlib.import_module, module, function, request, first.found))
+        first.run(lambda: call_step(importlib.import_module, request, first.found))
     return answered.value.args[0]
 
 
@@ -290,8 +289,7 @@ def test_every_ending_without_an_audit_is_an_error(
 ) -> None:
     def run_child_process(command, *, environ, limit_seconds):
         if found is not None:
-            request = json.loads(command[-1])
-            Path(request["answer"]).write_text(json.dumps(found), encoding="utf-8")
+            answer_file(Path(command[-1])).write_text(json.dumps(found), encoding="utf-8")
         return ending
 
     monkeypatch.setattr(child_process, "run_child_process", run_child_process)
@@ -338,8 +336,6 @@ def has_ended(process: int) -> bool:
         (["no_such.py"], "RUN-001"),
         (["steps:step", "--epochs", "3"], "PLACE-042"),
         (["--batch-size", "0", "train.py"], "x>=1"),
-        (["--graph", "out.png", "train.py"], ".svg"),
-        (["--graph", "no_folder/out.svg", "train.py"], "cannot be written"),
         (["--devices", "gpuu", "train.py"], "DEV-002"),
     ],
 )

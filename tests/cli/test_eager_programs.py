@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from cli.forked import Run
-from evener.run.child_process import ProcessResult
+from evener.base.records import to_json
+from evener.run.child_process import ProcessResult, answer_file
 from evener.run.first_step import _fix
 from evener.run.questions import Answer, StepRequest
+from evener.run.script import read_script
 
 MADE = """
     import keras
@@ -46,11 +48,13 @@ FIT = """
 
 def answer_to(source: str, run_forked: Run, tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
-    file = tmp_path / "answer.json"
-    request = StepRequest(question="memory", target="train.py", devices="cpu:1", answer=str(file))
-    done = run_forked("child", request.to_json())
+    script = read_script(str(tmp_path / "train.py"))
+    request = StepRequest(question="memory", target="train.py", script=script, devices="cpu:1")
+    file = tmp_path / "request.json"
+    file.write_text(to_json(request), encoding="utf-8")
+    done = run_forked("child", str(file))
     assert done.returncode == 0, done.stderr
-    return json.loads(file.read_text(encoding="utf-8"))
+    return json.loads(answer_file(file).read_text(encoding="utf-8"))
 
 
 def test_a_step_that_becomes_a_function_runs_once_and_that_is_said(
@@ -59,7 +63,7 @@ def test_a_step_that_becomes_a_function_runs_once_and_that_is_said(
     source = MADE + STEP.format("", APPLIED)
     answer = answer_to(source, run_forked, tmp_path)
     assert answer["outcome"] == "found"
-    assert answer["found"]["batch_size"] == 64
+    assert answer["traced"]["batch_size"] == 64
     assert answer["notes"] == [
         "evener: train.py:12: this step ran once, since it is no tf.function"
     ]
@@ -92,5 +96,5 @@ def test_a_model_that_xla_compiles_is_counted(run_forked: Run, tmp_path: Path) -
     source = MADE + FIT.replace("run_eagerly=True", "jit_compile=True")
     answer = answer_to(source, run_forked, tmp_path)
     assert answer["outcome"] == "found"
-    assert answer["found"]["batch_size"] == 16
+    assert answer["traced"]["batch_size"] == 16
     assert not (tmp_path / "steps").exists()

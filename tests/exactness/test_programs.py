@@ -12,8 +12,8 @@ from exactness.fuzz.worker import describe
 NUM_PROGRAMS = 10
 
 
-@pytest.mark.sampled(15)
-@pytest.mark.parametrize("chunk", range(40))
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("chunk", range(20))
 def test_equals_one_device(chunk: int) -> None:
     shared = compared = 0
     for index in range(NUM_PROGRAMS):

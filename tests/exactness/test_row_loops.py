@@ -335,9 +335,9 @@ FIRST, LAST = {"cpu:0": ["a", "rows"], "cpu:1": ["b"]}, {"cpu:0": ["a"], "cpu:1"
         Plan.data_parallel(["cpu:0", "cpu:1", "cpu:2"], shares=[5, 0, 3]),
         Plan.pipeline(FIRST, num_micro_batches=4),
         Plan.pipeline(FIRST, num_micro_batches=2, recompute=["rows"]),
-        Plan.pipeline(LAST, num_micro_batches=4, schedule="zero_bubble"),
+        Plan.pipeline(LAST, num_micro_batches=4, schedule="gpipe"),
     ],
-    ids=["data_parallel", "stages", "recompute", "zero_bubble"],
+    ids=["data_parallel", "stages", "recompute", "gpipe"],
 )
 def test_fit(plan: Plan) -> None:
     for left, right in zip(fit(None), fit(evener.Strategy(plan)), strict=True):

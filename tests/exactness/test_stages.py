@@ -14,14 +14,20 @@ CUTS = (
     Cut(devices=(0, 1), micro_batches=4, in_flight=2),
     Cut(devices=(1,), micro_batches=5, in_flight=1),
     Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe"),
-    Cut(devices=(2, 0, 1), micro_batches=8, in_flight=3, schedule="zero_bubble"),
+    Cut(devices=(2, 0, 1), micro_batches=8, in_flight=3, schedule="1f1b"),
     Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=4),
     Cut(devices=(3, 1, 2, 0), micro_batches=6, in_flight=4),
     Cut(devices=(0, 0, 0), micro_batches=2, in_flight=1),
 )
-PAIRS = [(name, cut) for name in BY_NAME for cut in CUTS]
+# Each model is cut in every other way, and each way cuts every other model.
+PAIRS = [
+    (name, cut)
+    for row, name in enumerate(BY_NAME)
+    for column, cut in enumerate(CUTS)
+    if (row + column) % 2 == 0
+]
 # Every model and every cut is among them at least once.
-QUICK = set(PAIRS[::7])
+QUICK = set(PAIRS[1::3])
 
 
 @pytest.mark.parametrize(
@@ -32,7 +38,7 @@ QUICK = set(PAIRS[::7])
     ],
 )
 def test_stages(name: str, cut: Cut) -> None:
-    """Every model, cut in every way."""
+    """Every model, cut in half of the ways."""
     case = BY_NAME[name]
     plan = plan_of(layer_names(case.build), cut)
     agree(

@@ -162,7 +162,7 @@ def check_stages_are_exact(ground: Ground) -> None:
     stages = {first: "a*", second: "b*"}
     plans = {
         "stages": Plan.pipeline(stages, num_micro_batches=4),
-        "zero bubble": Plan.pipeline(stages, num_micro_batches=3, schedule="zero_bubble"),
+        "gpipe": Plan.pipeline(stages, num_micro_batches=3, schedule="gpipe"),
         "recomputed": Plan.pipeline(stages, num_micro_batches=2, recompute=["a*", "b0"]),
         "owned by the host": Plan.pipeline(stages, num_micro_batches=2, owners={"*": "host"}),
         "in turns": Plan.pipeline(

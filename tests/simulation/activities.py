@@ -19,15 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-ActivityKind = Literal[
-    "fetch", "forward", "backward", "weights", "send", "gradient", "update", "barrier"
-]
+ActivityKind = Literal["fetch", "forward", "backward", "send", "gradient", "update", "barrier"]
 
 ServerKind = Literal[
     "compute", "out", "in", "bus", "host out", "host in", "network out", "network in"
 ]
 
-COMPUTING: frozenset[ActivityKind] = frozenset({"forward", "backward", "weights", "update"})
+COMPUTING: frozenset[ActivityKind] = frozenset({"forward", "backward", "update"})
 """Kinds of computation on a device; all other activities are transfers or barriers."""
 
 

@@ -125,7 +125,7 @@ def replicas(draw: st.DrawFn, devices: Sequence[int], num_layers: int) -> Replic
         ),
         num_micro_batches=num_micro_batches,
         in_flight=draw(st.integers(1, num_micro_batches)),
-        schedule=draw(st.sampled_from(("1f1b", "gpipe", "zero_bubble"))),
+        schedule=draw(st.sampled_from(("1f1b", "gpipe"))),
     )
 
 

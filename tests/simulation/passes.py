@@ -13,7 +13,7 @@ from evener.plan.parts import Replica, Stage
 from evener.plan.schedule import Schedule, Task, dependencies, schedule_for
 from evener.planner.assignment import Assignment, ReplicaAssignment
 from evener.planner.memory import entering_bytes
-from evener.planner.step_time import passes_are_separate, step_has_barriers, weights_part
+from evener.planner.step_time import passes_are_separate, step_has_barriers
 from evener.profile import CostProfile
 from simulation.activities import Activity, Server, StepGraph, Use
 from simulation.routes import route
@@ -88,7 +88,6 @@ class PassBuilder:
         self._label = f"replica {number}, " if len(assignment.replicas) > 1 else ""
         has_barriers = step_has_barriers(assignment, profile.model)
         self._last_barrier = profile.model.last_barrier if has_barriers else -1
-        self._is_split = self._replica.schedule == "zero_bubble" and not has_barriers
         self._last_on: dict[int, int] = {}
         self._results: dict[Task, int] = {}
         self._forwards: dict[tuple[int, int, int], int] = {}
@@ -152,7 +151,7 @@ class PassBuilder:
                 self._progress.last_gradient[span.device, layer].append(barrier)
 
     def _add(self, task: Task) -> None:
-        makes_gradients = task.kind == ("weights" if self._is_split else "backward")
+        makes_gradients = task.kind == "backward"
         if makes_gradients:
             self._num_gradients[task.stage] = self._num_gradients.get(task.stage, 0) + 1
         needed = dependencies(task, num_stages=len(self._replica.spans))
@@ -220,12 +219,7 @@ class PassBuilder:
         backward = times.backward_seconds(
             samples, recompute=self._recompute[layer], separate=separate
         )
-        if not self._is_split:
-            return backward + added
-        # Activations are computed again for the gradients of activations.
-        alone = times.backward_seconds(samples, recompute=False, separate=separate)
-        late = weights_part(layer, self._profile.model) * alone
-        return late + added if task.kind == "weights" else backward - late
+        return backward + added
 
     def _workspace(self, layer: int) -> float:
         costs = self._profile.model.layers[layer]
@@ -267,7 +261,7 @@ class PassBuilder:
             task: The pass whose result it is.
             number: The activity after which it is sent; returned if nothing is.
         """
-        target = task.stage + {"forward": 1, "backward": -1, "weights": 0}[task.kind]
+        target = task.stage + {"forward": 1, "backward": -1}[task.kind]
         spans, cluster = self._replica.spans, self._profile.cluster
         if target == task.stage or not 0 <= target < len(spans):
             return number

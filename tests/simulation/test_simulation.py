@@ -24,7 +24,7 @@ from evener.planner.assignment import (
     holders_of,
 )
 from evener.planner.prediction import predict, update_seconds
-from evener.planner.step_time import span_seconds, weights_seconds
+from evener.planner.step_time import span_seconds
 from evener.profile import (
     Cluster,
     ClusterDevice,
@@ -211,17 +211,10 @@ def test_where_transfers_are_free_a_pipeline_has_the_timetable_of_its_schedule(
     profile = with_links(profile, factor=math.inf)
     replica = assignment.replicas[0]
     passes = [span_seconds(span, replica, assignment.recompute, profile) for span in replica.spans]
-    late = [0.0] * len(passes)
-    if replica.schedule == "zero_bubble":
-        late = [
-            weights_seconds(span, replica, assignment.recompute, profile) for span in replica.spans
-        ]
 
     def seconds(task: Task) -> float:
         forward, backward = passes[task.stage]
-        if task.kind == "forward":
-            return forward
-        return late[task.stage] if task.kind == "weights" else backward - late[task.stage]
+        return forward if task.kind == "forward" else backward
 
     wanted = timeline(schedule_of(replica), seconds)
     step = simulate(assignment, profile)

@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from evener.partition.layout import Layout
-from evener.plan import Replica, Stage
+from evener.plan import Plan, Replica, Stage
 from evener.strategy.arguments import FOUND, read_arguments
 from evener.strategy.distribute import DistributedStep
-from evener.strategy.prepared import StepSettings
+from evener.strategy.ownership import OwnerRegistry
+from evener.strategy.prepared import StepContext, StepRecords
 from evener.strategy.shares import SharesOfWorkers
 from evener.workers.group import Group
 from evener.workers.late import Network
@@ -226,8 +227,15 @@ def distributed(
     if len(group.view.members) < group.count:
         controller.begin_with(controller.common_state(), group.view)
     group.keep_common(controller.common_state, controller.begin_with)
-    settings = StepSettings(layout=layout, controller=controller, verify=False)
-    return _LockedStep(step, settings, shares=shares, **axes)
+    plan = Plan.data_parallel(list(layout.devices))
+    context = StepContext(
+        layout=layout,
+        controller=controller,
+        owners=OwnerRegistry(plan, ()),
+        records=StepRecords(),
+        verify=False,
+    )
+    return _LockedStep(step, context, **axes)
 
 
 def run_case(

@@ -39,7 +39,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener.errors import EvenerError, RunError
-from evener.workers import faults, late, process, supervisor
+from evener.workers import faults, late, mesh, process, supervisor
 from evener.workers import files as once
 from evener.workers import supervisor as control
 from evener.workers.group import Group
@@ -601,6 +601,8 @@ class Mesh:
         found = self._exchange(label, dict.fromkeys(self._peers, array))
         return [found.get(member, array) for member in self.members]
 
+    gather_json: Any = mesh.Mesh.gather_json
+
     def deliver(self, label: str, parcels: Mapping[int, Any]) -> dict[int, Any]:
         found = self._exchange(label, {peer: parcels.get(peer) for peer in self._peers})
         return {peer: parcel for peer, parcel in found.items() if parcel is not None}
@@ -914,7 +916,7 @@ class Coordinator:
         self._plan_tick()
 
     def expect(self, index: int, incarnation: int) -> None:
-        self.membership.newcomers.expect(index, incarnation, self._world.now)
+        self.membership.expect(index, incarnation, self._world.now)
         self._plan_tick()
 
     def _plan_tick(self) -> None:
@@ -992,7 +994,7 @@ class Launcher:
     def _act(self) -> None:
         if self._world.result is not None:
             return
-        self._supervisor._act(self._world.now)
+        self._supervisor._start_and_kill(self._world.now)
         due = self._supervisor._policy.next_time()
         if due < math.inf:
             self._world.at(max(due - self._world.now, 0.0) + 1e-6, self._act)

@@ -44,7 +44,7 @@ def test_a_state_that_is_taken_elsewhere_is_seen(monkeypatch: pytest.MonkeyPatch
     def stands(late: Late, point: Point) -> bool:
         return late.state is not None and point.calls == late.state.point.calls
 
-    monkeypatch.setattr(Late, "stands_with_others", stands)
+    monkeypatch.setattr(Late, "is_with_others", stands)
     assert [seed for seed, _ in simulated.failures([442, 550, 602])] == [442, 550, 602]
 
 

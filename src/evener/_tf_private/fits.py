@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -17,34 +17,9 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
-from evener._tf_private.patches import Patch
+from evener._tf_private.patches import Patch, wrap_with
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
-_here = threading.local()
-
-
-class Feed(Protocol):
-    """Follower of the batches of a ``fit``; all methods are called in its thread."""
-
-    iterator: Any  # Iterator of the training data, once it is made
-
-    def shuffle(self, indices: tf.Tensor) -> tf.Tensor:
-        """Return the indices of samples in another order; called while a dataset is traced."""
-        ...
-
-    def iterate(self, iterator: Any, dataset: Any) -> Any:
-        """Return the dataset to iterate, whenever Keras makes an iterator."""
-        ...
-
-    def enumerate_epoch(self, iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
-        """Yield the steps of an epoch; ``steps`` has those that Keras takes."""
-        ...
-
-    def finish_logs(self, model: Any, logs: Any) -> Any:
-        """Return the logs of an epoch, from those of its last step."""
-        ...
-
-
 _FIT = Patch(
     "fit with checkpoints",
     # Inside of its decorator: a callback that is made among the arguments of ``model.fit(...)`` is
@@ -53,11 +28,18 @@ _FIT = Patch(
     why="Callbacks are not told of the data, nor that a fit ended with an error.",
     if_it_changes="`evener.CheckpointCallback` says that it cannot follow the data: CKPT-008.",
 )
-_MADE = Patch(
-    "iterators of fit",
+_EPOCHS = Patch(
+    "epochs of fit",
     f"{_TRAINER}:TFEpochIterator.__init__",
-    why="The iterator of the training data is a local name of ``fit``.",
-    if_it_changes="`evener.CheckpointCallback` says that it cannot follow the data: CKPT-008.",
+    f"{_TRAINER}:TFEpochIterator._get_iterator",
+    f"{_TRAINER}:TFEpochIterator._enumerate_iterator",
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
+    why="There is no public way to begin an epoch at another batch than the first, without calls "
+    "of callbacks for steps that were done before, nor to let a worker map its own rows of the "
+    "batches; the iterator of the training data is a local name of ``fit``. Keras gives an epoch "
+    "without steps no logs; one that is resumed after its last step has them from the checkpoint.",
+    if_it_changes="`evener.CheckpointCallback` says that it cannot follow the data (CKPT-008), or "
+    "a resumed fit begins with the first batch of the epoch; every worker maps whole batches.",
 )
 _SHUFFLES = Patch(
     "shuffles of arrays",
@@ -66,14 +48,6 @@ _SHUFFLES = Patch(
     "with checkpoints is traced, the order comes from a seed and the number of the epoch.",
     if_it_changes="A resumed fit on shuffled arrays sees samples in another order.",
 )
-_ITERATORS = Patch(
-    "iterators that begin in the middle",
-    f"{_TRAINER}:TFEpochIterator._get_iterator",
-    why="There is no public way to begin an epoch at another batch than the first, nor to let a "
-    "worker map its own rows of the batches.",
-    if_it_changes="A resumed fit begins with the first batch of the epoch, and every worker maps "
-    "whole batches.",
-)
 _PREDICT = Patch(
     "predict with batches that lack rows",
     f"{_TRAINER}:TensorFlowTrainer.predict",
@@ -81,20 +55,6 @@ _PREDICT = Patch(
     "has to know that nothing but the step will see the batch.",
     if_it_changes="Every worker maps whole batches in `predict`.",
 )
-_EPOCHS = Patch(
-    "epochs that begin in the middle",
-    f"{_TRAINER}:TFEpochIterator._enumerate_iterator",
-    why="Steps that were done before have no call of callbacks again.",
-    if_it_changes="A resumed fit counts the steps of its first epoch from 0.",
-)
-_LOGS = Patch(
-    "logs of epochs",
-    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
-    why="Keras gives an epoch without steps no logs. A fit that is resumed after the last step of "
-    "an epoch has its metrics from the checkpoint.",
-    if_it_changes="Such an epoch has no logs.",
-)
-
 _LISTS = Patch(
     "callbacks of runs that are followed",
     "keras.src.callbacks.callback_list:CallbackList.__init__",
@@ -103,29 +63,52 @@ _LISTS = Patch(
 )
 
 
+class _Here(threading.local):
+    reads = False  # whether the batches that this thread takes are taken by Keras
+    predicts = False  # whether the next iterator is that of a `predict` by one traced step
+    waiting: Any = None  # the feed that follows the next iterator
+    feed: Any = None
+
+
+_here = _Here()
+
+
 @contextlib.contextmanager
 def adding_callbacks(
     make: Callable[[], Any], *, replaces_bar: Callable[[], bool] = lambda: False
-) -> Iterator[None]:
-    """Add a callback to all lists of callbacks that Keras makes in the block."""
+) -> Generator[None]:
+    """Add a callback to all lists of callbacks that Keras makes in the block.
 
-    def wrap(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def init(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
-            # Not that of `evaluate`, nor the lines that ``verbose=2`` asks for.
-            is_bar = kwargs.get("add_history") and kwargs.get("verbose") in (1, "auto")
-            if is_bar and replaces_bar():
-                kwargs["add_progbar"] = False
-            original(self, [*_listed(callbacks), make()], *args, **kwargs)
+    Where ``replaces_bar()``, it shows what the progress bar would show, which is left out.
+    """
 
-        return init
+    def init(
+        original: Callable[..., None], self: Any, callbacks: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        # Not that of `evaluate`, nor the lines that ``verbose=2`` asks for.
+        is_bar = kwargs.get("add_history") and kwargs.get("verbose") in (1, "auto")
+        if is_bar and replaces_bar():
+            kwargs["add_progbar"] = False
+        original(self, [*_list_callbacks(callbacks), make()], *args, **kwargs)
 
-    with _LISTS.applied(wrap):
+    with _LISTS.applied(wrap_with(init)):
         yield
 
 
+def _list_callbacks(callbacks: Any) -> list[Any]:
+    if isinstance(callbacks, CallbackList):
+        return list(callbacks.callbacks)
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+
+
 def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]) -> None:
-    """Let all calls of ``fit`` go through a function. Safe to call again."""
+    """Let all calls of ``fit`` go through a function. Safe to call again.
+
+    It is given the model, the callbacks, and a function that continues with callbacks and returns
+    what ``fit`` returns.
+    """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -140,48 +123,26 @@ def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]
                     bound.arguments["callbacks"] = callbacks
                 return original(*bound.args, **bound.kwargs)
 
-            return run(model, _listed(given), proceed)
+            return run(model, _list_callbacks(given), proceed)
 
         return fit
 
     _FIT.apply(wrap)
-    _MADE.apply(_attaching)
-    _ITERATORS.apply(_with_iterators)
-    _EPOCHS.apply(_with_epochs)
-    _LOGS.apply(_with_logs)
+    _follow_epochs()
 
 
 class IterableOf(Protocol):
     """Function that returns what Keras iterates."""
 
     def __call__(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
-        """Return what is iterated."""
+        """Return what is iterated, of Keras's iterator of the epochs and its dataset.
+
+        Args:
+            epochs: Keras's iterator.
+            dataset: Its dataset.
+            only_steps_read: Whether each batch goes to a traced step as it is.
+        """
         ...
-
-
-def iterate_by(iterable_of: IterableOf) -> None:
-    """Let Keras iterate something else than a dataset. Safe to call again."""
-    global _iterable_of
-    _iterable_of = iterable_of
-    _MADE.apply(_attaching)
-    _ITERATORS.apply(_with_iterators)
-    _PREDICT.apply(_with_predict)
-
-
-@contextlib.contextmanager
-def keras_reads() -> Iterator[None]:
-    """Mark that the batches that this thread takes in the block are taken by Keras."""
-    before = is_read_by_keras()
-    _here.reads = True
-    try:
-        yield
-    finally:
-        _here.reads = before
-
-
-def is_read_by_keras() -> bool:
-    """Return whether the batches that this thread takes are taken by Keras."""
-    return getattr(_here, "reads", False)
 
 
 def _dataset_itself(epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
@@ -191,15 +152,103 @@ def _dataset_itself(epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
 _iterable_of: IterableOf = _dataset_itself
 
 
+def iterate_by(iterable_of: IterableOf) -> None:
+    """Let Keras iterate something else than a dataset. Safe to call again."""
+    global _iterable_of
+    _iterable_of = iterable_of
+    _follow_epochs()
+    _PREDICT.apply(wrap_with(_predict))
+
+
 @contextlib.contextmanager
-def following(feed: Feed | None) -> Iterator[None]:
-    """Let a feed follow the first iterator that this thread makes in the block."""
-    before = getattr(_here, "waiting", None), getattr(_here, "feed", None)
+def keras_reads() -> Generator[None]:
+    """Mark that the batches that this thread takes in the block are taken by Keras."""
+    before, _here.reads = _here.reads, True
+    try:
+        yield
+    finally:
+        _here.reads = before
+
+
+def is_read_by_keras() -> bool:
+    """Return whether the batches that this thread takes are taken by Keras."""
+    return _here.reads
+
+
+@contextlib.contextmanager
+def following(feed: Any) -> Generator[None]:
+    """Let a feed follow the first iterator that this thread makes in the block; None for none.
+
+    Its ``iterator`` becomes Keras's; in the thread of the fit its methods are called:
+
+        shuffle(indices)                   while a dataset is traced; returns another order
+        iterate(iterator, dataset)         returns the dataset to iterate, for each iterator
+        enumerate_epoch(iterator, steps)   yields the steps of an epoch, of those that Keras takes
+        finish_logs(model, logs)           returns the logs of an epoch
+    """
+    before = _here.waiting, _here.feed
     _here.waiting = _here.feed = feed
     try:
         yield
     finally:
         _here.waiting, _here.feed = before
+
+
+def _follow_epochs() -> None:
+    _EPOCHS.apply_each(
+        {
+            "__init__": _make_iterator,
+            "_get_iterator": _get_iterator,
+            "_enumerate_iterator": _enumerate_iterator,
+            "_get_metrics_result_or_logs": _get_logs,
+        }
+    )
+
+
+def _make_iterator(
+    original: Callable[..., None], epochs: Any, /, *args: Any, **kwargs: Any
+) -> None:
+    epochs._evener_predicts, _here.predicts = _here.predicts, False
+    epochs._evener_feed, _here.waiting = _here.waiting, None
+    feed = epochs._evener_feed
+    if feed is None:
+        original(epochs, *args, **kwargs)
+        return
+    feed.iterator = epochs
+    shuffle = tf.autograph.experimental.do_not_convert(feed.shuffle)
+    with _SHUFFLES.applied(lambda _: shuffle):
+        original(epochs, *args, **kwargs)
+
+
+def _get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
+    feed, dataset = getattr(epochs, "_evener_feed", None), original(epochs)
+    dataset = dataset if feed is None else feed.iterate(epochs, dataset)
+    only_steps_read = getattr(epochs, "_evener_predicts", False)
+    return _iterable_of(epochs, dataset, only_steps_read=only_steps_read)
+
+
+def _enumerate_iterator(original: Callable[..., Any], epochs: Any) -> Iterator[Any]:
+    feed, steps = getattr(epochs, "_evener_feed", None), original(epochs)
+    return steps if feed is None else feed.enumerate_epoch(epochs, steps)
+
+
+def _get_logs(original: Callable[..., Any], model: Any, logs: Any) -> Any:
+    return original(model, logs if _here.feed is None else _here.feed.finish_logs(model, logs))
+
+
+def _predict(original: Callable[..., Any], model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    # Whether Keras gives each batch to one traced step, as it is.
+    is_eager = model.run_eagerly or tf.config.functions_run_eagerly()
+    made, make = model.predict_function, type(model).make_predict_function
+    is_traced = made is None or isinstance(made, tf.types.experimental.PolymorphicFunction)
+    is_keras_own = make is TensorFlowTrainer.make_predict_function and is_traced
+    # Taken by the iterator that Keras makes first.
+    _here.predicts = not is_eager and is_keras_own and model.steps_per_execution == 1
+    try:
+        with keras_reads():
+            return original(model, *args, **kwargs)
+    finally:
+        _here.predicts = False
 
 
 def data_kind(iterator: Any) -> str:
@@ -303,7 +352,7 @@ def set_up_monitor(callback: Any) -> None:
 
 
 @contextlib.contextmanager
-def beginning_at(model: Any) -> Iterator[None]:
+def beginning_at(model: Any) -> Generator[None]:
     """Undo `begin_at` at the end of the block."""
     before = model._initial_epoch
     try:
@@ -319,80 +368,3 @@ def begin_at(model: Any, epoch: int) -> None:
     If it changes: a resumed fit begins with the first epoch.
     """
     model._initial_epoch = epoch
-
-
-def _listed(callbacks: Any) -> list[Any]:
-    if isinstance(callbacks, CallbackList):
-        return list(callbacks.callbacks)
-    if callbacks is None:
-        return []
-    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
-
-
-def _attaching(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def make(self: Any, *args: Any, **kwargs: Any) -> None:
-        self._evener_predicts, _here.predicts = getattr(_here, "predicts", False), False
-        feed, _here.waiting = getattr(_here, "waiting", None), None
-        if feed is None:
-            original(self, *args, **kwargs)
-            return
-        self._evener_feed = feed
-        feed.iterator = self
-        shuffle = tf.autograph.experimental.do_not_convert(feed.shuffle)
-        with _SHUFFLES.applied(lambda _: shuffle):
-            original(self, *args, **kwargs)
-
-    return make
-
-
-def _with_iterators(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_iterator(self: Any) -> Any:
-        feed, dataset = getattr(self, "_evener_feed", None), original(self)
-        dataset = dataset if feed is None else feed.iterate(self, dataset)
-        only_steps_read = getattr(self, "_evener_predicts", False)
-        return _iterable_of(self, dataset, only_steps_read=only_steps_read)
-
-    return get_iterator
-
-
-def _with_predict(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def predict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Taken by the iterator that Keras makes first.
-        _here.predicts = _predicts_by_one_traced_step(self)
-        try:
-            with keras_reads():
-                return original(self, *args, **kwargs)
-        finally:
-            _here.predicts = False
-
-    return predict
-
-
-def _predicts_by_one_traced_step(model: Any) -> bool:
-    """Return whether Keras gives each batch of a `predict` to one traced step, as it is."""
-    is_eager = model.run_eagerly or tf.config.functions_run_eagerly()
-    made, make = model.predict_function, type(model).make_predict_function
-    is_traced = made is None or isinstance(made, tf.types.experimental.PolymorphicFunction)
-    is_keras_own = make is TensorFlowTrainer.make_predict_function and is_traced
-    return not is_eager and is_keras_own and model.steps_per_execution == 1
-
-
-def _with_epochs(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def enumerate_iterator(self: Any) -> Iterator[Any]:
-        feed, steps = getattr(self, "_evener_feed", None), original(self)
-        return steps if feed is None else feed.enumerate_epoch(self, steps)
-
-    return enumerate_iterator
-
-
-def _with_logs(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def get_result(self: Any, logs: Any) -> Any:
-        feed = getattr(_here, "feed", None)
-        return original(self, logs if feed is None else feed.finish_logs(self, logs))
-
-    return get_result

@@ -8,7 +8,7 @@ import itertools
 import re
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -25,10 +25,8 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.util import tf_stack, traceback_utils
 
-from evener._tf_private.patches import Patch
+from evener._tf_private.patches import Patch, wrap_with
 from evener.base.user_code import without_evener
-
-# Source lines of the program, as the person wrote them.
 
 
 def stack() -> list[tuple[str, int]]:
@@ -50,9 +48,6 @@ def definition_frames(operation: tf.Operation) -> list[tuple[str, int, str]]:
     """
     # What TensorFlow has made of a function's definition has none.
     return [(frame.filename, frame.lineno, frame.name) for frame in operation.traceback or ()]
-
-
-# Conversion of functions by AutoGraph.
 
 
 def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -165,20 +160,13 @@ def shortened(error: BaseException | None, found: TracebackType | None) -> Trace
 
 def shorten_tracebacks() -> None:
     """Let the filters of Keras and TensorFlow leave out evener's frames. Safe to call again."""
-    _FILTERS.apply(_shortening)
 
-
-def _shortening(original: Callable[..., Any]) -> Callable[..., Any]:
-    def process(found: TracebackType | None) -> Any:
+    def process(original: Callable[..., Any], found: TracebackType | None) -> Any:
         # The filters are called where they have caught the error.
-        if is_error_of_step(sys.exception()):
-            found = without_evener(found)
-        return original(found)
+        return original(without_evener(found) if is_error_of_step(sys.exception()) else found)
 
-    return process
+    _FILTERS.apply(wrap_with(process))
 
-
-# The placed graph of a traced function that does not run.
 
 GUARD = "evener_guard"
 """The input of a function under audit whose type is wrong, so that it does not run."""
@@ -208,52 +196,29 @@ def placed_without_running(function: Any, inputs: Sequence[Any], *, optimized: b
     )
     if not optimized:
         config.graph_options.rewrite_options.disable_meta_optimizer = True
-    num_outputs = len(definition.signature.output_arg)
+    attributes = ("executor_type", "", "config_proto", config.SerializeToString())
     with tf.device("/CPU:0"):
         wrong = tf.constant(0.0)
-    try:
-        with _graphs_collected(context) as collected:
-            try:
-                eager_execute.execute(
-                    name,
-                    num_outputs,
-                    [*inputs, wrong],
-                    ("executor_type", "", "config_proto", config.SerializeToString()),
-                    context,
-                )
-            except tf.errors.InvalidArgumentError as error:
-                if name not in error.message or "was expected to be" not in error.message:
-                    raise
-            else:
-                raise RuntimeError(f"{name} ran: TensorFlow no longer checks its inputs first")
-    finally:
-        context.remove_function(name)
-    return collected[0] if collected else None
-
-
-@contextlib.contextmanager
-def _graphs_collected(context: Any) -> Iterator[list[Any]]:
-    """Collect the graphs of all functions that are made ready inside."""
-    collected: list[Any] = []
-
-    def flush() -> None:
-        # Graphs are handed over when the next operation has run.
-        with tf.device("/CPU:0"):
-            tf.add(1.0, 1.0)
-
-    # Its own graph would be collected too, the first time.
-    flush()
+        # Its own graph would be collected too, the first time.
+        tf.add(1.0, 1.0)
+    num_outputs = len(definition.signature.output_arg)
     context.enable_graph_collection()
-    context.export_run_metadata()
     try:
-        yield collected
-        flush()
-        collected.extend(context.export_run_metadata().function_graphs)
+        context.export_run_metadata()
+        eager_execute.execute(name, num_outputs, [*inputs, wrong], attributes, context)
+    except tf.errors.InvalidArgumentError as error:
+        if name not in error.message or "was expected to be" not in error.message:
+            raise
+        with tf.device("/CPU:0"):
+            # Graphs are handed over when the next operation has run.
+            tf.add(1.0, 1.0)
+        graphs = context.export_run_metadata().function_graphs
+        return graphs[0] if graphs else None
+    else:
+        raise RuntimeError(f"{name} ran: TensorFlow no longer checks its inputs first")
     finally:
         context.disable_graph_collection()
-
-
-# Traced functions: `tf.function`, and the concrete functions that it calls.
+        context.remove_function(name)
 
 
 def is_traced_function(fn: Any) -> bool:
@@ -291,7 +256,9 @@ class TracesOfProgram:
 
     def __init__(self, function: Any) -> None:
         function = function if is_traced_function(function) else tf.function(function)
-        self._copy = function._clone(tf.autograph.experimental.do_not_convert(_nothing))
+        self._copy = function._clone(
+            tf.autograph.experimental.do_not_convert(lambda *_, **__: None)
+        )
         self._copy._function_type = self._type = function._function_type
         self._copy._default_values = self._defaults = function._default_values
 
@@ -308,10 +275,6 @@ class TracesOfProgram:
         given = kind.unpack_inputs(kind.bind(*bound.args, **bound.kwargs))
         found = {id(value): own.shape for value, own in zip(given, trace.inputs, strict=True)}
         return [found.get(id(tensor), tensor.shape) for tensor in tensors]
-
-
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
-    """Compute nothing."""
 
 
 def function_graphs(function: Any) -> dict[str, tf.Graph]:
@@ -339,21 +302,15 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
     return graphs
 
 
-_CALL_FLAT = "tensorflow.python.eager.polymorphic_function.atomic_function:AtomicFunction.call_flat"
 CALL = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__call__"
 
-_BEFORE_RUNS = Patch(
-    "functions that an audit stops",
-    _CALL_FLAT,
+_RUNS = Patch(
+    "runs of traced functions",
+    "tensorflow.python.eager.polymorphic_function.atomic_function:AtomicFunction.call_flat",
     why="An audit needs the function that a call ends in, with the tensors it is given, and must "
-    "not run it. There is no public hook.",
-    if_it_changes="Audits run the step, and say that they found none.",
-)
-_AROUND_RUNS = Patch(
-    "times of functions",
-    _CALL_FLAT,
-    why="It shows how long a program's functions run, whoever calls them. There is no public hook.",
-    if_it_changes="`evener run` does not say that a function ran on one device.",
+    "not run it; `evener run` measures how long functions run. There is no public hook.",
+    if_it_changes="Audits run the step, and say that they found none; `evener run` does not say "
+    "that a function ran on one device.",
 )
 CALLS_OF_SCRIPTS = Patch(
     "traced functions that a script calls",
@@ -391,36 +348,28 @@ def before_functions_run(
     An exception of ``watch`` comes out of the call, and the function does not run.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call_flat(self: Any, *inputs: Any) -> Any:
-            if tf.executing_eagerly():
-                watch(self, inputs)
-            return original(self, *inputs)
+    def call_flat(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
+        if tf.executing_eagerly():
+            watch(function, inputs)
+        return original(function, *inputs)
 
-        return call_flat
-
-    return _BEFORE_RUNS.applied(wrap)
+    return _RUNS.applied(wrap_with(call_flat))
 
 
 def around_functions_run(scope: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:
     """Run every traced function that is run from Python inside a context, from now on."""
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call_flat(self: Any, *inputs: Any) -> Any:
-            if not tf.executing_eagerly():
-                return original(self, *inputs)
-            with scope(self):
-                return original(self, *inputs)
+    def call_flat(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
+        if not tf.executing_eagerly():
+            return original(function, *inputs)
+        with scope(function):
+            return original(function, *inputs)
 
-        return call_flat
-
-    _AROUND_RUNS.apply(wrap)
+    _RUNS.apply(wrap_with(call_flat))
 
 
 @contextlib.contextmanager
-def trained_variables() -> Iterator[list[tf.Variable]]:
+def trained_variables() -> Generator[list[tf.Variable]]:
     """Hand over a list that has, at the end of the block, the trainable variables used in it.
 
     Why: a graph lists its trainable variables when it is complete, and a `tf.GradientTape` around
@@ -433,38 +382,37 @@ def trained_variables() -> Iterator[list[tf.Variable]]:
     found.extend(watcher.watched_variables())
 
 
-_REFUSED = re.compile("Trying to access resource .* located in device .* from device")
-
-
 def let_compiled_functions_follow(kind: type[Any]) -> None:
-    """Let a compiled function whose variables are on other devices run by their strategy."""
+    """Let a compiled function whose variables are on other devices run by their strategy.
+
+    The class of strategies has a class method ``_owning``, which returns the strategy of one of
+    some variables or None, and a method ``_run_compiled``.
+    """
     following: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    refusal = re.compile("Trying to access resource .* located in device .* from device")
+
+    def call(original: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        is_in_replica = (
+            tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        )
+        if is_in_replica or not tf.executing_eagerly():
+            return original(function, *args, **kwargs)
+        strategy = following.get(function)
+        if strategy is None:
+            try:
+                return original(function, *args, **kwargs)
+            except tf.errors.InvalidArgumentError as error:
+                if refusal.search(str(error)):
+                    concrete = function.get_concrete_function(*args, **kwargs)
+                    strategy = kind._owning(concrete.variables)
+                if strategy is None:
+                    raise
+            following[function] = strategy
+        return strategy._run_compiled(function, args, kwargs)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-            is_in_replica = (
-                tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-            )
-            if is_in_replica or not tf.executing_eagerly():
-                return original(function, *args, **kwargs)
-            strategy = following.get(function)
-            if strategy is None:
-                try:
-                    return original(function, *args, **kwargs)
-                except tf.errors.InvalidArgumentError as error:
-                    strategy = _strategy_of(function, args, kwargs, error)
-                    if strategy is None:
-                        raise
-                following[function] = strategy
-            return strategy._run_compiled(function, args, kwargs)
-
-        vars(call)["autograph_info__"] = {"artifact": True}
-        return call
-
-    def _strategy_of(function: Any, args: Any, kwargs: Any, error: Exception) -> Any:
-        if not _REFUSED.search(str(error)):
-            return None
-        return kind._owning(function.get_concrete_function(*args, **kwargs).variables)
+        wrapped = wrap_with(call)(original)
+        leave_to_autograph(wrapped)
+        return wrapped
 
     _COMPILED.apply(wrap)

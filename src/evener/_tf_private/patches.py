@@ -21,7 +21,7 @@ import functools
 import importlib
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,10 @@ class Patch:
         with _lock:
             if not self._applied:
                 self._applied = self._replace(wrap)
+
+    def apply_each(self, replacements: Mapping[str, Callable[..., Any]]) -> None:
+        """Replace each attribute by a function of its original and the arguments, by name."""
+        self.apply_by_name(lambda original, name: wrap_with(replacements[name])(original))
 
     def undo(self) -> None:
         """Put the originals back."""

@@ -14,14 +14,15 @@ import warnings
 from typing import Annotated
 
 import typer
+from typer.completion import (
+    Shells,  # pyright: ignore[reportPrivateImportUsage]
+    completion_init,  # pyright: ignore[reportPrivateImportUsage]
+    install_callback,
+    show_callback,
+)
 
 from evener import __version__
-from evener.cli.conventions import (
-    SCRIPT_SETTINGS,
-    InstallCompletionOption,
-    ShowCompletionOption,
-    WrongUsage,
-)
+from evener.cli.conventions import SCRIPT_SETTINGS, WrongUsage
 from evener.cli.doctor import doctor
 from evener.cli.inspection import audit, devices, estimate, report
 from evener.cli.launch import LaunchCommand, launch
@@ -29,9 +30,13 @@ from evener.cli.plan import plan
 from evener.cli.run import Handover, bench, run
 from evener.errors import EvenerError, EvenerWarning, RunError
 
+# Registers the classes that answer the shell's requests, which come by an environment variable.
+completion_init()
+
 app = typer.Typer(
     name="evener",
-    # `completion` defines options of the same names.
+    # typer's own options guess the shell from the parent process, which fails in scripts and
+    # containers; in `_root` the shell is named.
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -70,6 +75,12 @@ def main() -> None:
         handed_over.run()
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"evener {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     version: Annotated[  # pyright: ignore[reportUnusedParameter]
@@ -77,20 +88,34 @@ def _root(
         typer.Option(
             "--version",
             help="Print the version and exit.",
-            callback=lambda asked: _print_version(asked=asked),
+            callback=_print_version,
             is_eager=True,
         ),
     ] = False,
-    install_completion: InstallCompletionOption = None,  # pyright: ignore[reportUnusedParameter]
-    show_completion: ShowCompletionOption = None,  # pyright: ignore[reportUnusedParameter]
+    install_completion: Annotated[  # pyright: ignore[reportUnusedParameter]
+        Shells | None,
+        typer.Option(
+            "--install-completion",
+            metavar="SHELL",
+            help="Install completion for bash, zsh, fish, powershell or pwsh, and exit.",
+            callback=install_callback,
+            is_eager=True,
+            expose_value=False,
+        ),
+    ] = None,
+    show_completion: Annotated[  # pyright: ignore[reportUnusedParameter]
+        Shells | None,
+        typer.Option(
+            "--show-completion",
+            metavar="SHELL",
+            help="Print the completion script for a shell and exit.",
+            callback=show_callback,
+            is_eager=True,
+            expose_value=False,
+        ),
+    ] = None,
 ) -> None:
     """Train TensorFlow and Keras models on every device you have, exactly."""
-
-
-def _print_version(*, asked: bool) -> None:
-    if asked:
-        print(f"evener {__version__}")
-        raise typer.Exit
 
 
 def _print_error(error: EvenerError) -> None:
@@ -129,24 +154,21 @@ def _show_warning(
     file: object = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning of evener in one line; Python's format would quote evener's source."""
+    """Print a warning of evener in one line; Python's format would quote evener's source.
+
+    A function of Keras that evener replaces is called by evener's replacement, which another
+    warning about the caller would name; it gets the line that it has without evener.
+    """
     if issubclass(category, EvenerWarning):
         print("Warning:", " ".join(str(message).split()), file=sys.stderr)
-    else:
-        _show_any_warning(message, category, *_without_replacement(filename, lineno))
-
-
-def _without_replacement(filename: str, lineno: int) -> tuple[str, int]:
-    """Return the line of a warning as it is without evener.
-
-    A function of Keras that evener replaces is called by evener's replacement, which a warning
-    about the caller would name.
-    """
+        return
     from evener.base.user_code import is_evener
 
-    frame = sys._getframe(1) if is_evener(filename) else None
+    frame = sys._getframe() if is_evener(filename) else None
     while frame is not None and frame.f_code.co_filename != filename:
         frame = frame.f_back
     while frame is not None and is_evener(frame.f_code.co_filename):
         frame = frame.f_back
-    return (filename, lineno) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    if frame is not None:
+        filename, lineno = frame.f_code.co_filename, frame.f_lineno
+    _show_any_warning(message, category, filename, lineno)

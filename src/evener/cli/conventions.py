@@ -11,58 +11,17 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Generator, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.completion import (
-    Shells,  # pyright: ignore[reportPrivateImportUsage]
-    completion_init,  # pyright: ignore[reportPrivateImportUsage]
-    install_callback,
-    show_callback,
-)
 
 from evener.errors import EvenerError, EvenerWarning, RunError
 
 if TYPE_CHECKING:
     from evener.run.script import Script
 
-
-# Shell completion: ``--install-completion SHELL`` and ``--show-completion SHELL``.
-#
-# typer's own options of these names guess the shell from the parent process, which fails in scripts
-# and containers; here the shell is named.
-
-# Registers the classes that answer the shell's requests, which come by an environment variable.
-completion_init()
-
-InstallCompletionOption = Annotated[
-    Shells | None,
-    typer.Option(
-        "--install-completion",
-        metavar="SHELL",
-        help="Install completion for bash, zsh, fish, powershell or pwsh, and exit.",
-        callback=install_callback,
-        is_eager=True,
-        expose_value=False,
-    ),
-]
-
-ShowCompletionOption = Annotated[
-    Shells | None,
-    typer.Option(
-        "--show-completion",
-        metavar="SHELL",
-        help="Print the completion script for a shell and exit.",
-        callback=show_callback,
-        is_eager=True,
-        expose_value=False,
-    ),
-]
-
-
-# Options that several commands share.
 
 NoGpuNamesOption = Annotated[
     bool,
@@ -98,10 +57,12 @@ DevicesOption = Annotated[
 RecordOption = Annotated[
     Path | None,
     typer.Option(
-        "--record",
-        metavar="FOLDER",
-        help="Record the run in a new folder, for evener report.",
+        "--record", metavar="FOLDER", help="Record the run in a new folder, for evener report."
     ),
+]
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
 ]
 
 LiveOption = Annotated[
@@ -114,11 +75,8 @@ LiveOption = Annotated[
 ]
 
 
-# Wrong usage of the command line: exit code 2.
-
-
 class WrongUsage(Exception):
-    """An error in the command line arguments."""
+    """An error in the command line arguments: exit code 2."""
 
     def __init__(self, error: EvenerError) -> None:
         super().__init__(error)
@@ -126,7 +84,7 @@ class WrongUsage(Exception):
 
 
 @contextlib.contextmanager
-def wrong_usage(source: str) -> Iterator[None]:
+def wrong_usage(source: str) -> Generator[None]:
     """Report an error of evener raised inside as wrong usage."""
     try:
         yield
@@ -156,15 +114,11 @@ def write_result(file: Path, text: str, *, is_printed: bool = False) -> None:
         ) from error
 
 
-def check_writable(file: Path | None) -> None:
-    """Refuse a file for results that cannot be written."""
+def check_writable(file: Path | None, hint: str | None = None) -> None:
+    """Refuse a file for results that cannot be written; None if the option was not given."""
     if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
-        raise typer.BadParameter(f"{file} cannot be written")
+        raise typer.BadParameter(f"{file} cannot be written", param_hint=hint)
 
-
-# The script on the command line, and what stands after it: alike in all commands.
-#
-# docs/commands/conventions.md is the table of what the commands share.
 
 AsModuleOption = Annotated[
     bool, typer.Option("-m", help="SCRIPT is the name of a module, run as python -m runs it.")
@@ -178,48 +132,39 @@ ArgsArgument = Annotated[
 SCRIPT_SETTINGS = {"allow_interspersed_args": False}
 """Settings of a command that takes a script: its own options go before the script."""
 
-_SEPARATOR = "--"
-
 
 def args_of_script(context: typer.Context, args: Sequence[str] | None, script: Script) -> list[str]:
-    """Return the arguments of a script: everything after it, without a separator in front."""
+    """Return the arguments of a script: everything after it, without a separator in front.
+
+    RUN-022 if an option of the command is among them that the script does not mention. Behind a
+    separator nothing is looked for.
+    """
     given = list(args or ())
-    if given[:1] == [_SEPARATOR]:
+    if given[:1] == ["--"]:
         return given[1:]
-    names = [word.partition("=")[0] for word in given]
-    options = set(_long_options(context))
-    late = next((name for name in names if name in options and name not in script.source), None)
-    if late is not None:
-        raise _late_option(late, context.info_name or "", script)
+    options = {
+        name
+        for parameter in context.command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("--")
+    }
+    for word in given:
+        name = word.partition("=")[0]
+        if name in options and name not in script.source:
+            command = context.info_name or ""
+            raise RunError(
+                "RUN-022",
+                f"{name} stands after {script.given}, where it is an argument of the script.",
+                why="Options of evener go before the script, and the script does not mention this "
+                "one.",
+                fix=f"evener {command} {name} ... {script.words}; if it is an argument of the "
+                f"script: evener {command} {script.words} -- {name} ...",
+            )
     return given
 
 
-def _long_options(context: typer.Context) -> Iterator[str]:
-    for parameter in context.command.params:
-        for name in (*parameter.opts, *parameter.secondary_opts):
-            if name.startswith("--"):
-                yield name
-
-
-def _late_option(name: str, command: str, script: Script) -> Exception:
-    from evener.errors import RunError
-
-    return RunError(
-        "RUN-022",
-        f"{name} stands after {script.given}, where it is an argument of the script.",
-        why="Options of evener go before the script, and the script does not mention this one.",
-        fix=f"evener {command} {name} ... {script.words}; if it is an argument of the script: "
-        f"evener {command} {script.words} -- {name} ...",
-    )
-
-
-# A spinner on standard error while a command waits for more than a second, on a terminal only.
-
-_DELAY_SECONDS = 1.0
-
-
 @contextlib.contextmanager
-def status(text: str, *, delay_seconds: float = _DELAY_SECONDS) -> Iterator[None]:
+def status(text: str, *, delay_seconds: float = 1.0) -> Generator[None]:
     """Show a spinner with a text on standard error while the code inside runs.
 
     Nothing is shown if standard error is not a terminal, or if the code ends before the delay.
@@ -227,63 +172,48 @@ def status(text: str, *, delay_seconds: float = _DELAY_SECONDS) -> Iterator[None
     if not sys.stderr.isatty():
         yield
         return
+    lock = threading.Lock()
+    is_over, spinner = False, None
+
+    def start() -> None:
+        # Only now: a command that is quick does not need it.
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        nonlocal spinner
+        with lock:
+            if not is_over:
+                # `rich.status.Status` would redirect standard output to the terminal too.
+                spinner = Live(
+                    Spinner("dots", text),
+                    console=Console(file=terminal),
+                    transient=True,
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
+                spinner.start(refresh=True)
+
     # A copy of the terminal: `quiet_tensorflow` redirects the descriptor of standard error.
     with os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as terminal:
-        shown = _Delayed(text, terminal)
-        timer = threading.Timer(delay_seconds, shown.start)
+        timer = threading.Timer(delay_seconds, start)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-            shown.stop()
+            with lock:
+                is_over = True
+                if spinner is not None:
+                    spinner.stop()
 
-
-class _Delayed:
-    """A spinner that is started by another thread than the one that stops it."""
-
-    def __init__(self, text: str, terminal: Any) -> None:
-        self._text = text
-        self._terminal = terminal
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._spinner: Any = None
-
-    def start(self) -> None:
-        """Show the spinner, unless it was stopped before."""
-        # Only now: a command that is quick does not need it.
-        from rich.console import Console
-        from rich.live import Live
-        from rich.spinner import Spinner
-
-        with self._lock:
-            if not self._is_over:
-                # `rich.status.Status` would redirect standard output to the terminal too.
-                self._spinner = Live(
-                    Spinner("dots", self._text),
-                    console=Console(file=self._terminal),
-                    transient=True,
-                    redirect_stdout=False,
-                    redirect_stderr=False,
-                )
-                self._spinner.start(refresh=True)
-
-    def stop(self) -> None:
-        """Remove the spinner from the terminal."""
-        with self._lock:
-            self._is_over = True
-            if self._spinner is not None:
-                self._spinner.stop()
-
-
-# Hides the log that TensorFlow writes while it is imported.
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 @contextlib.contextmanager
-def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
+def quiet_tensorflow(environ: MutableMapping[str, str]) -> Generator[None]:
     """Hide TensorFlow's log while it is imported, unless the import fails.
 
     The log level is set for the whole process, but TensorFlow 2.21 writes some lines before it
@@ -295,8 +225,16 @@ def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    terminal = os.dup(2)
-    with _evener_warnings_at_the_end(), tempfile.TemporaryFile() as held:
+    show, warned = warnings.showwarning, list[tuple[Any, ...]]()
+
+    def hold(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, EvenerWarning):
+            warned.append((message, category, *args))
+        else:
+            show(message, category, *args, **kwargs)
+
+    terminal, warnings.showwarning = os.dup(2), hold
+    with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
             yield
@@ -309,23 +247,6 @@ def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
-
-
-@contextlib.contextmanager
-def _evener_warnings_at_the_end() -> Iterator[None]:
-    show = warnings.showwarning
-    held: list[tuple[Any, ...]] = []
-
-    def hold(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
-        if issubclass(category, EvenerWarning):
-            held.append((message, category, *args))
-        else:
-            show(message, category, *args, **kwargs)
-
-    warnings.showwarning = hold
-    try:
-        yield
-    finally:
-        warnings.showwarning = show
-        for given in held:
-            show(*given)
+            warnings.showwarning = show
+            for warning in warned:
+                show(*warning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,29 +13,24 @@ from evener.cli.conventions import (
     ArgsArgument,
     AsModuleOption,
     DevicesOption,
+    JsonOption,
     NoGpuNamesOption,
     TimeLimitOption,
     args_of_script,
+    check_writable,
+    quiet_tensorflow,
+    status,
 )
-
-if TYPE_CHECKING:
-    from evener.plan.profile import ModelCosts
-    from evener.run.script import Script
-
-
-# ``evener devices``: all devices, and why some are not used.
+from evener.errors import RunError, did_you_mean
 
 
 def devices(
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
-    ] = False,
+    as_json: JsonOption = False,
     spec: DevicesOption = None,
 ) -> None:
     """List all devices, and the reason for each one that is not used."""
     from evener.base.libraries import paused_collector
-    from evener.cli.conventions import quiet_tensorflow, status
     from evener.devices import inventory
     from evener.devices.machine import import_tensorflow
     from evener.devices.spec import spec_from
@@ -52,11 +47,6 @@ def devices(
     from evener.devices.inventories import print_inventory
 
     print_inventory(found)
-
-
-# ``evener audit``: the placement of one training step, and its copies between devices.
-
-_DEFAULT_LIMIT_SECONDS = 300.0
 
 
 def audit(
@@ -91,35 +81,20 @@ def audit(
             help="Batch size to use for None in an input_signature.",
         ),
     ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option(
-            "--graph",
-            metavar="FILE",
-            help="Draw the devices and the transfers between them to a .svg or .dot file.",
-        ),
-    ] = None,
-    time_limit: TimeLimitOption = _DEFAULT_LIMIT_SECONDS,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
-    ] = False,
+    time_limit: TimeLimitOption = 300.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.base.libraries import check_installed
-    from evener.cli.conventions import status
     from evener.devices.spec import spec_from
-    from evener.run.first_step import audit_in_subprocess, request_for, script_of
+    from evener.run.first_step import audit_in_subprocess, audit_request, read_target
 
-    if graph is not None and graph.suffix not in (".svg", ".dot"):
-        raise typer.BadParameter(f"{graph} must end in .svg or .dot", param_hint="'--graph'")
-    if graph is not None and (graph.is_dir() or not os.access(graph.parent, os.W_OK)):
-        raise typer.BadParameter(f"{graph} cannot be written", param_hint="'--graph'")
     # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(devices, os.environ)
-    script = script_of(target, as_module=as_module)
+    script = read_target(target, as_module=as_module)
     if script is not None:
         args = args_of_script(context, args, script)
-    request = request_for(
+    request = audit_request(
         target,
         tuple(args or ()),
         script=script,
@@ -137,19 +112,7 @@ def audit(
         from evener.auditing.table import print_audit
 
         print_audit(found)
-    if graph is not None:
-        from evener.cli.conventions import write_result
-        from evener.report.traffic import draw
-
-        # With --json, standard output has the audit alone, from which it can be drawn again.
-        write_result(graph, draw(found, graph.suffix), is_printed=as_json)
     raise typer.Exit(1 if found.findings else 0)
-
-
-# ``evener estimate``: the memory that training needs, without a device.
-
-_MOST_SAMPLES = 2**20
-_MOST_DEVICES = 256
 
 
 def estimate(
@@ -171,7 +134,7 @@ def estimate(
             "--batch-size",
             metavar="N",
             min=1,
-            max=_MOST_SAMPLES,
+            max=2**20,
             help="Samples of the global batch. Default: the batch of the script.",
         ),
     ] = None,
@@ -181,14 +144,12 @@ def estimate(
             "--num-devices",
             metavar="N",
             min=1,
-            max=_MOST_DEVICES,
+            max=256,
             help="Number of devices to divide the batch, the weights and the optimizer state over.",
         ),
     ] = 1,
     time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Estimate the memory that training needs, by kind, and the largest batch for each device.
 
@@ -197,7 +158,8 @@ def estimate(
     from evener.planner.published_models import model_named, model_names
     from evener.report.estimated import Estimated, print_estimated
 
-    if target in model_names() and not as_module:
+    is_model = target in model_names()
+    if is_model and not as_module:
         if args:
             raise typer.BadParameter(
                 f"the model {target} takes no arguments; options go before it: {' '.join(args)}"
@@ -205,58 +167,36 @@ def estimate(
         model, own_size = model_named(target).costs, None
     else:
         if not (as_module or target.endswith(".py") or Path(target).exists()):
-            raise _no_target(target)
+            known = model_names()
+            raise RunError(
+                "RUN-042",
+                f"{target} is neither a script nor a published model.{did_you_mean(target, known)}",
+                why=f"There is no such file; the models described with evener are "
+                f"{', '.join(known)}.",
+                fix="Pass the path of a Python file that trains, or one of these names.",
+            )
+        from evener.run.first_step import counted_memory
         from evener.run.script import read
 
         script = read(target, as_module=as_module)
         args = args_of_script(context, args, script)
-        model, own_size = _of_script(script, args, time_limit)
+        with status(f"Tracing the first training step of {script.given}"):
+            model, own_size = counted_memory(script, args, time_limit=time_limit)
     size = batch_size or own_size
     if size is None:
-        raise _no_batch_size(target, is_model=target in model_names())
+        raise RunError(
+            "RUN-041",
+            f"The memory of {target} depends on a batch size that is not known.",
+            why="A published model does not define a batch size."
+            if is_model
+            else "The script trains on batches whose size is not known before it runs.",
+            fix=f"evener estimate --batch-size N {target}",
+        )
     found = Estimated(model=model, batch_size=size, num_devices=num_devices)
     if as_json:
         print(found.to_json())
     else:
         print_estimated(found)
-
-
-def _of_script(script: Script, args: list[str], time_limit: float) -> tuple[ModelCosts, int | None]:
-    """Return the layers of a script's training step, and the samples of its batch if known."""
-    from evener.cli.conventions import status
-    from evener.run.first_step import counted_memory
-
-    with status(f"Tracing the first training step of {script.given}"):
-        return counted_memory(script, args, time_limit=time_limit)
-
-
-def _no_target(target: str) -> Exception:
-    from evener.errors import RunError, did_you_mean
-    from evener.planner.published_models import model_names
-
-    return RunError(
-        "RUN-042",
-        f"{target} is neither a script nor a published model.{did_you_mean(target, model_names())}",
-        why=f"There is no such file; the models described with evener are "
-        f"{', '.join(model_names())}.",
-        fix="Pass the path of a Python file that trains, or one of these names.",
-    )
-
-
-def _no_batch_size(target: str, *, is_model: bool) -> Exception:
-    from evener.errors import RunError
-
-    return RunError(
-        "RUN-041",
-        f"The memory of {target} depends on a batch size that is not known.",
-        why="A published model does not define a batch size."
-        if is_model
-        else "The script trains on batches whose size is not known before it runs.",
-        fix=f"evener estimate --batch-size N {target}",
-    )
-
-
-# ``evener report``: the record of a run as a page, as figures, or as a trace.
 
 
 def report(
@@ -294,8 +234,7 @@ def report(
 
     Record a run with evener run --record, evener launch --record or evener.record.
     """
-    from evener.cli.conventions import check_writable
-    from evener.recording.reading import read_records
+    from evener.recording.reading import read_records, summarise
 
     folders = [run, *([other] if other is not None else [])]
     if trace is not None and other is not None:
@@ -305,30 +244,20 @@ def report(
     check_writable(trace)
     check_writable(out)
     runs = [read_records(folder) for folder in folders]
+    if as_json:
+        for record in (record for records in runs for record in records):
+            typer.echo(summarise(record).to_json())
+        return
     if trace is not None:
         from evener.report.trace import trace_of
 
-        _write(trace, trace_of(runs[0]))
-        typer.echo(f"{trace}: open it in Perfetto")
-        return
-    if as_json:
-        from evener.recording.reading import summarise
+        file, data = trace, trace_of(runs[0])
+    else:
+        from evener.report.page import render_page
 
-        for records in runs:
-            for record in records:
-                typer.echo(summarise(record).to_json())
-        return
-    from evener.report.page import render_page
-
-    file = run / "report.html" if out is None else out
-    check_writable(file)
-    _write(file, render_page(runs).encode())
-    typer.echo(str(file))
-
-
-def _write(file: Path, data: bytes) -> None:
-    from evener.errors import RunError
-
+        file = run / "report.html" if out is None else out
+        check_writable(file)
+        data = render_page(runs).encode()
     try:
         file.write_bytes(data)
     except OSError as error:
@@ -338,3 +267,4 @@ def _write(file: Path, data: bytes) -> None:
             why=f"{error.strerror or error}.",
             fix="Give another file, with --out or --trace.",
         ) from error
+    typer.echo(f"{file}: open it in Perfetto" if file is trace else str(file))

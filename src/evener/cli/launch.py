@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,13 +21,12 @@ from evener.cli.conventions import (
     NoGpuNamesOption,
     RecordOption,
     args_of_script,
+    check_writable,
 )
 
 if TYPE_CHECKING:
     from evener.workers.on_ray import Resources
 
-
-# The options of ``evener launch`` for Ray.
 
 THIS_MACHINES = "auto"
 """Address that stands for the cluster of this machine, or that of RAY_ADDRESS."""
@@ -91,7 +92,6 @@ def ray_needs(
     """Return what every worker asks Ray for; nothing if the job does not run on Ray."""
     from evener.devices.spec import spec_from
     from evener.workers import on_ray
-    from evener.workers.on_ray import resources_of
 
     if address is None:
         if resources:
@@ -112,10 +112,8 @@ def ray_needs(
         1 + max((gpu.index for gpu in spec_from(spec, environ).gpus), default=-1)
         for spec in devices or [None]
     ]
-    return resources_of(resources, num_workers, num_gpus)
+    return on_ray.resources_of(resources, num_workers, num_gpus)
 
-
-# ``evener launch``: a script in several worker processes, which are replaced when they die.
 
 _DEFAULT_RESTARTS = 3
 _DEFAULT_HEARTBEAT_SECONDS = 10.0
@@ -251,22 +249,33 @@ def launch(
 
     A worker that dies or freezes is replaced. Options of evener go before SCRIPT.
     """
-    from evener.cli.conventions import check_writable
-    from evener.cli.launched import run_here, run_on_ray, run_task
-    from evener.report.live.run import is_wanted, live_job
+    from evener.devices.spec import spec_from
+    from evener.report.live import is_wanted, live_job
     from evener.run.script import read
-    from evener.workers.launch import Limits, RunCommand
+    from evener.workers import launch as jobs
+    from evener.workers.job import duration
+    from evener.workers.on_ray import RayCluster
 
     found = read(script, as_module=as_module)
     check_writable(report_file)
     args = args_of_script(context, args, found)
-    _check_devices(devices or [], 1 if workers is None else workers)
+    specs = devices or []
+    num_workers = 1 if workers is None else workers
+    if len(specs) not in (0, 1, num_workers):
+        expected = "once" if num_workers == 1 else f"once, or {num_workers} times"
+        raise typer.BadParameter(
+            f"given {len(specs)} times for {num_workers} worker{'s' * (num_workers > 1)}; "
+            f"give it {expected}",
+            param_hint="'--devices'",
+        )
+    for spec in specs or [None]:
+        spec_from(spec, os.environ)
     ray = ray_address(ray, os.environ)
     needs = ray_needs(
         ray,
         num_workers=workers,
         resources=ray_resources or [],
-        devices=devices or [],
+        devices=specs,
         port=port,
         environ=os.environ,
     )
@@ -281,60 +290,63 @@ def launch(
             "without --workers there is one worker, which the scheduler of the job replaces",
             param_hint="'--restarts' / '--no-replace'",
         )
-    command = RunCommand(
+    # Options of `evener run`.
+    values = {
+        "--plan": plan,
+        "--shares": shares,
+        "--record": None if record is None else str(record.absolute()),
+    }
+    flags = {
+        "--no-gpu-names": no_gpu_names,
+        "--no-hoist": no_hoist,
+        "--verify": verify is True,
+        "--no-verify": verify is False,
+        "--no-live": live is False,
+    }
+    command = jobs.RunCommand(
         # The separator: none of these arguments is an option of `evener run`.
         target=(*(["-m"] if as_module else []), script, *(["--", *args] if args else [])),
-        options=_passed_on(
-            {
-                "--plan": plan,
-                "--shares": shares,
-                "--record": None if record is None else str(record.absolute()),
-            },
-            {
-                "--no-gpu-names": no_gpu_names,
-                "--no-hoist": no_hoist,
-                "--verify": verify is True,
-                "--no-verify": verify is False,
-                "--no-live": live is False,
-            },
+        options=(
+            *(word for name, text in values.items() if text is not None for word in (name, text)),
+            *(name for name, is_given in flags.items() if is_given),
         ),
-        devices=tuple(devices or ()),
+        devices=tuple(specs),
         report_file=report_file,
     )
-    limits = Limits(
+    limits = jobs.Limits(
         num_restarts=0 if no_replace else _DEFAULT_RESTARTS if restarts is None else restarts,
         heartbeat_seconds=heartbeat,
         grace_seconds=grace,
     )
-    is_live = is_wanted(live, os.environ)
-    with live_job(os.environ) if is_live else contextlib.nullcontext():
+    with live_job(os.environ) if is_wanted(live, os.environ) else contextlib.nullcontext():
         if workers is None:
-            code = run_task(command, logs, limits, port)
-        elif ray is None:
-            code = run_here(command, workers, logs, limits)
+            task = jobs.task_of(os.environ, port_base=port or jobs.PORT_BASE)
+            folder = _make_log_folder(logs)
+            code = jobs.run_task(jobs.task_settings(command, task, logs=folder, limits=limits))
+            raise typer.Exit(code)
+        limits = dataclasses.replace(limits, start_seconds=duration(os.environ, "start_seconds"))
+        settings = jobs.job_settings(
+            command, workers, environ=os.environ, logs=_make_log_folder(logs), limits=limits
+        )
+        if ray is None:
+            code = jobs.run_local(settings)
         else:
-            code = run_on_ray(command, needs, logs, limits, ray)
+            cluster = RayCluster(ray, needs, place_seconds=settings.start_seconds)
+            code = jobs.run_on_ray(settings, cluster)
     raise typer.Exit(code)
 
 
-def _passed_on(values: Mapping[str, str | None], flags: Mapping[str, bool]) -> tuple[str, ...]:
-    """Return the options that are passed on to ``evener run``."""
-    words: list[str] = []
-    for option, value in values.items():
-        if value is not None:
-            words += [option, value]
-    return (*words, *(option for option, is_given in flags.items() if is_given))
-
-
-def _check_devices(devices: Sequence[str], num_workers: int) -> None:
-    from evener.devices.spec import spec_from
-
-    if len(devices) not in (0, 1, num_workers):
-        expected = "once" if num_workers == 1 else f"once, or {num_workers} times"
+def _make_log_folder(logs: Path | None) -> Path:
+    """Return the folder for log files, which exists and can be written to."""
+    if logs is None:
+        return Path(tempfile.mkdtemp(prefix="evener-launch-"))
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        # Permissions do not tell: a file system may be read-only.
+        with tempfile.TemporaryFile(dir=logs):
+            pass
+    except OSError as error:
         raise typer.BadParameter(
-            f"given {len(devices)} times for {num_workers} worker{'s' * (num_workers > 1)}; "
-            f"give it {expected}",
-            param_hint="'--devices'",
-        )
-    for spec in devices or [None]:
-        spec_from(spec, os.environ)
+            f"{logs} cannot be written to: {error.strerror}", param_hint="'--logs'"
+        ) from None
+    return logs

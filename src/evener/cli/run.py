@@ -1,11 +1,9 @@
-"""``evener run`` and ``evener bench``.
-
-An unchanged script on all devices, and timed under several layouts.
-"""
+"""``evener run`` and ``evener bench``: an unchanged script on all devices, and timed on layouts."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
 import tempfile
@@ -23,258 +21,42 @@ from evener.cli.conventions import (
     NoGpuNamesOption,
     RecordOption,
     args_of_script,
+    check_writable,
+    quiet_tensorflow,
+    status,
+    wrong_usage,
 )
+from evener.errors import EvenerError, RunError
 
 if TYPE_CHECKING:
-    from evener.devices.spec import DeviceSpec
     from evener.plan import Plan
     from evener.recording.record import Recording
     from evener.run.bench import Measured, TimedRun
-    from evener.run.script import Script
     from evener.run.session import Layout, Session
-
-
-# Options of ``evener run`` for the layout: devices and shares, or a plan.
 
 AUTO = "auto"
 """Value of ``--plan`` for the best plan, which is found before the run."""
-
-
-def read_layout(
-    *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
-) -> Layout:
-    """Return the layout that options ask for; for ``--plan auto`` without the plan."""
-    from evener.devices.spec import spec_from
-    from evener.run.session import Layout
-
-    spec = spec_from(devices, os.environ)
-    if plan == AUTO and shares is not None:
-        raise typer.BadParameter(
-            "--plan auto chooses the shares; leave out --plan or --shares", param_hint="'--shares'"
-        )
-    if plan is None or plan == AUTO:
-        return Layout(devices=devices, shares=_read_shares(shares, spec), verify=verify)
-    for option, value in (("--devices", devices), ("--shares", shares)):
-        if value is not None:
-            raise typer.BadParameter(
-                f"a plan includes devices and shares; leave out --plan or {option}",
-                param_hint=f"'{option}'",
-            )
-    return Layout(plan=_read_plan(Path(plan)), verify=verify)
-
-
-def _read_plan(path: Path) -> Plan:
-    from evener.cli.conventions import wrong_usage
-    from evener.plan import Plan
-
-    if not path.exists():
-        raise typer.BadParameter(f"File {str(path)!r} does not exist.", param_hint="'--plan'")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(
-            f"{path} cannot be read: {error.strerror}", param_hint="'--plan'"
-        ) from None
-    except ValueError:
-        raise typer.BadParameter(
-            f"{path} is not a text file in UTF-8", param_hint="'--plan'"
-        ) from None
-    with wrong_usage(str(path)):
-        return Plan.from_json(text)
-
-
-def _read_shares(text: str | None, spec: DeviceSpec) -> str | list[float] | None:
-    from evener.cli.conventions import wrong_usage
-    from evener.plan.plan import check_shares
-    from evener.workers.job import job_from_environment
-
-    if text is None or text == "even":
-        return text
-    try:
-        shares = [float(share) for share in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither 'even' nor a list of numbers such as 3,1",
-            param_hint="'--shares'",
-        ) from None
-    job = job_from_environment(os.environ)
-    with wrong_usage(f"--shares {text}"):
-        # The devices of other workers have shares too, and are not known yet.
-        check_shares(shares, num_expected=None if job and job.count > 1 else spec.num_devices)
-    return shares
-
-
-# ``evener bench``: the steps of a script under several layouts, on this machine.
-
-
-def bench(
-    context: typer.Context,
-    *,
-    script: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCRIPT",
-            show_default=False,
-            help="A Python file that trains, or with -m a module.",
-        ),
-    ],
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
-    devices: DevicesOption = None,
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", min=1, help="Number of runs of each layout.")
-    ] = 3,
-    steps: Annotated[
-        int,
-        typer.Option(
-            "--steps",
-            metavar="N",
-            min=5,
-            max=200,
-            help="Number of timed steps of a run, after 10 others.",
-        ),
-    ] = 40,
-    xla: Annotated[
-        bool,
-        typer.Option("--xla", help="Measure each layout with XLA and without: jit_compile."),
-    ] = False,
-    time_limit: Annotated[
-        float,
-        typer.Option("--time-limit", metavar="SECONDS", min=1, help="Time limit of a run."),
-    ] = DEFAULT_LIMIT_SECONDS,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
-) -> None:
-    """Time the steps of a script on one device, and under several layouts of all devices.
-
-    Each layout runs in a process of its own, in turns, up to its last timed step. Prints a table,
-    what limits the fastest layout, and the command to use.
-    """
-    from evener.base.terminal import standard_output
-    from evener.run.bench import BenchResult, TimedRun, contenders, measure, print_result
-    from evener.run.script import read
-
-    found = read(script, as_module=as_module)
-    args = args_of_script(context, args, found)
-    names = _devices(devices)
-    request = TimedRun(
-        target=script, is_module=as_module, args=tuple(args), devices=devices, num_steps=steps
-    )
-    rows = measure(
-        contenders(
-            names,
-            spec=devices,
-            words=" ".join([found.words, *map(shlex.quote, args)]),
-            planned=_planned(found, args, devices, time_limit),
-            with_xla=xla,
-        ),
-        request,
-        num_rounds=rounds,
-        limit_seconds=time_limit,
-        tell=lambda text: typer.echo(f"evener: {text}", err=True),
-    )
-    _check_measured(rows)
-    limit, record = _limit(rows, request, time_limit)
-    result = BenchResult(rows=tuple(rows), limit=limit, record=record)
-    if as_json:
-        typer.echo(result.to_json())
-        return
-    print_result(result, standard_output())
-
-
-def _devices(spec: str | None) -> list[str]:
-    """Return the names of the devices, two or more."""
-    from evener.base.libraries import paused_collector
-    from evener.cli.conventions import quiet_tensorflow
-    from evener.devices import inventory
-    from evener.errors import RunError
-
-    with quiet_tensorflow(os.environ), paused_collector():
-        names = [device.name for device in inventory(spec).used]
-    if len(names) < 2:
-        raise RunError(
-            "RUN-108",
-            f"evener bench compares layouts of several devices, and there is {len(names)}.",
-            why=f"The devices are {', '.join(names) or 'none'}.",
-            fix="Give two or more: --devices gpu:0,gpu:1, or --devices cpu:2 to try it.",
-        )
-    return names
-
-
-def _planned(script: Script, args: list[str], devices: str | None, time_limit: float) -> Plan | str:
-    """Return the best plan of the planner, or the reason why there is none."""
-    from evener.errors import EvenerError
-    from evener.run.first_step import plan_script
-
-    typer.echo("evener: measuring the layers for a plan", err=True)
-    try:
-        return plan_script(
-            script, args, devices=devices, gpu_names=True, time_limit=time_limit
-        ).plan
-    except EvenerError as error:
-        return f"{error.code}: {error.what}"
-
-
-def _check_measured(rows: list[Measured]) -> None:
-    from evener.errors import RunError
-
-    if not any(row.rounds for row in rows):
-        problems = "; ".join(f"{row.contender.name}: {row.problem}" for row in rows)
-        raise RunError(
-            "RUN-109",
-            "No layout could be measured.",
-            why=f"{problems}.",
-            fix="Run the script alone: evener run SCRIPT. It needs 15 training steps or more.",
-        )
-
-
-def _limit(rows: list[Measured], request: TimedRun, time_limit: float) -> tuple[str, str]:
-    """Record the fastest layout of several devices; return what limits it, and the folder."""
-    from evener.errors import RunError
-    from evener.recording.reading import read_records, summarise
-    from evener.run.bench import fastest, limit_of, run_once
-
-    best = fastest([row for row in rows[1:] if row.contender.kind == "evener"])
-    if best is None:
-        return "", ""
-    folder = str(Path(tempfile.mkdtemp(prefix="evener-bench-")) / "record")
-    typer.echo(f"evener: recording {best.contender.name}", err=True)
-    times = run_once(best.contender, request, limit_seconds=time_limit, record=folder)
-    try:
-        (record,) = read_records(Path(folder))
-    except RunError as error:
-        return f"Not known: {times.problem or error.what}", ""
-    return limit_of(summarise(record)), folder
-
-
-# ``evener run``: an unchanged script or module on all devices.
 
 
 class Handover(BaseException):
     """Carries a script out of typer, which handles Ctrl-C and some exceptions in its own way."""
 
     def __init__(
-        self,
-        session: Session,
-        args: list[str],
-        recording: Recording | None = None,
-        *,
-        live: bool = False,
+        self, session: Session, args: list[str], recording: Recording | None, *, is_live: bool
     ) -> None:
         super().__init__()
         self._session = session
         self._script_args = args
         self._recording = recording
-        self._live = live
+        self._is_live = is_live
 
     def run(self) -> None:
-        """Run the script."""
+        """Run the script, recorded and with a live view where they were asked for."""
         with contextlib.ExitStack() as stack:
             if self._recording is not None:
                 stack.enter_context(self._recording)
-            if self._live:
-                from evener.report.live.run import live_run
+            if self._is_live:
+                from evener.report.live_source import live_run
 
                 stack.enter_context(live_run(self._session.strategy, os.environ))
             self._session.run(self._script_args)
@@ -358,8 +140,7 @@ def run(
     Options of evener go before SCRIPT.
     """
     from evener.base.libraries import paused_collector
-    from evener.cli.conventions import check_writable, quiet_tensorflow, status
-    from evener.report.live.run import is_wanted
+    from evener.report.live import is_wanted
     from evener.run.script import read
     from evener.run.session import prepare
 
@@ -369,7 +150,26 @@ def run(
     layout = read_layout(devices=devices, plan=plan, shares=shares, verify=verify)
     check_writable(report_file)
     if plan == AUTO:
-        layout = _run_planned(layout, found, args, gpu_names=not no_gpu_names)
+        from evener.base.text import format_seconds
+        from evener.planner.planning import plans_to_try
+        from evener.run.first_step import plan_script
+
+        with status(f"Measuring the first training step of {found.given}"):
+            planned = plan_script(
+                found,
+                args,
+                devices=layout.devices,
+                gpu_names=not no_gpu_names,
+                time_limit=DEFAULT_LIMIT_SECONDS,
+            )
+        seconds = format_seconds(planned.prediction.step_seconds)
+        typer.echo(
+            f"evener: planned {planned.plan.layout} on {', '.join(planned.plan.device_names)}: "
+            f"{seconds} for a step of {planned.batch_size} samples; `evener plan {found.words}` "
+            "says why",
+            err=True,
+        )
+        layout = dataclasses.replace(layout, plan=planned.plan, tried=plans_to_try(planned))
     with status("Starting TensorFlow"), quiet_tensorflow(os.environ), paused_collector():
         session = prepare(found, layout, gpu_names=not no_gpu_names, hoist=not no_hoist)
     printed = "json" if as_json else "text" if report else None
@@ -381,35 +181,183 @@ def run(
     recording = None
     if record is not None:
         from evener.doctor.under_run import findings_under_run
-        from evener.run.recorded import record_session
 
         with status(f"Reading {found.given}"):
-            recording = record_session(session, record, findings_under_run)
-    raise Handover(session, args, recording, live=is_wanted(live, os.environ))
+            recording = session.record(record, findings_under_run)
+    raise Handover(session, args, recording, is_live=is_wanted(live, os.environ))
 
 
-def _run_planned(layout: Layout, script: Script, args: list[str], *, gpu_names: bool) -> Layout:
-    """Return the layout with the best plan for a script, and print which plan it is."""
-    import dataclasses
+def read_layout(
+    *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
+) -> Layout:
+    """Return the layout that options ask for; for ``--plan auto`` without the plan."""
+    from evener.devices.spec import spec_from
+    from evener.plan import Plan
+    from evener.run.session import Layout
 
-    from evener.base.text import format_seconds
-    from evener.cli.conventions import status
-    from evener.planner.planning import plans_to_try
-    from evener.run.first_step import plan_script
-
-    with status(f"Measuring the first training step of {script.given}"):
-        planned = plan_script(
-            script,
-            args,
-            devices=layout.devices,
-            gpu_names=gpu_names,
-            time_limit=DEFAULT_LIMIT_SECONDS,
+    spec = spec_from(devices, os.environ)
+    if plan == AUTO and shares is not None:
+        raise typer.BadParameter(
+            "--plan auto chooses the shares; leave out --plan or --shares", param_hint="'--shares'"
         )
-    seconds = format_seconds(planned.prediction.step_seconds)
-    typer.echo(
-        f"evener: planned {planned.plan.layout} on {', '.join(planned.plan.device_names)}: "
-        f"{seconds} for a step of {planned.batch_size} samples; `evener plan {script.words}` "
-        "says why",
-        err=True,
+    if plan is None or plan == AUTO:
+        values = _read_shares(shares, num_devices=spec.num_devices)
+        return Layout(devices=devices, shares=values, verify=verify)
+    for option, value in (("--devices", devices), ("--shares", shares)):
+        if value is not None:
+            raise typer.BadParameter(
+                f"a plan includes devices and shares; leave out --plan or {option}",
+                param_hint=f"'{option}'",
+            )
+    path = Path(plan)
+    if not path.exists():
+        raise typer.BadParameter(f"File {plan!r} does not exist.", param_hint="'--plan'")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = "is not a text file in UTF-8"
+        if isinstance(error, OSError):
+            reason = f"cannot be read: {error.strerror}"
+        raise typer.BadParameter(f"{path} {reason}", param_hint="'--plan'") from None
+    with wrong_usage(str(path)):
+        return Layout(plan=Plan.from_json(text), verify=verify)
+
+
+def _read_shares(text: str | None, *, num_devices: int | None) -> str | list[float] | None:
+    from evener.plan.plan import check_shares
+    from evener.workers.job import job_from_environment
+
+    if text is None or text == "even":
+        return text
+    try:
+        shares = [float(share) for share in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither 'even' nor a list of numbers such as 3,1",
+            param_hint="'--shares'",
+        ) from None
+    job = job_from_environment(os.environ)
+    with wrong_usage(f"--shares {text}"):
+        # The devices of other workers have shares too, and are not known yet.
+        check_shares(shares, num_expected=None if job and job.count > 1 else num_devices)
+    return shares
+
+
+def bench(
+    context: typer.Context,
+    *,
+    script: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT",
+            show_default=False,
+            help="A Python file that trains, or with -m a module.",
+        ),
+    ],
+    args: ArgsArgument = None,
+    as_module: AsModuleOption = False,
+    devices: DevicesOption = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", min=1, help="Number of runs of each layout.")
+    ] = 3,
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=5,
+            max=200,
+            help="Number of timed steps of a run, after 10 others.",
+        ),
+    ] = 40,
+    xla: Annotated[
+        bool,
+        typer.Option("--xla", help="Measure each layout with XLA and without: jit_compile."),
+    ] = False,
+    time_limit: Annotated[
+        float,
+        typer.Option("--time-limit", metavar="SECONDS", min=1, help="Time limit of a run."),
+    ] = DEFAULT_LIMIT_SECONDS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
+) -> None:
+    """Time the steps of a script on one device, and under several layouts of all devices.
+
+    Each layout runs in a process of its own, in turns, up to its last timed step. Prints a table,
+    what limits the fastest layout, and the command to use.
+    """
+    from evener.base.libraries import paused_collector
+    from evener.base.terminal import standard_output
+    from evener.devices import inventory
+    from evener.run import bench as benchmark
+    from evener.run.first_step import plan_script
+    from evener.run.script import read
+
+    found = read(script, as_module=as_module)
+    args = args_of_script(context, args, found)
+    with quiet_tensorflow(os.environ), paused_collector():
+        names = [device.name for device in inventory(devices).used]
+    if len(names) < 2:
+        raise RunError(
+            "RUN-108",
+            f"evener bench compares layouts of several devices, and there is {len(names)}.",
+            why=f"The devices are {', '.join(names) or 'none'}.",
+            fix="Give two or more: --devices gpu:0,gpu:1, or --devices cpu:2 to try it.",
+        )
+    typer.echo("evener: measuring the layers for a plan", err=True)
+    planned: Plan | str
+    try:
+        planned = plan_script(
+            found, args, devices=devices, gpu_names=True, time_limit=time_limit
+        ).plan
+    except EvenerError as error:
+        planned = f"{error.code}: {error.what}"
+    request = benchmark.TimedRun(
+        target=script, is_module=as_module, args=tuple(args), devices=devices, num_steps=steps
     )
-    return dataclasses.replace(layout, plan=planned.plan, tried=plans_to_try(planned))
+    rows = benchmark.measure(
+        benchmark.contenders(
+            names,
+            spec=devices,
+            words=" ".join([found.words, *map(shlex.quote, args)]),
+            planned=planned,
+            with_xla=xla,
+        ),
+        request,
+        num_rounds=rounds,
+        limit_seconds=time_limit,
+        tell=lambda text: typer.echo(f"evener: {text}", err=True),
+    )
+    if not any(row.rounds for row in rows):
+        problems = "; ".join(f"{row.contender.name}: {row.problem}" for row in rows)
+        raise RunError(
+            "RUN-109",
+            "No layout could be measured.",
+            why=f"{problems}.",
+            fix="Run the script alone: evener run SCRIPT. It needs 15 training steps or more.",
+        )
+    limit, record = _record_fastest(rows, request, time_limit)
+    result = benchmark.BenchResult(rows=tuple(rows), limit=limit, record=record)
+    if as_json:
+        typer.echo(result.to_json())
+    else:
+        benchmark.print_result(result, standard_output())
+
+
+def _record_fastest(rows: list[Measured], request: TimedRun, time_limit: float) -> tuple[str, str]:
+    """Record the fastest layout of several devices; return what limits it, and the folder."""
+    from evener.recording.reading import read_records, summarise
+    from evener.run.bench import fastest, limit_of, run_once
+
+    best = fastest([row for row in rows[1:] if row.contender.kind == "evener"])
+    if best is None:
+        return "", ""
+    folder = str(Path(tempfile.mkdtemp(prefix="evener-bench-")) / "record")
+    typer.echo(f"evener: recording {best.contender.name}", err=True)
+    times = run_once(best.contender, request, limit_seconds=time_limit, record=folder)
+    try:
+        (record,) = read_records(Path(folder))
+    except RunError as error:
+        return f"Not known: {times.problem or error.what}", ""
+    return limit_of(summarise(record)), folder

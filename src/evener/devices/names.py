@@ -14,7 +14,7 @@ KindName = Literal["gpu", "cpu"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKind:
-    """What evener asks of a device beyond its name: whatever differs by kind is asked here."""
+    """Kind of device: whatever differs between devices beyond their names is asked here."""
 
     name: KindName
     # Otherwise its tensors are in the memory of the host, which all devices of the kind share.

@@ -245,8 +245,6 @@ def fork_after_start(case: Case) -> Iterator[Violation]:
             yield Violation(
                 call.location,
                 f"a process is forked after TensorFlow was started (line {first.location.line}).",
-                why="Threads and locks of TensorFlow, and CUDA's state, do not survive a fork: "
-                "the child hangs or crashes where it first computes.",
                 fix="multiprocessing.set_start_method('spawn'), or start processes before "
                 "TensorFlow is used.",
                 evidence=(first.location.text,),
@@ -335,8 +333,6 @@ def optimizer_outside(case: Case) -> Iterator[Violation]:
             made.location,
             "the optimizer is made outside the strategy's scope, and used under it (line "
             f"{use.location.line}).",
-            why="Its variables are then not mirrored. Where it first makes its slots training "
-            "stops: RuntimeError: Mixing different tf.distribute.Strategy objects.",
             fix="create the optimizer in `with strategy.scope():`, beside the model.",
             evidence=(use.location.text,),
             severity=Severity.WARNING if plain else None,
@@ -365,8 +361,6 @@ def loop_without_run(case: Case) -> Iterator[Violation]:
             yield Violation(
                 update.location,
                 "the loop updates weights without strategy.run: one device computes.",
-                why="The scope only says where variables live. Outside of strategy.run a step "
-                "runs once, on the first device.",
                 fix="strategy.run(step, args=(batch,)) on batches of "
                 "strategy.experimental_distribute_dataset(dataset); or evener.distribute(step).",
                 evidence=(
@@ -483,8 +477,6 @@ def whole_batches(case: Case) -> Iterator[Violation]:
         yield Violation(
             call.location,
             "strategy.run gives the whole batch to every replica: it splits nothing.",
-            why="All devices compute the same batch: at the speed of one, and gradients that are "
-            "added up over the replicas count each sample once per device.",
             fix="for batch in strategy.experimental_distribute_dataset(dataset): "
             "strategy.run(step, args=(batch,))",
         )
@@ -535,8 +527,6 @@ def per_replica_values(case: Case) -> Iterator[Violation]:
         yield Violation(
             call.location,
             "what strategy.run returns is used as one number: it holds one for each replica.",
-            why="With several replicas it is a PerReplica value, which has no numpy() and is no "
-            "number.",
             fix="strategy.reduce('SUM', result, axis=None) makes one of it.",
             evidence=(used.call.location.text,),
         )

@@ -326,7 +326,7 @@ def _finding(group: list[tuple[Rule, Violation]]) -> Finding:
         file=first.location.path,
         line=first.location.line,
         what=first.what,
-        why=first.why,
+        why=first.why or rule.reason,
         fix=first.fix,
         evidence=tuple(dict.fromkeys(text for text in evidence if text)),
         seconds_per_epoch=None if first.seconds is None else round(first.seconds, 3),

@@ -263,7 +263,6 @@ def not_python(case: Case) -> Iterator[Violation]:
             yield Violation(
                 Location(path=unread.path, line=unread.line),
                 f"this is not Python: {unread.reason}.",
-                why="Python would refuse it in the same way, so nothing else was looked at.",
                 fix="correct this line, or give the file of a Python script.",
                 evidence=(unread.reason,),
             )
@@ -410,7 +409,8 @@ def ended_early(case: Case) -> Iterator[Violation]:
     ending, steps = (case.facts.ending, case.steps) if case.facts is not None else (None, None)
     if ending is None or ending.outcome not in (Outcome.EXITED, Outcome.FINISHED):
         return
-    if steps is not None and not ending.exit_code:
+    is_exit = ending.outcome is Outcome.EXITED and bool(ending.exit_code)
+    if steps is not None and not is_exit:
         return
     when = "before it trained" if steps is None else f"after {steps.num_steps} steps"
     said = ending.output_tail.strip().splitlines()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from evener.doctor.finding import Rule
+from evener.doctor.finding import PAGES, Rule
 from evener.doctor.rules import all_rules
 
-_PAGES = Path(__file__).parent / "pages"
 _ROW = re.compile(r"^\| ([A-Z]+-\d{3}) \| (.+?) \|$", re.MULTILINE)
 
 
@@ -44,7 +42,7 @@ def has_page(code: str) -> bool:
 
 
 def _page(code: str, rule: Rule | None) -> str | None:
-    path = _PAGES / f"{rule.code}.md" if rule is not None else _PAGES / "errors" / f"{code}.md"
+    path = PAGES / f"{rule.code}.md" if rule is not None else PAGES / "errors" / f"{code}.md"
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
@@ -55,4 +53,4 @@ def known_codes() -> list[str]:
 
 
 def _rows() -> dict[str, str]:
-    return dict(_ROW.findall((_PAGES / "errors.md").read_text(encoding="utf-8")))
+    return dict(_ROW.findall((PAGES / "errors.md").read_text(encoding="utf-8")))

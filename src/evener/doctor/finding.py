@@ -16,6 +16,8 @@ from evener.doctor.walk import Call
 from evener.errors import house_form
 from evener.run.eager_steps import EagerStep, eager_step_of
 
+PAGES = Path(__file__).parent / "pages"
+"""The folder with a help page for each rule, which has the name of its code."""
 # Steps of an epoch where the number is not known.
 USUAL_EPOCH = 1000
 
@@ -213,8 +215,8 @@ class Violation:
     Args:
         location: Source line.
         what: Sentence that says what is wrong.
-        why: Effect on the training.
         fix: Code to write instead.
+        why: Effect on the training; empty for what the page of the rule says first.
         evidence: Facts that show it, beside the line itself.
         severity: Severity, if it differs from that of the rule.
         seconds: Time per epoch that it costs.
@@ -222,8 +224,8 @@ class Violation:
 
     location: Location
     what: str
-    why: str = field(kw_only=True)
     fix: str = field(kw_only=True)
+    why: str = field(default="", kw_only=True)
     evidence: tuple[str, ...] = field(default=(), kw_only=True)
     severity: Severity | None = field(default=None, kw_only=True)
     seconds: float | None = field(default=None, kw_only=True)
@@ -238,7 +240,6 @@ class Rule:
             else ``DOC-...``.
         family: Subject of the rule.
         severity: Severity of its findings, unless a violation has its own.
-        title: Short description for lists.
         checks: Functions that yield violations, of facts and of the text.
         explains: Pattern of the errors of TensorFlow that the mistake ends in: a crash with such
             an error becomes evidence of the finding.
@@ -249,8 +250,21 @@ class Rule:
     code: str
     family: Family
     severity: Severity
-    title: str
     checks: tuple[Callable[[Case], Iterator[Violation]], ...]
     explains: str = field(default="", kw_only=True)
     is_cause: bool = field(default=False, kw_only=True)
     also: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def title(self) -> str:
+        """Short description for lists: the first line of its page."""
+        return self._page().partition(": ")[2].partition("\n")[0]
+
+    @property
+    def reason(self) -> str:
+        """Effect on the training: the first paragraph of its page."""
+        text = self._page().partition("## What happens, and why\n\n")[2]
+        return " ".join(text.partition("\n\n")[0].split())
+
+    def _page(self) -> str:
+        return (PAGES / f"{self.code}.md").read_text(encoding="utf-8")

@@ -90,8 +90,6 @@ def _constant(case: Case, where: Line | None, size: int, what: str, shape: str) 
         case.at(where),
         f"{what} holds {format_bytes(size)} of data as constants"
         + (f" (the largest of shape {shape})." if shape else "."),
-        why="An array that a function reads from outside is written into its graph: it is held "
-        "twice, sent to the device whole, and above 2 GiB the graph cannot be made.",
         fix="give the data as an argument, batch by batch; or read it from files (TFRecord), or "
         "by from_generator.",
         severity=Severity.ERROR if size >= _PROTOBUF else None,
@@ -152,8 +150,6 @@ def persistent_tape(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(kept[0].where),
             "the tape is persistent, and is asked for one gradient.",
-            why="A persistent tape keeps all activations until it is deleted: up to twice the "
-            "memory of a step.",
             fix="leave persistent=True out.",
         )
 
@@ -168,8 +164,6 @@ def models_in_loop(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(model.where),
                 f"{model.num_made} models are made here, and none is cleared.",
-                why="Keras and TensorFlow keep the graphs, functions and optimizers of all of "
-                "them: each one takes memory and makes the next slower.",
                 fix="call keras.backend.clear_session() before each new model.",
                 evidence=(f"{model.num_parameters:,} parameters each",),
             )

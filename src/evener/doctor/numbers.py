@@ -76,8 +76,6 @@ def logits_as_probabilities(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(loss.where),
             f"{loss.name} expects probabilities, and gets {act} that are none.",
-            why="The loss clips what is below 0 or above 1 to its bounds: such outputs have no "
-            "gradient, and the loss measures something else.",
             fix=f"give the loss from_logits=True, or end the model in "
             f"{'sigmoid' if 'binary' in loss.name else 'softmax'}.",
             evidence=(*seen, _call(loss)),
@@ -106,8 +104,6 @@ def probabilities_as_logits(case: Case) -> Iterator[Violation]:
             case.at(loss.where),
             f"the loss applies its own activation to outputs that have gone through {last} "
             "already.",
-            why="from_logits=True means raw scores. Of probabilities all classes come out nearly "
-            "alike: the gradients are small, and the loss cannot fall to 0.",
             fix=f"take {last} off the last layer, or from_logits=True off the loss.",
             evidence=(*seen, _call(loss)),
         )
@@ -241,8 +237,6 @@ def _labels(case: Case, loss: LossUse, what: str, fix: str, evidence: tuple[str,
     return Violation(
         case.at(loss.where),
         f"{what}.",
-        why="The loss is computed of labels that mean something else: on a GPU it is NaN or 0 "
-        "without an error, and what is learned is not what was meant.",
         fix=fix,
         evidence=evidence,
     )
@@ -257,8 +251,6 @@ def broadcast_labels(case: Case) -> Iterator[Violation]:
                 case.at(loss.where),
                 f"labels of shape {labels} and outputs of shape {outputs} are broadcast against "
                 "each other.",
-                why="Each label is compared with the outputs of all samples: the model learns the "
-                "mean of the labels.",
                 fix="give both one shape: tf.squeeze(outputs, -1), or y[:, None].",
                 evidence=(_call(loss),),
             )
@@ -285,8 +277,6 @@ def unreachable_labels(case: Case) -> Iterator[Violation]:
             case.at(loss.where),
             f"the last activation, {loss.activation}, gives {low:g} to {high:g}, and labels are "
             f"{_span(loss.labels)}.",
-            why="Labels outside of that range cannot be predicted: the outputs saturate, and "
-            "their gradients vanish.",
             fix="end in a layer without activation, or scale the labels into the range.",
             evidence=(_call(loss), f"labels: mean {_number(loss.labels.mean)}"),
         )
@@ -299,7 +289,6 @@ def ignored_mask(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(loss.where),
                 "the outputs have a mask, and the loss does not use it: padding is learned too.",
-                why="Positions that are only padding count as samples in the loss and its mean.",
                 fix="multiply the loss of each position by the mask, and divide by its sum; "
                 "model.compile(loss=...) does so by itself.",
                 evidence=(_call(loss),),
@@ -397,10 +386,26 @@ def trained_twice(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(found[0].where),
             f"{found[0].num_optimizers} optimizers update the same variables: {_names(found)}.",
-            why="One step undoes what the other has learned: in a GAN the generator's step moves "
-            "the discriminator towards being fooled.",
             fix="give each apply_gradients the variables of its own model alone.",
             evidence=(f"{len(found)} variables are given to several optimizers",),
+        )
+
+
+def gradients_of_others(case: Case) -> Iterator[Violation]:
+    """Yield variables that are updated by gradients of other variables."""
+    if case.facts is None or not _trained(case) or case.steps is None or case.steps.kind == "fit":
+        return
+    known = case.facts.variables
+    given = [each for each in known if each.num_applied and not each.num_gradients]
+    asked = [each for each in known if each.num_gradients and not each.num_applied]
+    if given and asked and {each.shape for each in given} & {each.shape for each in asked}:
+        yield Violation(
+            case.at(given[0].where or asked[0].where),
+            f"gradients of {_names(asked)} are applied to {_names(given)}.",
+            why="The lists of gradients and of variables do not belong together: each variable is "
+            "moved by the gradient of another one of its shape.",
+            fix="take one list for both: tape.gradient(loss, variables) and "
+            "apply_gradients(zip(gradients, variables)).",
         )
 
 
@@ -413,8 +418,6 @@ def frozen_and_trained(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(found[0].where),
             f"variables that are not trainable are trained: {_names(found)}.",
-            why="trainable = False was set after the list of variables was made, or the list is "
-            "model.variables: the optimizer updates what it is given.",
             fix="freeze before the list is made (and before compile), and give the optimizer "
             "model.trainable_variables.",
             evidence=(f"{len(found)} variables with trainable=False are in apply_gradients",),
@@ -434,8 +437,6 @@ def outside_of_model(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(found[0].made_in or found[0].where),
             f"fit does not train {_names(found)}: no layer has it as a weight.",
-            why="Keras finds the weights of layers that are attributes of layers, and add_weight; "
-            "not a tf.Variable of its own or layers in a plain object.",
             fix="create it by self.add_weight(...) in the layer.",
         )
 
@@ -447,8 +448,6 @@ def nothing_to_train(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(model.where),
                 f"the model has {model.num_parameters:,} parameters, and none is trainable.",
-                why="There is no gradient to compute and no variable to update: every step takes "
-                "its time, and the loss stays what it was.",
                 fix="leave a layer trainable, such as a new Dense layer behind the frozen part.",
             )
 
@@ -473,7 +472,6 @@ def not_finite(case: Case) -> Iterator[Violation]:
         f"{first.what}{name} are not finite first{when}."
         if first.what in ("inputs", "labels", "outputs")
         else f"the {first.what}{name} is NaN or infinite first{when}.",
-        why="What is computed from NaN is NaN: from this step on all weights are lost.",
         fix=fixes.get(
             first.what,
             "make the learning rate smaller, clip gradients (clipnorm=1.0), and add a small "
@@ -538,7 +536,7 @@ def learning_rate(case: Case) -> Iterator[Violation]:
                 evidence=(*evidence, *_changes(changes)),
                 severity=Severity.ERROR if _diverges(steps.losses) else Severity.WARNING,
             )
-        elif changes is not None and changes < 1e-6 and not _has_schedule(case):
+        elif changes is not None and (changes < 1e-6 or rate <= 1e-6) and not _has_schedule(case):
             yield Violation(
                 case.at(optimizer.where),
                 f"a step changes the weights by {changes:.1e} of their size: the learning rate "
@@ -658,8 +656,6 @@ def unreduced_loss(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(gradient.where),
                 f"the gradient is taken of a loss of shape {shape}, which is summed.",
-                why="The step is as many times as large as the batch has samples, and changes "
-                "with its size.",
                 fix="take tf.reduce_mean of the loss.",
                 severity=Severity.WARNING,
             )
@@ -713,7 +709,6 @@ def loss_scaling(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(facts.optimizers[0].where),
             f"the model computes in float16 ({half[0].policy}), and the loss is not scaled.",
-            why="Gradients below 6e-8 become 0 in float16: part of the model stops learning.",
             fix="optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer), and in the step "
             "tape.gradient(optimizer.scale_loss(loss), ...).",
         )
@@ -726,7 +721,7 @@ def made_again(case: Case) -> Iterator[Violation]:
         return
     most = steps.num_steps
     for optimizer in facts.optimizers:
-        if optimizer.num_made_in_steps * 2 >= most:
+        if optimizer.num_made_in_steps * 2 >= most and optimizer.num_applied:
             yield Violation(
                 case.at(optimizer.where),
                 f"a new {optimizer.kind} is made in every step.",
@@ -785,8 +780,6 @@ def constant_seed(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(call.where),
                 "the random seed is set in every step.",
-                why="Each step draws the same random numbers: the same dropout masks, noise and "
-                "augmentation every time.",
                 fix="set the seed once, at the beginning.",
             )
 
@@ -867,7 +860,6 @@ def leaked_validation(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(data.where),
                 f"{same} of {compared} rows of the validation data are in the training data.",
-                why="Validation then measures what was learned by heart.",
                 fix="split once, before both: x[:n], x[n:], or take and skip on data that is not "
                 "shuffled anew in every epoch (reshuffle_each_iteration=False).",
                 severity=None if same / compared >= 0.9 else Severity.WARNING,
@@ -882,10 +874,20 @@ def random_validation(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(stage.where or data.where),
                 f"the validation data is changed at random by {stage.function or 'its map'}.",
-                why="Augmentation is for training: validation is measured on other samples in "
-                "every epoch.",
                 fix="map the validation data by a function without augmentation.",
+                # Noise may be the task, as for a model that removes it.
+                severity=None if _augments(case, stage.function) else Severity.HINT,
             )
+
+
+def _augments(case: Case, function: str) -> bool:
+    """Return whether a function of the program turns, crops or colours images at random."""
+    names = ("tf.image.random_*", "tf.image.stateless_random_*", "keras.layers.Random*", "layer.*")
+    return "aug" in function.lower() or any(
+        getattr(call.context.functions[-1], "name", "") == function
+        for call in case.reading.named(*names)
+        if call.context.functions and "map" in call.context.roles
+    )
 
 
 def input_scale(case: Case) -> Iterator[Violation]:
@@ -980,7 +982,7 @@ def dropped_rows(case: Case) -> Iterator[Violation]:
         if not lost or not count:
             continue
         part = lost / count
-        if data.role == "train" and part < 0.05:
+        if data.role not in ("validation", "predict") and part < 0.05:
             continue
         batch = next((each for each in data.stages if each.drop_remainder), None)
         yield Violation(

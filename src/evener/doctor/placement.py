@@ -104,8 +104,6 @@ def pins_without_effect(case: Case) -> Iterator[Violation]:
                 case.at(pin.where),
                 f"tf.device({pin.device!r}) has no effect: no operation and no variable is made "
                 "in it.",
-                why="A device holds for operations that are made in its block. What is called "
-                "here was traced before, or only builds objects.",
                 fix="put the block inside of the traced function or of the layer's call; or "
                 "evener.pin(device) on the layer.",
                 evidence=(f"entered {pin.num_entered} times, 0 operations",),
@@ -124,8 +122,6 @@ def all_on_one(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(pin.where),
             f"{pin.num_operations} operations of the model are pinned to {pin.device}.",
-            why="The CPU computes them, and the GPU waits: what was meant for input or memory "
-            "holds the model too.",
             fix="take the model and the step out of tf.device; keep input work on the CPU only.",
             evidence=(case.surroundings.gpus_told,),
         )
@@ -279,8 +275,6 @@ def cpu_wheel(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(None),
                 f"the installed TensorFlow has no GPU support: {name} {version}.",
-                why="This wheel is built without CUDA: it sees no GPU, and all work falls to the "
-                "CPU.",
                 fix=f"pip uninstall {name}, then pip install 'tensorflow[and-cuda]'.",
                 evidence=(f"the machine has {len(gpus)} GPU(s): {gpus[0].name}",),
             )
@@ -325,8 +319,6 @@ def loop_without_run(case: Case) -> Iterator[Violation]:
                 case.at(own[0].where),
                 f"the loop takes its steps without strategy.run: one of {strategy.num_replicas} "
                 "devices computes.",
-                why="The scope only says where variables live. Outside of strategy.run a step "
-                "runs once, on the first device.",
                 fix="strategy.run(step, args=(batch,)) on batches of "
                 "strategy.experimental_distribute_dataset(dataset); or evener.distribute(step), "
                 "in one line.",
@@ -360,8 +352,6 @@ def whole_batches(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(strategy.where if case.steps is None else case.steps.where),
                 "strategy.run gives the whole batch to every replica: it splits nothing.",
-                why="All devices compute the same batch: at the speed of one, and gradients that "
-                "are added up over the replicas count each sample once per device.",
                 fix="for batch in strategy.experimental_distribute_dataset(dataset): "
                 "strategy.run(step, args=(batch,))",
                 evidence=(
@@ -444,7 +434,6 @@ def fewer_devices(case: Case) -> Iterator[Violation]:
                 f"{len(gpus) - 1} of {len(gpus)} GPUs idle."
                 if strategy.devices
                 else f"{strategy.kind} has one replica; {len(gpus) - 1} GPUs idle.",
-                why="It is a strategy for the one device that it is given or finds.",
                 fix="tf.distribute.MirroredStrategy() without devices, or evener.Strategy().",
                 evidence=(case.surroundings.gpus_told,),
             )

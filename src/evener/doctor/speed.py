@@ -192,8 +192,6 @@ def retracing(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(traced.where),
             f"{traced.name} is traced {count} times in {max(traced.num_calls, 1)} calls: {why}.",
-            why="Tracing runs the function in Python and builds a new graph, which takes many "
-            "times as long as a step; each graph stays in memory.",
             fix=fix,
             evidence=(
                 f"traces took {shown_seconds(traced.seconds)}",
@@ -271,7 +269,6 @@ def tiny_steps(case: Case) -> Iterator[Violation]:
             case.at(steps.where),
             f"Keras spends {steps.outside_seconds / steps.step_seconds:.0%} of a step between "
             "two steps.",
-            why="The steps are so short that starting them takes as long.",
             fix="compile(..., steps_per_execution=32), or a larger batch.",
             evidence=(_part(case, steps.outside_seconds, steps),),
             seconds=case.per_epoch(steps.outside_seconds),
@@ -371,10 +368,11 @@ def slow_callbacks(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(call.where),
             f"the callback {name} takes {lost / steps.step_seconds:.0%} of a step.",
-            why="Training waits for what callbacks do.",
             fix="do it at the end of an epoch (on_epoch_end, save_freq='epoch', "
             "update_freq='epoch'), or every 100 steps.",
             evidence=(_part(case, lost, steps),),
+            # At the end of an epoch of a few steps it is no loss.
+            severity=None if call.per_step >= 0.5 or lost > steps.step_seconds else Severity.HINT,
             seconds=case.per_epoch(lost),
         )
 
@@ -388,7 +386,6 @@ def outside_of_tensorflow(case: Case) -> Iterator[Violation]:
         yield Violation(
             case.at(steps.where),
             f"{lost / steps.step_seconds:.0%} of a step is spent in Python, outside of TensorFlow.",
-            why="The devices wait while the loop prepares data, draws, writes or sleeps.",
             fix="prepare data in a tf.data pipeline, which runs beside the step, and do the rest "
             "every 100 steps.",
             evidence=(_part(case, lost, steps),),
@@ -409,7 +406,6 @@ def double_precision(case: Case) -> Iterator[Violation]:
     yield Violation(
         case.at(where),
         "the model computes in float64.",
-        why="It takes twice the memory, and 2 to 64 times as long: GPUs have few units for it.",
         fix="keras.backend.set_floatx('float32'), and data of float32.",
         evidence=tuple(f"{each.name}: float64" for each in wide[:3])
         or (f"policy: {'' if model is None else model.policy}",),
@@ -426,7 +422,6 @@ def useless_mixed_precision(case: Case) -> Iterator[Violation]:
             yield Violation(
                 case.at(setting.where),
                 "mixed_float16 on a machine without a GPU.",
-                why="CPUs have no float16 arithmetic: each operation converts back and forth.",
                 fix="leave it out here; on CPUs mixed_bfloat16 at most.",
             )
 
@@ -450,8 +445,6 @@ def cpu_operations(case: Case) -> Iterator[Violation]:
             case.at(kernels.where),
             f"{kernels.num_operations} {kernels.type} operations of a step "
             + ("are pinned to the CPU." if pinned else "run on the CPU only."),
-            why="The CPU is many times slower at this, and what goes there and back is copied "
-            "each time.",
             fix="take them out of tf.device('/CPU:0')."
             if pinned
             else "use a dtype or an operation that has a GPU kernel: `evener audit` names them.",

@@ -34,7 +34,6 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private import tapes
-from evener._tf_private.patches import wrap_with
 from evener._tf_private.tensors import explicit_device, in_xla
 from evener.errors import PlacementError
 from evener.pinning import placement
@@ -113,19 +112,25 @@ def pinned_gradients(
 
 def install() -> None:
     """Let every tape and graph compute gradients where it computed forward. Safe to call again."""
-    tapes.BEGIN_TAPE.apply(wrap_with(_begin_tape))
-    tapes.EXECUTE_FAST.apply(wrap_with(_execute_fast))
-    tapes.RECORD_GRADIENT.apply(wrap_with(_record_gradient))
-    tapes.RECORD_OPERATION.apply(wrap_with(_record_operation))
-    tapes.TAPE_GRADIENT.apply(wrap_with(_run_tape))
-    tapes.GRADIENT_FUNCTION.apply(wrap_with(_compute_gradient))
-    tapes.replace_tape_arithmetic(
-        aggregate=wrap_with(_aggregate),
-        fill=wrap_with(_fill),
-        num_elements=wrap_with(_num_elements),
+    tapes.place_gradients(
+        {
+            "_push_tape": _begin_tape,
+            "TFE_Py_FastPathExecute": _execute_fast,
+            "record_gradient": _record_gradient,
+            "record_operation": _record_operation,
+            "record_operation_backprop_only": _record_operation,
+            "imperative_grad": _run_tape,
+            "_gradient_function": _compute_gradient,
+            "_maybe_colocate_with": _symbolic_scope,
+            "zeros_like": _zeros_like,
+            "_zeros_like": _zeros_like,
+        },
+        {
+            "aggregate_fn": _aggregate,
+            "num_elements_fn": _num_elements,
+            **dict.fromkeys(("zeros_fn", "ones_fn", "zeros_like_fn", "ones_like_fn"), _fill),
+        },
     )
-    tapes.SYMBOLIC_GRADIENT.apply(wrap_with(_symbolic_scope))
-    tapes.ZEROS_LIKE.apply(wrap_with(_zeros_like))
 
 
 # The forward pass: what a tape records.

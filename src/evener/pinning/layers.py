@@ -25,7 +25,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener._tf_private.models import SLOTS, SUMS, UPDATES, own_variables, sublayers
+from evener._tf_private.models import SLOTS_AND_UPDATES, own_variables, sublayers
 from evener._tf_private.patches import Patch, wrap_with
 from evener._tf_private.tensors import (
     current_device,
@@ -75,9 +75,13 @@ def install() -> None:
     _WEIGHTS.apply(wrap_with(_add_weight))
     keep_devices_of_waiting_variables()
     _LOSSES.apply(wrap_with(_compute_loss))
-    SLOTS.apply(wrap_with(_add_slot))
-    SUMS.apply(wrap_with(_sum_over_replicas))
-    UPDATES.apply(wrap_with(_apply_updates))
+    SLOTS_AND_UPDATES.apply_each(
+        {
+            "add_variable_from_reference": _add_slot,
+            "apply": _apply_updates,
+            "_all_reduce_sum_gradients": _sum_over_replicas,
+        }
+    )
 
 
 # Layers. The names of their arguments are the user's, so ours are positional.

@@ -1,7 +1,7 @@
-"""Parts of a Plan: device names, stages, replicas, owner rules, predictions.
+"""Parts of a Plan: device names, stages, replicas, owners of variables, predictions.
 
 A part only normalizes its values (lists become tuples, mappings become hashable). The Plan checks
-them, because only the Plan knows the path of a part. Patterns of layers and of variables are
+them, because only the Plan knows the place of a part. Patterns of layers and of variables are
 matched here.
 """
 
@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NoReturn, TypeVar, cast, final
 
 from evener.errors import PlanError
-
-# Device names: ``gpu:0``, ``cpu:1``, and ``worker:1/gpu:0`` on another machine.
 
 DeviceKind = Literal["gpu", "cpu"]
 
@@ -31,6 +28,7 @@ HOST_DEVICE = "cpu:0"
 # At most six digits and no leading zero: one device has one name.
 _NUMBER = r"(0|[1-9][0-9]{0,5})"
 _NAME = re.compile(rf"(?:worker:{_NUMBER}/)?(gpu|cpu):{_NUMBER}")
+# Other spellings: ``/GPU:0``, ``cuda:0``, or slips like ``gpu0``.
 _NEARLY = re.compile(r"(gpu|cuda|cpu)[^0-9]*0*([0-9]{1,6})$")
 
 
@@ -72,9 +70,12 @@ def parse_device_name(text: str, *, path: str = "device") -> DeviceName:
     """
     match = _NAME.fullmatch(text)
     if match is None:
+        near = _NEARLY.search(text.lower())
+        nearest = near and f"{near[1].replace('cuda', 'gpu')}:{int(near[2])}"
         raise PlanError(
             "PLAN-001",
-            f"{path} is {text!r}, which is not a device name.{_nearest(text)}",
+            f"{path} is {text!r}, which is not a device name."
+            + (f" Did you mean '{nearest}'?" if nearest else ""),
             why="names are lower case: gpu:INDEX or cpu:INDEX, with worker:INDEX/ before it "
             "for a device of another machine.",
             fix="write for example 'gpu:0', 'cpu:0' or 'worker:1/gpu:0'; "
@@ -88,36 +89,7 @@ def parse_device_name(text: str, *, path: str = "device") -> DeviceName:
     )
 
 
-def _nearest(text: str) -> str:
-    """Suggest a name for other spellings: ``/GPU:0``, ``cuda:0`` or slips like ``gpu0``."""
-    match = _NEARLY.search(text.lower())
-    if match is None:
-        return ""
-    kind = match.group(1).replace("cuda", "gpu")
-    return f" Did you mean '{kind}:{int(match.group(2))}'?"
-
-
-# Normal forms and type checks of the values of a plan, by path, such as ``replicas[1].share``.
-
-T = TypeVar("T")
-
-_EXAMPLES = {
-    "text": "'gpu:0'",
-    "a whole number": "4",
-    "a number": "0.5",
-    "a list": "[...]",
-    "an object": "{...}",
-    "a mapping from devices to layers": "{'gpu:0': 'encoder_*', 'gpu:1': ['decoder_*', 'head']}",
-    "a device with its layers": "('gpu:0', 'encoder_*')",
-}
-
-
-def as_tuple(value: Any) -> Any:
-    """Return a list as a tuple, and everything else unchanged."""
-    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
-
-
-def as_double(value: Any) -> Any:
+def to_double(value: Any) -> Any:
     """Return a real number as a double, and everything else unchanged."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return value
@@ -127,95 +99,22 @@ def as_double(value: Any) -> Any:
         return math.inf if cast(Any, value) > 0 else -math.inf
 
 
-def as_whole(value: Any) -> Any:
+def to_whole(value: Any) -> Any:
     """Return any kind of integer as `int`, and everything else unchanged."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         return value
     return int(value)
 
 
-def wrong_type(path: str, expected: str, value: object) -> PlanError:
-    """Return the error for a value of the wrong type."""
-    example = _EXAMPLES.get(expected)
-    return PlanError(
-        "PLAN-020",
-        f"{path} must be {expected}, not {_shown(value)}.",
-        why=f"the value there is of type {type(value).__name__}.",
-        fix=f"write {expected}" + (f", for example {path} = {example}." if example else "."),
-    )
+def to_tuple(value: Any) -> Any:
+    """Return a list as a tuple, and everything else unchanged."""
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
 
 
-def text_at(path: str, value: object) -> str:
-    """Return the value as a text that is not blank."""
-    if not isinstance(value, str):
-        raise wrong_type(path, "text", value)
-    if not value.strip():
-        raise PlanError(
-            "PLAN-018",
-            f"{path} is empty.",
-            why=f"it is {value!r}; a name or pattern cannot be blank.",
-            fix="write a text, or remove the entry.",
-        )
-    return value
+def _set(part: object, **fields: object) -> None:
+    for name, value in fields.items():
+        object.__setattr__(part, name, value)
 
-
-def whole_number_at(path: str, value: object) -> int:
-    """Return the value as an integer; True and False are refused."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise wrong_type(path, "a whole number", value)
-    return value
-
-
-def number_at(path: str, value: object) -> float:
-    """Return the value as a number, maybe infinite or NaN; True and False are refused."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise wrong_type(path, "a number", value)
-    return float(value)
-
-
-def tuple_at(path: str, value: object, item: type[T]) -> tuple[T, ...]:
-    """Return the value as a tuple whose items are all of one type."""
-    if not isinstance(value, tuple):
-        raise wrong_type(path, "a list", value)
-    items = cast("tuple[object, ...]", value)
-    for index, found in enumerate(items):
-        if not isinstance(found, item):
-            expected = "text" if item is str else f"a {item.__name__}"
-            raise wrong_type(f"{path}[{index}]", expected, found)
-    return cast("tuple[T, ...]", items)
-
-
-def items_at(path: str, value: object, expected: str = "a list") -> list[Any]:
-    """Return the items of a list, a tuple or another iterable, but a text."""
-    # The letters of a text would be read as items.
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise wrong_type(path, expected, value)
-    return list(cast("Iterable[Any]", value))
-
-
-def list_at(path: str, value: object) -> list[object]:
-    """Return the value as a list from JSON."""
-    if not isinstance(value, list):
-        raise wrong_type(path, "a list", value)
-    return cast("list[object]", value)
-
-
-def object_at(path: str, value: object) -> Mapping[str, object]:
-    """Return the value as an object from JSON."""
-    if not isinstance(value, Mapping):
-        raise wrong_type(path, "an object", value)
-    return cast("Mapping[str, object]", value)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-# Parts of a Plan.
-#
-# A part only normalizes its values (lists become tuples, mappings become hashable). The Plan
-# validates them, because only the Plan knows the path of a part: see `evener.plan.plan`.
 
 Number = TypeVar("Number", int, float)
 
@@ -228,13 +127,9 @@ class _ByDevice(Mapping[str, Number]):
     pairs: tuple[tuple[str, Number], ...]
 
     def __init__(self, numbers: Mapping[str, Number]) -> None:
-        pairs = ((name, self._number(value)) for name, value in numbers.items())
-        object.__setattr__(self, "pairs", tuple(sorted(pairs, key=lambda pair: str(pair[0]))))
-
-    @staticmethod
-    @abstractmethod
-    def _number(value: Any) -> Any:
-        """Return a number in its normal form, and everything else unchanged."""
+        normal = to_whole if isinstance(self, DeviceBytes) else to_double
+        pairs = ((name, normal(value)) for name, value in numbers.items())
+        _set(self, pairs=tuple(sorted(pairs, key=lambda pair: str(pair[0]))))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse changes."""
@@ -275,20 +170,12 @@ class DeviceBytes(_ByDevice[int]):
 
     __slots__ = ()
 
-    @staticmethod
-    def _number(value: Any) -> Any:
-        return as_whole(value)
-
 
 @final
 class DeviceSeconds(_ByDevice[float]):
     """An immutable, hashable mapping from device name to seconds, sorted by name."""
 
     __slots__ = ()
-
-    @staticmethod
-    def _number(value: Any) -> Any:
-        return as_double(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +194,7 @@ class PlanDevice:
 
     def __post_init__(self) -> None:
         """Convert NumPy integers to Python integers."""
-        _set(self, "memory_bytes", as_whole(self.memory_bytes))
+        _set(self, memory_bytes=to_whole(self.memory_bytes))
 
     @classmethod
     def named(cls, name: str, memory_bytes: int | None = None) -> PlanDevice:
@@ -339,8 +226,7 @@ class OwnerRule:
 Owners = Literal["sharded", "central"] | tuple[OwnerRule, ...]
 """``"sharded"``: spread over the devices. ``"central"``: on the host. Or rules, in order."""
 
-
-ScheduleName = Literal["1f1b", "gpipe", "zero_bubble"]
+ScheduleName = Literal["1f1b", "gpipe"]
 """Schedule of a replica's micro-batches: see `schedule_for`."""
 
 BatchNormName = Literal["synchronized", "per_device"]
@@ -362,7 +248,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         """Store a list as a tuple."""
-        _set(self, "layers", as_tuple(self.layers))
+        _set(self, layers=to_tuple(self.layers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,22 +262,24 @@ class Replica:
         num_micro_batches: Number of micro-batches that the samples are split into, at least 1.
         in_flight: Most micro-batches alive at once, from 1 (gradient accumulation) to
             ``num_micro_batches``. The number of stages gives the memory of 1F1B.
-        schedule: Schedule of the forward and backward passes: ``"1f1b"``, ``"gpipe"`` or
-            ``"zero_bubble"``.
+        schedule: Schedule of the forward and backward passes: ``"1f1b"`` or ``"gpipe"``.
     """
 
     share: float
-    stages: tuple[Stage, ...]
     num_micro_batches: int = 1
     in_flight: int = 1
     schedule: ScheduleName = "1f1b"
+    stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
         """Normalize lists and numbers."""
-        _set(self, "share", as_double(self.share))
-        _set(self, "stages", as_tuple(self.stages))
-        _set(self, "num_micro_batches", as_whole(self.num_micro_batches))
-        _set(self, "in_flight", as_whole(self.in_flight))
+        _set(
+            self,
+            share=to_double(self.share),
+            stages=to_tuple(self.stages),
+            num_micro_batches=to_whole(self.num_micro_batches),
+            in_flight=to_whole(self.in_flight),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,12 +302,11 @@ class Predicted:
 
     def __post_init__(self) -> None:
         """Store the mappings in a hashable form."""
-        _set(self, "step_seconds", as_double(self.step_seconds))
-        _set(self, "batch_size", as_whole(self.batch_size))
+        _set(self, step_seconds=to_double(self.step_seconds), batch_size=to_whole(self.batch_size))
         if isinstance(cast(object, self.peak_bytes), Mapping):
-            _set(self, "peak_bytes", DeviceBytes(self.peak_bytes))
+            _set(self, peak_bytes=DeviceBytes(self.peak_bytes))
         if isinstance(cast(object, self.busy_seconds), Mapping):
-            _set(self, "busy_seconds", DeviceSeconds(self.busy_seconds))
+            _set(self, busy_seconds=DeviceSeconds(self.busy_seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,13 +320,6 @@ class Rejected:
 
     layout: str
     reason: str
-
-
-def _set(part: object, field: str, value: object) -> None:
-    object.__setattr__(part, field, value)
-
-
-# Paths of layers, and their match with the patterns of a plan.
 
 
 def parts_of_path(path: str) -> list[str]:
@@ -468,18 +348,11 @@ def stage_of(path: str, stages: Sequence[Stage]) -> int | None:
     >>> stage_of("model/b/dense", stages), stage_of("head", stages)
     (1, None)
     """
-    return next(
-        (
-            number
-            for part in parts_of_path(path)
-            for number, stage in enumerate(stages)
-            if any(fnmatchcase(part, pattern) for pattern in stage.layers)
-        ),
-        None,
-    )
-
-
-# Owners of variables: the rules of a plan.
+    for part in parts_of_path(path):
+        for number, stage in enumerate(stages):
+            if any(fnmatchcase(part, pattern) for pattern in stage.layers):
+                return number
+    return None
 
 
 def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
@@ -498,21 +371,16 @@ def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
     ('cpu:0', 'gpu:0')
     """
     # Only some models put their own name before those of their layers.
-    _, _, below = path.partition("/")
+    below = path.partition("/")[2]
     for rule in rules:
         if fnmatchcase(path, rule.pattern) or ("/" in below and fnmatchcase(below, rule.pattern)):
-            return resolve_host(rule.device)
+            return HOST_DEVICE if rule.device == HOST else rule.device
     return None
 
 
 def owner_rules(devices: Mapping[str, str]) -> tuple[OwnerRule, ...]:
     """Return the rules of a mapping from pattern to device."""
     return tuple(OwnerRule(pattern=pattern, device=devices[pattern]) for pattern in devices)
-
-
-def resolve_host(device: str) -> str:
-    """Return ``"cpu:0"`` for ``"host"``, and every other name unchanged."""
-    return HOST_DEVICE if device == HOST else device
 
 
 def computing_devices(path: str, replicas: Sequence[Replica]) -> tuple[str, ...]:
@@ -525,7 +393,6 @@ def computing_devices(path: str, replicas: Sequence[Replica]) -> tuple[str, ...]
         path: Path of the variable, such as ``"encoder_3/attention/kernel"``.
         replicas: Replicas of a plan.
 
-    >>> from evener.plan import Replica, Stage
     >>> stages = (Stage(device="cpu:0", layers=("a*",)), Stage(device="cpu:1", layers=("b",)))
     >>> computing_devices("model/b/dense/kernel", [Replica(share=1, stages=stages)])
     ('cpu:1',)

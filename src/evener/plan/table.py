@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -13,7 +14,9 @@ from rich.text import Text
 from evener.base.terminal import text_of
 from evener.base.text import format_bytes, format_seconds
 from evener.plan.parts import HOST, Predicted, Replica
-from evener.plan.plan import PlanFields
+
+if TYPE_CHECKING:
+    from evener.plan.plan import Plan
 
 WIDTH = 80
 
@@ -26,7 +29,7 @@ _OWNER_WORDS = {
 _Column = tuple[str, bool]
 
 
-def render_plan(plan: PlanFields) -> str:
+def render_plan(plan: Plan) -> str:
     """Return the plan as text: devices, owners, replicas, prediction and rejected alternatives."""
     sections = [
         f"Plan: {plan.layout}, {_counted(len(plan.devices), 'device')}, "
@@ -47,13 +50,13 @@ def render_plan(plan: PlanFields) -> str:
     return "\n\n".join(sections)
 
 
-def _devices(plan: PlanFields) -> str:
+def _devices(plan: Plan) -> str:
     columns = [("device", False), ("kind", False), ("memory", True)]
     rows = [(device.name, device.kind, _size(device.memory_bytes)) for device in plan.devices]
     return _titled("Devices", _table(columns, rows))
 
 
-def _owners(plan: PlanFields) -> str:
+def _owners(plan: Plan) -> str:
     if isinstance(plan.owners, str):
         return _titled("Owners", f"{plan.owners}: {_OWNER_WORDS[plan.owners]}")
     rows = [(rule.pattern, rule.device) for rule in plan.owners]
@@ -61,7 +64,7 @@ def _owners(plan: PlanFields) -> str:
     return _titled("Owners (the first match wins)", _table(columns, rows))
 
 
-def _replicas(plan: PlanFields) -> str:
+def _replicas(plan: Plan) -> str:
     columns = [
         ("replica", True),
         ("share", True),
@@ -100,7 +103,7 @@ def _schedules(replicas: Sequence[Replica]) -> list[str]:
     return [f"  schedule {name} of {', '.join(numbers)}" for name, numbers in found.items()]
 
 
-def _predicted(plan: PlanFields, predicted: Predicted) -> str:
+def _predicted(plan: Plan, predicted: Predicted) -> str:
     memory = {device.name: device.memory_bytes for device in plan.devices}
     title = f"Predicted: {format_seconds(predicted.step_seconds)} a step"
     rows: list[tuple[str, str, str]] = []

@@ -83,6 +83,12 @@ class ReplicaAssignment:
         """Mean gradient additions per micro-batch; the first micro-batch needs none."""
         return 1 - 1 / self.num_micro_batches
 
+    def in_micro_batches(self, count: int) -> ReplicaAssignment:
+        """Return the replica with ``count`` micro-batches, but at most one per sample."""
+        count = min(count, self.samples)
+        in_flight = min(len(self.spans), count)
+        return dataclasses.replace(self, num_micro_batches=count, in_flight=in_flight)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:

@@ -1,233 +1,49 @@
-"""Clusters that are described in YAML.
+"""Clusters that are described in YAML: devices, machines, links, and datasheets or measured curves.
 
-Values with their lines, quantities with units, devices, machines and links.
+::
+
+    device_types:   name -> memory, datasheet figures or curves, their source
+    machines:       groups of equal machines: devices, links, host
+    network:        between machines
+
+Every error has the file, the line and the place. Quantities have units, such as ``16 GB/s``,
+``5 us``, ``125 TFLOP/s``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import yaml
 
+from evener.base.records import RecordError, from_plain
 from evener.base.text import parse_bytes
 from evener.errors import ProfileError, did_you_mean
 from evener.plan.parts import DeviceKind, DeviceName
-from evener.plan.profile import Cluster, ClusterDevice, Curve, LayerCosts, LayerTimes, Link, Machine
+from evener.plan.profile import (
+    Cluster,
+    ClusterDevice,
+    Curve,
+    LayerCosts,
+    LayerTimes,
+    Link,
+    Machine,
+)
 
-# YAML values with their lines, for error messages.
+T = TypeVar("T")
 
-_Result = TypeVar("_Result")
+MOST_DEVICES = 100_000
+"""Largest number of devices; more are assumed to be a mistake."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """Value in a YAML file with its position."""
-
-    file: str  # Name of the file
-    path: str  # Path in the file, such as ``machines[0].link``; empty for the whole file
-    node: yaml.Node  # Node that PyYAML composed
-
-    @property
-    def position(self) -> str:
-        """The file, the line from 1, and the path."""
-        return f"{self.file}:{self.node.start_mark.line + 1}: {self.path or 'the file'}"
-
-    def mapping(self) -> dict[str, Value]:
-        """Return the values of a mapping by key."""
-        if not isinstance(self.node, yaml.MappingNode):
-            self._is_not("a mapping")
-        found: dict[str, Value] = {}
-        for key, node in self.node.value:
-            name = str(key.value)
-            value = self._child(f"{self.path}.{name}" if self.path else name, node)
-            if name in found:
-                raise ProfileError(
-                    "PROF-036",
-                    f"{self._child(value.path, key).position} is there twice.",
-                    why="Which of the two is meant cannot be told.",
-                    fix="Remove one of them.",
-                )
-            found[name] = value
-        return found
-
-    def fields(self, *, required: tuple[str, ...], optional: tuple[str, ...]) -> dict[str, Value]:
-        """Return the values of a mapping whose keys are known."""
-        found = self.mapping()
-        known = (*required, *optional)
-        for name, value in found.items():
-            if name not in known:
-                raise ProfileError(
-                    "PROF-032",
-                    f"{value.position} is not a known key.{did_you_mean(name, known)}",
-                    why=f"The keys here are {', '.join(known)}.",
-                    fix="Correct or remove it.",
-                )
-        for name in required:
-            if name not in found:
-                self.lacks(name)
-        return found
-
-    def lacks(self, name: str) -> NoReturn:
-        """Raise PROF-033 for a missing key."""
-        raise ProfileError(
-            "PROF-033",
-            f"{self.position} has no {name!r}.",
-            why="Without it nothing can be predicted.",
-            fix=f"Add {name!r}; docs/clusters.md has an example.",
-        )
-
-    def items(self) -> Iterator[Value]:
-        """Yield the values of a list."""
-        if not isinstance(self.node, yaml.SequenceNode):
-            self._is_not("a list")
-        for index, node in enumerate(self.node.value):
-            yield self._child(f"{self.path}[{index}]", node)
-
-    def text(self) -> str:
-        """Return the text of a scalar as it is written."""
-        if not isinstance(self.node, yaml.ScalarNode):
-            self._is_not("a single value")
-        return self.node.value
-
-    def parsed(self, parse: Callable[[str], _Result]) -> _Result:
-        """Return the parsed text; a ValueError of the parser becomes PROF-034."""
-        text = self.text()
-        try:
-            return parse(text)
-        except ValueError as error:
-            self.cannot_be(text, str(error))
-
-    def cannot_be(self, text: str, why: str) -> NoReturn:
-        """Raise PROF-034 for an impossible value."""
-        raise ProfileError(
-            "PROF-034",
-            f"{self.position} cannot be {text!r}.",
-            why=f"{why[:1].upper()}{why[1:]}.",
-            fix="Correct the value.",
-        )
-
-    def _child(self, path: str, node: yaml.Node) -> Value:
-        return Value(file=self.file, path=path, node=node)
-
-    def _is_not(self, wanted: str) -> NoReturn:
-        kinds: dict[type[yaml.Node], str] = {
-            yaml.MappingNode: "a mapping",
-            yaml.SequenceNode: "a list",
-            yaml.ScalarNode: "a single value",
-        }
-        raise ProfileError(
-            "PROF-031",
-            f"{self.position} must be {wanted}, and is {kinds[type(self.node)]}.",
-            why="Otherwise its parts cannot be found.",
-            fix="Compare it with the example in docs/clusters.md.",
-        )
-
-
-def parse_yaml(text: str, file: str) -> Value:
-    """Return the content of a YAML file."""
-    try:
-        # The stubs of PyYAML lack the return type.
-        composed = cast("object", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = 1 if mark is None else mark.line + 1
-        _not_yaml(file, line, getattr(error, "problem", None) or str(error))
-    except RecursionError:
-        _not_yaml(file, 1, "it is nested too deeply")
-    if not isinstance(composed, yaml.Node):
-        _not_yaml(file, 1, "it is empty")
-    return Value(file=file, path="", node=composed)
-
-
-def _not_yaml(file: str, line: int, problem: str) -> NoReturn:
-    raise ProfileError(
-        "PROF-030",
-        f"{file}:{line}: not a YAML description of a cluster.",
-        why=f"The parser says: {' '.join(problem.split())}.",
-        fix="Correct that line, or start from the example in docs/clusters.md.",
-    )
-
-
-# Quantities with units, such as ``16 GB/s``, ``5 us``, ``125 TFLOP/s``.
-
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\W\d]\S*)")
-
-_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_BYTE_RATES = {
-    **{f"{prefix.upper()}B/s": scale for prefix, scale in _PREFIXES.items()},
-    **{f"{prefix}iB/s": 1024.0**power for power, prefix in enumerate("KMGT", start=1)},
-    **{f"{prefix}bit/s": scale / 8 for prefix, scale in _PREFIXES.items()},
-}
-_FLOP_RATES = {f"{prefix}FLOP/s": scale for prefix, scale in _PREFIXES.items()}
-# Units per second: dividing by a power of ten is exact, multiplying by its inverse is not.
-_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
-
-_LEAST_WITHOUT_UNIT = 2**20
-"""Least bytes that a number without a unit may mean."""
-
-
-def memory_size(text: str) -> int:
-    """Return bytes, at least 1."""
-    try:
-        num_bytes = parse_bytes(text)
-    except OverflowError:
-        raise ValueError("it is more than can be counted") from None
-    if num_bytes < 1:
-        raise ValueError("it must be above 0")
-    if num_bytes < _LEAST_WITHOUT_UNIT and text.strip()[-1].isdigit():
-        raise ValueError(
-            f"without a unit it is {num_bytes} bytes; write for example {text.strip()} GiB"
-        )
-    return num_bytes
-
-
-def byte_rate(text: str) -> float:
-    """Return bytes per second, above 0."""
-    return _rate(text, _BYTE_RATES, "16 GB/s or 10 Gbit/s")
-
-
-def flop_rate(text: str) -> float:
-    """Return floating-point operations per second, above 0."""
-    return _rate(text, _FLOP_RATES, "125 TFLOP/s")
-
-
-def duration(text: str) -> float:
-    """Return seconds, 0 or more."""
-    number, per_second = _parse(text, _PER_SECOND, "5 us or 1.5 ms")
-    return number / per_second
-
-
-def _rate(text: str, scales: Mapping[str, float], example: str) -> float:
-    number, scale = _parse(text, scales, example)
-    if not 0 < number * scale < math.inf:
-        raise ValueError("it must be above 0, and finite")
-    return number * scale
-
-
-def _parse(text: str, units: Mapping[str, float], example: str) -> tuple[float, float]:
-    """Return the number, and the value of its unit."""
-    match = _QUANTITY.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"a number of 0 or more and a unit are needed, such as {example}")
-    number, unit = match.groups()
-    if unit not in units:
-        raise ValueError(
-            f"{unit!r} is not one of its units: {', '.join(units)}; write for example {example}"
-        )
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError("it is more than can be counted")
-    return value, units[unit]
-
-
-# Described cluster: devices, links, and datasheets or curves of each type of device.
+_DATASHEET = ("peak", "dtype", "memory_bandwidth", "efficiency", "efficiency_source")
+_SUFFIX = ".yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,19 +114,35 @@ class ClusterDescription:
     about: str = ""
 
 
-# Cluster files: YAML to a `ClusterDescription`.
-#
-# ::
-#
-#     device_types:   name -> memory, datasheet figures or curves, their source
-#     machines:       groups of equal machines: devices, links, host
-#     network:        between machines
+def cluster_names() -> tuple[str, ...]:
+    """Return the names that `cluster_named` knows, sorted."""
+    files = resources.files("evener.clusters").joinpath("described").iterdir()
+    names = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
+    return tuple(sorted(names))
 
-MOST_DEVICES = 100_000
-"""Largest number of devices; more are assumed to be a mistake."""
 
-_DEFAULT_LAUNCH = 5e-6
-_DATASHEET = ("peak", "dtype", "memory_bandwidth", "efficiency", "efficiency_source")
+def cluster_named(name: str) -> ClusterDescription:
+    """Return a cluster description that evener ships.
+
+    Args:
+        name: Name of the cluster; see `cluster_names`.
+
+    Raises:
+        ProfileError: PROF-038 if the name is unknown.
+
+    >>> cluster_named("rtx3090-rtx3060").cluster.devices[1].type
+    'rtx3060'
+    """
+    names = cluster_names()
+    if name not in names:
+        raise ProfileError(
+            "PROF-038",
+            f"There is no cluster named {name!r}.{did_you_mean(name, names)}",
+            why=f"Those described with evener are {', '.join(names)}.",
+            fix="Use one of them, or read a file of your own with read_cluster.",
+        )
+    file = resources.files("evener.clusters").joinpath("described", name + _SUFFIX)
+    return parse_cluster(file.read_text(encoding="utf-8"), file=name + _SUFFIX)
 
 
 def read_cluster(path: str | Path) -> ClusterDescription:
@@ -357,170 +189,397 @@ def parse_cluster(text: str, *, file: str = "cluster.yaml") -> ClusterDescriptio
     >>> [device.name for device in described.cluster.devices]
     ['gpu:0', 'gpu:1']
     """
-    whole = parse_yaml(text, file)
-    fields = whole.fields(
-        required=("device_types", "machines"), optional=("name", "about", "network")
-    )
-    types = {
-        name: _device_type(name, value) for name, value in fields["device_types"].mapping().items()
-    }
-    machines, devices = _machines(fields["machines"], types)
-    if len(machines) > 1 and "network" not in fields:
-        whole.lacks("network")
-    network = _link(fields["network"]) if "network" in fields else Link()
-    name = fields["name"].text() if "name" in fields else Path(file).stem
-    return ClusterDescription(
-        cluster=Cluster(devices=devices, machines=machines, network=network, name=name),
-        types=types,
-        about=fields["about"].text().strip() if "about" in fields else "",
-    )
+    return _ClusterFile(file).read(text)
 
 
-def _device_type(name: str, value: Value) -> DeviceType:
-    fields = value.fields(
-        required=("memory", "source"),
-        optional=("kind", "reserved", "launch", "curves", "float32_peak", *_DATASHEET),
-    )
-    memory = fields["memory"].parsed(memory_size)
-    reserved = fields["reserved"].parsed(memory_size) if "reserved" in fields else 0
-    if reserved >= memory:
-        fields["reserved"].cannot_be(fields["reserved"].text(), "nothing of the memory is left")
-    curves = fields["curves"].mapping() if "curves" in fields else {}
-    has_datasheet = not curves or any(key in fields for key in _DATASHEET)
-    return DeviceType(
-        name=name,
-        kind=fields["kind"].parsed(_kind) if "kind" in fields else "gpu",
-        memory_bytes=memory - reserved,
-        datasheet=_datasheet(value, fields) if has_datasheet else None,
-        curves={pattern: _layer_times(times) for pattern, times in curves.items()},
-        source=fields["source"].text(),
-    )
+# A file as it is written: every value is a text.
 
 
-def _datasheet(value: Value, fields: Mapping[str, Value]) -> Datasheet:
-    for key in _DATASHEET:
-        if key not in fields:
-            value.lacks(key)
-    return Datasheet(
-        peak_flops=fields["peak"].parsed(flop_rate),
-        dtype=fields["dtype"].text(),
-        memory_bytes_per_second=fields["memory_bandwidth"].parsed(byte_rate),
-        efficiency=fields["efficiency"].parsed(_fraction),
-        efficiency_source=fields["efficiency_source"].text(),
-        launch_seconds=fields["launch"].parsed(duration) if "launch" in fields else _DEFAULT_LAUNCH,
-        float32_flops=fields["float32_peak"].parsed(flop_rate)
-        if "float32_peak" in fields
-        else None,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LinkFields:
+    bandwidth: str
+    latency: str = "0 s"
+    source: str = ""
 
 
-def _layer_times(value: Value) -> LayerTimes:
-    fields = value.fields(required=("forward", "backward"), optional=("update",))
-    return LayerTimes(
-        forward=_curve(fields["forward"]),
-        backward=_curve(fields["backward"]),
-        update_seconds=fields["update"].parsed(duration) if "update" in fields else 0.0,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CurveFields:
+    forward: tuple[tuple[str, ...], ...]
+    backward: tuple[tuple[str, ...], ...]
+    update: str = "0 s"
 
 
-def _curve(value: Value) -> Curve:
-    points: list[tuple[float, float]] = []
-    for point in value.items():
-        numbers = list(point.items())
-        if len(numbers) != 2:
-            point.cannot_be(f"{len(numbers)} values", "a point is [samples, time]")
-        samples, seconds = numbers
-        points.append((samples.parsed(_number), seconds.parsed(_seconds)))
-    try:
-        return Curve(tuple(points))
-    except ProfileError as error:
-        value.cannot_be(str([list(point) for point in points]), error.why.rstrip("."))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TypeFields:
+    memory: str
+    source: str
+    kind: str = "gpu"
+    reserved: str | None = None
+    launch: str = "5 us"
+    curves: Mapping[str, _CurveFields] = field(default_factory=dict[str, _CurveFields])
+    float32_peak: str | None = None
+    peak: str | None = None
+    dtype: str = ""
+    memory_bandwidth: str = ""
+    efficiency: str = ""
+    efficiency_source: str = ""
 
 
-def _machines(
-    value: Value, types: Mapping[str, DeviceType]
-) -> tuple[tuple[Machine, ...], tuple[ClusterDevice, ...]]:
-    machines: list[Machine] = []
-    members: list[list[DeviceType]] = []
-    for group in value.items():
-        machine, inside, count = _machine(group, types)
-        machines += [machine] * count
-        members += [inside] * count
-        if sum(map(len, members)) > MOST_DEVICES:
-            group.cannot_be(f"{count} machines", f"more than {MOST_DEVICES:,} devices are a slip")
-    devices = tuple(
-        device
-        for number, inside in enumerate(members)
-        for device in _named(inside, number, is_alone=len(members) == 1)
-    )
-    if not devices:
-        value.cannot_be("empty", "a cluster needs a device")
-    return tuple(machines), devices
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MachineFields:
+    devices: Mapping[str, str]
+    host_link: _LinkFields
+    count: str = "1"
+    link: _LinkFields | None = None
+    host_memory: str | None = None
+    shares_link: str = "false"
 
 
-def _machine(
-    group: Value, types: Mapping[str, DeviceType]
-) -> tuple[Machine, list[DeviceType], int]:
-    fields = group.fields(
-        required=("devices", "host_link"),
-        optional=("count", "link", "host_memory", "shares_link"),
-    )
-    inside: list[DeviceType] = []
-    for name, number in fields["devices"].mapping().items():
-        if name not in types:
-            raise ProfileError(
-                "PROF-035",
-                f"{number.position} is not a known type of device.{did_you_mean(name, types)}",
-                why=f"Those under device_types are {', '.join(types)}.",
-                fix="Correct the name, or describe the type.",
-            )
-        inside += [types[name]] * number.parsed(_whole)
-    if len(inside) > 1 and "link" not in fields:
-        group.lacks("link")
-    machine = Machine(
-        link=_link(fields["link"]) if "link" in fields else Link(),
-        host_link=_link(fields["host_link"]),
-        host_memory_bytes=fields["host_memory"].parsed(memory_size)
-        if "host_memory" in fields
-        else None,
-        shares_link="shares_link" in fields and fields["shares_link"].parsed(_yes_or_no),
-    )
-    return machine, inside, fields["count"].parsed(_whole) if "count" in fields else 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClusterFields:
+    device_types: Mapping[str, _TypeFields]
+    machines: tuple[_MachineFields, ...]
+    name: str | None = None
+    about: str = ""
+    network: _LinkFields | None = None
 
 
-def _named(inside: list[DeviceType], machine: int, *, is_alone: bool) -> list[ClusterDevice]:
-    """Return the devices of a machine, numbered by kind as TensorFlow does."""
-    numbers: dict[DeviceKind, int] = {}
-    devices: list[ClusterDevice] = []
-    for device in inside:
-        index = numbers.get(device.kind, 0)
-        numbers[device.kind] = index + 1
-        name = DeviceName(kind=device.kind, index=index, worker=None if is_alone else machine)
-        devices.append(
-            ClusterDevice(
-                name=str(name),
-                type=device.name,
-                memory_bytes=device.memory_bytes,
-                machine=machine,
-            )
+class _ClusterFile:
+    """A file of a cluster, and the line of each place in it."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._lines: dict[str, int] = {}
+
+    def read(self, text: str) -> ClusterDescription:
+        try:
+            # The stubs of PyYAML lack the return type.
+            node = cast("object", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = 1 if mark is None else mark.line + 1
+            self._not_yaml(line, getattr(error, "problem", None) or str(error))
+        except RecursionError:
+            self._not_yaml(1, "it is nested too deeply")
+        if not isinstance(node, yaml.Node):
+            self._not_yaml(1, "it is empty")
+        try:
+            fields = from_plain(self._plain(node, ""), _ClusterFields)
+        except RecordError as problem:
+            raise self._error(problem) from None
+        types = {
+            name: self._device_type(name, f"device_types.{name}", each)
+            for name, each in fields.device_types.items()
+        }
+        machines, devices = self._machines(fields.machines, types)
+        if len(machines) > 1 and fields.network is None:
+            self._lacks("", "network")
+        return ClusterDescription(
+            cluster=Cluster(
+                devices=devices,
+                machines=machines,
+                network=self._link("network", fields.network),
+                name=Path(self._file).stem if fields.name is None else fields.name,
+            ),
+            types=types,
+            about=fields.about.strip(),
         )
-    return devices
+
+    def _plain(self, node: yaml.Node, place: str) -> Any:
+        """Return a node as dicts, lists and texts, and keep the lines of their places."""
+        self._lines[place] = node.start_mark.line + 1
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(item, f"{place}[{k}]") for k, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return node.value
+        fields: dict[str, Any] = {}
+        for key, inner in node.value:
+            name = str(key.value)
+            here = f"{place}.{name}" if place else name
+            if name in fields:
+                raise ProfileError(
+                    "PROF-036",
+                    f"{self._file}:{key.start_mark.line + 1}: {here} is there twice.",
+                    why="Which of the two is meant cannot be told.",
+                    fix="Remove one of them.",
+                )
+            fields[name] = self._plain(inner, here)
+        return fields
+
+    def _device_type(self, name: str, place: str, fields: _TypeFields) -> DeviceType:
+        memory = self._parsed(f"{place}.memory", fields.memory, memory_size)
+        reserved = 0
+        if fields.reserved is not None:
+            reserved = self._parsed(f"{place}.reserved", fields.reserved, memory_size)
+            if reserved >= memory:
+                self._cannot_be(
+                    f"{place}.reserved", fields.reserved, "nothing of the memory is left"
+                )
+        written = [key for key in _DATASHEET if f"{place}.{key}" in self._lines]
+        datasheet = None
+        if written or not fields.curves:
+            for key in _DATASHEET:
+                if key not in written:
+                    self._lacks(place, key)
+            datasheet = Datasheet(
+                peak_flops=self._parsed(f"{place}.peak", fields.peak or "", flop_rate),
+                dtype=fields.dtype,
+                memory_bytes_per_second=self._parsed(
+                    f"{place}.memory_bandwidth", fields.memory_bandwidth, byte_rate
+                ),
+                efficiency=self._parsed(f"{place}.efficiency", fields.efficiency, _fraction),
+                efficiency_source=fields.efficiency_source,
+                launch_seconds=self._parsed(f"{place}.launch", fields.launch, duration),
+                float32_flops=None
+                if fields.float32_peak is None
+                else self._parsed(f"{place}.float32_peak", fields.float32_peak, flop_rate),
+            )
+        return DeviceType(
+            name=name,
+            kind=self._parsed(f"{place}.kind", fields.kind, _kind),
+            memory_bytes=memory - reserved,
+            datasheet=datasheet,
+            curves={
+                pattern: LayerTimes(
+                    forward=self._curve(f"{place}.curves.{pattern}.forward", curves.forward),
+                    backward=self._curve(f"{place}.curves.{pattern}.backward", curves.backward),
+                    update_seconds=self._parsed(
+                        f"{place}.curves.{pattern}.update", curves.update, duration
+                    ),
+                )
+                for pattern, curves in fields.curves.items()
+            },
+            source=fields.source,
+        )
+
+    def _curve(self, place: str, points: Sequence[Sequence[str]]) -> Curve:
+        numbers: list[tuple[float, float]] = []
+        for k, point in enumerate(points):
+            here = f"{place}[{k}]"
+            if len(point) != 2:
+                self._cannot_be(here, f"{len(point)} values", "a point is [samples, time]")
+            samples = self._parsed(f"{here}[0]", point[0], _number)
+            numbers.append((samples, self._parsed(f"{here}[1]", point[1], _seconds)))
+        try:
+            return Curve(tuple(numbers))
+        except ProfileError as error:
+            self._cannot_be(place, str([list(point) for point in numbers]), error.why.rstrip("."))
+
+    def _machines(
+        self, groups: Sequence[_MachineFields], types: Mapping[str, DeviceType]
+    ) -> tuple[tuple[Machine, ...], tuple[ClusterDevice, ...]]:
+        machines: list[Machine] = []
+        members: list[list[DeviceType]] = []
+        for k, group in enumerate(groups):
+            place = f"machines[{k}]"
+            inside: list[DeviceType] = []
+            for name, number in group.devices.items():
+                here = f"{place}.devices.{name}"
+                if name not in types:
+                    raise ProfileError(
+                        "PROF-035",
+                        f"{self._at(here)} is not a known type of device."
+                        f"{did_you_mean(name, types)}",
+                        why=f"Those under device_types are {', '.join(types)}.",
+                        fix="Correct the name, or describe the type.",
+                    )
+                inside += [types[name]] * self._parsed(here, number, _whole)
+            if len(inside) > 1 and group.link is None:
+                self._lacks(place, "link")
+            count = self._parsed(f"{place}.count", group.count, _whole)
+            machine = Machine(
+                link=self._link(f"{place}.link", group.link),
+                host_link=self._link(f"{place}.host_link", group.host_link),
+                host_memory_bytes=None
+                if group.host_memory is None
+                else self._parsed(f"{place}.host_memory", group.host_memory, memory_size),
+                shares_link=self._parsed(f"{place}.shares_link", group.shares_link, _yes_or_no),
+            )
+            machines += [machine] * count
+            members += [inside] * count
+            if sum(map(len, members)) > MOST_DEVICES:
+                why = f"more than {MOST_DEVICES:,} devices are a slip"
+                self._cannot_be(place, f"{count} machines", why)
+        devices: list[ClusterDevice] = []
+        for machine_index, inside in enumerate(members):
+            # Numbered by kind in each machine, as TensorFlow does.
+            numbers: dict[DeviceKind, int] = {}
+            for device in inside:
+                index = numbers[device.kind] = numbers.get(device.kind, -1) + 1
+                worker = None if len(members) == 1 else machine_index
+                devices.append(
+                    ClusterDevice(
+                        name=str(DeviceName(kind=device.kind, index=index, worker=worker)),
+                        type=device.name,
+                        memory_bytes=device.memory_bytes,
+                        machine=machine_index,
+                    )
+                )
+        if not devices:
+            self._cannot_be("machines", "empty", "a cluster needs a device")
+        return tuple(machines), tuple(devices)
+
+    def _link(self, place: str, fields: _LinkFields | None) -> Link:
+        if fields is None:
+            return Link()
+        return Link(
+            bytes_per_second=self._parsed(f"{place}.bandwidth", fields.bandwidth, byte_rate),
+            latency_seconds=self._parsed(f"{place}.latency", fields.latency, duration),
+        )
+
+    def _parsed(self, place: str, text: str, parse: Callable[[str], T]) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            self._cannot_be(place, text, str(error))
+
+    def _at(self, place: str) -> str:
+        return f"{self._file}:{self._lines[place]}: {place or 'the file'}"
+
+    def _error(self, problem: RecordError) -> ProfileError:
+        """Return the error for a file that has another structure."""
+        place, key = problem.place, problem.key
+        if problem.kind == "unknown":
+            return ProfileError(
+                "PROF-032",
+                f"{self._at(f'{place}.{key}' if place else key)} is not a known key."
+                f"{did_you_mean(key, problem.known)}",
+                why=f"The keys here are {', '.join(problem.known)}.",
+                fix="Correct or remove it.",
+            )
+        if problem.kind == "missing":
+            self._lacks(place, key)
+        wanted = "a single value"
+        if "object" in problem.expected:
+            wanted = "a mapping"
+        elif "list" in problem.expected:
+            wanted = "a list"
+        value = problem.value
+        found = "a mapping" if isinstance(value, dict) else "a list"
+        return ProfileError(
+            "PROF-031",
+            f"{self._at(place)} must be {wanted}, and is "
+            f"{'a single value' if isinstance(value, str) else found}.",
+            why="Otherwise its parts cannot be found.",
+            fix="Compare it with the example in docs/clusters.md.",
+        )
+
+    def _lacks(self, place: str, key: str) -> NoReturn:
+        raise ProfileError(
+            "PROF-033",
+            f"{self._at(place)} has no {key!r}.",
+            why="Without it nothing can be predicted.",
+            fix=f"Add {key!r}; docs/clusters.md has an example.",
+        )
+
+    def _cannot_be(self, place: str, text: str, why: str) -> NoReturn:
+        raise ProfileError(
+            "PROF-034",
+            f"{self._at(place)} cannot be {text!r}.",
+            why=f"{why[:1].upper()}{why[1:]}.",
+            fix="Correct the value.",
+        )
+
+    def _not_yaml(self, line: int, problem: str) -> NoReturn:
+        raise ProfileError(
+            "PROF-030",
+            f"{self._file}:{line}: not a YAML description of a cluster.",
+            why=f"The parser says: {' '.join(problem.split())}.",
+            fix="Correct that line, or start from the example in docs/clusters.md.",
+        )
 
 
-def _link(value: Value) -> Link:
-    fields = value.fields(required=("bandwidth",), optional=("latency", "source"))
-    return Link(
-        bytes_per_second=fields["bandwidth"].parsed(byte_rate),
-        latency_seconds=fields["latency"].parsed(duration) if "latency" in fields else 0.0,
-    )
+# Quantities: functions from a text to a number, with a ValueError for what is none.
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\W\d]\S*)")
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BYTE_RATES = {
+    **{f"{prefix.upper()}B/s": scale for prefix, scale in _PREFIXES.items()},
+    **{f"{prefix}iB/s": 1024.0**power for power, prefix in enumerate("KMGT", start=1)},
+    **{f"{prefix}bit/s": scale / 8 for prefix, scale in _PREFIXES.items()},
+}
+_FLOP_RATES = {f"{prefix}FLOP/s": scale for prefix, scale in _PREFIXES.items()}
+# Units per second: dividing by a power of ten is exact, multiplying by its inverse is not.
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
+
+_LEAST_WITHOUT_UNIT = 2**20
+"""Least bytes that a number without a unit may mean."""
+
+
+def memory_size(text: str) -> int:
+    """Return bytes, at least 1; a small number without a unit is refused: one was forgotten.
+
+    >>> memory_size("24 GiB")
+    25769803776
+    """
+    try:
+        num_bytes = parse_bytes(text)
+    except OverflowError:
+        raise ValueError("it is more than can be counted") from None
+    if num_bytes < 1:
+        raise ValueError("it must be above 0")
+    if num_bytes < _LEAST_WITHOUT_UNIT and text.strip()[-1].isdigit():
+        raise ValueError(
+            f"without a unit it is {num_bytes} bytes; write for example {text.strip()} GiB"
+        )
+    return num_bytes
+
+
+def byte_rate(text: str) -> float:
+    """Return bytes per second, above 0.
+
+    >>> byte_rate("16 GB/s"), byte_rate("10 Gbit/s")
+    (16000000000.0, 1250000000.0)
+    """
+    return _rate(text, _BYTE_RATES, "16 GB/s or 10 Gbit/s")
+
+
+def flop_rate(text: str) -> float:
+    """Return floating-point operations per second, above 0.
+
+    >>> flop_rate("125 TFLOP/s")
+    125000000000000.0
+    """
+    return _rate(text, _FLOP_RATES, "125 TFLOP/s")
+
+
+def duration(text: str) -> float:
+    """Return seconds, 0 or more.
+
+    >>> duration("5 us"), duration("0 s")
+    (5e-06, 0.0)
+    """
+    number, per_second = _quantity(text, _PER_SECOND, "5 us or 1.5 ms")
+    return number / per_second
+
+
+def _rate(text: str, scales: Mapping[str, float], example: str) -> float:
+    number, scale = _quantity(text, scales, example)
+    if not 0 < number * scale < math.inf:
+        raise ValueError("it must be above 0, and finite")
+    return number * scale
+
+
+def _quantity(text: str, units: Mapping[str, float], example: str) -> tuple[float, float]:
+    """Return the number, and the value of its unit."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"a number of 0 or more and a unit are needed, such as {example}")
+    number, unit = match.groups()
+    if unit not in units:
+        raise ValueError(
+            f"{unit!r} is not one of its units: {', '.join(units)}; write for example {example}"
+        )
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError("it is more than can be counted")
+    return value, units[unit]
 
 
 def _kind(text: str) -> DeviceKind:
-    if text == "gpu":
-        return "gpu"
-    if text == "cpu":
-        return "cpu"
-    raise ValueError("a kind is gpu or cpu")
+    if text not in ("gpu", "cpu"):
+        raise ValueError("a kind is gpu or cpu")
+    return text
 
 
 def _yes_or_no(text: str) -> bool:
@@ -558,39 +617,3 @@ def _fraction(text: str) -> float:
     if not 0 < value <= 1:
         raise ValueError("a fraction above 0 and at most 1 is needed")
     return value
-
-
-# Cluster descriptions that evener ships.
-
-_SUFFIX = ".yaml"
-
-
-def cluster_names() -> tuple[str, ...]:
-    """Return the names that `cluster_named` knows, sorted."""
-    files = resources.files("evener.clusters").joinpath("described").iterdir()
-    names = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
-    return tuple(sorted(names))
-
-
-def cluster_named(name: str) -> ClusterDescription:
-    """Return a cluster description that evener ships.
-
-    Args:
-        name: Name of the cluster; see `cluster_names`.
-
-    Raises:
-        ProfileError: PROF-038 if the name is unknown.
-
-    >>> cluster_named("rtx3090-rtx3060").cluster.devices[1].type
-    'rtx3060'
-    """
-    names = cluster_names()
-    if name not in names:
-        raise ProfileError(
-            "PROF-038",
-            f"There is no cluster named {name!r}.{did_you_mean(name, names)}",
-            why=f"Those described with evener are {', '.join(names)}.",
-            fix="Use one of them, or read a file of your own with read_cluster.",
-        )
-    file = resources.files("evener.clusters").joinpath("described", name + _SUFFIX)
-    return parse_cluster(file.read_text(encoding="utf-8"), file=name + _SUFFIX)

@@ -58,9 +58,6 @@ class ExecutionMode:
     waits: bool
     has_barriers: bool  # Whether the step has barriers
     is_alone: bool  # Whether one replica computes everything
-    # Whether weight gradients are computed in later calls, as under ``"zero_bubble"``, so that
-    # activations stay until then
-    defers_weights: bool = False
 
     @property
     def is_at_once(self) -> bool:
@@ -77,9 +74,6 @@ class ExecutionMode:
             waits=is_alone or gradients_wait(model, assignment.replicas, assignment.recompute),
             has_barriers=step_has_barriers(assignment, model),
             is_alone=is_alone,
-            defers_weights=any(
-                replica.schedule == "zero_bubble" for replica in assignment.replicas
-            ),
         )
 
 
@@ -203,7 +197,7 @@ def stage_moments(
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + size for size in itertools.accumulate(kept)]
-    is_separate = any(mode.recompute) or mode.has_barriers or mode.defers_weights
+    is_separate = any(mode.recompute) or mode.has_barriers
     passes_fused = span.end == len(layers) and not is_separate
     # TensorFlow may delay weight gradients, which keeps their activations alive.
     is_open = mode.is_alone and not mode.has_order
@@ -281,16 +275,6 @@ def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
         if slope > steepest or moment.layer.kernel_workspace is not None:
             yield moment
         steepest = max(steepest, slope)
-
-
-def deferred_bytes(span: Span, model: ModelCosts) -> float:
-    """Return the bytes per sample that deferred weight gradients read besides activations.
-
-    These are the output gradients of layers with weights; a micro-batch keeps them until its weight
-    gradients are computed.
-    """
-    layers = (model.layers[index] for index in span.layers)
-    return sum(layer.boundary_bytes for layer in layers if layer.weight_bytes)
 
 
 def entering_bytes(model: ModelCosts, index: int) -> float:
@@ -420,7 +404,7 @@ class _Needs:
         stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
         for replica, live in zip(assignment.replicas, peak_live, strict=True):
             accumulates = replica.num_micro_batches > 1
-            for number, (span, alive) in enumerate(zip(replica.spans, live, strict=True)):
+            for span, alive in zip(replica.spans, live, strict=True):
                 is_at_once = span.device in at_once
                 key = span.first, span.end, accumulates, is_at_once
                 if key not in stages:
@@ -433,12 +417,6 @@ class _Needs:
                     updating=self._updating.pop(span.device, 0),
                 )
                 self.add(span.device, fetched=stages[key].weights, **worst._asdict())
-                if number and replica.schedule == "zero_bubble":
-                    # Stage k defers the weight gradients of k micro-batches, plus the current one;
-                    # stage 0 defers none.
-                    num_deferred = min(number, alive - 1) + 1
-                    deferred = num_deferred * deferred_bytes(span, self._model)
-                    self.add(span.device, activations=deferred * replica.micro_batch)
 
     def with_updates(self) -> dict[int, MemoryPrediction]:
         """Return the memory with that of devices that own variables but run no stage."""

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from evener.base.text import format_seconds
 from evener.errors import PlanError
-from evener.plan.parts import as_tuple
+from evener.plan.parts import to_tuple
 from evener.plan.plan import check_shares
 
 # Speeds from measured steps, and ideal shares from speeds.
@@ -190,7 +190,7 @@ class ShareRebalancer:
         """Store shares as fractions, and check the settings."""
         checked = check_shares(self.shares)
         object.__setattr__(self, "shares", _fractions(checked))
-        speeds = as_tuple(self.speeds) or (None,) * len(checked)
+        speeds = to_tuple(self.speeds) or (None,) * len(checked)
         object.__setattr__(self, "speeds", speeds)
         _check_settings(self)
 

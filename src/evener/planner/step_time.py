@@ -192,33 +192,6 @@ def span_seconds(
     return forward, backward
 
 
-def weights_part(index: int, model: ModelCosts) -> float:
-    """Return the fraction of a layer's backward time spent on the gradients of its weights.
-
-    It is not measured: half is assumed, as for a matrix product or a convolution, and 0 for layers
-    without weights.
-    """
-    return 0.5 if model.layers[index].weight_bytes else 0.0
-
-
-def weights_seconds(
-    span: Span, replica: ReplicaAssignment, recompute: tuple[bool, ...], profile: CostProfile
-) -> float:
-    """Return the seconds of a stage's backward pass that zero-bubble schedules defer."""
-    times = profile.times[profile.cluster.devices[span.device].type]
-    separate = passes_are_separate(span.end, recompute)
-    total = 0.0
-    for index in span.layers:
-        layer = times[index]
-        # Recomputation belongs to the gradients of activations, which are not deferred.
-        backward = layer.backward_seconds(replica.micro_batch, recompute=False, separate=separate)
-        total += (
-            weights_part(index, profile.model) * backward
-            + replica.accumulations * layer.accumulate_seconds
-        )
-    return total
-
-
 def passes_are_separate(end: int, recompute: Sequence[bool]) -> bool:
     """Whether the forward and backward passes of a stage are separate calls.
 
@@ -240,29 +213,15 @@ def pipeline_timeline(
     profile: CostProfile,
 ) -> Timeline:
     """Return the timeline of a pipeline; transfers between stages overlap no computation."""
-    deferred = [0.0] * len(passes)
-    if replica.schedule == "zero_bubble":
-        deferred = [weights_seconds(span, replica, recompute, profile) for span in replica.spans]
+    seconds = [{"forward": forward, "backward": backward} for forward, backward in passes]
     schedule = _schedule(
-        numbered_devices(replica),
-        replica.num_micro_batches,
-        replica.in_flight,
-        replica.schedule,
+        numbered_devices(replica), replica.num_micro_batches, replica.in_flight, replica.schedule
     )
     return timeline(
         schedule,
-        lambda task: _task_seconds(task, passes, deferred),
+        lambda task: seconds[task.stage][task.kind],
         transfer=_transfer(replica, profile),
     )
-
-
-def _task_seconds(
-    task: Task, passes: Sequence[tuple[float, float]], deferred: Sequence[float]
-) -> float:
-    forward, backward = passes[task.stage]
-    if task.kind == "forward":
-        return forward
-    return deferred[task.stage] if task.kind == "weights" else backward - deferred[task.stage]
 
 
 def _transfer(replica: ReplicaAssignment, profile: CostProfile) -> Callable[[Task, Task], float]:

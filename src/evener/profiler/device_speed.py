@@ -51,15 +51,6 @@ class DeviceSpeed:
         return dict(self.flops).get(dtype, self.flops[0][1])
 
 
-def speed_from_json(value: Mapping[str, Any]) -> DeviceSpeed:
-    """Return the speed from the JSON value of its `dataclasses.asdict`."""
-    return DeviceSpeed(
-        flops=tuple((str(dtype), float(flops)) for dtype, flops in value["flops"]),
-        bytes_per_second=float(value["bytes_per_second"]),
-        launch_seconds=float(value["launch_seconds"]),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpeed:
     """Speed of transfers between two devices."""

@@ -388,16 +388,17 @@ def measure_step(
     if whole_at is not None and not reasons:
         alone = sum(known[k].forward(whole_at) + known[k].backward(whole_at) for k in kinds)
         with contextlib.suppress(NotMeasurableError):
-            together = before.seconds(
+            together = before.other(
                 f"step {_digest(kinds)} at {whole_at}",
                 functools.partial(measuring.together, split.layers, whole_at),
+                float,
             )
             in_step = together / alone if alone else 1.0
     return StepTimes(
         layers=tuple(known[kind].scaled(in_step) for kind in kinds),
         in_step=in_step,
-        overhead_seconds=before.seconds(
-            f"rest {kind_of_rest(split)} at {sizes[0]}", measuring.rest
+        overhead_seconds=before.other(
+            f"rest {kind_of_rest(split)} at {sizes[0]}", measuring.rest, float
         ),
         not_measured=tuple(
             f"{layer}: {reasons[kind]}"

@@ -25,12 +25,12 @@ from evener.graph.draws import StreamState
 from evener.graph.trace import TracedStep, trace_step
 from evener.plan import Plan
 from evener.plan.profile import ClusterDevice, CostProfile, LayerTimes, ModelCosts
-from evener.plan.profile_files import DeviceIdentity, KnownTimes, LayersTaken, MeasurementCache
+from evener.plan.profile_files import DeviceIdentity, KnownTimes, MeasurementCache, ReusedLayers
 from evener.profiler.device_speed import (
+    DeviceSpeed,
     make_cluster,
     measure_device,
     measure_links,
-    speed_from_json,
 )
 from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
@@ -120,8 +120,7 @@ def profile_step(
                 speed = before.other(
                     "speed float32",
                     functools.partial(measure_device, device.name, dtypes=("float32",)),
-                    to_json=dataclasses.asdict,
-                    from_json=speed_from_json,
+                    DeviceSpeed,
                 )
                 found = measure_step(
                     split,
@@ -227,9 +226,9 @@ class KnownDevices:
         return self._known[-1]
 
     @property
-    def taken(self) -> tuple[LayersTaken, ...]:
+    def reused(self) -> tuple[ReusedLayers, ...]:
         """Number of layers reused from earlier runs, for each kind of device."""
-        return tuple(times.taken for times in self._known)
+        return tuple(times.reused for times in self._known)
 
 
 def identity_of(

@@ -1,4 +1,4 @@
-"""Lines of metrics and steps, made of what a strategy has counted; memory in use."""
+"""Work that a strategy has counted, as lines of metrics and steps; and the memory in use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import tensorflow as tf
 from evener.devices.names import kind_of, tf_device, without_worker
 from evener.strategy import Strategy
 from evener.strategy.shares import RecordedStep
-
-# Memory in use on a GPU.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +31,6 @@ def gpu_memory(device: str) -> MemoryUse | None:
     return MemoryUse(current_bytes=info["current"], peak_bytes=info["peak"])
 
 
-# Lines of metrics and steps, made of what a strategy has counted.
-
-
 def shares_of_devices(strategy: Strategy) -> dict[str, float]:
     """Return the fraction of every batch that each device computes, in one or several stages."""
     shares: dict[str, float] = {}
@@ -46,16 +41,13 @@ def shares_of_devices(strategy: Strategy) -> dict[str, float]:
 
 
 def count_work(strategy: Strategy) -> None:
-    """Let a strategy count samples and busy seconds of all devices, before its first step.
-
-    One that counts already goes on.
-    """
+    """Let a strategy count samples and busy seconds of all devices, before its first step."""
     if not strategy.share_controller.counts:
         strategy.share_controller.count([tf_device(name) for name in shares_of_devices(strategy)])
 
 
 class Measured:
-    """Rates between two readings of the totals of a strategy."""
+    """Rates between two readings of the totals of a strategy, which counts its work."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
@@ -65,7 +57,11 @@ class Measured:
         self._busy: dict[str, float] = {}
 
     def line(self, now: float) -> dict[str, Any]:
-        """Return what was measured since the last call."""
+        """Return what was measured since the last call.
+
+        Args:
+            now: Seconds since the start of the record.
+        """
         controller = self._strategy.share_controller
         if controller is not self._controller:
             # A trial of plans uses others, with totals of their own.
@@ -73,61 +69,50 @@ class Measured:
         samples, busy = sum(controller.total_samples()), controller.busy_seconds()
         seconds = max(now - self._at, 1e-9)
         shares = shares_of_devices(self._strategy)
-        memory = [gpu_memory(without_worker(d)) if self._is_own(d) else None for d in shares]
-        found = {
+        # The devices of other workers are measured there.
+        own = {n for n in shares if self._strategy.name_in_plan(without_worker(n)) == n}
+        memory = [gpu_memory(without_worker(name)) if name in own else None for name in shares]
+        busy_fractions: list[float | None] = []
+        for name in shares:
+            device = tf_device(name)
+            if name in own and device in busy:
+                fraction = (busy[device] - self._busy.get(device, 0.0)) / seconds
+                busy_fractions.append(_short(fraction))
+            else:
+                busy_fractions.append(None)
+        last = controller.step_records()[-10:]
+        step_seconds = (last[-1].began - last[0].began) / (len(last) - 1) if len(last) > 1 else None
+        line = {
             "time": round(now, 3),
             "samples": samples,
             "samples_per_second": _short((samples - self._samples) / seconds),
-            "step_seconds": _short(self._step_seconds()),
+            "step_seconds": _short(step_seconds),
             "share": [_short(share) for share in shares.values()],
-            "busy": [self._busy_fraction(name, busy, seconds) for name in shares],
+            "busy": busy_fractions,
             "memory": [use and use.current_bytes for use in memory],
             "memory_peak": [use and use.peak_bytes for use in memory],
             "process_bytes": resident_bytes(),
         }
         self._at, self._samples, self._busy = now, samples, busy
-        return found
-
-    def _busy_fraction(self, name: str, busy: dict[str, float], seconds: float) -> float | None:
-        """Return the busy fraction of a device of this process; None for those of others."""
-        device = tf_device(name)
-        if not self._is_own(name) or device not in busy:
-            return None
-        return _short((busy[device] - self._busy.get(device, 0.0)) / seconds)
-
-    def _is_own(self, name: str) -> bool:
-        """Return whether a device belongs to this process."""
-        return self._strategy.name_in_plan(without_worker(name)) == name
-
-    def _step_seconds(self) -> float | None:
-        """Return the mean time of the last steps, from the begin of one to that of the next."""
-        last = self._controller.step_records()[-10:]
-        if len(last) < 2:
-            return None
-        return (last[-1].began - last[0].began) / (len(last) - 1)
+        return line
 
 
 def trace_line(step: RecordedStep, number: int) -> dict[str, Any]:
     """Return the line that describes the spans of a traced step, under a number."""
-    return {
-        "trace": number,
-        "spans": [
-            {
-                field: value
-                for field, value in (
-                    ("device", span.device),
-                    ("kind", span.kind),
-                    ("replica", span.replica),
-                    ("stage", span.stage),
-                    ("micro_batch", span.micro_batch),
-                    ("after", list(span.after)),
-                    ("joins", span.joins or None),
-                )
-                if value is not None
-            }
-            for span in step.spans
-        ],
-    }
+    spans = [
+        {
+            "device": span.device,
+            "kind": span.kind,
+            "replica": span.replica,
+            "stage": span.stage,
+            "micro_batch": span.micro_batch,
+            "after": list(span.after),
+            "joins": span.joins or None,
+        }
+        for span in step.spans
+    ]
+    known = [{name: value for name, value in s.items() if value is not None} for s in spans]
+    return {"trace": number, "spans": known}
 
 
 def step_line(step: RecordedStep, trace: int, now: float) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Reader of records.
+"""Records of runs, read: their files, the activities of the devices in a step, and the figures.
 
-The files and their format, the activities of the devices in a step, the figures.
+Records of complete runs, of runs that go on, and of runs that crashed are read. Pure Python::
 
-Records of complete runs, of runs that go on, and of runs that crashed. Pure Python.
+    record.json    description of the run ─┐
+    *.jsonl        lines                   ├─► RunRecord ──► activities ──► Summary
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
+
+import msgspec
 
 from evener.errors import RunError
 from evener.plan import Plan
-
-# Format of a record: the names of its files, its version, its bounds, and what it leaves out.
 
 VERSION = 1
 """Version of the format. Readers refuse newer ones; fields may be added under the same number."""
@@ -43,6 +44,9 @@ _SECRET = (
 _OPTION = re.compile(rf"--?[\w.-]*{_SECRET}", re.IGNORECASE)
 _VALUE = re.compile(rf"({_SECRET}[\"']?\s*[=:]).*|(?<=://)[^\s/]+(?=@)", re.IGNORECASE | re.DOTALL)
 
+RecordLine: TypeAlias = Mapping[str, Any]
+"""Line of one of the files."""
+
 
 def without_secrets(command: Iterable[str]) -> list[str]:
     """Return the words of a command line, without values whose names say that they are secret.
@@ -54,23 +58,203 @@ def without_secrets(command: Iterable[str]) -> list[str]:
     hides_next = False
     for word in command:
         is_value = hides_next and not word.startswith("--")
-        shown = _VALUE.sub(lambda found: f"{found[1] or ''}[hidden]", word)
+        shown = _VALUE.sub(lambda match: f"{match[1] or ''}[hidden]", word)
         words.append("[hidden]" if is_value else shown)
         hides_next = _OPTION.fullmatch(word) is not None
     return words
 
 
-# Activities of the devices in a recorded step: tasks, and the gaps between them with their cause.
-#
-# ::
-#
-#     gpu:0   forward + backward |          waits for gpu:1           | copy | update |
-#     gpu:1         forward + backward, a larger part                 | update |......|
-#                                                       last result that the update needs
-#
-# A gap before a task ends when the last result that the task needs has arrived. Until another
-# device
-# has computed that result, the device waits for it; from then on, the result is on its way.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFinding:
+    """Finding of the doctor on the program of a run: its code, ``"error"`` or so, and its texts."""
+
+    code: str
+    severity: str
+    location: str
+    what: str
+    why: str
+    fix: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedDiagnosis:
+    """Findings of the doctor on the program of a run, as it orders them.
+
+    Attributes:
+        num_ignored: Number of findings that comments in the program suppress.
+        problem: Reason why the program could not be examined; empty if it was.
+    """
+
+    findings: tuple[RecordedFinding, ...]
+    num_ignored: int
+    problem: str
+
+
+class RunDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of ``record.json``.
+
+    Attributes:
+        began: Begin of the run, ISO 8601.
+        devices: Names of the devices that compute, in the order of the metrics.
+        plan: Plan at the start.
+        inventory: Devices of the machine.
+        diagnosis: Findings of the doctor on the program; None if it was not examined.
+    """
+
+    version: int
+    began: str
+    command: tuple[str, ...]
+    versions: Mapping[str, str]
+    devices: tuple[str, ...]
+    plan: Any
+    inventory: Mapping[str, Any]
+    diagnosis: RecordedDiagnosis | None = None
+
+
+class RunRecord(RunDescription, frozen=True, kw_only=True):
+    """Record of a run, as far as it is there.
+
+    Attributes:
+        path: Folder.
+        traces: Spans of the traced steps, by number.
+        missing: Sentences on what the record lacks.
+    """
+
+    path: Path
+    plan: Plan
+    events: tuple[RecordLine, ...]
+    metrics: tuple[RecordLine, ...]
+    losses: tuple[RecordLine, ...]
+    traces: Mapping[int, tuple[RecordLine, ...]]
+    steps: tuple[RecordLine, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def end(self) -> RecordLine | None:
+        """Event of the end of the run; None if it runs, or was killed."""
+        ends = [event for event in self.events if event.get("event") in ("end", "failed")]
+        return ends[-1] if ends else None
+
+
+def read_records(folder: Path) -> tuple[RunRecord, ...]:
+    """Return the record in a folder, or those of several workers, the first worker first.
+
+    Args:
+        folder: Folder that ``evener run --record`` or ``evener launch --record`` has written.
+
+    Raises:
+        RunError: RUN-103 if there is no record, RUN-104 if it is of a newer version of evener,
+            RUN-105 if it cannot be read.
+    """
+    try:
+        if (folder / RECORD).exists():
+            return (_read(folder),)
+        workers = sorted(folder.glob(f"worker-*/{RECORD}"), key=_number_of_worker)
+        if workers:
+            return tuple(_read(path.parent) for path in workers)
+        what = "is no folder" if not folder.is_dir() else f"has no {RECORD}"
+    except OSError as error:
+        raise _unreadable(folder, error.strerror or str(error)) from error
+    raise RunError(
+        "RUN-103",
+        f"{folder} holds no record of a run.",
+        why=f"{folder} {what}.",
+        fix="Record a run: evener run --record FOLDER train.py.",
+    )
+
+
+def _number_of_worker(path: Path) -> tuple[float, str]:
+    name = path.parent.name.removeprefix("worker-")
+    try:
+        return float(name), name
+    except ValueError:
+        return float("inf"), name
+
+
+def _read(folder: Path) -> RunRecord:
+    try:
+        fields = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        version = fields["version"]
+        if not isinstance(version, int) or version > VERSION:
+            raise RunError(
+                "RUN-104",
+                f"The record in {folder} is of a newer version of evener.",
+                why=f"It has the format {version!r}; this evener reads {VERSION}.",
+                fix="Install the newer version: pip install --upgrade evener.",
+            )
+        about = msgspec.convert(fields, RunDescription)
+        plan = Plan.from_json(json.dumps(about.plan))
+    except (ValueError, TypeError, KeyError, msgspec.MsgspecError) as error:
+        raise _unreadable(folder, f"{RECORD}: {type(error).__name__}: {error}") from error
+    missing: list[str] = []
+    files = {
+        name: tuple(_lines(folder / name, missing)) for name in (STEPS, EVENTS, METRICS, LOSSES)
+    }
+    timed = {
+        name: tuple(line for line in lines if isinstance(line.get("time"), int | float))
+        for name, lines in files.items()
+    }
+    traces = {
+        line["trace"]: tuple(line["spans"])
+        for line in files[STEPS]
+        if isinstance(line.get("spans"), list) and isinstance(line.get("trace"), int)
+    }
+
+    def fits(step: RecordLine) -> bool:
+        """Return whether a step has a begin and an end for every span of its trace."""
+        count = len(traces.get(step.get("of", -1), ()))
+        return count > 0 and len(step.get("begin", ())) == count == len(step.get("end", ()))
+
+    described = {
+        **msgspec.structs.asdict(about),
+        "command": tuple(without_secrets(about.command)),
+        "plan": plan,
+    }
+    return RunRecord(
+        **described,
+        path=folder,
+        events=timed[EVENTS],
+        metrics=timed[METRICS],
+        losses=timed[LOSSES],
+        traces=traces,
+        steps=tuple(filter(fits, files[STEPS])),
+        missing=tuple(missing),
+    )
+
+
+def _lines(path: Path, missing: list[str]) -> Iterator[RecordLine]:
+    """Yield the lines of a file that are whole."""
+    if not path.exists():
+        missing.append(f"{path.name} is not there.")
+        return
+    text = path.read_text(encoding="utf-8", errors="replace")
+    broken = 0
+    for line in text.splitlines():
+        try:
+            fields = json.loads(line)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            broken += 1
+        elif cast("RecordLine", fields).get("full"):
+            missing.append(f"{path.name} is full: later lines were left out.")
+        else:
+            yield cast("RecordLine", fields)
+    if broken:
+        is_last = broken == 1 and not text.endswith("\n")
+        many = "Its last line" if is_last else f"{broken} lines"
+        missing.append(f"{path.name}: {many} cannot be read, as after a crash.")
+
+
+def _unreadable(folder: Path, why: str) -> RunError:
+    return RunError(
+        "RUN-105",
+        f"The record in {folder} cannot be read.",
+        why=f"{why}.",
+        fix="Check the permissions of the folder and its files; a damaged record cannot be mended.",
+    )
+
 
 WAIT, COPY, IDLE = "wait", "copy", "idle"
 """Kinds of gaps: another device computes a needed result; the result is copied, summed or joined;
@@ -85,15 +269,21 @@ COMPUTE = ("forward", "forward + backward", "backward", "weights", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Activity of a device."""
+    """Activity of a device.
 
-    kind: str  # Kind of the span, or ``WAIT``, ``COPY`` or ``IDLE``
-    begin: float  # Begin, in seconds since the begin of the step
-    end: float  # End, in seconds
-    # Device that is waited for, or that a result comes from; empty if there is none
+    Attributes:
+        kind: Kind of the span, or ``WAIT``, ``COPY`` or ``IDLE``.
+        begin: Begin, in seconds since the begin of the step.
+        end: End, in seconds.
+        other: Device that is waited for, or that a result comes from; empty if there is none.
+    """
+
+    kind: str
+    begin: float
+    end: float
     other: str = ""
-    stage: int | None = None  # Number of the stage; None without stages
-    micro_batch: int | None = None  # Number of the micro-batch; None if there is one
+    stage: int | None = None
+    micro_batch: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -104,49 +294,57 @@ class Activity:
 def activities(
     spans: Sequence[Mapping[str, Any]], step: Mapping[str, Any]
 ) -> dict[str, list[Activity]]:
-    """Return the activities of each device in a step, in order."""
-    begins, ends = _times(spans, step)
-    last = max(range(len(ends)), key=ends.__getitem__)
-    of_device: dict[str, list[int]] = {}
-    for number in sorted(range(len(spans)), key=lambda number: (begins[number], ends[number])):
-        of_device.setdefault(spans[number]["device"], []).append(number)
-    found: dict[str, list[Activity]] = {}
-    for device, numbers in of_device.items():
-        row = found[device] = []
-        now = 0.0
-        for number in numbers:
-            span = spans[number]
-            if begins[number] > now:
-                row += _gap(now, begins[number], span, spans, ends)
-            row.append(
-                Activity(
-                    kind=span["kind"],
-                    begin=begins[number],
-                    end=ends[number],
-                    stage=span.get("stage"),
-                    micro_batch=span.get("micro_batch"),
-                )
-            )
-            now = max(now, ends[number])
-        if ends[last] > now:
-            other = spans[last]["device"]
-            row.append(Activity(kind=WAIT, begin=now, end=ends[last], other=other))
-    return found
+    """Return the activities of each device in a step, in order: tasks, and gaps with their cause.
 
+    ::
 
-def _times(
-    spans: Sequence[Mapping[str, Any]], step: Mapping[str, Any]
-) -> tuple[list[float], list[float]]:
-    """Return the begins and ends in seconds.
+        gpu:0   forward + backward |          waits for gpu:1           | copy | update |
+        gpu:1         forward + backward, a larger part                 | update |......|
+                                                          last result that the update needs
 
-    Nothing waits for the reading of an end, so a busy host may read it late. A result is there when
-    a task begins that needs it.
+    A gap before a task ends when the last result that the task needs has arrived. Until another
+    device has computed that result, the device waits for it; from then on, it is on its way.
+
+    Args:
+        spans: Descriptions of the spans, as in ``steps.jsonl``.
+        step: Begins and ends of the spans, in microseconds.
+
+    >>> spans = [{"device": "gpu:0", "kind": "forward"}, {"device": "gpu:1", "kind": "forward"},
+    ...          {"device": "gpu:0", "kind": "update", "after": [0, 1]}]
+    >>> rows = activities(spans, {"begin": [0, 0, 900], "end": [200, 800, 1000]})
+    >>> [(each.kind, each.other, round(each.seconds * 1e6)) for each in rows["gpu:0"]]
+    [('forward', '', 200), ('wait', 'gpu:1', 600), ('copy', 'gpu:1', 100), ('update', '', 100)]
     """
     begins, ends = [b / 1e6 for b in step["begin"]], [e / 1e6 for e in step["end"]]
     for number, span in enumerate(spans):
         for before in span.get("after", ()):
+            # Nothing waits for the reading of an end, so a busy host may read it late. A result is
+            # there when a task begins that needs it.
             ends[before] = min(ends[before], max(begins[number], begins[before]))
-    return begins, ends
+    last = max(range(len(ends)), key=ends.__getitem__)
+    rows: dict[str, list[Activity]] = {}
+    until: dict[str, float] = {}
+    for number in sorted(range(len(spans)), key=lambda number: (begins[number], ends[number])):
+        span = spans[number]
+        row = rows.setdefault(span["device"], [])
+        now = until.get(span["device"], 0.0)
+        if begins[number] > now:
+            row += _gap(now, begins[number], span, spans, ends)
+        row.append(
+            Activity(
+                kind=span["kind"],
+                begin=begins[number],
+                end=ends[number],
+                stage=span.get("stage"),
+                micro_batch=span.get("micro_batch"),
+            )
+        )
+        until[span["device"]] = max(now, ends[number])
+    for device, row in rows.items():
+        if ends[last] > until[device]:
+            other = spans[last]["device"]
+            row.append(Activity(kind=WAIT, begin=until[device], end=ends[last], other=other))
+    return rows
 
 
 def _gap(
@@ -174,255 +372,76 @@ def _gap(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """Seconds of a device in a step."""
+    """Seconds of a device in a step.
 
-    compute: float  # Forward and backward passes
-    update: float  # Updates of variables
-    once: float  # Other tasks that are computed once for the batch
-    copy: float  # Results on their way, and their sums
-    wait: Mapping[str, float]  # Waiting, by the device that is waited for
-    idle: float  # Gaps after results of its own
-    length: float  # The whole step
+    Attributes:
+        compute: Forward and backward passes.
+        update: Updates of variables.
+        once: Other tasks that are computed once for the batch.
+        copy: Results on their way, and their sums.
+        wait: Waiting, by the device that is waited for.
+        idle: Gaps after results of its own.
+        length: The whole step.
+    """
+
+    compute: float
+    update: float
+    once: float
+    copy: float
+    wait: Mapping[str, float]
+    idle: float
+    length: float
 
 
 def time_of(row: Sequence[Activity], length: float) -> DeviceTime:
-    """Return the seconds of a device by kind; overlapping tasks count once, for the first."""
-    seconds: dict[str, float] = {}
+    """Return the seconds of a device by kind; overlapping tasks count once, for the first.
+
+    Args:
+        row: Its activities, by their begin.
+        length: Length of the step, in seconds.
+    """
+    seconds: dict[str, float] = dict.fromkeys(("compute", "update", "once", COPY, IDLE), 0.0)
     wait: dict[str, float] = {}
     now = 0.0
     for each in row:
         counted = max(0.0, each.end - max(each.begin, now))
         now = max(now, each.end)
-        kind = "compute" if each.kind in COMPUTE else each.kind
-        if kind == WAIT:
+        if each.kind == WAIT:
             wait[each.other] = wait.get(each.other, 0.0) + counted
         else:
-            seconds[kind] = seconds.get(kind, 0.0) + counted
-    return DeviceTime(
-        compute=seconds.get("compute", 0.0),
-        update=seconds.get("update", 0.0),
-        once=seconds.get("once", 0.0),
-        copy=seconds.get(COPY, 0.0),
-        wait=wait,
-        idle=seconds.get(IDLE, 0.0),
-        length=length,
-    )
-
-
-# Reader of records: of complete ones, of runs that go on, and of runs that crashed.
-
-Line = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedFinding:
-    """Finding of the doctor on the program of a run."""
-
-    code: str  # Code, such as ``"DOC-402"``
-    severity: str  # ``"error"``, ``"warning"`` or ``"hint"``
-    location: str  # File and line
-    what: str  # Sentence that says what is wrong
-    why: str  # Effect on the training
-    fix: str  # Code to write instead
-    evidence: tuple[str, ...]  # Lines of the program, and other facts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedDiagnosis:
-    """Findings of the doctor on the program of a run."""
-
-    findings: tuple[RecordedFinding, ...]  # Findings, as the doctor orders them
-    num_ignored: int  # Number of findings that comments in the program suppress
-    problem: str  # Reason why the program could not be examined; empty if it was
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """Record of a run, as far as it is there."""
-
-    path: Path  # Folder
-    began: str  # Begin of the run, ISO 8601
-    command: tuple[str, ...]  # Command line
-    versions: Mapping[str, str]  # Versions by name, such as ``"tensorflow"``
-    devices: tuple[str, ...]  # Names of the devices that compute, in the order of the metrics
-    plan: Plan  # Plan at the start
-    inventory: Mapping[str, Any]  # Devices of the machine
-    # Findings of the doctor on the program; None if it was not examined
-    diagnosis: RecordedDiagnosis | None
-    events: tuple[Line, ...]  # Lines of events
-    metrics: tuple[Line, ...]  # Lines of metrics
-    losses: tuple[Line, ...]  # Lines of losses
-    traces: Mapping[int, tuple[Line, ...]]  # Spans of the traced steps, by number
-    steps: tuple[Line, ...]  # Lines of recorded steps
-    missing: tuple[str, ...]  # Sentences on what the record lacks
-
-    @property
-    def end(self) -> Line | None:
-        """Event of the end of the run; None if it runs, or was killed."""
-        ends = [event for event in self.events if event.get("event") in ("end", "failed")]
-        return ends[-1] if ends else None
-
-
-def read_records(folder: Path) -> tuple[RunRecord, ...]:
-    """Return the record in a folder, or those of several workers, the first worker first."""
-    try:
-        if (folder / RECORD).exists():
-            return (_read(folder),)
-        workers = sorted(folder.glob(f"worker-*/{RECORD}"), key=_number_of_worker)
-        if workers:
-            return tuple(_read(path.parent) for path in workers)
-        what = "is no folder" if not folder.is_dir() else f"has no {RECORD}"
-    except OSError as error:
-        raise _unreadable(folder, error.strerror or str(error)) from error
-    raise RunError(
-        "RUN-103",
-        f"{folder} holds no record of a run.",
-        why=f"{folder} {what}.",
-        fix="Record a run: evener run --record FOLDER train.py.",
-    )
-
-
-def _number_of_worker(path: Path) -> tuple[float, str]:
-    name = path.parent.name.removeprefix("worker-")
-    try:
-        return float(name), name
-    except ValueError:
-        return float("inf"), name
-
-
-def _read(folder: Path) -> RunRecord:
-    fields = _description(folder)
-    missing: list[str] = []
-
-    def lines(name: str) -> tuple[Line, ...]:
-        return tuple(_lines(folder / name, missing))
-
-    steps = lines(STEPS)
-    traces = {line["trace"]: tuple(line["spans"]) for line in steps if _is_trace(line)}
-    try:
-        return RunRecord(
-            path=folder,
-            began=str(fields["began"]),
-            command=tuple(without_secrets(map(str, fields["command"]))),
-            versions={str(k): str(v) for k, v in fields["versions"].items()},
-            devices=tuple(map(str, fields["devices"])),
-            plan=Plan.from_json(json.dumps(fields["plan"])),
-            inventory=fields["inventory"],
-            diagnosis=_diagnosis(fields.get("diagnosis")),
-            events=tuple(e for e in lines(EVENTS) if _is_timed(e)),
-            metrics=tuple(m for m in lines(METRICS) if _is_timed(m)),
-            losses=tuple(m for m in lines(LOSSES) if _is_timed(m)),
-            traces=traces,
-            steps=tuple(s for s in steps if s.get("of") in traces and _fits(s, traces)),
-            missing=tuple(missing),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(folder, f"{RECORD}: {type(error).__name__}: {error}") from error
-
-
-def _description(folder: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        version = fields["version"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise _unreadable(folder, f"{RECORD}: {type(error).__name__}: {error}") from error
-    if not isinstance(version, int) or version > VERSION:
-        raise RunError(
-            "RUN-104",
-            f"The record in {folder} is of a newer version of evener.",
-            why=f"It has the format {version!r}; this evener reads {VERSION}.",
-            fix="Install the newer version: pip install --upgrade evener.",
-        )
-    return cast("dict[str, Any]", fields)
-
-
-def _diagnosis(fields: Mapping[str, Any] | None) -> RecordedDiagnosis | None:
-    if fields is None:
-        return None
-    return RecordedDiagnosis(
-        findings=tuple(_finding(each) for each in fields["findings"]),
-        num_ignored=int(fields["num_ignored"]),
-        problem=str(fields["problem"]),
-    )
-
-
-def _finding(fields: Mapping[str, Any]) -> RecordedFinding:
-    texts = {name: str(fields[name]) for name in _FINDING_TEXTS}
-    return RecordedFinding(**texts, evidence=tuple(map(str, fields["evidence"])))
-
-
-_FINDING_TEXTS = ("code", "severity", "location", "what", "why", "fix")
-
-
-def _lines(path: Path, missing: list[str]) -> Iterator[Line]:
-    """Yield the lines of a file that are whole."""
-    if not path.exists():
-        missing.append(f"{path.name} is not there.")
-        return
-    text = path.read_text(encoding="utf-8", errors="replace")
-    broken = 0
-    for line in text.splitlines():
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            broken += 1
-            continue
-        if not isinstance(fields, dict):
-            broken += 1
-        elif cast("Line", fields).get("full"):
-            missing.append(f"{path.name} is full: later lines were left out.")
-        else:
-            yield cast("Line", fields)
-    if broken:
-        is_last = broken == 1 and not text.endswith("\n")
-        many = "Its last line" if is_last else f"{broken} lines"
-        missing.append(f"{path.name}: {many} cannot be read, as after a crash.")
-
-
-def _is_timed(line: Line) -> bool:
-    return isinstance(line.get("time"), int | float)
-
-
-def _is_trace(line: Line) -> bool:
-    return isinstance(line.get("spans"), list) and isinstance(line.get("trace"), int)
-
-
-def _fits(step: Line, traces: Mapping[int, tuple[Line, ...]]) -> bool:
-    """Return whether a step has a begin and an end for every span of its trace."""
-    count = len(traces[step["of"]])
-    return len(step.get("begin", ())) == count == len(step.get("end", ()))
-
-
-def _unreadable(folder: Path, why: str) -> RunError:
-    return RunError(
-        "RUN-105",
-        f"The record in {folder} cannot be read.",
-        why=f"{why}.",
-        fix="Check the permissions of the folder and its files; a damaged record cannot be mended.",
-    )
-
-
-# Figures of a run, from its record.
+            seconds["compute" if each.kind in COMPUTE else each.kind] += counted
+    return DeviceTime(**seconds, wait=wait, length=length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Figures of a run; None where nothing was measured."""
+    """Figures of a run; None where nothing was measured.
 
-    state: str  # ``"ended"``, ``"failed"``, or ``"no end"`` of a run that goes on or was killed
-    seconds: float  # Time from the first to the last line
-    num_samples: int | None  # Samples that were trained on
-    samples_per_second: float | None  # Median of the samples per second, without the first quarter
-    # Median of the times from one step to the next, without the first quarter
+    Attributes:
+        state: ``"ended"``, ``"failed"``, or ``"no end"`` of a run that goes on or was killed.
+        seconds: Time from the first to the last line.
+        num_samples: Samples that were trained on.
+        samples_per_second: Median of the samples per second, without the first quarter.
+        step_seconds: Median of the times from one step to the next, without the first quarter.
+        shares: Last share of each device.
+        inside: Seconds of each device in a recorded step: the mean of the half of the steps whose
+            lengths are nearest to the median, since others had disturbances of their own.
+        inside_seconds: Median length of the recorded steps, from first to last task.
+        num_steps: Number of recorded steps of the usual kind.
+        losses: Last values of losses and metrics.
+    """
+
+    state: str
+    seconds: float
+    num_samples: int | None
+    samples_per_second: float | None
     step_seconds: float | None
-    predicted_step_seconds: float | None  # Prediction of the plan
-    shares: Mapping[str, float]  # Last share of each device
-    # Seconds of each device in a recorded step: the mean of the half of the steps whose lengths are
-    # nearest to the median, since others had disturbances of their own
+    predicted_step_seconds: float | None
+    shares: Mapping[str, float]
     inside: Mapping[str, DeviceTime]
-    inside_seconds: float | None  # Median length of the recorded steps, from first to last task
-    num_steps: int  # Number of recorded steps of the usual kind
-    losses: Mapping[str, float | str]  # Last values of losses and metrics
+    inside_seconds: float | None
+    num_steps: int
+    losses: Mapping[str, float | str]
 
     def to_json(self) -> str:
         """Return the figures as one line of JSON."""
@@ -431,27 +450,37 @@ class Summary:
 
 def summarise(record: RunRecord) -> Summary:
     """Return the figures of a run."""
-    end = record.end
-    lines = [*record.events, *record.metrics, *record.losses]
-    steps = usual_steps(record)
+    steps = sorted(usual_steps(record), key=step_length)
+    quarter = len(steps) // 4
+    times: dict[str, list[DeviceTime]] = {}
+    for step in steps[quarter : len(steps) - quarter]:
+        for device, row in activities(record.traces[step["of"]], step).items():
+            times.setdefault(device, []).append(time_of(row, step_length(step)))
     predicted = record.plan.predicted
     last = record.metrics[-1] if record.metrics else {}
+    losses: dict[str, float | str] = {}
+    for line in record.losses:
+        losses.update(line.get("values", {}))
+    end = record.end
     return Summary(
         state="no end" if end is None else "ended" if end["event"] == "end" else "failed",
-        seconds=max((line["time"] for line in lines), default=0.0),
+        seconds=max(
+            (line["time"] for line in (*record.events, *record.metrics, *record.losses)),
+            default=0.0,
+        ),
         num_samples=last.get("samples"),
         samples_per_second=_typical(record.metrics, "samples_per_second"),
         step_seconds=_typical(record.metrics, "step_seconds"),
         predicted_step_seconds=predicted.step_seconds if predicted else None,
         shares=dict(zip(record.devices, last.get("share", ()), strict=False)),
-        inside=_inside(record, steps),
-        inside_seconds=median(map(length_of, steps)) if steps else None,
+        inside={device: _mean(each) for device, each in times.items()},
+        inside_seconds=median(map(step_length, steps)) if steps else None,
         num_steps=len(steps),
-        losses=_last_values(record),
+        losses=losses,
     )
 
 
-def usual_steps(record: RunRecord) -> list[Line]:
+def usual_steps(record: RunRecord) -> list[RecordLine]:
     """Return the recorded steps of the most frequent trace that trains, without its first one."""
     trained = [
         step
@@ -467,55 +496,27 @@ def usual_steps(record: RunRecord) -> list[Line]:
 
 def typical_step(record: RunRecord) -> dict[str, list[Activity]]:
     """Return the activities of the recorded step of median length; empty if there is none."""
-    steps = sorted(usual_steps(record), key=length_of)
+    steps = sorted(usual_steps(record), key=step_length)
     if not steps:
         return {}
     step = steps[len(steps) // 2]
     return activities(record.traces[step["of"]], step)
 
 
-def length_of(step: Line) -> float:
+def step_length(step: RecordLine) -> float:
     """Return the seconds from the first begin to the last end of a recorded step."""
     return max(step["end"]) / 1e6
 
 
-def _inside(record: RunRecord, steps: list[Line]) -> dict[str, DeviceTime]:
-    of_device: dict[str, list[DeviceTime]] = {}
-    for step in _middle_half(steps):
-        for device, row in activities(record.traces[step["of"]], step).items():
-            of_device.setdefault(device, []).append(time_of(row, length_of(step)))
-    return {device: _mean(times) for device, times in of_device.items()}
-
-
-def _middle_half(steps: list[Line]) -> list[Line]:
-    ordered = sorted(steps, key=length_of)
-    quarter = len(ordered) // 4
-    return ordered[quarter : len(ordered) - quarter]
-
-
-def _mean(times: list[DeviceTime]) -> DeviceTime:
-    def of(name: str) -> float:
-        return mean(getattr(time, name) for time in times)
-
+def _mean(times: Sequence[DeviceTime]) -> DeviceTime:
+    names = ("compute", "update", "once", "copy", "idle", "length")
     others = dict.fromkeys(other for time in times for other in time.wait)
     return DeviceTime(
-        compute=of("compute"),
-        update=of("update"),
-        once=of("once"),
-        copy=of("copy"),
+        **{name: mean(getattr(time, name) for time in times) for name in names},
         wait={other: mean(time.wait.get(other, 0.0) for time in times) for other in others},
-        idle=of("idle"),
-        length=of("length"),
     )
 
 
-def _typical(metrics: tuple[Line, ...], name: str) -> float | None:
+def _typical(metrics: tuple[RecordLine, ...], name: str) -> float | None:
     values = [line[name] for line in metrics[len(metrics) // 4 :] if line.get(name)]
     return median(values) if values else None
-
-
-def _last_values(record: RunRecord) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for line in record.losses:
-        values.update(line.get("values", {}))
-    return values

@@ -6,7 +6,8 @@
     fit ──► losses ──────────────────────────────────────────────────────────────────► files
 
 Nothing of ours is called between two steps, so the record is the same for ``fit``, for loops of
-one's own and for scripts under `evener run`.
+one's own and for scripts under `evener run`. Files are bounded, and each line is whole and on the
+disk's way at once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ import keras
 from evener._tf_private.fits import adding_callbacks
 from evener.devices import inventory
 from evener.errors import EngineError, EvenerWarning, RunError
-from evener.planner.rebalancing import Rebalanced
-from evener.recording import reading as names
+from evener.feedback import Rebalanced
 from evener.recording.measured import (
     Measured,
     count_work,
@@ -49,46 +49,238 @@ from evener.recording.reading import (
     MOST_TEXT,
     RECORD,
     STEPS,
+    VERSION,
+    without_secrets,
 )
 from evener.strategy import Strategy
 from evener.strategy.shares import RecordedStep
 
-# Pace of samples: dense at the start of a run and ever thinner, so that a record stays small.
+_TICK_SECONDS = 0.5
+_METRICS_PACE = (1.0, 250)
+_LOSSES_PACE = (1.0, 250)
+_STEPS_PACE = (1.0, 25)
 
 
-class Pace:
-    """Tells when the next sample is due; the interval doubles after so many samples.
+def record(folder: str | os.PathLike[str], strategy: Strategy) -> Recording:
+    """Record the steps of a strategy in a folder, for `evener report`.
 
-    A run of a week has 20 doublings at most, whatever its steps take.
+    Use it as a context manager around the training; ``fit`` in the block is followed by itself.
+    Begin before the first step: steps that were traced before are not counted.
+
+    Args:
+        folder: Folder, made if it is not there. It may not hold a record already.
+        strategy: Strategy that trains.
+
+    Raises:
+        RunError: RUN-100 if the folder holds a record, RUN-101 if it cannot be written, RUN-102 if
+            the strategy has run steps before.
+
+    Example:
+        >>> import evener, keras, numpy as np, tempfile
+        >>> strategy = evener.Strategy(devices=["cpu:0", "cpu:1"])
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> folder = tempfile.mkdtemp()
+        >>> with evener.record(folder, strategy):
+        ...     _ = model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+    """
+    return Recording(Path(folder), strategy, command=sys.argv)
+
+
+class Recording:
+    """Record that is being written; see `evener.record`.
+
+    Args:
+        folder: Folder of the record.
+        strategy: Strategy that trains.
+        command: Command line of the run.
+        notes: Function that returns the notes about the script so far.
+        diagnosis: Findings of the doctor on the program; None if it was not examined.
+        clock: Function that returns the time in seconds.
     """
 
-    def __init__(self, seconds: float, num_samples: int) -> None:
-        self._interval = seconds
-        self._num_samples = num_samples
-        self._taken = 0
-        self._next = float("-inf")
+    def __init__(
+        self,
+        folder: Path,
+        strategy: Strategy,
+        *,
+        command: Sequence[str],
+        notes: Callable[[], Sequence[str]] = tuple,
+        diagnosis: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        controller = strategy.share_controller
+        if not controller.keeps_spans and strategy.has_run:
+            raise RunError(
+                "RUN-102",
+                "The strategy has run steps before it is recorded.",
+                why="Steps that are traced before do not count their work.",
+                fix="Call evener.record before the first step, such as fit or evaluate.",
+            )
+        self._folder = RecordFolder(folder)
+        self._strategy = strategy
+        self._process = os.getpid()
+        self._clock, self._begin = clock, clock()
+        count_work(strategy)
+        controller.keep_spans()
+        self._folder.write_record({**_description(strategy, command), "diagnosis": diagnosis})
+        self._measured = Measured(strategy)
+        # Lists that only grow: each new entry is an event.
+        self._growing: dict[str, Callable[[], Sequence[object]]] = {
+            "note": notes,
+            "gathered": lambda: strategy.report().gathered,
+            "check": lambda: strategy.spot_checks,
+            "verified": lambda: strategy.verifications,
+        }
+        self._seen: set[tuple[str, str]] = set()
+        self._metrics_pace, self._steps_pace = Pace(*_METRICS_PACE), Pace(*_STEPS_PACE)
+        self._last_step: RecordedStep | None = None
+        # By controller and trace: a trial of plans has several controllers.
+        self._traces: dict[tuple[int, int], int] = {}
+        self._estimated = 0
+        self._stop = threading.Event()
+        self._stack = contextlib.ExitStack()
+        self._thread = threading.Thread(target=self._run, name="evener record", daemon=True)
 
-    def is_due(self, now: float) -> bool:
-        """Return whether a sample is due, and count it as taken if it is."""
-        if now < self._next:
-            return False
-        self._taken += 1
-        if self._taken >= self._num_samples:
-            self._taken = 0
-            self._next = now + self._interval
-            self._interval *= 2
+    @property
+    def path(self) -> Path:
+        """Folder of the record."""
+        return self._folder.path
+
+    def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
+        """Add losses or metrics of a loop of one's own.
+
+        Args:
+            values: Single numbers by name.
+            step: Number of the step, if it is known.
+        """
+        known = {} if step is None else {"step": step}
+        line = {"time": self._now(), **known, "values": written_values(values)}
+        self._folder.add(LOSSES, line)
+
+    def __enter__(self) -> Recording:
+        """Begin to record."""
+        self._stack.enter_context(watching(self._emit))
+        self._stack.enter_context(
+            adding_callbacks(lambda: Losses(self._folder, self._now, Pace(*_LOSSES_PACE)))
+        )
+        self._emit({"event": "begin", "text": "the record begins"})
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the record, with the error that ended the run, if one did."""
+        if os.getpid() != self._process:
+            return
+        self._stop.set()
+        self._thread.join()
+        self._sample(is_last=True)
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            self._emit({"event": "end", "text": "the run ended"})
         else:
-            self._next = now + self._interval
-        return True
+            text = str(error).partition("\n")[0]
+            self._emit({"event": "failed", "text": f"{type(error).__name__}: {text}"})
+        self._stack.close()
+        self._folder.close()
+        if self._folder.problem:
+            print(
+                f"evener: the record in {self.path} is not complete: {self._folder.problem}",
+                file=sys.stderr,
+            )
+
+    def _now(self) -> float:
+        return round(self._clock() - self._begin, 3)
+
+    def _emit(self, event: Mapping[str, Any]) -> None:
+        text = str(event["text"])[:MOST_TEXT]
+        self._folder.add(EVENTS, {"time": self._now(), **event, "text": text})
+
+    def _run(self) -> None:
+        while not self._stop.wait(_TICK_SECONDS):
+            try:
+                self._sample()
+            except Exception as error:
+                # The record never ends the run; what is missing is told in it.
+                self._emit({"event": "not recorded", "text": f"{type(error).__name__}: {error}"})
+                return
+
+    def _sample(self, *, is_last: bool = False) -> None:
+        for kind, entries in self._growing.items():
+            for entry in entries():
+                text = str(entry)[:MOST_TEXT]
+                if (kind, text) not in self._seen:
+                    self._seen.add((kind, text))
+                    self._emit({"event": kind, "text": text})
+        now = self._now()
+        if self._metrics_pace.is_due(now) or is_last:
+            self._folder.add(METRICS, self._measured.line(now))
+            self._estimate_memory()
+        controller = self._strategy.share_controller
+        step = controller.last_step()
+        if step is None or step == self._last_step:
+            return
+        if self._steps_pace.is_due(now) or is_last:
+            self._last_step = step
+            key = id(controller), step.trace
+            if key not in self._traces:
+                self._traces[key] = len(self._traces)
+                self._folder.add(STEPS, trace_line(step, self._traces[key]))
+            self._folder.add(STEPS, step_line(step, self._traces[key], now))
+
+    def _estimate_memory(self) -> None:
+        """Add the predicted peak memory of the largest batch so far."""
+        records = self._strategy.share_controller.step_records()
+        batch = max((sum(step.samples) for step in records), default=0)
+        if batch <= self._estimated:
+            return
+        self._estimated = batch
+        with contextlib.suppress(EngineError):
+            needs = self._strategy.memory_estimate(batch)
+            self._emit(
+                {
+                    "event": "memory",
+                    "text": f"predicted peak memory for {batch} samples",
+                    "batch_size": batch,
+                    "bytes": {name: need.total for name, need in needs.items()},
+                }
+            )
 
 
-# Folder of a record, while it is written: each line is whole and on the disk's way at once.
+def _description(strategy: Strategy, command: Sequence[str]) -> dict[str, Any]:
+    import tensorflow as tf
+
+    from evener import __version__
+
+    return {
+        "version": VERSION,
+        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": without_secrets(command),
+        "versions": {
+            "evener": __version__,
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "python": sys.version.split()[0],
+        },
+        "devices": list(shares_of_devices(strategy)),
+        "plan": json.loads(strategy.plan.to_json()),
+        "inventory": inventory().to_dict(),
+    }
 
 
 class RecordFolder:
-    """Folder that a run writes.
+    """Folder that a run writes. A full disk ends the record, not the run.
 
-    A full disk ends the record, not the run: `problem` has the reason then.
+    Attributes:
+        problem: Reason why nothing is written any more; empty if all is well.
+
+    Raises:
+        RunError: RUN-100 if the folder holds a record already; RUN-101 if it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,13 +297,10 @@ class RecordFolder:
                 # Exclusive: another run may have come first.
                 self._files[name] = (self.path / name).open("x", encoding="utf-8")
                 self._sizes[name] = 0
-        except FileExistsError as error:
-            self.close()
-            if self.path.is_dir():
-                raise _holds_a_record(path) from None
-            raise _cannot_be_written(path, error) from error
         except OSError as error:
             self.close()
+            if isinstance(error, FileExistsError) and self.path.is_dir():
+                raise _holds_a_record(path) from None
             raise _cannot_be_written(path, error) from error
 
     def write_record(self, fields: Mapping[str, Any]) -> None:
@@ -170,23 +359,43 @@ def _cannot_be_written(path: Path, error: OSError) -> RunError:
     )
 
 
-# Losses and metrics of Keras's ``fit``.
+class Pace:
+    """Pace of samples: dense at the start, and ever thinner, so that a record stays small.
+
+    The interval doubles after so many samples. A run of a week has 20 doublings at most.
+
+    >>> pace = Pace(1.0, 2)
+    >>> [now for now in range(12) if pace.is_due(now)]
+    [0, 1, 2, 4, 6, 10]
+    """
+
+    def __init__(self, seconds: float, num_samples: int) -> None:
+        self._interval = seconds
+        self._num_samples = num_samples
+        self._taken = 0
+        self._next = float("-inf")
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a sample is due, and count it as taken if it is."""
+        if now < self._next:
+            return False
+        self._taken += 1
+        self._next = now + self._interval
+        if self._taken >= self._num_samples:
+            self._taken = 0
+            self._interval *= 2
+        return True
 
 
 class Losses(keras.callbacks.Callback):
-    """Callback that passes losses and metrics on, now and then, and at the end of each epoch.
+    """Callback that writes losses and metrics, now and then, and at the end of each epoch.
 
     To read them waits for the step that runs, so most steps are not read.
     """
 
-    def __init__(
-        self,
-        emit: Callable[[Mapping[str, Any]], None],
-        clock: Callable[[], float],
-        pace: Pace,
-    ) -> None:
+    def __init__(self, folder: RecordFolder, clock: Callable[[], float], pace: Pace) -> None:
         super().__init__()
-        self._emit, self._clock, self._pace = emit, clock, pace
+        self._folder, self._clock, self._pace = folder, clock, pace
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -197,16 +406,15 @@ class Losses(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Read the losses and metrics if that is due."""
         if batch and self._pace.is_due(self._clock()):
-            self._write(self.model.get_metrics_result(), batch)
+            self._write(self.model.get_metrics_result(), {"batch": batch})
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Pass the losses and metrics of the epoch on."""
-        self._write(logs or {}, None)
+        """Write the losses and metrics of the epoch."""
+        self._write(logs or {}, {})
 
-    def _write(self, logs: Mapping[str, Any], batch: int | None) -> None:
-        values = written_values(logs)
-        found = {"time": round(self._clock(), 3), "epoch": self._epoch, "values": values}
-        self._emit(found if batch is None else {**found, "batch": batch})
+    def _write(self, logs: Mapping[str, Any], batch: Mapping[str, int]) -> None:
+        line = {"time": self._clock(), "epoch": self._epoch, "values": written_values(logs)}
+        self._folder.add(LOSSES, {**line, **batch})
 
 
 def written_values(logs: Mapping[str, Any]) -> dict[str, float | str]:
@@ -229,13 +437,8 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-# Events of a run: changes of shares, notes, warnings, checks, checkpoints, gathered operations.
-
-Emit = Callable[[Mapping[str, Any]], None]
-
-
 @contextlib.contextmanager
-def watching(emit: Emit) -> Iterator[None]:
+def watching(emit: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
     """Pass messages of evener's log and its warnings on as events, in the block.
 
     Neither the log nor the warnings change for others: messages that were not shown stay so.
@@ -243,10 +446,16 @@ def watching(emit: Emit) -> Iterator[None]:
     logger = logging.getLogger("evener")
     level, shown_from = logger.level, logger.getEffectiveLevel()
 
-    def forward(record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.INFO:
-            emit(_of_log(record))
-        return record.levelno >= shown_from
+    def forward(message: logging.LogRecord) -> bool:
+        if message.levelno >= logging.INFO:
+            changes = [each for each in message.args or () if isinstance(each, Rebalanced)]
+            if changes:
+                change = changes[0]
+                steps = {"step": change.step, "before": change.before, "after": change.after}
+                emit({"event": "shares", "text": str(change), **steps})
+            else:
+                emit({"event": "log", "text": message.getMessage()})
+        return message.levelno >= shown_from
 
     show = warnings.showwarning
 
@@ -266,248 +475,3 @@ def watching(emit: Emit) -> Iterator[None]:
         # Another one may have been put on top meanwhile.
         if warnings.showwarning is show_warning:
             warnings.showwarning = show
-
-
-def _of_log(record: logging.LogRecord) -> dict[str, Any]:
-    changes = [a for a in record.args or () if isinstance(a, Rebalanced)]
-    if not changes:
-        return {"event": "log", "text": record.getMessage()}
-    change = changes[0]
-    return {
-        "event": "shares",
-        "text": str(change),
-        "step": change.step,
-        "before": change.before,
-        "after": change.after,
-    }
-
-
-class Growing:
-    """Lists of a run that only grow; each new entry is an event."""
-
-    def __init__(self, strategy: Strategy, notes: Callable[[], Sequence[str]]) -> None:
-        self._lists: dict[str, Callable[[], Sequence[object]]] = {
-            "note": notes,
-            "gathered": lambda: strategy.report().gathered,
-            "check": lambda: strategy.spot_checks,
-            "verified": lambda: strategy.verifications,
-        }
-        self._seen: dict[tuple[str, str], None] = {}
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of entries that are new."""
-        for kind, entries in self._lists.items():
-            for entry in entries():
-                text = str(entry)[:MOST_TEXT]
-                if (kind, text) not in self._seen:
-                    self._seen[kind, text] = None
-                    yield {"event": kind, "text": text}
-
-
-# Record of a run: a thread beside it writes what the strategy has counted.
-#
-# ::
-#
-#     steps of the run ──► counters and spans on the host ◄── thread, twice a second ──► files
-#     fit ──► losses ──────────────────────────────────────────────────────────────────► files
-#
-# Nothing of ours is called between two steps, so the record is the same for ``fit``, for loops of
-# one's own and for scripts under `evener run`.
-
-_TICK_SECONDS = 0.5
-_METRICS_PACE = (1.0, 250)
-_LOSSES_PACE = (1.0, 250)
-_STEPS_PACE = (1.0, 25)
-
-
-def record(folder: str | os.PathLike[str], strategy: Strategy) -> Recording:
-    """Record the steps of a strategy in a folder, for `evener report`.
-
-    Use it as a context manager around the training; ``fit`` in the block is followed by itself.
-    Begin before the first step: steps that were traced before are not counted.
-
-    Args:
-        folder: Folder, made if it is not there. It may not hold a record already.
-        strategy: Strategy that trains.
-
-    Raises:
-        RunError: RUN-100 if the folder holds a record, RUN-101 if it cannot be written, RUN-102 if
-            the strategy has run steps before.
-
-    Example:
-        >>> import evener, keras, numpy as np, tempfile
-        >>> strategy = evener.Strategy(devices=["cpu:0", "cpu:1"])
-        >>> with strategy.scope():
-        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        ...     model.compile("sgd", "mse")
-        >>> folder = tempfile.mkdtemp()
-        >>> with evener.record(folder, strategy):
-        ...     _ = model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
-    """
-    return Recording(Path(folder), strategy, command=sys.argv)
-
-
-class Recording:
-    """Record that is being written; see `evener.record`."""
-
-    def __init__(
-        self,
-        folder: Path,
-        strategy: Strategy,
-        *,
-        command: Sequence[str],
-        notes: Callable[[], Sequence[str]] = tuple,
-        diagnosis: Mapping[str, Any] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        controller = strategy.share_controller
-        if not controller.keeps_spans and strategy.has_run:
-            raise RunError(
-                "RUN-102",
-                "The strategy has run steps before it is recorded.",
-                why="Steps that are traced before do not count their work.",
-                fix="Call evener.record before the first step, such as fit or evaluate.",
-            )
-        self._folder = RecordFolder(folder)
-        self._strategy = strategy
-        self._process = os.getpid()
-        self._clock, self._begin = clock, clock()
-        count_work(strategy)
-        controller.keep_spans()
-        description = {**_description(strategy, command), "diagnosis": diagnosis}
-        self._folder.write_record(description)
-        self._measured = Measured(strategy)
-        self._growing = Growing(strategy, notes)
-        self._metrics_pace, self._steps_pace = Pace(*_METRICS_PACE), Pace(*_STEPS_PACE)
-        self._last_step: RecordedStep | None = None
-        # By controller and trace: a trial of plans has several controllers.
-        self._traces: dict[tuple[int, int], int] = {}
-        self._estimated = 0
-        self._stop = threading.Event()
-        self._stack = contextlib.ExitStack()
-        self._thread = threading.Thread(target=self._run, name="evener record", daemon=True)
-
-    @property
-    def path(self) -> Path:
-        """Folder of the record."""
-        return self._folder.path
-
-    def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
-        """Add losses or metrics of a loop of one's own."""
-        where = {} if step is None else {"step": step}
-        line = {"time": self._now(), **where, "values": written_values(values)}
-        self._folder.add(names.LOSSES, line)
-
-    def __enter__(self) -> Recording:
-        """Begin to record."""
-        self._stack.enter_context(watching(self._emit))
-        self._stack.enter_context(adding_callbacks(self._losses))
-        self._emit({"event": "begin", "text": "the record begins"})
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the record, with the error that ended the run, if one did."""
-        if os.getpid() != self._process:
-            return
-        self._stop.set()
-        self._thread.join()
-        self._sample(is_last=True)
-        if error is None or (isinstance(error, SystemExit) and not error.code):
-            self._emit({"event": "end", "text": "the run ended"})
-        else:
-            text = str(error).partition("\n")[0][: names.MOST_TEXT]
-            self._emit({"event": "failed", "text": f"{type(error).__name__}: {text}"})
-        self._stack.close()
-        self._folder.close()
-        if self._folder.problem:
-            print(
-                f"evener: the record in {self.path} is not complete: {self._folder.problem}",
-                file=sys.stderr,
-            )
-
-    def _now(self) -> float:
-        return round(self._clock() - self._begin, 3)
-
-    def _losses(self) -> Losses:
-        return Losses(
-            lambda line: self._folder.add(names.LOSSES, line), self._now, Pace(*_LOSSES_PACE)
-        )
-
-    def _emit(self, event: Mapping[str, Any]) -> None:
-        text = str(event["text"])[: names.MOST_TEXT]
-        self._folder.add(names.EVENTS, {"time": self._now(), **event, "text": text})
-
-    def _run(self) -> None:
-        while not self._stop.wait(_TICK_SECONDS):
-            try:
-                self._sample()
-            except Exception as error:
-                # The record never ends the run; what is missing is told in it.
-                self._emit({"event": "not recorded", "text": f"{type(error).__name__}: {error}"})
-                return
-
-    def _sample(self, *, is_last: bool = False) -> None:
-        for event in self._growing.events():
-            self._emit(event)
-        now = self._now()
-        if self._metrics_pace.is_due(now) or is_last:
-            self._folder.add(names.METRICS, self._measured.line(now))
-            self._estimate_memory()
-        step = self._strategy.share_controller.last_step()
-        if step is not None and step != self._last_step:
-            if self._steps_pace.is_due(now) or is_last:
-                self._last_step = step
-                self._add_step(step, now)
-
-    def _add_step(self, step: RecordedStep, now: float) -> None:
-        key = id(self._strategy.share_controller), step.trace
-        if key not in self._traces:
-            self._traces[key] = len(self._traces)
-            self._folder.add(names.STEPS, trace_line(step, self._traces[key]))
-        self._folder.add(names.STEPS, step_line(step, self._traces[key], now))
-
-    def _estimate_memory(self) -> None:
-        """Add the predicted peak memory of the largest batch so far."""
-        records = self._strategy.share_controller.step_records()
-        batch = max((sum(step.samples) for step in records), default=0)
-        if batch <= self._estimated:
-            return
-        self._estimated = batch
-        with contextlib.suppress(EngineError):
-            needs = self._strategy.memory_estimate(batch)
-            self._emit(
-                {
-                    "event": "memory",
-                    "text": f"predicted peak memory for {batch} samples",
-                    "batch_size": batch,
-                    "bytes": {name: need.total for name, need in needs.items()},
-                }
-            )
-
-
-def _description(strategy: Strategy, command: Sequence[str]) -> dict[str, Any]:
-    import keras
-    import tensorflow as tf
-
-    from evener import __version__
-
-    return {
-        "version": names.VERSION,
-        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": names.without_secrets(command),
-        "versions": {
-            "evener": __version__,
-            "tensorflow": tf.__version__,
-            "keras": keras.__version__,
-            "python": sys.version.split()[0],
-        },
-        "devices": list(shares_of_devices(strategy)),
-        "plan": json.loads(strategy.plan.to_json()),
-        "inventory": inventory().to_dict(),
-    }

@@ -238,11 +238,10 @@ def _rate(cluster: Cluster) -> str:
 #     0>> 0<<<   the forward and the backward pass of micro-batch 0
 #     .          idle
 
-_MARKS = {"forward": ">", "backward": "<", "weights": "~"}
+_MARKS = {"forward": ">", "backward": "<"}
 _MEANINGS = {
     ">": "> forward",
     "<": "< backward",
-    "~": "~ gradients of weights",
     "=": "= transfers",
     "u": "u update",
     ".": ". idle",

@@ -16,9 +16,8 @@ from rich.text import Text
 from evener.recording.measured import MemoryUse, gpu_memory
 from evener.recording.record import scalars
 from evener.report.comparison import DEVICE_LOGS
-from evener.report.live.run import LiveView, is_shown
-from evener.report.live.screen import LiveDevice, LiveState, epoch_line, screen_of
-from evener.report.live.source import StrategySource, source_of
+from evener.report.live import LiveDevice, LiveState, LiveView, epoch_line, is_shown, screen_of
+from evener.report.live_source import StrategySource, source_of
 from evener.report.work import (
     DeviceWork,
     Owned,

@@ -85,7 +85,6 @@ class TimedRun:
     jit_compile: bool | None = None
     num_warm_up: int = 10  # Steps before the first that is timed
     num_steps: int = 40  # Steps to time
-    answer: str = ""  # Path of the file for the answer
     record: str = ""  # Folder for a record of the run; empty for none
 
     def to_json(self) -> str:
@@ -94,7 +93,6 @@ class TimedRun:
 
     @classmethod
     def from_json(cls, text: str) -> TimedRun:
-        """Return the request that a text of `to_json` holds."""
         fields = json.loads(text)
         return cls(**{**fields, "args": tuple(fields["args"])})
 
@@ -113,7 +111,6 @@ class StepTimes:
 
     @classmethod
     def from_json(cls, text: str) -> StepTimes:
-        """Return the answer that a text of `to_json` holds."""
         fields = json.loads(text)
         return cls(**{**fields, "seconds": tuple(fields["seconds"])})
 
@@ -137,7 +134,6 @@ class Contender:
 def contenders(
     devices: Sequence[str], *, spec: str | None, words: str, planned: Plan | str, with_xla: bool
 ) -> list[Contender]:
-    """Return the layouts to compare."""
     option = "" if spec is None else f"--devices {spec} "
     plan = planned if isinstance(planned, Plan) else None
     found = [
@@ -196,7 +192,6 @@ class Measured:
 
     @property
     def step_seconds(self) -> float | None:
-        """Median of the rounds."""
         return median(self.rounds) if self.rounds else None
 
 
@@ -228,7 +223,6 @@ def measure(
 def run_once(
     contender: Contender, request: TimedRun, *, limit_seconds: float, record: str = ""
 ) -> StepTimes:
-    """Run a contender in a process of its own."""
     asked = replace(
         request,
         kind=contender.kind,
@@ -238,9 +232,7 @@ def run_once(
         record=record,
     )
     done, answer = ask_module(
-        "evener.run.bench_child",
-        lambda path: replace(asked, answer=path).to_json(),
-        limit_seconds=limit_seconds,
+        "evener.run.bench_child", asked.to_json(), limit_seconds=limit_seconds
     )
     if answer is not None:
         return StepTimes.from_json(answer)

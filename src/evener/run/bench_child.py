@@ -32,10 +32,11 @@ _COMPILE = Patch(
 
 def main() -> None:
     """Answer the request on the command line."""
-    request = TimedRun.from_json(sys.argv[1])
+    file = Path(sys.argv[1])
+    request = TimedRun.from_json(file.read_text(encoding="utf-8"))
     if request.jit_compile is not None:
         _COMPILE.apply(lambda original: _compiling(original, jit=request.jit_compile))
-    run = _Run(request)
+    run = _Run(request, file)
     try:
         run.run()
     except EvenerError as error:
@@ -48,8 +49,9 @@ def main() -> None:
 class _Run:
     """Run of the script of a request."""
 
-    def __init__(self, request: TimedRun) -> None:
+    def __init__(self, request: TimedRun, file: Path) -> None:
         self._request = request
+        self._file = file
         self._process = os.getpid()
         self._seconds: list[float] = []
         self._wanted = request.num_warm_up + request.num_steps
@@ -74,7 +76,6 @@ class _Run:
         from evener.plan import Plan
         from evener.recording.measured import count_work
         from evener.run.bench_steps import time_calls, watch_strategy
-        from evener.run.recorded import record_session
         from evener.run.session import Layout, prepare
 
         request = self._request
@@ -83,7 +84,7 @@ class _Run:
         session = prepare(script, layout)
         self._strategy = session.strategy
         if request.record:
-            self._stack.enter_context(record_session(session, Path(request.record)))
+            self._stack.enter_context(session.record(Path(request.record)))
         else:
             count_work(session.strategy)
         if session.strategy.is_partitioned:
@@ -133,7 +134,7 @@ class _Run:
         self._lock.acquire()
         with contextlib.suppress(OSError):
             self._stack.close()
-        end_with(self._request.answer, times.to_json())
+        end_with(self._file, times.to_json())
 
     def _batch_size(self) -> int | None:
         if self._strategy is None:

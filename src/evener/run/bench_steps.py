@@ -35,7 +35,6 @@ class FitTimes(keras.callbacks.Callback):
         self._last: tuple[int, float] | None = None
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Begin anew."""
         self._last = None
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:

@@ -1,4 +1,15 @@
-"""A module in a process of its own: with a time limit, its output, and its answer in a file."""
+"""A module in a process of its own: with a time limit, its output, and its answer in a file.
+
+::
+
+    parent                          child
+    start ────────────────────────► new session and process group, `python -m MODULE REQUEST`
+    read the end of its output ◄─── standard output and error
+    wait, at most the limit         writes its answer to a file beside the request, and ends
+    kill the process group          including processes that the child has started
+
+The program that the process runs may print what it likes, and does not continue behind the answer.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +20,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from rich.text import Text
 
-# The output of a child process: its size, and its end, in bounded memory.
-
 KEPT_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
+_SECONDS_TO_READ = 5.0
 
 
 class Output:
-    """Reads a pipe to its end in a thread, so that the writer never blocks."""
+    """Reads a pipe to its end in a thread, in bounded memory, so that the writer never blocks."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
@@ -54,23 +64,10 @@ class Output:
         os.close(self._source)
 
 
-# Runs a command in a child process with a time limit, and kills its process group at the end.
-#
-# parent                          child
-# start ────────────────────────► new session and process group
-# read the end of its output ◄─── standard output and error
-# wait, at most the limit
-# kill the process group          including processes that the child has started
-
-_SECONDS_TO_READ = 5.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessResult:
-    """The result of a child process."""
-
-    exit_code: int | None  # Negative for a signal; None if the time limit was reached
-    output: str  # The end of its output, at most 16 KiB
+    exit_code: int | None  # Negative for a signal; None if the time limit was reached.
+    output: str  # The end of its output, at most 16 KiB.
 
 
 def run_child_process(
@@ -103,39 +100,36 @@ def run_child_process(
     return ProcessResult(exit_code=exit_code, output=output.tail)
 
 
-# A question to a module in a process of its own, and its answer: a file that it writes at its end.
-#
-# The program that the process runs may print what it likes, and does not continue behind the
-# answer.
-
-
 def ask_module(
     module: str,
-    request: Callable[[str], str],
+    request: str,
     *,
     environ: Mapping[str, str] | None = None,
     limit_seconds: float,
 ) -> tuple[ProcessResult, str | None]:
-    """Run ``python -m MODULE REQUEST``."""
+    """Run ``python -m MODULE REQUEST``; return its end, and its answer if it wrote one."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "answer.json"
+        path = Path(folder) / "request.json"
+        path.write_text(request, encoding="utf-8")
+        # Otherwise TensorFlow's log would fill the kept end of the output.
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1"}
         result = run_child_process(
-            [sys.executable, "-m", module, request(str(path))],
-            environ={**_quiet_environment(), **(environ or {})},
+            [sys.executable, "-m", module, str(path)],
+            environ={**quiet, **(environ or {})},
             limit_seconds=limit_seconds,
         )
-        return result, path.read_text(encoding="utf-8") if path.exists() else None
+        answer = answer_file(path)
+        return result, answer.read_text(encoding="utf-8") if answer.exists() else None
 
 
-def end_with(path: str, answer: str) -> NoReturn:
-    """Write the answer, and end the process."""
-    Path(path).write_text(answer, encoding="utf-8")
+def answer_file(request: Path) -> Path:
+    return request.with_name("answer.json")
+
+
+def end_with(request: Path, answer: str) -> NoReturn:
+    """Write the answer to a request, and end the process."""
+    answer_file(request).write_text(answer, encoding="utf-8")
     sys.stdout.flush()
     sys.stderr.flush()
     # Exit handlers of the program do not run, and its threads are not joined.
     os._exit(0)
-
-
-def _quiet_environment() -> dict[str, str]:
-    # Otherwise TensorFlow's log would fill the kept end of the output.
-    return {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1"}

@@ -1,7 +1,18 @@
 """Calls of a script that name devices.
 
-On a machine without GPUs, CPU stand-ins appear as GPUs. Settings of devices and threads that come
-too late, because TensorFlow has started, are skipped with a note.
+On a machine without GPUs, CPU stand-ins appear as GPUs::
+
+    script                          TensorFlow
+    list_physical_devices("GPU")    GPU:0, GPU:1       no GPU; cpu:0, cpu:1 are the stand-ins
+    tf.device("/GPU:1")         ->  "/device:CPU:1"
+
+    physical    GPU:0        GPU:1                      as tf.config.list_physical_devices
+    logical     GPU:0  GPU:1                            GPU:0 split into two, GPU:1 hidden
+    stand-in    cpu:0  cpu:0
+
+This is done only where TensorFlow finds no GPU, and only in the commands that run a program. Calls
+from evener, TensorFlow and Keras are not changed: Keras selects cuDNN kernels by them. Settings of
+devices and threads that come too late, because TensorFlow has started, are skipped with a note.
 """
 
 from __future__ import annotations
@@ -25,12 +36,6 @@ from evener.errors import DeviceError
 from evener.run.replace import instead_of
 from evener.run.script import Notes, UserLine, callers, user_line
 from evener.strategy.placed_graph import ASKED
-
-# GPUs that a script sees where there are none; stand-in devices, which are CPUs, compute for them.
-#
-# physical    GPU:0        GPU:1                      as tf.config.list_physical_devices
-# logical     GPU:0  GPU:1                            GPU:0 split into two, GPU:1 hidden
-# stand-in    cpu:0  cpu:0
 
 Report = Callable[[str, UserLine | None], None]
 """Reports something about a line of the script."""
@@ -201,8 +206,6 @@ def joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-# Functions, modules and strategies of TensorFlow that name GPUs, as patches.
-
 REPLACED = {
     "device": "a GPU name selects its stand-in",
     "config.list_physical_devices": "lists the stand-ins as GPUs",
@@ -244,7 +247,6 @@ _IMPORTED_AS = (
 
 
 def attribute(module: Any, path: str) -> Any:
-    """Return an attribute at any depth; the module for an empty path."""
     return functools.reduce(getattr, filter(None, path.split(".")), module)
 
 
@@ -292,17 +294,6 @@ STRATEGY_DEVICES = {
     )
     for name in STRATEGIES
 }
-
-
-# Programs for GPUs on machines without: CPU stand-ins appear as GPUs.
-#
-#     script                          TensorFlow
-#     list_physical_devices("GPU")    GPU:0, GPU:1       no GPU; cpu:0, cpu:1 are the stand-ins
-#     tf.device("/GPU:1")         ->  "/device:CPU:1"
-#
-# This is done only where TensorFlow finds no GPU, and only in the three commands that run a
-# program.
-# Calls from evener, TensorFlow and Keras are not changed: Keras selects cuDNN kernels by them.
 
 # These select GPU kernels by the same functions.
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
@@ -533,8 +524,6 @@ class _Replacements:
         self._used.report_once()
         return "/device:GPU:0" if self._used.names else ""
 
-
-# Settings of the script that have no effect: TensorFlow has started on evener's devices.
 
 _THREAD_CALLS = {
     "set_intra_op_parallelism_threads": "TF_NUM_INTRAOP_THREADS",

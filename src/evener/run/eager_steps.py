@@ -13,10 +13,6 @@ from dataclasses import dataclass
 from evener.run.liveness import SyntaxTree
 from evener.run.regions import hoist_steps
 
-# Advice on how to trace a training step that runs eagerly, in the script's own names.
-#
-# It follows from the source text only; nothing is changed.
-
 _TAPE = "GradientTape"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -85,10 +81,6 @@ def _alias_of_tensorflow(module: SyntaxTree) -> str:
     return "tf"
 
 
-# Eager training steps, read from the source: the lines that `evener run` makes a function of.
-#
-# All tools tell it by this module: the notes of a run, the doctor, audits, plans and estimates.
-
 NOT_FOLLOWED = "tf_keras, whose layers and optimizers are not followed"
 """What prevents a step that calls Keras 2; ends a clause."""
 
@@ -116,7 +108,6 @@ class EagerStep:
 
     @property
     def change(self) -> str:
-        """The advice without what it leads to."""
         return self.advice.removesuffix(", and all devices compute it")
 
     @property

@@ -17,13 +17,7 @@ from evener.base.libraries import check_installed
 from evener.devices.spec import spec_from
 from evener.errors import EvenerWarning, PlacementError, RunError
 from evener.plan.profile import CostProfile, ModelCosts
-from evener.plan.profile_files import (
-    LayersTaken,
-    model_from_fields,
-    profile_from_json,
-    times_from_json,
-    warn_of_estimates,
-)
+from evener.plan.profile_files import ReusedLayers, warn_of_estimates
 from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
 from evener.planner.planning import plan_profile
@@ -33,24 +27,20 @@ from evener.run.script import Script, read
 
 if TYPE_CHECKING:
     from evener.planner.planning import Planned
-    from evener.run.script import Script
 
-
-# ``evener audit``: runs a program in a subprocess, up to its first training step.
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def script_of(target: str, *, as_module: bool) -> Script | None:
+def read_target(target: str, *, as_module: bool) -> Script | None:
     """Return the script or module that a target names; None if it is ``"module:function"``."""
     is_script = as_module or Path(target).exists() or not _NAMED.fullmatch(target)
     return read(target, as_module=as_module) if is_script else None
 
 
-def request_for(
+def audit_request(
     target: str, args: tuple[str, ...], *, script: Script | None, **choices: Any
 ) -> StepRequest:
-    """Return the request for the target on the command line."""
     if script is None and args:
         raise TargetError(
             "PLACE-042",
@@ -59,22 +49,28 @@ def request_for(
             "input_signature, or from a function that returns them.",
             fix="Remove them, or name a function that ends with: return train_step, (x, y).",
         )
-    kind = "function" if script is None else "script" if script.module is None else "module"
-    return StepRequest(question="audit", target=target, kind=kind, args=args, **choices)
+    return StepRequest(question="audit", target=target, script=script, args=args, **choices)
 
 
 def audit_in_subprocess(request: StepRequest, *, limit_seconds: float) -> Audit:
     """Run a program up to its first training step, and return the audit of the step."""
-    answer = ask(request, limit_seconds=limit_seconds)
+    answer = _answer(request, limit_seconds=limit_seconds)
     if answer.outcome != "found":
         raise _no_audit(request.target, answer, limit_seconds)
-    # The notes are part of the program's output, which is not shown.
-    for note in answer.notes:
-        print(note, file=sys.stderr)
-    return Audit.from_json(answer.found["audit"])
+    return Audit.from_json(answer.audit)
+
+
+def _answer(request: StepRequest, **choices: Any) -> Answer:
+    answer = ask(request, **choices)
+    if answer.outcome == "found":
+        # The notes are part of the program's output, which is not shown.
+        for note in answer.notes:
+            print(note, file=sys.stderr)
+    return answer
 
 
 def _no_audit(target: str, answer: Answer, limit_seconds: float) -> PlacementError:
+    assert answer.process is not None
     exit_code = answer.process.exit_code
     if answer.outcome == "eager":
         step = eager_step_at(answer.line)
@@ -110,8 +106,6 @@ def _no_audit(target: str, answer: Answer, limit_seconds: float) -> PlacementErr
     )
 
 
-# Costs of a script's training step, for commands that plan with them or estimate its memory.
-
 # No device is needed to count bytes, and none is taken from a program that trains.
 _COUNTING_DEVICES = "cpu:1"
 # Where TensorFlow finds no GPU, the CPU appears as one to the script.
@@ -127,7 +121,7 @@ class StepCosts:
     batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it
     not_measured: tuple[str, ...]  # Layers that could not be measured, each with the reason
     # Number of layers that had been measured in earlier runs, by kind of device
-    taken: tuple[LayersTaken, ...] = ()
+    taken: tuple[ReusedLayers, ...] = ()
     # Assumptions of costs that were computed; None for measured ones
     described: Assumptions | None = None
 
@@ -139,29 +133,22 @@ def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
     while it measured. This process does not import TensorFlow.
     """
     # Before the subprocess imports TensorFlow, which takes seconds.
-    read(request.target, as_module=request.kind == "module")
     spec = spec_from(request.devices, os.environ)
     check_installed()
     devices = None if spec.source == "default" else str(spec)
     request = dataclasses.replace(request, devices=devices)
-    answer = ask(request, limit_seconds=time_limit)
-    if answer.outcome != "found":
+    answer = _answer(request, limit_seconds=time_limit)
+    found = answer.measured
+    if found is None:
         raise _no_costs(request.target, answer, time_limit)
-    _print_notes(answer)
-    costs = _step_costs(answer)
-    warn_of_estimates(costs.not_measured)
-    return costs
-
-
-def _step_costs(answer: Answer) -> StepCosts:
-    found = answer.found
-    for text in found["warnings"]:
-        warnings.warn(EvenerWarning(text), stacklevel=3)
+    for text in found.warnings:
+        warnings.warn(EvenerWarning(text), stacklevel=2)
+    warn_of_estimates(found.not_measured)
     return StepCosts(
-        profile=profile_from_json(found["profile"]),
-        batch_size=found["batch_size"],
-        not_measured=tuple(found["not_measured"]),
-        taken=tuple(map(LayersTaken.from_fields, found["taken"])),
+        profile=found.profile,
+        batch_size=found.batch_size,
+        not_measured=found.not_measured,
+        taken=found.taken,
     )
 
 
@@ -176,20 +163,19 @@ def counted_memory(
     request = StepRequest(
         question="memory",
         target=script.given,
-        kind="script" if script.module is None else "module",
+        script=script,
         args=tuple(args),
         devices=_COUNTING_DEVICES,
     )
-    answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
-    if answer.outcome != "found":
+    answer = _answer(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
+    if answer.traced is None:
         raise RunError(
             "RUN-040",
             f"The memory of {script.given} cannot be estimated: it came to no training step.",
             why=answer.why_no_step(time_limit),
             fix=_fix(answer),
         )
-    _print_notes(answer)
-    return model_from_fields(answer.found["model"]), answer.found["batch_size"]
+    return answer.traced.model, answer.traced.batch_size
 
 
 def described_profile(
@@ -200,36 +186,26 @@ def described_profile(
     The step is traced on the CPU; nothing of it is measured. Its times follow from the operations
     and bytes of every kernel, and the datasheets of the devices.
     """
-    read(request.target, as_module=request.kind == "module")
     check_installed()
     speeds = reached_speeds(described)
     request = dataclasses.replace(request, devices=_COUNTING_DEVICES, speeds=speeds)
-    answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
-    if answer.outcome != "found":
+    answer = _answer(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
+    found = answer.traced
+    if found is None:
         raise _no_costs(request.target, answer, time_limit)
-    _print_notes(answer)
-    model = model_from_fields(answer.found["model"])
     fused, unfused = (
-        CostProfile(
-            model=model,
-            cluster=described.cluster,
-            times={
-                name: tuple(map(times_from_json, layers))
-                for name, layers in answer.found[key].items()
-            },
-        )
-        for key in ("times", "unfused")
+        CostProfile(model=found.model, cluster=described.cluster, times=times)
+        for times in (found.times, found.unfused)
     )
     return StepCosts(
         profile=fused,
-        batch_size=answer.found["batch_size"],
+        batch_size=found.batch_size,
         not_measured=(),
         described=Assumptions(described=described, unfused=unfused),
     )
 
 
 def unknown_batch_size(script: str, *, why: str, fix: str) -> RunError:
-    """Return the error for a script whose batches have no size before it runs."""
     return RunError(
         "RUN-031",
         f"{script} trains on batches whose size is not known before it runs.",
@@ -260,14 +236,6 @@ def _fix(answer: Answer) -> str:
     return FIX_EAGER if step is None else f"{step.change[0].upper()}{step.change[1:]}."
 
 
-def _print_notes(answer: Answer) -> None:
-    for note in answer.notes:
-        print(note, file=sys.stderr)
-
-
-# Plan for a script that is run right after it, as ``evener run --plan auto`` does.
-
-
 def plan_script(
     script: Script,
     args: Sequence[str],
@@ -280,7 +248,7 @@ def plan_script(
     request = StepRequest(
         question="costs",
         target=script.given,
-        kind="script" if script.module is None else "module",
+        script=script,
         args=tuple(args),
         devices=devices,
         gpu_names=gpu_names,

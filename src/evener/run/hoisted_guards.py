@@ -1,4 +1,10 @@
-"""Guards of a traced step: values that must be the same for it to be called again."""
+"""The values of Python that a step reads: kept when it is traced, compared before each call.
+
+What is read is found by walking from the objects that the step is given and the globals that its
+code names, along attributes, items and closures. Everything found is compared at each call, by
+identity first, all at once; a number that changes means another trace. The same comparison after
+a trace tells whether the step itself changes objects of Python.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +25,6 @@ import tensorflow as tf
 from evener._tf_private.tensors import unwrapped
 from evener.run.hoisted_code import is_followed
 from evener.run.hoisted_values import PLAIN, CannotHoist, same
-
-# Comparisons of what objects of Python hold with what they held: identical, or plain and equal.
-#
-# Each check can be asked alone, and can put back what was there. `identities.py` asks all of them
-# at
-# once.
 
 MISSING = object()
 """The value of an attribute, or a name, that is not there."""
@@ -91,7 +91,6 @@ class Names(Check):
 
     @property
     def present(self) -> dict[str, Any]:
-        """The names that were there, and their values."""
         pairs = zip(self.names, self._before, strict=False)
         return {name: value for name, value in pairs if value is not MISSING}
 
@@ -158,7 +157,6 @@ class Cell(Check):
             return []
 
     def restore(self) -> None:
-        """Put back the value."""
         if self._before:
             self.holder.cell_contents = self._before[0]
 
@@ -232,17 +230,6 @@ def _typed(elements: Any) -> set[tuple[type, Any]]:
     return {(type(element), element) for element in elements}
 
 
-# Thousands of checks at once: what they compare is compared by identity, without code of Python.
-#
-# ::
-#
-#     lists, sets   length of each,   items             one after the other  ─┐
-#     dictionaries  length of each,   keys, values      one after the other   ├─ is what it was?
-#     names         values of names   of each holder    one after the other  ─┘
-#                   other names have not come
-#
-# A difference is left to the checks themselves: an equal number is another object.
-
 _CALL: Any = operator.call
 _ARE_DISJOINT: Callable[[Any, Any], bool] = type({}.keys()).isdisjoint
 
@@ -264,7 +251,6 @@ class Identities:
         self._items = list(self._now())
 
     def hold(self) -> bool:
-        """Return whether everything is identical."""
         if list(map(len, self._sized)) != self._lengths:
             return False
         if not all(_ARE_DISJOINT(held.keys(), names) for held, names in self._absent):
@@ -307,13 +293,6 @@ class Identities:
             chain.from_iterable(map(_CALL, self._getters, self._named)),
         )
 
-
-# The values of Python that a step reads: kept when it is traced, compared before each call.
-#
-# What is read is found by walking from the objects that the step is given and the globals that its
-# code names, along attributes, items and closures. Everything found is compared at each call, by
-# identity first, all at once; a number that changes means another trace. The same comparison after
-# a trace tells whether the step itself changes objects of Python.
 
 _LARGEST_ARRAY = 1 << 20
 _LARGEST_LIST = 10_000

@@ -53,8 +53,6 @@ from evener.run.regions import HOOK, Region
 from evener.run.script import UserLine
 from evener.strategy import Strategy
 
-# Values that a step reads beside its tensors, found from observations of a run.
-
 # Functions that name an attribute by a value.
 _BY_NAME = {"getattr", "vars", "hasattr"}
 # What a step cannot change. It changes no list of Python, or it is not hoisted. A module is there
@@ -103,11 +101,9 @@ class Call:
 
     @property
     def shapes(self) -> Any:
-        """The shapes and types of the tensors."""
         return tuple((tuple(tensor.shape), tensor.dtype) for tensor in self.tensors)
 
     def run(self) -> tuple[Any, ...]:
-        """Run the step as it is written."""
         arrays = [tensor for tensor in self.tensors if isinstance(tensor, np.ndarray)]
         before = [array.tobytes() for array in arrays]
         results = self.body(*self.values)
@@ -252,8 +248,6 @@ def check_arrays(region: Region, values: Sequence[Any]) -> None:
             raise CannotHoist(f"it computes with {name}, an array of {value.dtype} of NumPy")
 
 
-# Check of the graph of a hoisted step: it may only compute, and read and write variables.
-
 _VARIABLES = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "Assign")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case")
 _HARMLESS = (
@@ -269,7 +263,6 @@ _COMPUTING = ("CudnnRNN", "TensorList", "TensorArray", "EmptyTensorList", "Unbat
 
 
 def check_operations(graph: Any) -> None:
-    """Check the operations of a graph and of the functions in it."""
     for operation in graph.get_operations():
         _check(operation.type, operation.op_def.is_stateful)
     for function in graph.as_graph_def().library.function:
@@ -291,8 +284,6 @@ def _check(kind: str, is_stateful: bool) -> None:
         raise CannotHoist(f"tf.random draws other numbers by {kind} in a function than eagerly")
     raise CannotHoist(f"the operation {kind} does more than compute")
 
-
-# A hoisted step, traced for one set of values of Python.
 
 _MOST_TRACES = 12
 OTHER_DRAWS = "it does not draw the same random numbers in each call"
@@ -432,9 +423,6 @@ def _as_tensor(value: Any, *, narrows: bool) -> Any:
     return tf.convert_to_tensor(np.asarray(value))
 
 
-# The state of a region while the program runs: observed, traced, or refused.
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Step:
     """A region of the script: what was observed and traced of it, or why it is refused."""
@@ -463,16 +451,13 @@ class Step:
 
     @property
     def latest(self) -> Variant | None:
-        """The variant that was observed last."""
         return self.pending or (self.variants[0] if self.variants else None)
 
     @property
     def line(self) -> UserLine:
-        """The line of its first statement."""
         return UserLine(path=self.path, number=self.region.first)
 
     def overlaps(self, other: Step) -> bool:
-        """Return whether they have lines in common."""
         mine, its = self.region, other.region
         return self.path == other.path and mine.first <= its.last and its.first <= mine.last
 

@@ -1,4 +1,16 @@
-"""Values of a hoisted step: tensors, constants, and numbers of Python, symbolic in a trace."""
+"""Values of a hoisted step: tensors, constants, and numbers of Python, symbolic in a trace.
+
+::
+
+    Python     rate = 0.9 ** n             w.assign_sub((1 - rate) * gradient)
+    trace      SymbolicNumber ─ "1 - rate" ─► float64 tensor ─ cast to the gradient's type ─►
+
+A rate that changes at every call is no constant: numbers of Python are arguments of a step.
+Arithmetic of Python is float64, rounded to the type of the tensor that it meets, which is what this
+computes too. A comparison, or a division, is decided by the number of now and becomes a condition
+of the trace. Whatever else Python does with a number (an index, a size, a text, a key) refuses it:
+then each of its values has a trace of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +24,6 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private.tensors import CompositeTensor
-
-# Computations of Python with the numbers that a step is given.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,6 @@ def evaluate(expression: Expression, given: Sequence[Any]) -> Any:
 
 
 def places_in(expression: Expression) -> Iterator[int]:
-    """Yield which arguments an expression is computed from."""
     if isinstance(expression, Given):
         yield expression.number
     elif isinstance(expression, Operation):
@@ -72,8 +81,6 @@ def hold(conditions: Sequence[Condition], given: Sequence[Any]) -> bool:
         # As written, Python raises it at its own line.
         return False
 
-
-# Arguments and results of a hoisted step: flat tensors, and the structure around them.
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values are compared, not their identity."""
@@ -151,7 +158,6 @@ def same(value: Any, other: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether a value is given to a graph as a tensor."""
     return isinstance(value, tf.Tensor | np.ndarray)
 
 
@@ -191,7 +197,6 @@ def take_apart(value: Any, tensors: list[Any]) -> Any:
 
 
 def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = ()) -> Any:
-    """Return a value with a structure and other tensors."""
     if isinstance(structure, Leaf):
         return tensors[structure.number]
     if isinstance(structure, Composite):
@@ -262,20 +267,6 @@ def results_apart(
 def _is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
-
-# Numbers of Python as arguments of a step: a rate that changes at every call is no constant.
-#
-# ::
-#
-#     Python     rate = 0.9 ** n             w.assign_sub((1 - rate) * gradient)
-#     trace      SymbolicNumber ─ "1 - rate" ─► float64 tensor ─ cast to the gradient's type ─►
-#
-# Arithmetic of Python is float64, rounded to the type of the tensor that it meets, which is what
-# this
-# computes too. A comparison, or a division, is decided by the number of now and becomes a condition
-# of the trace. Whatever else Python does with a number (an index, a size, a text, a key) refuses
-# it:
-# then each of its values has a trace of its own.
 
 LARGEST = 2**26
 """The largest integer that becomes an argument: products of two are exact as float64."""
@@ -470,5 +461,4 @@ def symbolic(scope: Scope, place: int, kind: type, tensor: Any) -> SymbolicNumbe
 
 
 def can_be_argument(value: Any) -> bool:
-    """Return whether a value is a number that a graph can be given."""
     return type(value) is float or (type(value) is int and abs(value) <= LARGEST)

@@ -1,9 +1,20 @@
-"""Eager steps become functions: run, compared with what is written, given up if they differ."""
+"""Eager steps become functions: run, compared with what is written, given up if they differ.
+
+::
+
+    1. call     as written, observed           which code runs, what it calls and reads
+    2. call     traced, run on all devices     variables put back; then run eagerly, and compared:
+                                               the eager results are those that count
+    3. ...      values still the same?  ──yes──► run on all devices
+                       │ no
+                       └► as in the first call, a few times; then as written for good
+
+Whatever is not understood, fails or differs runs as it is written, and a note names the line.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import importlib.abc
 import importlib.machinery
@@ -42,8 +53,6 @@ from evener.run.script import Notes, Script, UserLine, is_other
 from evener.strategy import Strategy
 from evener.strategy.rounding import as_array, magnitude, relative_difference
 
-# Variables before and after a step, and how much two runs of the same step differ.
-
 ROUNDING = 1e-4
 """A larger relative difference of float32 numbers is judged by what rounding does to the step."""
 _ROUNDING_OF_HALF = 3e-2
@@ -64,7 +73,6 @@ class State:
         self.assign(self._values)
 
     def assign(self, values: Sequence[np.ndarray]) -> None:
-        """Give the variables other values."""
         for variable, value in zip(self.variables, values, strict=True):
             variable.assign(value)
 
@@ -85,7 +93,6 @@ class State:
 
 
 def all_variables() -> list[tf.Variable]:
-    """Return all variables that have a value, of strategies or of nobody."""
     return [found for found in gc.get_objects() if _has_value(found)]
 
 
@@ -122,16 +129,12 @@ def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) ->
 
 
 def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
-    """Return whether differences are rounding."""
     if disturbed is None:
         return all(value <= 1 for value in found)
     if len(found) != len(disturbed):
         return False
     pairs = zip(found, disturbed, strict=True)
     return all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
-
-
-# A step computed both ways from the same state: on all devices, and as it is written.
 
 
 class AsWritten(Exception):
@@ -236,19 +239,6 @@ def _differences(
     ]
 
 
-# The object that a rewritten script calls where a training step begins.
-#
-# ::
-#
-#     1. call     as written, observed           which code runs, what it calls and reads
-#     2. call     traced, run on all devices     variables put back; then run eagerly, and compared:
-#                                                the eager results are those that count
-#     3. ...      values still the same?  ──yes──► run on all devices
-#                        │ no
-#                        └► as in the first call, a few times; then as written for good
-#
-# Whatever is not understood, fails or differs runs as it is written, and a note names the line.
-
 _MOST_VARIANTS = 5
 # A variant costs about as much as some steps save: those that change by epochs pay.
 _CALLS_FOR_ANOTHER = 20
@@ -274,7 +264,6 @@ class Hoister:
         self._others = all_variables()
 
     def add(self, path: str, found: Hoisted) -> None:
-        """Add the regions of a file."""
         for region in found.regions:
             self._steps[region.number] = Step(region=region, path=path)
         self._obstacles[path] = list(found.obstacles)
@@ -397,7 +386,6 @@ class Hoister:
         variant.observed.add(call.shapes)
 
     def _run_with_numbers(self, step: Step, variant: Variant, call: Call) -> Any:
-        """Run a variant; if numbers of Python cannot be its arguments, run the step as written."""
         try:
             return self._run_variant(step, variant, call)
         except (CannotHoist, AsWritten) as problem:
@@ -512,16 +500,13 @@ class Hoister:
             self._notes.add_unpartitioned(devices, step.obstacle, step.line)
 
 
-# The script, and the modules of its folder that it imports, rewritten for a `Hoister`.
+def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
+    """Return a script whose training steps call a hoister; None if it has none.
 
-
-def hoisted(script: Script, hoister: Hoister) -> Script:
-    """Return a script whose training steps call a hoister; so do those of its own modules."""
+    Those of modules in its folder, which it imports later, call the hoister too.
+    """
     sys.meta_path.insert(0, _OwnModules(Path(script.path).parent, hoister))
-    found = _rewritten(script.source, script.path, hoister, is_module=False)
-    if found is None:
-        return script
-    return dataclasses.replace(script, tree=found.tree, names={HOOK: hoister})
+    return _rewritten(script.source, script.path, hoister, is_module=False)
 
 
 def _rewritten(source: str, path: str, hoister: Hoister, *, is_module: bool) -> Hoisted | None:
@@ -564,7 +549,6 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._hoister = hoister
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the code of the module."""
         source = self.get_source(fullname)
         found = None
         if source is not None:
@@ -574,12 +558,5 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return compile(found.tree, self.path, "exec", dont_inherit=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module."""
         vars(module)[HOOK] = self._hoister
         super().exec_module(module)
-
-
-__all__ = [
-    "Hoister",
-    "hoisted",
-]

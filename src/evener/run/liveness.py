@@ -1,4 +1,15 @@
-"""Names that statements read and write, and which of them are live: read again later."""
+"""Names that statements read and write, and which of them are live: read again later.
+
+Statements in a step that only show its values can run behind it::
+
+    with tf.GradientTape() as tape:
+        loss = ...
+        print(loss.numpy())        reads `loss`, which nothing changes any more
+    gradients = ...
+
+Tensors do not change, so the text is the same a few lines later. Variables do: a name that holds
+one is refused when the step runs.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +18,6 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
-
-# The syntax tree of a program, in which every node knows what is around it.
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -24,7 +33,6 @@ class SyntaxTree:
         self.parents = {child: node for node in self._nodes for child in ast.iter_child_nodes(node)}
 
     def every(self, *types: type[Node]) -> Iterator[Node]:
-        """Yield all nodes of some types, from the outside in."""
         yield from (node for node in self._nodes if isinstance(node, types))
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -43,8 +51,6 @@ def last_name(node: ast.AST) -> str:
     """
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
-
-# The names that a list of statements reads from outside, binds and deletes.
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -210,18 +216,6 @@ def _reads(node: ast.AST, names: Names, certain: set[str], hidden: frozenset[str
             _reads(child, names, certain, hidden)
 
 
-# Statements in a step that only show its values: they can run behind it.
-#
-# ::
-#
-#     with tf.GradientTape() as tape:
-#         loss = ...
-#         print(loss.numpy())        reads `loss`, which nothing changes any more
-#     gradients = ...
-#
-# Tensors do not change, so the text is the same a few lines later. Variables do: a name that holds
-# one is refused when the step runs.
-
 _READS = ("numpy", "item", "tolist", "format", "shape", "join")
 # What computes from tensors alone, and where `tf.print` writes.
 _COMPUTES = (
@@ -332,9 +326,6 @@ def bound_by(statement: ast.stmt) -> set[str]:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
         for name in targets_of(node)
     }
-
-
-# Names that statements bind and that may be read after them.
 
 
 class Liveness:
@@ -453,7 +444,6 @@ class Liveness:
 
 
 def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements in a node."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(node, name, None)
         if isinstance(block, list) and block:
@@ -472,7 +462,6 @@ def _binds(statement: ast.stmt, name: str) -> bool:
 
 
 def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
-    """Return whether a statement binds a name before it runs one of its blocks."""
     if isinstance(parent, ast.With | ast.AsyncWith):
         named = (item.optional_vars for item in parent.items)
         return any(name in targets_of(target) for target in named if target is not None)

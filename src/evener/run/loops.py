@@ -1,6 +1,17 @@
 """A script's own training loops: traced functions run on all devices, eager steps get a note.
 
+A `tf.function` that the script calls with a batch becomes one call of ``strategy.run``: it has the
+results that it has on one device. What nobody traced runs as it is written, on one device,
+because tracing could change what it means; a note names the line that prevents more.
+
 At the end of the run it is said that one device did nearly all the training, whatever the cause.
+Seconds are counted by who computed::
+
+    strategy.run, fit, evener.distribute    all devices, by shares and by what is computed once
+    another traced function that trains     the first device
+    gradients of a tape, eagerly            the first device
+
+How much of a partitioned step is computed once follows from its floating-point operations.
 """
 
 from __future__ import annotations
@@ -35,13 +46,6 @@ from evener.strategy import Strategy
 from evener.strategy.arguments import has_batch
 from evener.strategy.step_audit import trains
 from evener.workers.process import group_of_process
-
-# A script's own training loops: traced functions run on all devices, eager steps get a note.
-#
-# A `tf.function` that the script calls with a batch becomes one call of ``strategy.run``: it has
-# the
-# results that it has on one device. What nobody traced runs as it is written, on one device,
-# because tracing could change what it means; a note names the line that prevents more.
 
 _UPDATES = Patch(
     "updates of scripts",
@@ -135,16 +139,6 @@ def _is_outside(strategy: Strategy) -> bool:
         return True
     return tf.distribute.in_cross_replica_context() and tf.distribute.get_strategy() is strategy
 
-
-# Says at the end of a run that one device did nearly all the training, whatever the cause.
-#
-# Seconds are counted by who computed::
-#
-#     strategy.run, fit, evener.distribute    all devices, by shares and by what is computed once
-#     another traced function that trains     the first device
-#     gradients of a tape, eagerly            the first device
-#
-# How much of a partitioned step is computed once follows from its floating-point operations.
 
 # Devices that these ask for are part of a partitioned step, or of a library.
 _ENGINE = ("evener.", "tensorflow.")

@@ -1,4 +1,12 @@
-"""First steps that have no graph of their own accord: eager loops, and ``MODULE:FUNCTION``."""
+"""First steps that have no graph of their own accord: eager loops, and ``MODULE:FUNCTION``.
+
+A loop has taken a step if a variable has another value when its gradient is next asked for:
+gradients alone do not train. An audit of ``MODULE:FUNCTION`` depends on its kind::
+
+    a tf.function          its input_signature, or no arguments: audited as it is
+    a plain function       of no arguments: it is called; if it returns (step, args), that
+                           step is audited, else the first training step that it comes to
+"""
 
 from __future__ import annotations
 
@@ -22,11 +30,6 @@ from evener.run.questions import StepRequest, TargetError
 from evener.run.replace import instead_of
 from evener.run.script import callers, user_line
 
-# Detection of a training step that a loop takes eagerly, without a Keras optimizer.
-#
-# A step is taken if a variable has another value when its gradient is next asked for. Gradients
-# alone do not train.
-
 _GRADIENTS = Patch(
     "gradients of audited programs",
     "tensorflow:GradientTape.gradient",
@@ -40,14 +43,16 @@ _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
 
 
 @contextlib.contextmanager
-def stopping_eager_fits(taken: Callable[[str], Any]) -> Iterator[None]:
-    """Watch the updates of `fit` with ``run_eagerly``: its first step stops before its update."""
+def stopping_eager_updates(
+    taken: Callable[[str], Any], *, if_called: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Stop the first eager step before its update: ``taken`` gets its line and does not return."""
     process = os.getpid()
 
     def stopping(original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if tf.executing_eagerly() and os.getpid() == process and _is_called_by_fit():
+            if tf.executing_eagerly() and os.getpid() == process and if_called():
                 taken(str(user_line() or ""))
             return original(optimizer, *args, **kwargs)
 
@@ -57,7 +62,8 @@ def stopping_eager_fits(taken: Callable[[str], Any]) -> Iterator[None]:
         yield
 
 
-def _is_called_by_fit() -> bool:
+def is_called_by_fit() -> bool:
+    """Return whether an update is that of `fit`, which has ``run_eagerly`` then."""
     return any(str(f.f_globals.get("__name__", "")).startswith(_TRAINERS) for f in callers())
 
 
@@ -69,12 +75,7 @@ class EagerLoops:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._before: dict[str, tuple[tf.Variable, bytes]] = {}
-        self._first_line = ""
-
-    @property
-    def first_line(self) -> str:
-        """Source line of the first eager gradients; empty if there were none."""
-        return self._first_line
+        self.first_line = ""  # Source line of the first eager gradients.
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Watch every tape, in this process."""
@@ -94,12 +95,12 @@ class EagerLoops:
     def ended(self) -> None:
         """See whether the last gradients were followed by a step: no others come after them."""
         if any(_value(variable) != before for variable, before in self._before.values()):
-            self._taken(self._first_line)
+            self._taken(self.first_line)
 
     def _see(self, sources: Any) -> None:
         line = str(user_line() or "")
         with self._lock:
-            self._first_line = self._first_line or line
+            self.first_line = self.first_line or line
             for variable in _variables(sources):
                 value = _value(variable)
                 _, before = self._before.setdefault(variable._unique_id, (variable, value))
@@ -125,42 +126,33 @@ def _value(variable: tf.Variable) -> bytes:
     return variable.numpy().tobytes()
 
 
-# Audits of ``MODULE:FUNCTION``, by the kind of the function.
-#
-# a tf.function          its input_signature, or no arguments: audited as it is
-# a plain function       of no arguments: it is called; if it returns (step, args), that
-# step is audited, else the first training step that it comes to
-
-
-def step_of(
-    load: Callable[[str], ModuleType],
-    module: str,
-    name: str,
-    request: StepRequest,
-    answer: Callable[[str], object],
+def call_step(
+    load: Callable[[str], ModuleType], request: StepRequest, answer: Callable[[str], object]
 ) -> None:
     """Audit the step that a module has under a name, or that a function of this name comes to."""
-    function = _found(load, module, name)
+    module, _, name = request.target.partition(":")
+    function = _load_function(load, module, name)
     if is_traced_function(function):
-        answer(_audited(request, function, _inputs(function, request)))
+        answer(_audit(request, function, _inputs(function, request)))
     if not callable(function):
         raise _not_callable(request.target, f"it is a {type(function).__name__}")
     needed = _needed(function)
     if needed:
         raise _not_callable(request.target, f"it needs {', '.join(needed)}, and has no values")
     returned = function()
-    step, args = _pair(returned)
-    if callable(step):
-        answer(_audited(request, step, args))
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[0]):
+        # A step, and its arguments.
+        step, args = returned
+        answer(_audit(request, step, args if isinstance(args, tuple) else (args,)))
 
 
-def _audited(request: StepRequest, step: Any, args: tuple[Any, ...]) -> str:
+def _audit(request: StepRequest, step: Any, args: tuple[Any, ...]) -> str:
     from evener.auditing import audit
 
     return audit(step, *args, assume_gpus=request.assume_gpus).to_json()
 
 
-def _found(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
+def _load_function(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
     try:
         loaded = load(module)
     except ModuleNotFoundError as error:
@@ -181,14 +173,6 @@ def _found(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
             why=f"Python says: {error}.",
             fix="name a function that is there, as MODULE:FUNCTION.",
         ) from error
-
-
-def _pair(returned: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a step and its arguments, if that is what a function has returned."""
-    if not isinstance(returned, tuple) or len(returned) != 2 or not callable(returned[0]):
-        return None, ()
-    step, args = returned
-    return step, args if isinstance(args, tuple) else (args,)
 
 
 def _needed(function: Any) -> list[str]:

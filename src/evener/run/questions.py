@@ -1,21 +1,37 @@
-"""Questions about the first training step of a program, and answers, between two processes."""
+"""Questions about the first training step of a program, and answers, between two processes.
+
+::
+
+    ask      start ``python -m evener.run.child REQUEST``, wait, read the answer
+    reply    write the answer and end the process: the program does not continue
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from evener import errors
+from evener.base.records import from_json, to_json, to_plain
 from evener.devices.spec import SpecError
 from evener.errors import EvenerError, PlacementError
+from evener.plan.profile import CostProfile, LayerTimes, ModelCosts
+from evener.plan.profile_files import ReusedLayers
 from evener.run.child_process import ProcessResult, ask_module, end_with
 from evener.run.eager_steps import eager_step_at
+from evener.run.script import Script
 
-# Questions to a subprocess: JSON on its command line.
+FIX_EAGER = (
+    "Put @tf.function on the function of the step, or compile the model without run_eagerly."
+)
+_CHILD = "evener.run.child"
+_SHOWN_LINES = 15
+# TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.
+_ON_IMPORT = re.compile(r"WARNING: All log messages before absl|I0000 \d\d:\d\d:\d+\.\d+ ")
 
 
 class TargetError(PlacementError):
@@ -27,65 +43,76 @@ class StepRequest:
     """A program to run up to its first training step, and the question about that step."""
 
     # ``"audit"`` for its placement, ``"costs"`` for seconds and bytes of its layers, ``"memory"``
-    # for the bytes alone, ``"datasheets"`` for the bytes, and seconds that follow from speeds
+    # for the bytes alone, ``"datasheets"`` for the bytes, and seconds that follow from speeds.
     question: Literal["audit", "costs", "memory", "datasheets"]
-    target: str  # Path of a script, name of a module, or ``"module:function"``
-    # Kind of the target; only an audit takes a function
-    kind: Literal["script", "module", "function"] = "script"
-    args: tuple[str, ...] = ()  # Command line arguments of the program
+    target: str  # Path of a script, name of a module, or ``"module:function"``.
+    script: Script | None = None  # The script or module; None for a function, in an audit.
+    args: tuple[str, ...] = ()  # Command line arguments of the program.
     # Device spec. With None the program of an audit configures TensorFlow itself; costs are
-    # measured on ``EVENER_DEVICES``, else on all devices
+    # measured on ``EVENER_DEVICES``, else on all devices.
     devices: str | None = None
-    gpu_names: bool = True  # Whether CPU devices appear as GPUs, where there is no GPU
+    gpu_names: bool = True  # Whether CPU devices appear as GPUs, where there is no GPU.
     # Size for None in an input signature, in an audit; for costs the most samples to measure, by
-    # default the batch of the script
+    # default the batch of the script.
     batch_size: int | None = None
-    assume_gpus: bool = False  # Whether to assume GPUs, as in `evener.audit`
-    remeasure: bool = False  # Whether layers are measured that were measured before
+    assume_gpus: bool = False  # Whether to assume GPUs, as in `evener.audit`.
+    remeasure: bool = False  # Whether layers are measured that were measured before.
     # Speed of each type of device that is not here, as the fields of a
-    # `evener.profiler.device_speed.DeviceSpeed`, for ``"datasheets"``
-    speeds: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    answer: str = ""  # Path of the file for the answer, which `evener.run.questions.ask` chooses
-
-    def to_json(self) -> str:
-        """Return the request as the subprocess reads it."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> StepRequest:
-        """Return the request that a text of `to_json` holds."""
-        fields = json.loads(text)
-        return cls(**{**fields, "args": tuple(fields["args"])})
+    # `evener.profiler.device_speed.DeviceSpeed`, for ``"datasheets"``.
+    speeds: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
-# Answers of a subprocess: JSON in a file, and the end of its process.
-#
-# ask      start ``python -m evener.run.child REQUEST``, wait, read the file
-# reply    write the file and end the process: the program does not continue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """Costs of a step on the devices that are here."""
 
-FIX_EAGER = (
-    "Put @tf.function on the function of the step, or compile the model without run_eagerly."
-)
-_CHILD = "evener.run.child"
-_SHOWN_LINES = 15
-# TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.
-_ON_IMPORT = re.compile(r"WARNING: All log messages before absl|I0000 \d\d:\d\d:\d+\.\d+ ")
+    profile: CostProfile
+    batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it.
+    not_measured: tuple[str, ...]  # Layers that could not be measured, each with the reason.
+    taken: tuple[ReusedLayers, ...]  # Layers measured in earlier runs, by kind of device.
+    warnings: tuple[str, ...]  # Warnings of evener while it measured.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """Costs of a step that was traced alone."""
+
+    model: ModelCosts
+    batch_size: int | None
+    # Times of the layers by type of device, from speeds: passes fused, and each for itself.
+    times: dict[str, tuple[LayerTimes, ...]] = field(default_factory=dict)
+    unfused: dict[str, tuple[LayerTimes, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredError:
+    """The error that an answer is."""
+
+    kind: str  # Name of its class.
+    code: str
+    what: str
+    why: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The answer of a subprocess, and the end of its process."""
 
-    process: ProcessResult  # Exit code and output of the process
-    # ``"found"`` if `found` holds the result; ``"eager"``, ``"no batch size"``, ``"failed"`` or
-    # ``"ended"`` say why there is none; empty if the process wrote nothing
+    # ``"found"`` with one of the following; ``"eager"``, ``"no batch size"``, ``"failed"`` or
+    # ``"ended"`` say why there is none; empty if the process wrote nothing.
     outcome: str = ""
-    found: Mapping[str, Any] = field(default_factory=dict)  # Fields of the result
-    line: str = ""  # Source line of an eager training step, or an empty string
-    notes: tuple[str, ...] = ()  # Notes about the program, as text
+    audit: str = ""  # An audit, as it is kept.
+    measured: MeasuredStep | None = None
+    traced: TracedStep | None = None
+    line: str = ""  # Source line of an eager training step.
+    notes: tuple[str, ...] = ()  # Notes about the program.
+    error: AnsweredError | None = None
+    process: ProcessResult | None = None  # None where the process writes it.
 
     def why_no_step(self, limit_seconds: float) -> str:
         """Return the end of a script that came to no training step, for an error."""
+        assert self.process is not None
         code = self.process.exit_code
         if self.outcome == "eager":
             line = f" at {self.line}" if self.line else ""
@@ -107,6 +134,7 @@ class Answer:
 
     def last_lines(self) -> str:
         """Return the end of the output of the program, for an error."""
+        assert self.process is not None
         lines = self.process.output.rstrip().splitlines()
         lines = [line for line in lines if not _ON_IMPORT.match(line)][-_SHOWN_LINES:]
         if not lines:
@@ -115,7 +143,6 @@ class Answer:
 
 
 def ending(code: int) -> str:
-    """Return the end of a program by its exit code, for an error."""
     return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
 
 
@@ -125,39 +152,26 @@ def ask(
     environ: Mapping[str, str] | None = None,
     limit_seconds: float,
 ) -> Answer:
-    """Ask a subprocess."""
-    result, answer = ask_module(
-        _CHILD,
-        lambda path: dataclasses.replace(request, answer=path).to_json(),
-        environ=environ,
-        limit_seconds=limit_seconds,
+    """Ask a subprocess; raise the error that is its answer."""
+    process, text = ask_module(
+        _CHILD, to_json(request), environ=environ, limit_seconds=limit_seconds
     )
-    fields = {} if answer is None else json.loads(answer)
-    if "error" in fields:
-        raise _error_from(fields["error"])
-    return Answer(process=result, **{**fields, "notes": tuple(fields.get("notes", ()))})
+    answer = Answer() if text is None else from_json(text, Answer)
+    error = answer.error
+    if error is not None:
+        usage_errors = {kind.__name__: kind for kind in (TargetError, SpecError)}
+        kind = usage_errors.get(error.kind) or getattr(errors, error.kind, EvenerError)
+        raise kind(error.code, error.what, why=error.why, fix=error.fix)
+    return replace(answer, process=process)
 
 
-def reply(
-    request: StepRequest,
-    outcome: str,
-    *,
-    found: Mapping[str, Any] | None = None,
-    line: str = "",
-    notes: tuple[str, ...] = (),
-) -> NoReturn:
-    """Answer a request, and end the process. The arguments are those of `Answer`."""
-    fields = {"outcome": outcome, "found": found or {}, "line": line, "notes": notes}
-    end_with(request.answer, json.dumps(fields))
+def reply(request: Path, answer: Answer) -> NoReturn:
+    """Answer the request in a file, and end the process."""
+    # A profile has infinite bandwidths, which Python's JSON has too.
+    end_with(request, json.dumps(to_plain(answer)))
 
 
-def reply_error(request: StepRequest, error: EvenerError) -> NoReturn:
-    """Answer a request with an error, which `ask` raises, and end the process."""
+def reply_error(request: Path, error: EvenerError) -> NoReturn:
+    """Answer with an error, which `ask` raises, and end the process."""
     fields = {name: getattr(error, name) for name in ("code", "what", "why", "fix")}
-    end_with(request.answer, json.dumps({"error": {"kind": type(error).__name__, **fields}}))
-
-
-def _error_from(written: Mapping[str, str]) -> EvenerError:
-    usage_errors = {kind.__name__: kind for kind in (TargetError, SpecError)}
-    kind = usage_errors.get(written["kind"]) or getattr(errors, written["kind"], EvenerError)
-    return kind(written["code"], written["what"], why=written["why"], fix=written["fix"])
+    reply(request, Answer(error=AnsweredError(kind=type(error).__name__, **fields)))

@@ -1,4 +1,28 @@
-"""Regions of a script that can become functions, and the script with calls of a hook instead."""
+"""Regions of a script that can become functions, and the script with calls of a hook instead.
+
+::
+
+    x = normalize(x)               ─┐
+    with tf.GradientTape() as tape: │ ─┐
+        loss = ...                  │  │ ─┐
+    gradients = tape.gradient(...)  │  │  │ forward and gradients
+    optimizer.apply_gradients(...)  │  │ the step
+    metric.update_state(...)       ─┘ with what is around it
+
+    loss = step(x)            def region(x): loss = step(x); return (loss,)
+    update(loss)       ──►    results = hook(3, region, lambda: (x,))
+                              if results is None:
+                                  with hook.as_written(3):
+                                      loss = step(x)          the script's own statements
+                              else:
+                                  (loss,) = results
+                              update(loss)
+
+A statement may be hoisted if its only effects are the names that it binds and what the libraries do
+to variables. What calls do is not known from the text: the run observes them. A region that turns
+out not to be hoistable leaves the smaller one in it. All that is new has the lines of the region,
+so that tracebacks name lines of the script.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +46,6 @@ from evener.run.liveness import (
     names_of,
     without_deferred,
 )
-
-# Statements that a hoisted function may hold.
-#
-# A statement may be hoisted if its only effects are the names that it binds and what the libraries
-# do
-# to variables. What calls do is not known from the text: the run observes them.
 
 UPDATES = ("apply_gradients", "apply", "minimize", "assign_sub", "assign_add", "assign")
 """Methods that end a training step: of optimizers, and of variables."""
@@ -236,19 +254,6 @@ def _is_method(node: ast.AST, names: Sequence[str]) -> bool:
     )
 
 
-# The statements of a training step that runs eagerly: from the tape to the update.
-#
-# ::
-#
-#     x = normalize(x)               ─┐
-#     with tf.GradientTape() as tape: │ ─┐
-#         loss = ...                  │  │ ─┐
-#     gradients = tape.gradient(...)  │  │  │ forward and gradients
-#     optimizer.apply_gradients(...)  │  │ the step
-#     metric.update_state(...)       ─┘ with what is around it
-#
-# A region that turns out not to be hoistable leaves the smaller one in it.
-
 _BUILTINS = frozenset(dir(builtins))
 
 
@@ -444,21 +449,6 @@ def _in_arithmetic(statements: Sequence[ast.stmt]) -> Iterator[str]:
         if isinstance(node, ast.Name) and node not in harmless:
             yield node.id
 
-
-# The syntax tree of a module in which every region is a function beside the statements as written.
-#
-# ::
-#
-#     loss = step(x)            def region(x): loss = step(x); return (loss,)
-#     update(loss)       ──►    results = hook(3, region, lambda: (x,))
-#                               if results is None:
-#                                   with hook.as_written(3):
-#                                       loss = step(x)          the script's own statements
-#                               else:
-#                                   (loss,) = results
-#                               update(loss)
-#
-# All that is new has the lines of the region, so that tracebacks name lines of the script.
 
 HOOK = "__evener_hoist__"
 """The name by which a rewritten module calls the run."""

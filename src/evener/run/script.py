@@ -16,9 +16,9 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, MappingProxyType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from evener.base.user_code import is_own, links_of, short_path, with_files
@@ -27,9 +27,6 @@ from evener.errors import EvenerError, RunError
 
 if TYPE_CHECKING:
     from evener.strategy import Strategy
-
-
-# The line of user code that led to a call, from the frames of the stack: without TensorFlow.
 
 # An optimizer that these modules call is part of `fit`.
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers", "tf_keras.src.engine.")
@@ -65,7 +62,6 @@ def user_line() -> UserLine | None:
 
 
 def line_of(frame: FrameType) -> UserLine:
-    """Return the current line of a frame."""
     code = frame.f_code
     return UserLine(path=code.co_filename, number=frame.f_lineno, function=code.co_name)
 
@@ -79,9 +75,6 @@ def line_of_loop() -> UserLine | None:
         if own is None and is_own(frame.f_code.co_filename):
             own = line_of(frame)
     return own
-
-
-# Notes about a script while it runs: printed to standard error once, with the script's line.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +116,6 @@ class Notes:
 
     @property
     def printed(self) -> tuple[Note, ...]:
-        """All printed notes, in order."""
         return tuple(self._printed)
 
 
@@ -132,9 +124,6 @@ def is_other(device: Any, strategy: Strategy) -> bool:
     first, *others = map(without_worker, strategy.plan.device_names)
     name = qualified_name(str(getattr(device, "name", device) or ""))
     return name != first and name in others
-
-
-# Knowing when the program has imported something, without importing it first.
 
 
 class Loading(importlib.abc.MetaPathFinder):
@@ -191,9 +180,6 @@ class Loading(importlib.abc.MetaPathFinder):
         self._then()
 
 
-# Runs a program in this process as ``python FILE`` or ``python -m MODULE`` runs it.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """A script that was read."""
@@ -201,10 +187,7 @@ class Script:
     given: str  # The path or module name on the command line
     path: str  # The absolute path, which becomes ``__file__``
     source: str  # Its text
-    module: str | None = None  # The full name of the module, as for ``python -m``; None for a file
-    tree: ast.Module | None = None  # The syntax tree to run instead of the text; None for the text
-    # Global names that the tree uses beside the script's own
-    names: Mapping[str, object] = field(default_factory=dict)
+    module: str | None = None  # The full name of the module, as for ``python -m``; None for a file.
 
     @property
     def words(self) -> str:
@@ -213,12 +196,10 @@ class Script:
 
 
 def read(given: str, *, as_module: bool) -> Script:
-    """Read a script or a module; see `read_script` and `read_module`."""
     return read_module(given) if as_module else read_script(given)
 
 
 def read_script(given: str) -> Script:
-    """Read a script."""
     path = Path(given)
     if path.is_dir():
         raise RunError(
@@ -257,9 +238,16 @@ def read_module(name: str) -> Script:
     return Script(given=name, path=str(path.absolute()), source=source, module=name)
 
 
-def run_as_main(script: Script, args: Sequence[str]) -> None:
+def run_as_main(
+    script: Script,
+    args: Sequence[str],
+    *,
+    tree: ast.Module | None = None,
+    names: Mapping[str, object] = MappingProxyType({}),
+) -> None:
     """Run a script as ``__main__``. The module stays: threads may outlive its last line.
 
+    A tree is run instead of the text, with global names that it uses beside the script's own.
     `runpy.run_path` removes the module at the end, but pickle and multiprocessing need it.
     Exceptions of the script are not caught.
     """
@@ -271,12 +259,14 @@ def run_as_main(script: Script, args: Sequence[str]) -> None:
     main = ModuleType("__main__")
     main.__file__ = script.path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.path)
-    vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={}, **script.names)
+    vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={}, **names)
     if script.module is not None:
         _name_as_module(main, script.module)
     sys.modules["__main__"] = main
-    code = script.source if script.tree is None else script.tree
-    exec(compile(code, script.path, "exec", dont_inherit=True), vars(main))
+    exec(
+        compile(script.source if tree is None else tree, script.path, "exec", dont_inherit=True),
+        vars(main),
+    )
 
 
 def _name_as_module(main: ModuleType, name: str) -> None:
@@ -346,8 +336,6 @@ def _text(given: str, content: bytes) -> str:
     return text
 
 
-# Tracebacks of a failed script, as Python shows them, beginning at the script's line.
-
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 # Its frames are above and between those of the script.
@@ -396,7 +384,6 @@ def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError |
 
 
 def _per_replica_value_used(line: UserLine) -> RunError:
-    """Return the explanation of a failure in which a per-replica value was used as a tensor."""
     return RunError(
         "RUN-010",
         f"{line}: a per-replica value was used as a tensor, outside of strategy.run.",
@@ -429,7 +416,6 @@ def last_user_line(found: TracebackType | None) -> UserLine | None:
 def without_frames(
     found: TracebackType | None, error: BaseException | None = None
 ) -> TracebackType | None:
-    """Return a traceback without the frames of `evener.run`."""
     if "tensorflow" in sys.modules:
         from evener._tf_private.functions import shortened
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from evener.base.libraries import check_installed
 from evener.errors import RunError, house_form
@@ -19,28 +19,11 @@ from evener.plan import Plan
 from evener.run.script import Notes, Script, run_as_main, show_failures_of
 
 if TYPE_CHECKING:
+    from evener.recording.record import Recording
     from evener.strategy import Strategy
-
-
-# Output of workers that are started one by one: the chief's appears, others' goes to files.
-#
-# Workers of `evener launch` are left alone: the launcher keeps and shows their output.
+    from evener.workers.group import Group
 
 _LOG = "EVENER_WORKER_LOG"
-_LAUNCHED = ("EVENER_JOB", "EVENER_LAUNCHED")
-
-
-class _Workers(Protocol):
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def is_chief(self) -> bool: ...
-
-    def exchange(self, name: str, value: Any) -> list[Any]: ...
 
 
 class WorkerLog:
@@ -80,57 +63,27 @@ class WorkerLog:
 
 
 def divert_output(
-    workers: _Workers | None, tell: Callable[[str], object], environ: Mapping[str, str]
+    workers: Group | None, tell: Callable[[str], object], environ: Mapping[str, str]
 ) -> WorkerLog | None:
-    """Write the output of this process to a file, unless it is the chief or alone."""
-    if workers is None or _LAUNCHED[0] in environ:
+    """Write the output of this process to a file, unless it is the chief or alone.
+
+    Workers of `evener launch` are left alone: the launcher keeps and shows their output.
+    """
+    if workers is None or "EVENER_JOB" in environ:
         return None
     log = None
-    if not workers.is_chief and _LAUNCHED[1] not in environ:
-        log = WorkerLog(_path(workers.index, environ))
+    if not workers.is_chief and "EVENER_LAUNCHED" not in environ:
+        if environ.get(_LOG):
+            path = Path(environ[_LOG]).absolute()
+        else:
+            folder = Path(tempfile.mkdtemp(prefix="evener-worker-"))
+            path = folder / f"worker-{workers.index}.log"
+        log = WorkerLog(path)
     told = workers.exchange("logs", None if log is None else f"{socket.gethostname()}:{log.path}")
     logs = [path for path in told if path is not None]
     if workers.is_chief and logs:
         tell(f"the output of the other workers is in {', '.join(logs)}")
     return log
-
-
-def _path(index: int, environ: Mapping[str, str]) -> Path:
-    given = environ.get(_LOG)
-    if given:
-        return Path(given).absolute()
-    return Path(tempfile.mkdtemp(prefix="evener-worker-")) / f"worker-{index}.log"
-
-
-# A note at the end of a run that was to be verified, and in which nothing was compared.
-
-
-def report_unverified(strategy: Strategy, notes: Notes) -> Callable[[], None]:
-    """Return a function that notes (RUN-024), at the end, that no step was compared."""
-    process = os.getpid()
-
-    def report() -> None:
-        # Forks of the script end too.
-        if os.getpid() != process or strategy.verifications:
-            return
-        devices = ", ".join(strategy.plan.device_names)
-        if strategy.is_partitioned:
-            why = (
-                f"No training step of the script was divided over {devices} and could be computed "
-                "twice."
-            )
-            fix = "The lines above say which steps run on one device, and why."
-        else:
-            why = f"The run has one device, {devices}, and one part."
-            fix = "Run it on several devices, such as --devices cpu:2."
-        text = house_form("RUN-024", "--verify compared nothing with one device.", why, fix)
-        # Continuation lines of notes are indented.
-        notes.add(text.replace("\n", "\n  "))
-
-    return report
-
-
-# One run of a script on all devices.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +132,8 @@ class Session:
     def run(self, args: Sequence[str]) -> None:
         """Run the script; its exceptions are not caught."""
         from evener.run import device_calls, loops, strategies
-        from evener.run.hoister import Hoister, hoisted
-        from evener.run.loops import IdleDevices
+        from evener.run.hoister import Hoister, hoist_script
+        from evener.run.regions import HOOK
         from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
         from evener.workers.process import group_of_process
 
@@ -188,10 +141,10 @@ class Session:
         strategies.replace_strategies(self.strategy, self.notes)
         strategies.attach_models(self.strategy, self.notes)
         hoister = None
-        script = self.script
+        hoisted = None
         if self.hoist:
             hoister = Hoister(self.strategy, self.notes, is_outside=loops.outside(self.strategy))
-            script = hoisted(script, hoister)
+            hoisted = hoist_script(self.script, hoister)
         loops.run_loops(self.strategy, self.notes, hoister)
         strategies.refuse_mistakes()
         strategies.attach_legacy_models(self.strategy, self.notes)
@@ -201,14 +154,17 @@ class Session:
             device_calls.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
         device_calls.refuse_other_backends()
         device_calls.report_late_variables(os.environ, self.notes)
-        idle = IdleDevices(self.strategy, self.notes, hoister)
+        idle = loops.IdleDevices(self.strategy, self.notes, hoister)
         idle.watch()
         # Before the report of the run, which has all notes: it was registered earlier.
         atexit.register(idle.report)
         if self.verify:
-            atexit.register(report_unverified(self.strategy, self.notes))
+            atexit.register(self._report_unverified, os.getpid())
         try:
-            run_as_main(script, args)
+            if hoisted is None:
+                run_as_main(self.script, args)
+            else:
+                run_as_main(self.script, args, tree=hoisted.tree, names={HOOK: hoister})
         except SystemExit:
             raise
         except BaseException as error:
@@ -221,6 +177,53 @@ class Session:
             sys.last_value = error
             sys.excepthook(type(error), error, error.__traceback__)
             raise SystemExit(EXIT_CODE_OF_LOST) from None
+
+    def _report_unverified(self, process: int) -> None:
+        """Note (RUN-024), at the end, that no step was compared."""
+        strategy = self.strategy
+        # Forks of the script end too.
+        if os.getpid() != process or strategy.verifications:
+            return
+        devices = ", ".join(strategy.plan.device_names)
+        if strategy.is_partitioned:
+            why = (
+                f"No training step of the script was divided over {devices} and could be computed "
+                "twice."
+            )
+            fix = "The lines above say which steps run on one device, and why."
+        else:
+            why = f"The run has one device, {devices}, and one part."
+            fix = "Run it on several devices, such as --devices cpu:2."
+        text = house_form("RUN-024", "--verify compared nothing with one device.", why, fix)
+        # Continuation lines of notes are indented.
+        self.notes.add(text.replace("\n", "\n  "))
+
+    def record(
+        self, folder: Path, diagnose: Callable[[str, int], Mapping[str, Any]] | None = None
+    ) -> Recording:
+        """Return the record of this session, which has not run yet.
+
+        With several workers, each has a folder of its own in the given one: ``worker-0``, and
+        ``worker-0.1`` for its first replacement. ``diagnose`` is given the path of the script and
+        the number of devices; the first worker calls it.
+        """
+        from evener.recording.record import Recording
+        from evener.workers.process import group_of_process
+
+        group = group_of_process()
+        if group is not None:
+            incarnation = f".{group.incarnation}" if group.incarnation else ""
+            folder = folder / f"worker-{group.index}{incarnation}"
+        diagnosis = None
+        if diagnose is not None and (group is None or group.index == 0):
+            diagnosis = diagnose(self.script.path, len(self.strategy.plan.device_names))
+        return Recording(
+            folder,
+            self.strategy,
+            command=["evener", *sys.argv[1:]],
+            notes=lambda: [str(note) for note in self.notes.printed],
+            diagnosis=diagnosis,
+        )
 
 
 def prepare(

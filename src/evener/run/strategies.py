@@ -1,8 +1,13 @@
-"""The strategy of the run owns all that a script makes: strategies, models, variables.
+"""What a script makes belongs to the strategy of the run: strategies, models, variables.
 
 The script does not run inside ``strategy.scope()``: a scope holds in one thread, and until
 ``keras.utils.clear_session``. Instead, a new variable gets an owner and a new model gets the
-strategy, as they would in the scope. Calls that no script can mean end it at their line.
+strategy, as they would in the scope. Calls that no script can mean end it at their line::
+
+    ``tf.device`` with a name of hardware        RUN-008    call
+    layers made anew in every call               RUN-009    weights that no layer holds
+
+TensorFlow stops some of these too, but in words of its own and not always at the line.
 """
 
 from __future__ import annotations
@@ -32,8 +37,6 @@ from evener.run.replace import instead_of
 from evener.run.script import Loading, Notes, UserLine, callers, user_line
 from evener.strategy import Strategy
 from evener.workers.process import group_of_process
-
-# tf.distribute's strategies, and those of evener, give the one evener strategy of the run.
 
 REPLACED = (
     "MirroredStrategy",
@@ -194,12 +197,6 @@ def _shown(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return f"{name}({written if len(written) <= _LONGEST_ARGUMENTS else '...'})"
 
 
-# Keras models that are created outside of any scope belong to the strategy of the run.
-#
-# The script does not run inside ``strategy.scope()``: a scope holds in one thread, and until
-# ``keras.utils.clear_session``. Instead, a new variable gets an owner and a new model gets the
-# strategy, as they would in the scope.
-
 _MODELS = Patch(
     "models of scripts",
     "keras:Model.__init__",
@@ -246,10 +243,6 @@ def init_in_scope(
 
     return __init__
 
-
-# Models of ``tf_keras`` (Keras 2) belong to the strategy of the run, as those of Keras 3 do.
-#
-# ``tf_keras`` is a package of its own; it is ``tf.keras`` with ``TF_USE_LEGACY_KERAS=1``.
 
 _MODULE = "tf_keras"
 _LEGACY_KERAS_MODELS = Patch(
@@ -321,13 +314,6 @@ def _over_the_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
     return reduction
 
-
-# Errors for calls that no script can mean, at the line of the call.
-#
-#     ``tf.device`` with a name of hardware        RUN-008    call
-#     layers made anew in every call               RUN-009    weights that no layer holds
-#
-# TensorFlow stops some of these too, but in words of its own and not always at the line.
 
 _HARDWARE = "physical_device:"
 _LAYER = "keras.src.layers.layer"
@@ -486,7 +472,6 @@ def _user_lines() -> Iterator[UserLine]:
 
 
 def _at(line: UserLine, error: RunError) -> RunError:
-    """Return an error that is shown with the line of the mistake."""
     error.add_note(f'  File "{line.path}", line {line.number}')
     # Else Keras, in the call of a layer, raises an error of its own in place of it.
     vars(error)["_keras_call_info_injected"] = True

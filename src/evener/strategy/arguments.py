@@ -18,18 +18,28 @@ FOUND = "found"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Arguments of one call of a step."""
+    """Arguments of one call of a step.
 
-    structure: Any  # Nested arguments with markers instead of tensors; other leaves stay
-    tensors: tuple[Any, ...]  # Tensors of the arguments, in order
-    axes: tuple[int | None, ...]  # Axis of each tensor that counts samples, or None
-    # Indices of tensors whose first axis may count samples: its size is not known before the step
-    # runs, and ``in_axes`` does not say
+    Attributes:
+        structure: Nested arguments with markers instead of tensors; other leaves stay.
+        tensors: Tensors of the arguments, in order.
+        axes: Axis of each tensor that counts samples, or None.
+        unknown: Indices of tensors whose first axis may count samples: its size is not known before
+            the step runs, and ``in_axes`` does not say.
+    """
+
+    structure: Any
+    tensors: tuple[Any, ...]
+    axes: tuple[int | None, ...]
     unknown: tuple[int, ...] = ()
 
     @property
     def num_samples(self) -> int | None:
-        """The number of samples, None if it is not known before the step runs."""
+        """The number of samples, None if it is not known before the step runs.
+
+        Raises:
+            DataError: DATA-010 if arguments have different numbers of samples.
+        """
         return self.samples_along(self.axes)
 
     def samples_along(self, axes: Sequence[int | None]) -> int | None:
@@ -79,7 +89,11 @@ _TENSOR = _Marker()
 
 
 class _Composite:
-    """Stands for a ragged, sparse or other composite tensor in the structure of arguments."""
+    """Stands for a ragged, sparse or other composite tensor in the structure of arguments.
+
+    Args:
+        value: The composite tensor.
+    """
 
     def __init__(self, value: Any) -> None:
         spec: Any = tf.type_spec_from_value(value)
@@ -128,7 +142,15 @@ def _is_equal(first: Any, second: Any) -> bool:
 
 
 def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
-    """Find the tensors among the arguments of a step, and the axes that count samples."""
+    """Find the tensors among the arguments of a step, and the axes that count samples.
+
+    Args:
+        args: Nested arguments: tensors, arrays, composite tensors, or anything else.
+        in_axes: ``FOUND``; or an axis, None, or a nest of them: a prefix of the nest of arguments.
+
+    Raises:
+        DataError: DATA-011, DATA-012 if ``in_axes`` does not fit the arguments.
+    """
     args = tf.nest.map_structure(_as_tensor, args)
     leaves = tf.nest.flatten(args)
     stand_ins = [_stand_in(leaf) for leaf in leaves]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
 import re
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,24 +20,12 @@ from evener.graph.rewrites import CONDITIONS
 from evener.partition.emit import PartitionedStep
 from evener.partition.report import NEARLY_ALL, StepReport, warn_at_user_line
 
-# Uses of a strategy that are refused or warned of.
-
-_Strategy = TypeVar("_Strategy")
-
-
-def not_picklable() -> EngineError:
-    """Return the error for a strategy that is pickled."""
-    return EngineError(
-        "ENG-090",
-        "A strategy cannot be pickled.",
-        why="It holds variables and functions on the devices of this process.",
-        fix="Pass on strategy.plan.to_json(), and make evener.Strategy(evener.Plan.from_json("
-        "text)) where it is used; or save the model.",
-    )
+_DEVICE = re.compile(r"/device:[A-Z]+:\d+")
+_MOST_OPERATIONS = 3
 
 
 def refuse_other_scope(strategy: tf.distribute.Strategy) -> None:
-    """Refuse to run a step of a strategy in the scope of another one."""
+    """Refuse to run a step of a strategy in the scope of another one: ENG-085."""
     now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy
     if now is not strategy:
         raise EngineError(
@@ -74,18 +60,8 @@ def compiled_under_tape(devices: Sequence[str]) -> EngineError:
     )
 
 
-def find_unused(
-    strategies: weakref.WeakSet[_Strategy], is_unused: Callable[[_Strategy], bool]
-) -> list[_Strategy]:
-    """Return the strategies of a set that are unused and that the program still holds."""
-    # A strategy that the program has dropped is part of reference cycles.
-    if any(map(is_unused, tuple(strategies))):
-        gc.collect()
-    return [strategy for strategy in tuple(strategies) if is_unused(strategy)]
-
-
 class Warnings:
-    """Warnings of a strategy, each of which is given once."""
+    """Warnings of a strategy on devices, each of which is given once."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices = tuple(devices)
@@ -138,10 +114,52 @@ class Warnings:
             warn_at_user_line(code, what, why=why, fix=fix)
 
 
-# A note on errors of TensorFlow's that say that a device ran out of memory.
+def warn_of_one_device(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    bodies: Iterable[PartitionedStep],
+    devices: Sequence[str],
+) -> None:
+    """Warn if a step that loops over its data trains, and next to nothing of it is in parts.
 
-_DEVICE = re.compile(r"/device:[A-Z]+:\d+")
-_MOST_OPERATIONS = 3
+    Args:
+        function: Traced step, which was called.
+        args: Arguments of the call.
+        kwargs: Keyword arguments of the call.
+        bodies: Bodies of its loops, partitioned.
+        devices: Names of the devices.
+    """
+    report = StepReport.of(bodies)
+    once = sum(report.flops_once.values())
+    if len(devices) < 2 or report.flops_of_parts > (1 - NEARLY_ALL) * (
+        report.flops_of_parts + once
+    ):
+        return
+    graph = function.get_concrete_function(*args, **kwargs).graph
+    trained = {graph.capture(variable.handle).ref() for variable in graph.trainable_variables}
+    written = map(written_resources, graph.get_operations())
+    if not any(resource.ref() in trained for resources in written for resource in resources):
+        return
+    conditions = [each for each in report.gathered if each.operation in CONDITIONS]
+    if not report.gathered:
+        cause = (
+            "does not loop `for batch in dataset` or begin with `next(iterator)`, or it draws all "
+            "rows itself: only what is given a batch is partitioned"
+        )
+    elif conditions:
+        line = conditions[0].line
+        cause = f"its training step is in a condition, as `break` makes one ({line})"
+    else:
+        first = report.gathered[0]
+        cause = f"most of its training step is computed once, behind what is gathered: {first}"
+    warn_at_user_line(
+        "ENG-093",
+        f"{graph.name} trains on {devices[0]} alone, although it was distributed.",
+        why=f"It is given no batch, and {cause}.",
+        fix="Write `for batch in dataset` without conditions around the training step, or "
+        "distribute a step that has the batch as an argument.",
+    )
 
 
 def add_note_on_memory(
@@ -156,9 +174,16 @@ def add_note_on_memory(
 
     The error stays what it is. A step is not repeated with less: some of its variables may have
     been updated already.
+
+    Args:
+        error: TensorFlow's; its message names the device.
+        devices: The devices that compute, such as ``"gpu:0"``.
+        shares: The part of every batch that each of them computes; sums to 1.
+        owned_bytes: Bytes of the variables that each device owns.
+        gathered: Operations that are computed once, from the samples of all devices.
     """
-    found = _DEVICE.search(error.message)
-    name = device_name(found.group()) if found else ""
+    match = _DEVICE.search(error.message)
+    name = device_name(match.group()) if match else ""
     share = sum(s for device, s in zip(devices, shares, strict=True) if device == name)
     parts = [f"variables that it owns ({format_bytes(owned_bytes.get(name, 0))})"]
     if share:
@@ -176,53 +201,3 @@ def add_note_on_memory(
         f"{name or 'the device'} a smaller share; or recompute activations (docs/pipelines.md).",
     )
     error.add_note(str(advice))
-
-
-# Warning about steps with a loop over data in which one device trains alone.
-
-
-def warn_of_one_device(
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    bodies: Iterable[PartitionedStep],
-    devices: Sequence[str],
-) -> None:
-    """Warn if a step that loops over its data trains, and next to nothing of it is in parts."""
-    report = StepReport.of(bodies)
-    once = sum(report.flops_once.values())
-    if len(devices) < 2 or report.flops_of_parts > (1 - NEARLY_ALL) * (
-        report.flops_of_parts + once
-    ):
-        return
-    graph = function.get_concrete_function(*args, **kwargs).graph
-    if not _trains(graph):
-        return
-    warn_at_user_line(
-        "ENG-093",
-        f"{graph.name} trains on {devices[0]} alone, although it was distributed.",
-        why=f"It is given no batch, and {_cause(report)}.",
-        fix="Write `for batch in dataset` without conditions around the training step, or "
-        "distribute a step that has the batch as an argument.",
-    )
-
-
-def _cause(report: StepReport) -> str:
-    if not report.gathered:
-        return (
-            "does not loop `for batch in dataset` or begin with `next(iterator)`, or it draws all "
-            "rows itself: only what is given a batch is partitioned"
-        )
-    conditions = [found for found in report.gathered if found.operation in CONDITIONS]
-    if conditions:
-        return f"its training step is in a condition, as `break` makes one ({conditions[0].line})"
-    return (
-        f"most of its training step is computed once, behind what is gathered: {report.gathered[0]}"
-    )
-
-
-def _trains(graph: Any) -> bool:
-    """Return whether a traced function, or one that it calls, writes a trainable variable."""
-    trained = {graph.capture(variable.handle).ref() for variable in graph.trainable_variables}
-    written = map(written_resources, graph.get_operations())
-    return any(resource.ref() in trained for resources in written for resource in resources)

@@ -1,6 +1,6 @@
-"""Answers of a strategy of one replica to TensorFlow and Keras.
+"""Strategy of one replica, with all that TensorFlow and Keras ask of it.
 
-Its values are those of all devices together.
+Values are those of all devices together: they need neither sums nor joins.
 """
 
 from __future__ import annotations
@@ -12,14 +12,72 @@ from typing import Any, Self
 import tensorflow as tf
 
 from evener.devices.names import tf_device
-from evener.strategy import misuse
+from evener.errors import EngineError
 from evener.strategy.ownership import OwnerRegistry
 
-# Extended strategy of one replica and one worker, which TensorFlow and Keras call.
+
+class OneReplica(tf.distribute.Strategy):
+    """Strategy of one replica, whose values need neither sums nor joins."""
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return the strategy: the variables of a copied model are on the same devices."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled.
+
+        Raises:
+            EngineError: ENG-090, always.
+        """
+        raise EngineError(
+            "ENG-090",
+            "A strategy cannot be pickled.",
+            why="It holds variables and functions on the devices of this process.",
+            fix="Pass on strategy.plan.to_json(), and make evener.Strategy(evener.Plan.from_json("
+            "text)) where it is used; or save the model.",
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Return a value, or its sum or mean along an axis; inside of ``run`` too.
+
+        Args:
+            reduce_op: ``"SUM"`` or ``"MEAN"``.
+            value: Tensor, or a nest of tensors.
+            axis: Axis, such as 0 for the batch, or None for the value as it is.
+        """
+        if not self.is_running():
+            return super().reduce(reduce_op, value, axis)
+        name = getattr(reduce_op, "value", reduce_op).upper()
+        along = {"SUM": tf.reduce_sum, "MEAN": tf.reduce_mean}[name]
+        return tf.nest.map_structure(
+            lambda tensor: tensor if axis is None else along(tensor, axis), value
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def gather(self, value: Any, axis: int) -> Any:
+        """Return a value, which is that of all devices; inside of ``run`` too.
+
+        Args:
+            value: Tensor.
+            axis: Axis along which values of several replicas would be joined.
+        """
+        return value if self.is_running() else super().gather(value, axis)
+
+    def is_running(self) -> bool:
+        """Return whether this code is part of a call of ``run``."""
+        is_here = tf.distribute.has_strategy() and tf.distribute.get_strategy() is self
+        return is_here and not tf.distribute.in_cross_replica_context()
 
 
 class Extended(tf.compat.v1.distribute.StrategyExtended):
-    """Extended strategy of one replica and one worker, which TensorFlow and Keras call."""
+    """Extended strategy of one replica and one worker, which TensorFlow and Keras call.
+
+    Args:
+        strategy: Strategy that it belongs to.
+        owner_registry: Owners of the variables that are made in the scope.
+        first_device: Name of the device that a program sees, such as ``"gpu:0"``.
+    """
 
     def __init__(
         self, strategy: tf.distribute.Strategy, owner_registry: OwnerRegistry, first_device: str
@@ -176,39 +234,3 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
     def should_save_summary(self) -> bool:
         """Whether this process writes summaries."""
         return True
-
-
-# `tf.distribute.Strategy` of one replica: values are those of all devices together.
-
-
-class OneReplica(tf.distribute.Strategy):
-    """Strategy of one replica, whose values need neither sums nor joins."""
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        """Return the strategy: the variables of a copied model are on the same devices."""
-        return self
-
-    def __reduce__(self) -> Any:
-        """Refuse to be pickled."""
-        raise misuse.not_picklable()
-
-    @tf.autograph.experimental.do_not_convert
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Return a value, or its sum or mean along an axis; inside of ``run`` too."""
-        if not self.is_running():
-            return super().reduce(reduce_op, value, axis)
-        name = getattr(reduce_op, "value", reduce_op).upper()
-        along = {"SUM": tf.reduce_sum, "MEAN": tf.reduce_mean}[name]
-        return tf.nest.map_structure(
-            lambda tensor: tensor if axis is None else along(tensor, axis), value
-        )
-
-    @tf.autograph.experimental.do_not_convert
-    def gather(self, value: Any, axis: int) -> Any:
-        """Return a value, which is that of all devices; inside of ``run`` too."""
-        return value if self.is_running() else super().gather(value, axis)
-
-    def is_running(self) -> bool:
-        """Return whether this code is part of a call of ``run``."""
-        is_here = tf.distribute.has_strategy() and tf.distribute.get_strategy() is self
-        return is_here and not tf.distribute.in_cross_replica_context()

@@ -35,7 +35,16 @@ class OwnedVariable:
 
 
 class OwnerRegistry:
-    """Every variable made in a strategy's scope, with its owner."""
+    """Every variable made in a strategy's scope, with its owner.
+
+    Args:
+        plan: Plan with the rules by which owners are chosen.
+        devices: Names of the devices that may own, in the order of the plan.
+        own_name: Returns the device of this process for one of them. With several workers, all
+            choose owners alike, among the devices of the worker that has most.
+        all_alike: Whether several workers choose. Variables that are gone count as long as the
+            process lives then: each worker frees them at another time.
+    """
 
     def __init__(
         self,
@@ -72,7 +81,11 @@ class OwnerRegistry:
         return found
 
     def common_owner(self, handle: Any) -> str | None:
-        """Return TensorFlow's name of the owner in the common partition, or None."""
+        """Return TensorFlow's name of the owner in the common partition; None for other variables.
+
+        Args:
+            handle: Handle of a variable.
+        """
         device = self._common.get(id(handle))
         return None if device is None else tf_device(device)
 

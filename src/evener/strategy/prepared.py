@@ -1,17 +1,23 @@
-"""A step that was traced and partitioned for arguments of one kind.
+"""A step that was traced and partitioned for arguments of one kind; and one that runs as a whole.
 
-And one on one device, timed as a whole.
+::
+
+    step, specs of its tensors ──► traced ──► partitioned ──► function of tensors and sizes of parts
+                                                 │   checks: verification, or a few samples
+                                                 └── recorder of times, memory limits
+
+A step on one device in one part is not traced: clocks are read beside it, in its caller's graph.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,148 +28,156 @@ from evener._tf_private.tapes import keep_order_of_variables
 from evener._tf_private.tensors import in_xla
 from evener.auditing.records import write_gathered
 from evener.base.user_code import is_own, short_path
-from evener.devices.names import device_name, kind_of
-from evener.errors import DataError
-from evener.graph.dims import Size, evaluate, symbols_of
-from evener.graph.draws import Streams, StreamState, draws, draws_from_seeds
-from evener.graph.nodes import Graph, Node, Tensor
+from evener.devices.names import device_name, kind_of, without_worker
+from evener.errors import DataError, EngineError
+from evener.graph.dims import evaluate, symbols_of
+from evener.graph.draws import StreamState, draws, draws_from_seeds
+from evener.graph.nodes import Node, Tensor
 from evener.graph.ops.states import Sharded
 from evener.graph.trace import repack, trace_step
 from evener.partition.build import draws_numbers
 from evener.partition.emit import PartitionedStep, partition_step
-from evener.partition.layout import Layout, WorkerGroup
-from evener.partition.memory import MemoryLimits
+from evener.partition.layout import Layout
+from evener.partition.memory import (
+    LiveRange,
+    MemoryEstimate,
+    MemoryLimits,
+    estimate_memory,
+    live_ranges_of,
+)
 from evener.partition.report import StepReport, warn_at_user_line
 from evener.partition.tasks import HOST
 from evener.partition.times import STEP, Recorder, SpanInfo, clock_after
+from evener.plan import Replica
 from evener.strategy.arguments import Arguments, read_arguments
+from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.rounding import rounding_of
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck, StepChecker
-from evener.strategy.verify import Verifier
-from evener.workers.late import packed_as
-
-# Settings that a step shares with the bodies of its loops.
-
-
-class Prepared(Protocol):
-    """Step that was traced, and has not run yet."""
-
-    @property
-    def trains(self) -> bool:
-        """Whether it writes variables by gradients."""
-        ...
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """Variables that it uses."""
-        ...
-
-    def can_change_plan(self) -> bool:
-        """Return whether another trace can go on where this one was, also after a failure."""
-        ...
-
-    def draws_numbers(self) -> bool:
-        """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSettings:
-    """Settings that a step shares with the bodies of its loops."""
-
-    layout: Layout  # Devices, stages and micro-batches of each replica
-    # Shares that can change between the runs of a graph, with the times of the devices; None for
-    # shares of the step alone
-    controller: ShareController | None = None
-    verify: bool | None = None  # See `evener.distribute`
-    # Function that returns the bytes of all variables on each device, such as ``"gpu:0"``; None for
-    # those of the step alone
-    owned_bytes: Callable[[], Mapping[str, int]] | None = None
-    # Function that is called with every partitioned step that is kept
-    when_traced: Callable[[PartitionedStep], object] | None = None
-    # Function that is called with every step that was traced, before it runs
-    when_prepared: Callable[[Prepared], object] | None = None
-    # Function that returns the paths of the variables of the program, whose layers a plan may name
-    paths: Callable[[], Iterable[str]] = tuple
-    # Function that returns the owner of a variable in the common partition of several workers, by
-    # its handle; None for the device where it is
-    owner_of_handle: Callable[[Any], str | None] = lambda _: None
-
-
-# Names of steps in messages.
-
-
-def step_name(step: Callable[..., Any], *, trains: bool) -> str:
-    """Return the name of a step: the function with its line, or the kind of step of Keras's."""
-    function = inspect.unwrap(step)
-    function = getattr(function, "python_function", function)
-    code = getattr(function, "__code__", None)
-    if code is not None and is_own(code.co_filename):
-        name = code.co_name if code.co_name != "<lambda>" else "the step"
-        return f"{name} ({short_path(code.co_filename)}:{code.co_firstlineno})"
-    return "the training step" if trains else "a step that does not train"
-
-
-# Steps that can be computed more than once: all that they change can be put back.
+from evener.strategy.verify import Verification, Verifier
+from evener.workers.late import pack_results
 
 _HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
 
 
-def can_run_twice(
-    graph: Graph, variables: Collection[Tensor], streams: Streams | None = None
-) -> bool:
-    """Return whether a step can be computed once more, and warn if not."""
-    found = [f"{node.op} ({node.name})" for node in not_put_back(graph.nodes, variables)]
-    found += [name[0] for name in streams.names] if streams is not None else []
-    if not found:
-        return True
-    warn_at_user_line(
-        "ENG-087",
-        "A step cannot be verified: it would not run on one device as it runs without "
-        "verification.",
-        why=f"It has the operation {found[0]}, which changes or draws from what is "
-        "not a variable, so its effect cannot be undone.",
-        fix="Verify a step without it; for random numbers, use tf.random.Generator or a seed of "
-        "Keras's.",
-    )
-    return False
+class StepRecords:
+    """Records of steps, which outlive the steps: reports, memory, differences from one device.
+
+    Attributes:
+        verifications: Differences of first runs from one device, with ``verify=True``.
+        spot_checks: Results of the checks of a few samples.
+        prepared: Steps that were traced since a trial of plans has looked; None without a trial.
+    """
+
+    def __init__(self) -> None:
+        self.verifications: list[Verification] = []
+        self.spot_checks: list[SpotCheck] = []
+        self.prepared: list[PreparedStep] | None = None
+        self._reports: list[StepReport] = []
+        self._live_ranges: list[list[LiveRange]] = []
+
+    def add(self, step: PreparedStep) -> None:
+        """Add the report and the memory of a step."""
+        self._reports.append(step.report)
+        self._live_ranges.append(live_ranges_of(step.partitioned))
+
+    def report(self) -> StepReport:
+        """Return one report of all steps."""
+        return StepReport.merged(self._reports)
+
+    def memory_estimate(
+        self, replicas: Sequence[Replica], num_samples: int, owned: Mapping[str, int]
+    ) -> dict[str, MemoryEstimate]:
+        """Return the need of the most demanding step in the memory of every device.
+
+        Args:
+            replicas: Replicas of the plan, with their current shares.
+            num_samples: Samples of the global batch.
+            owned: Bytes of the variables of every device, by names such as ``"gpu:0"``.
+
+        Raises:
+            EngineError: ENG-011 if no step was partitioned yet, ENG-100 with several workers.
+        """
+        names = [stage.device for replica in replicas for stage in replica.stages]
+        if any(without_worker(name) != name for name in names):
+            raise EngineError(
+                "ENG-100",
+                "The memory of steps on several workers is not known.",
+                why="It is counted by the names of devices, and the devices of all workers have "
+                "the same.",
+                fix="Call it in a run of one worker, whose devices have the same shares of the "
+                "batch.",
+            )
+        if not self._live_ranges:
+            raise EngineError(
+                "ENG-011",
+                "No step has been partitioned yet, so nothing is known of its memory.",
+                why="The estimate is counted from the traced step of a plan with several devices, "
+                "stages or micro-batches.",
+                fix="Call it after a first step, such as fit on one batch.",
+            )
+        largest: dict[str, MemoryEstimate] = {}
+        for live_ranges in self._live_ranges:
+            for name, need in estimate_memory(live_ranges, replicas, num_samples, owned).items():
+                if name not in largest or need.total > largest[name].total:
+                    largest[name] = need
+        return largest
 
 
-def not_put_back(nodes: Iterable[Node], variables: Collection[Tensor]) -> Iterator[Node]:
-    """Yield the operations whose effects stay when variables are put back."""
-    for node in nodes:
-        if not node.has_side_effect or node.op in _HARMLESS:
-            continue
-        resources = [tensor for tensor in node.inputs if tensor.dtype == tf.resource]
-        if any(tensor not in variables for tensor in resources):
-            yield node
-        elif node.bodies:
-            for body in node.bodies.values():
-                handles = [tensor for tensor in body.inputs if tensor.dtype == tf.resource]
-                yield from not_put_back(body.nodes, handles)
-        elif not resources:
-            yield node
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """Surroundings of a step and of the bodies of its loops.
 
+    Attributes:
+        layout: Devices, stages and micro-batches of each replica.
+        controller: Shares that can change between the runs of a graph, and times of the devices.
+        owners: Owners of the variables of the program, as far as they are chosen.
+        records: Records that steps are written into.
+        verify: See `evener.distribute`.
+    """
 
-# A step that was traced and partitioned for arguments of one kind.
+    layout: Layout
+    controller: ShareController
+    owners: OwnerRegistry
+    records: StepRecords
+    verify: bool | None
 
 
 class PreparedStep:
-    """A step that was traced for arguments of one kind."""
+    """A step that was traced for arguments of one kind.
+
+    Args:
+        step: The step.
+        arguments: Arguments of the first call.
+        specs: Specs of their tensors.
+        context: Its devices, shares, owners and records.
+        streams: Random numbers of the trace of the program in whose place it stands.
+        num_samples: Size of all batches, if the specs name it.
+        first_draw: Number of its first operation that draws, in the graph around it; None if it
+            has a graph of its own.
+
+    Attributes:
+        traced: The step as it was traced.
+        partitioned: Partitioned step.
+        report: Its report.
+        can_change_plan: Whether another trace can go on where this one was, also after a failure.
+        batch_axes: Axis of every tensor that counts samples, or None.
+        equal_sizes: Sets of tensors whose first sizes have to be equal.
+        trains: Whether it writes variables by gradients.
+        variables: The variables that it uses.
+        memory_limits: Samples that the devices can hold; None if memory or shares are given.
+    """
 
     def __init__(
         self,
         step: Callable[..., Any],
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
-        settings: StepSettings,
+        context: StepContext,
         *,
         streams: StreamState,
         num_samples: int | None = None,
         first_draw: int | None = None,
-        verifier: Verifier | None = None,
-        when_checked: Callable[[SpotCheck], None] | None = None,
     ) -> None:
         is_traced = False
 
@@ -172,14 +186,14 @@ class PreparedStep:
             args, kwargs = arguments.pack(tensors)
             makes_variables = False
 
-            def noted(make: Callable[..., Any], **kwargs: Any) -> Any:
+            def note_variable(make: Callable[..., Any], **kwargs: Any) -> Any:
                 nonlocal makes_variables
                 makes_variables = True
                 return make(**kwargs)
 
             drawn = streams.tracing(counts=not is_traced)
             counted = counting_from(first_draw)
-            with tf.variable_creator_scope(noted), counted, drawn:
+            with tf.variable_creator_scope(note_variable), counted, drawn:
                 results = step(*args, **kwargs)
             if makes_variables and not is_traced:
                 # TensorFlow traces such a function once more, and runs that trace.
@@ -188,82 +202,89 @@ class PreparedStep:
             return results
 
         leave_to_autograph(flat)
-
-        layout, controller = settings.layout, settings.controller
-        if layout.group is not None:
+        self._layout, controller, owners = context.layout, context.controller, context.owners
+        group = self._layout.group
+        if group is not None:
             keep_order_of_variables()
         self.specs = tuple(specs)
-        self._traced = trace_step(
+        traced = self.traced = trace_step(
             flat,
             specs,
             arguments.axes,
             autograph=True,
             unknown=arguments.unknown,
             num_samples=num_samples,
-            with_layers=layout.is_scheduled,
-            batch_norm_per_device=layout.batch_norm == "per_device",
+            with_layers=self._layout.is_scheduled,
+            batch_norm_per_device=self._layout.batch_norm == "per_device",
             # Workers take the numbers that one of them has drawn.
-            takes_streams=tf.executing_eagerly() and layout.group is None,
+            takes_streams=tf.executing_eagerly() and group is None,
         )
+        self.batch_axes, self.equal_sizes = traced.batch_axes, traced.equal_sizes
+        self.trains = traced.trains
+        self.variables: list[tf.Variable] = list(traced.concrete.graph.variables)
+        # Paths of optimizers and metrics belong to no layer.
+        paths = [variable.path for variable in owners.variables if variable.is_trainable]
+        owner_of_handle = owners.common_owner if group is not None else lambda _: None
         self.partitioned: PartitionedStep = partition_step(
-            self._traced, layout, settings.paths(), settings.owner_of_handle
+            traced, self._layout, paths, owner_of_handle
         )
-        if layout.group is not None:
-            self._tell(layout.group)
-        if settings.when_prepared is not None:
-            settings.when_prepared(self)
-        self._gathered = StepReport.of([self.partitioned]).gathered
+        by_handle = {id(variable.handle): variable for variable in self.variables}
+        handles: dict[Tensor, tf.Variable] = {
+            tensor: by_handle[id(value)]
+            for tensor, value in zip(traced.capture_inputs, traced.captures, strict=True)
+            if id(value) in by_handle
+        }
+        if group is not None:
+            # In the order of the captures, which is the same for all workers.
+            written = set(self.partitioned.written)
+            for tensor, variable in handles.items():
+                group.track(variable, is_written=tensor in written)
+        # Streams that begin with a fixed seed belong to the steps of one plan. What a step has
+        # taken from a queue or an iterator is lost if a plan fails, since variables alone are put
+        # back. Draws without a seed may be others.
+        self.can_change_plan = (
+            not self.draws_from_seeds()
+            and traced.streams is None
+            and all(map(draws, not_put_back(traced.graph.nodes, handles)))
+        )
+        if context.records.prepared is not None:
+            context.records.prepared.append(self)
+        self.report = StepReport.of([self.partitioned])
         _warn_about_obstacles(self.partitioned)
-        self._num_replicas = len(layout.replicas)
-        self._first_device = layout.first_device
-        self._devices = layout.devices
-        self._name = step_name(step, trains=self._traced.trains)
-        self._verifier = verifier if verifier and self._can_run_twice() else None
+        self._verifier: Verifier | None = None
+        if context.verify and _can_run_twice(self, handles):
+            self._verifier = Verifier(
+                _step_name(step, trains=self.trains),
+                self.variables,
+                rounding_of(traced, self._layout.devices),
+                context.records.verifications.append,
+            )
         self._checker: StepChecker | None = None
-        if when_checked is not None:
+        if context.verify is None:
             self._checker = StepChecker(
                 self.partitioned,
-                self._traced,
-                when_checked,
+                traced,
+                context.records.spot_checks.append,
                 # Rows of composite tensors do not belong to a single sample.
                 takes_all=arguments.has_composites,
             )
         self._recorder: ShareController | None = None
         self.memory_limits: MemoryLimits | None = None
-        if controller is not None and self._traced.trains:
+        if self.trains:
             # Nothing may read the clock where all operations have to be deterministic.
             can_be_timed = not is_deterministic()
-            if can_be_timed and (self._num_replicas > 1 or controller.counts):
+            if can_be_timed and (len(self._layout.replicas) > 1 or controller.counts):
                 self._recorder = controller
             if controller.has_memory_limits:
-                owned_bytes = settings.owned_bytes or self.owned_bytes
+                owned_bytes = owners.owned_bytes if owners.variables else self.owned_bytes
                 self.memory_limits = MemoryLimits(
                     self.partitioned, controller.memory_bytes, owned_bytes
                 )
 
-    def _tell(self, group: WorkerGroup) -> None:
-        """Tell the workers which variables the step uses, in the order of its captures."""
-        by_handle = {id(variable.handle): variable for variable in self.variables}
-        written = set(self.partitioned.written)
-        for tensor, value in zip(self._traced.capture_inputs, self._traced.captures, strict=True):
-            variable = by_handle.get(id(value))
-            if variable is not None:
-                group.track(variable, is_written=tensor in written)
-
-    @property
-    def batch_axes(self) -> tuple[int | None, ...]:
-        """For every tensor the axis that counts samples, or None."""
-        return self._traced.batch_axes
-
-    @property
-    def equal_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Sets of tensors whose first sizes have to be equal."""
-        return self._traced.equal_sizes
-
     @property
     def may_change_members(self) -> bool:
         """Whether workers take part, of which one may die."""
-        return self.partitioned.partition.layout.group is not None
+        return self._layout.group is not None
 
     @property
     def rows_without_batch(self) -> int:
@@ -274,40 +295,42 @@ class PreparedStep:
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
         """Return whether tensors of other specs can be given to it."""
+
+        def is_as_general(mine: tf.TensorShape, other: tf.TensorShape) -> bool:
+            if mine.rank is None or other.rank is None:
+                return mine.rank is None
+            return all(a is None or a == b for a, b in zip(mine, other, strict=True))
+
         return all(
-            mine.is_compatible_with(other) and mine.shape.is_compatible_with(other.shape)
-            for mine, other in zip(self.specs, specs, strict=True)
-        ) and all(
-            _is_as_general(mine.shape, other.shape)
+            mine.is_compatible_with(other)
+            and mine.shape.is_compatible_with(other.shape)
+            and is_as_general(mine.shape, other.shape)
             for mine, other in zip(self.specs, specs, strict=True)
         )
 
     def draws_from_seeds(self) -> bool:
         """Return whether kernels of its own draw, and begin with a fixed seed."""
-        return draws_from_seeds(self._traced.graph)
-
-    def can_change_plan(self) -> bool:
-        """Return whether another trace can go on where this one was, also after a failure.
-
-        Streams that begin with a fixed seed belong to the steps of one plan. What a step has
-        taken from a queue or an iterator is lost if a plan fails, since variables alone are put
-        back. Draws without a seed may be others.
-        """
-        if self.draws_from_seeds() or self._traced.streams is not None:
-            return False
-        return all(map(draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
+        return draws_from_seeds(self.traced.graph)
 
     def draws_numbers(self) -> bool:
         """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
-        return any(map(draws_numbers, self._traced.graph))
+        return any(map(draws_numbers, self.traced.graph))
+
+    def owned_bytes(self) -> dict[str, int]:
+        """Return the bytes of the variables of the step on each device, such as ``"gpu:0"``."""
+        owned: Counter[str] = Counter()
+        for variable in self.variables:
+            count = variable.shape.num_elements() or 0
+            owned[device_name(variable.device)] += count * variable.dtype.size
+        return dict(owned)
 
     @functools.cached_property
     def _run(self) -> Any:
         """The partitioned step as a function of its own, for calls outside of graphs."""
         specs = list(self.specs)
-        if self._traced.streams is not None:
-            specs.append(tf.TensorSpec([len(self._traced.streams.names), 2], tf.uint64))
-        signature = [tf.TensorSpec([self._num_replicas], tf.int32), specs]
+        if self.traced.streams is not None:
+            specs.append(tf.TensorSpec([len(self.traced.streams.names), 2], tf.uint64))
+        signature = [tf.TensorSpec([len(self._layout.replicas)], tf.int32), specs]
 
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             return self._results(tensors, sizes)
@@ -316,87 +339,21 @@ class PreparedStep:
         return function.get_concrete_function()
 
     def __call__(self, tensors: Sequence[Any], sizes: Sequence[int], state: StreamState) -> Any:
-        """Run the step outside of graphs."""
+        """Run the step outside of graphs, and return its results.
+
+        Args:
+            tensors: Arguments of the step, flat.
+            sizes: Number of samples of each replica.
+            state: Positions of its random streams.
+        """
         if self._checker is not None:
             self._checker.offer(tensors)
-        streams = self._traced.streams
-        given = [*tensors, *([state.counters_of(streams.names)] if streams is not None else [])]
-        results = self._run(tf.constant(sizes), given)
+        streams = self.traced.streams
+        counters = [] if streams is None else [state.counters_of(streams.names)]
+        results = self._run(tf.constant(sizes), [*tensors, *counters])
         if streams is not None:
             state.advance(streams.names, results[-1])
-        return repack(self._traced.structure, results)
-
-    def trace(self) -> Sequence[Any]:
-        """Return the handles of its variables; see `evener.workers.late.Outline`."""
-        return [variable.handle for variable in self.variables]
-
-    def pack(self, arrays: Sequence[Any]) -> Any:
-        """Return arrays in the structure of the results."""
-        outputs = packed_as(list(self._traced.concrete.outputs), arrays)
-        return repack(self._traced.structure, outputs)
-
-    def plain(self, tensors: Sequence[Any], device: str) -> Any:
-        """Run the step as it was traced, on one device."""
-        with tf.device(device):
-            return repack(self._traced.structure, self._traced.concrete(*tensors))
-
-    def _results(self, tensors: Sequence[Any], sizes: tf.Tensor) -> Any:
-        """Return the flat results of the step in the graph that is being made."""
-        write_gathered(self._gathered)
-
-        def partitioned() -> Any:
-            count = len(self.specs)
-            inputs = [*tensors[:count], *self._traced.captures, *tensors[count:]]
-            return self.partitioned(inputs, sizes, self._recorder, first_rows=self._rows_of_checks)
-
-        if self._verifier is None:
-            return partitioned()
-
-        def plain(given: Sequence[Any]) -> Any:
-            with tf.device(self._first_device):
-                return self._traced.concrete(*given)
-
-        return self._verifier.run(
-            plain,
-            partitioned,
-            self.variables,
-            tensors=tensors,
-            step=self._name,
-            epsilon=rounding_of(self._traced, self._devices),
-        )
-
-    def _rows_of_checks(self) -> int | None:
-        """Return how many of the first samples checks still read; None for all."""
-        if self._verifier is not None:
-            return None
-        return 0 if self._checker is None else self._checker.num_rows
-
-    @property
-    def trains(self) -> bool:
-        """Whether it writes variables by gradients."""
-        return self._traced.trains
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        """The variables that the step uses."""
-        return list(self._traced.concrete.graph.variables)
-
-    def owned_bytes(self) -> dict[str, int]:
-        """Return the bytes of the variables of the step on each device, such as ``"gpu:0"``."""
-        found: Counter[str] = Counter()
-        for variable in self.variables:
-            count = variable.shape.num_elements() or 0
-            found[device_name(variable.device)] += count * variable.dtype.size
-        return dict(found)
-
-    def _can_run_twice(self) -> bool:
-        return can_run_twice(self._traced.graph, self._variable_inputs(), self._traced.streams)
-
-    def _variable_inputs(self) -> set[Tensor]:
-        """Return the arguments of the graph that are handles of variables."""
-        handles = {id(variable.handle) for variable in self.variables}
-        captures = zip(self._traced.capture_inputs, self._traced.captures, strict=True)
-        return {tensor for tensor, value in captures if id(value) in handles}
+        return repack(self.traced.structure, results)
 
     def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
         """Run the step in the graph that is being made."""
@@ -404,34 +361,111 @@ class PreparedStep:
             self._checker.offer_in_graph(tensors)
         results = self._results(tensors, sizes)
         if num_samples is not None:
-            for traced, result in zip(self._traced.graph.outputs, results, strict=True):
-                result.set_shape(_shape_for(traced.shape, num_samples))
-        return repack(self._traced.structure, results)
+            for output, result in zip(self.traced.graph.outputs, results, strict=True):
+                if output.shape is not None:
+                    shape: Any = [
+                        evaluate(size, {"B": num_samples}) if symbols_of(size) <= {"B"} else None
+                        for size in output.shape
+                    ]
+                    result.set_shape(shape)
+        return repack(self.traced.structure, results)
+
+    def plain(self, tensors: Sequence[Any], device: str) -> Any:
+        """Run the step as it was traced, on one device."""
+        with tf.device(device):
+            return repack(self.traced.structure, self.traced.concrete(*tensors))
+
+    def trace(self) -> Sequence[Any]:
+        """Return the handles of its variables; see `evener.workers.late.Outline`."""
+        return [variable.handle for variable in self.variables]
+
+    def pack(self, arrays: Sequence[Any]) -> Any:
+        """Return arrays in the structure of the results."""
+        outputs = pack_results(list(self.traced.concrete.outputs), arrays)
+        return repack(self.traced.structure, outputs)
+
+    def _results(self, tensors: Sequence[Any], sizes: tf.Tensor) -> Any:
+        """Return the flat results of the step in the graph that is being made."""
+        write_gathered(self.report.gathered)
+
+        def first_rows() -> int | None:
+            """Return how many of the first samples checks still read; None for all."""
+            if self._verifier is not None:
+                return None
+            return 0 if self._checker is None else self._checker.num_rows
+
+        def partitioned() -> Any:
+            count = len(self.specs)
+            inputs = [*tensors[:count], *self.traced.captures, *tensors[count:]]
+            return self.partitioned(inputs, sizes, self._recorder, first_rows=first_rows)
+
+        def plain(arguments: Sequence[Any]) -> Any:
+            with tf.device(self._layout.first_device):
+                return self.traced.concrete(*arguments)
+
+        if self._verifier is None:
+            return partitioned()
+        return self._verifier.run(plain, partitioned, tensors)
 
 
-def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:
-    """Return a shape for a batch of a known size."""
-    if shape is None:
-        return None
-    return [
-        evaluate(size, {"B": num_samples}) if symbols_of(size) <= {"B"} else None for size in shape
-    ]
+def _step_name(step: Callable[..., Any], *, trains: bool) -> str:
+    """Return the name of a step: the function with its line, or the kind of step of Keras's."""
+    function = inspect.unwrap(step)
+    function = getattr(function, "python_function", function)
+    code = getattr(function, "__code__", None)
+    if code is not None and is_own(code.co_filename):
+        name = code.co_name if code.co_name != "<lambda>" else "the step"
+        return f"{name} ({short_path(code.co_filename)}:{code.co_firstlineno})"
+    return "the training step" if trains else "a step that does not train"
 
 
-def _is_as_general(mine: tf.TensorShape, other: tf.TensorShape) -> bool:
-    if mine.rank is None:
+def _can_run_twice(step: PreparedStep, handles: Collection[Tensor]) -> bool:
+    """Return whether all that a step changes can be put back, and warn if not: ENG-087."""
+    graph, streams = step.traced.graph, step.traced.streams
+    effects = [f"{node.op} ({node.name})" for node in not_put_back(graph.nodes, handles)]
+    # They begin anew on one device.
+    effects += [name[0] for name in streams.names] if streams is not None else []
+    if not effects:
         return True
-    if other.rank is None:
-        return False
-    return all(a is None or a == b for a, b in zip(mine, other, strict=True))
+    warn_at_user_line(
+        "ENG-087",
+        "A step cannot be verified: it would not run on one device as it runs without "
+        "verification.",
+        why=f"It has the operation {effects[0]}, which changes or draws from what is "
+        "not a variable, so its effect cannot be undone.",
+        fix="Verify a step without it; for random numbers, use tf.random.Generator or a seed of "
+        "Keras's.",
+    )
+    return False
+
+
+def not_put_back(nodes: Iterable[Node], handles: Collection[Tensor]) -> Iterator[Node]:
+    """Yield the operations whose effects stay when variables are put back.
+
+    Args:
+        nodes: Operations of a graph.
+        handles: Arguments of the graph that are handles of variables.
+    """
+    for node in nodes:
+        if not node.has_side_effect or node.op in _HARMLESS:
+            continue
+        resources = [tensor for tensor in node.inputs if tensor.dtype == tf.resource]
+        if any(tensor not in handles for tensor in resources):
+            yield node
+        elif node.bodies:
+            for body in node.bodies.values():
+                inner = [tensor for tensor in body.inputs if tensor.dtype == tf.resource]
+                yield from not_put_back(body.nodes, inner)
+        elif not resources:
+            yield node
 
 
 def _warn_about_obstacles(step: PartitionedStep) -> None:
     """Warn of parts of a function with ``jit_compile=True`` that run without XLA: ENG-082."""
-    found = [function for function in step.functions if function.obstacle]
-    if not found:
+    without_xla = [function for function in step.functions if function.obstacle]
+    if not without_xla:
         return
-    drawn = any(draws_numbers(node) for function in found for node in function.task.nodes)
+    drawn = any(draws_numbers(node) for function in without_xla for node in function.task.nodes)
     numbers = (
         " Random numbers that are drawn there are not those that XLA draws on one device: "
         "the results differ."
@@ -440,23 +474,11 @@ def _warn_about_obstacles(step: PartitionedStep) -> None:
     )
     warn_at_user_line(
         "ENG-082",
-        f"{len(found)} of {len(step.functions)} parts of a step with jit_compile=True run without "
-        "XLA.",
-        why=f"XLA compiles each part of a step by itself, and {found[0].obstacle}.{numbers}",
+        f"{len(without_xla)} of {len(step.functions)} parts of a step with jit_compile=True run "
+        "without XLA.",
+        why=f"XLA compiles each part of a step by itself, and {without_xla[0].obstacle}.{numbers}",
         fix="Leave out jit_compile=True, or use one device.",
     )
-
-
-# Time of a step on one device in one part, measured in the graph that it is part of.
-#
-# ::
-#
-#     batch is there ──► forward, backward passes, updates ──► results and variables are there
-#        clock                                                   clock
-#
-# Such a step is not traced by evener, and its operations stay as they are: clocks are read beside
-# it.
-# On a CPU the step waits for the first clock, or a busy host would read it late.
 
 
 @tf.autograph.experimental.do_not_convert
@@ -468,70 +490,54 @@ def run_timed(
     device: str,
     recorder: Recorder,
 ) -> Any:
-    """Run a step in the graph that is being made, and record its times if it trains.
+    """Run a step as a whole in the graph that is being made, and record its times if it trains.
 
-    Steps without a batch, steps that XLA compiles together with their caller, and steps with
-    operations that have to be deterministic are not timed.
+    ::
+
+        batch is there ──► forward, backward passes, updates ──► results and variables are there
+           clock                                                   clock
+
+    On a CPU the step waits for the first clock, or a busy host would read it late. Steps without a
+    batch, steps that XLA compiles together with their caller, and steps with operations that have
+    to be deterministic are not timed.
+
+    Args:
+        run_once: Function that runs the step on ``args`` and ``kwargs``, and returns its results.
+        args: Arguments of the step.
+        kwargs: Keyword arguments of the step.
+        device: Device on which it runs, such as ``"/device:GPU:0"``.
+        recorder: Recorder of the begin of the step, its samples and its seconds.
     """
     graph: Any = tf.compat.v1.get_default_graph()
     cannot_be_timed = is_deterministic() or in_xla(graph)
-    found = None if cannot_be_timed else _with_batch((args, kwargs))
-    if found is None:
+    arguments, batch = None, []
+    if not cannot_be_timed:
+        with contextlib.suppress(DataError):
+            arguments = read_arguments((args, kwargs))
+            pairs = zip(arguments.tensors, arguments.axes, strict=True)
+            batch = [tensor for tensor, axis in pairs if axis == 0]
+    if arguments is None or not batch:
         return run_once(args=args, kwargs=kwargs)
-    began = clock_after(found.batch, device)
+    began = clock_after(batch, device)
     if not kind_of(device).has_own_processor:
-        args, kwargs = found.waiting_for(began)
+        with tf.control_dependencies([began]):
+            args, kwargs = arguments.pack([*map(tf.identity, arguments.tensors)])
     first = len(graph.get_operations())
     with trained_variables() as trained:
         results = run_once(args=args, kwargs=kwargs)
-    writes = _writes(graph, graph.get_operations()[first:], trained)
-    if writes is None:
+    handles = {graph.capture(variable.handle).ref() for variable in trained}
+    written = {
+        operation: written_resources(operation) for operation in graph.get_operations()[first:]
+    }
+    if not any(r.ref() in handles for resources in written.values() for r in resources):
         return results
+    writes = [operation for operation, resources in written.items() if resources]
     tensors = tf.nest.flatten(results, expand_composites=True)
     ended = clock_after([*filter(tf.is_tensor, tensors), *writes], device)
     with tf.device(HOST):
-        samples = tf.reshape(tf.cast(tf.shape(found.batch[0])[0], tf.float64), [1])
+        samples = tf.reshape(tf.cast(tf.shape(batch[0])[0], tf.float64), [1])
         recorder.record_totals(began, samples, {device: ended - began})
         if recorder.keeps_spans:
             span = SpanInfo(device=device_name(device), kind=STEP, replica=0)
             recorder.record_spans([span], tf.stack([[began], [ended]]))
     return results
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Batch:
-    """Arguments with tensors that have a row for each sample."""
-
-    arguments: Arguments
-
-    @property
-    def batch(self) -> list[Any]:
-        """The tensors with a row for each sample."""
-        pairs = zip(self.arguments.tensors, self.arguments.axes, strict=True)
-        return [tensor for tensor, axis in pairs if axis == 0]
-
-    def waiting_for(self, begin: tf.Tensor) -> Any:
-        """Return the nested arguments, whose tensors are there when a clock was read."""
-        with tf.control_dependencies([begin]):
-            return self.arguments.pack([*map(tf.identity, self.arguments.tensors)])
-
-
-def _with_batch(arguments: Any) -> _Batch | None:
-    """Return what is known of nested arguments; None if no tensor of them has samples."""
-    try:
-        found = _Batch(read_arguments(arguments))
-    except DataError:
-        return None
-    return found if found.batch else None
-
-
-def _writes(
-    graph: Any, operations: Sequence[tf.Operation], trained: Sequence[tf.Variable]
-) -> list[tf.Operation] | None:
-    """Return the operations that write variables; None if they write none that is trained."""
-    handles = {graph.capture(variable.handle).ref() for variable in trained}
-    resources_of = written_resources
-    written = {operation: resources_of(operation) for operation in operations}
-    if not any(r.ref() in handles for resources in written.values() for r in resources):
-        return None
-    return [operation for operation, resources in written.items() if resources]

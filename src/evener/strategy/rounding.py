@@ -1,10 +1,16 @@
-"""Differences of arrays, and whether the rounding of a step explains them.
+"""Differences of a step from one device, and whether the rounding of the step explains them.
 
 ::
 
     one device     as it is ──────────────► expected ─┐
     one device     last places changed ───► noise     ├─► statistics of each tensor
     all devices    as it is ──────────────► actual   ─┘   actual beyond noise: a difference
+
+Rounding has no direction, a fault has: three statistics of the difference are compared. The largest
+number finds a wrong row, the root of the mean square finds many small ones, and the part along the
+expected tensor finds a wrong factor that is smaller than the rounding of each number.
+
+`verify=True` and the spot check judge by it.
 """
 
 from __future__ import annotations
@@ -20,7 +26,46 @@ from evener.devices.names import kind_of
 from evener.graph.nodes import Graph
 from evener.graph.trace import TracedStep
 
-# Differences of two arrays, absolute and relative.
+Arrays: TypeAlias = Sequence[np.ndarray]
+Compute: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
+"""Inputs -> expected tensors, actual tensors."""
+
+ROUNDINGS = {
+    tf.float64: 2.0**-53,
+    tf.complex128: 2.0**-53,
+    tf.float32: 2.0**-24,
+    tf.complex64: 2.0**-24,
+    tf.float16: 2.0**-11,
+    tf.bfloat16: 2.0**-8,
+}
+"""Half the distance of two numbers near 1."""
+_OF_EIGHT_BITS = 2.0**-3
+_TENSOR_FLOAT_32 = 2.0**-11
+_HALVES = (tf.bfloat16, tf.float16)
+
+NUM_DISTURBED = 6
+"""Runs on one device with other last places."""
+_LAST_PLACES = 64.0
+"""Largest change of an input, in roundings of its dtype."""
+_MARGIN = 8.0
+_MARGIN_OF_HALVES = 4.0
+"""Differences this many times the largest noise are more than rounding."""
+_IS_HALF = 2.0**-12
+_ALONE = 2
+"""Numbers of a trained variable that may differ alone: the first update of Adam has the size of the
+learning rate wherever a gradient is 0 but for rounding, with any sign."""
+_SMALL = 8
+"""Largest number of numbers of a tensor in which each counts."""
+_FLOOR = 32.0
+_FLOOR_OF_HALVES = 1.0
+"""Least difference, in units of the rounding of the tensor's own dtype."""
+SMALLEST = 1e-3
+"""Least difference that a spot check reports, relative to the largest number of a tensor."""
+_ROUNDINGS_OF_STEP = 30
+"""Least difference that it reports, in units of the least precise dtype of the step."""
+_FLOOR_OF_KIND = 1e-6
+"""Least difference that it reports, as a part of the largest number of all tensors of a kind: sums
+that cancel round by that much."""
 
 
 def as_array(tensor: Any) -> np.ndarray:
@@ -63,30 +108,31 @@ def gap(expected: np.ndarray, actual: np.ndarray) -> float:
 
 
 def relative_difference(expected: np.ndarray, actual: np.ndarray, least: float) -> float:
-    """Return the largest difference of two arrays, relative to the largest number of the first."""
+    """Return the largest difference of two arrays, relative to the largest number of the first.
+
+    Args:
+        expected: Array.
+        actual: Array of the same meaning.
+        least: Least number that a difference is divided by.
+
+    Returns:
+        The difference; for unequal exact numbers 1, for other shapes or nans infinity.
+    """
     if expected.shape == actual.shape and not is_inexact(expected):
         return float(not np.array_equal(expected, actual))
     return gap(expected, actual) / max(magnitude(expected), least, float(np.finfo(np.float32).tiny))
 
 
-# Rounding of dtypes, and of the least precise dtype of a step.
-
-ROUNDINGS = {
-    tf.float64: 2.0**-53,
-    tf.complex128: 2.0**-53,
-    tf.float32: 2.0**-24,
-    tf.complex64: 2.0**-24,
-    tf.float16: 2.0**-11,
-    tf.bfloat16: 2.0**-8,
-}
-"""Half the distance of two numbers near 1."""
-_TENSOR_FLOAT_32 = 2.0**-11
-
-
 def rounding_of(traced: TracedStep, devices: Iterable[str] = ()) -> float:
-    """Return the rounding of the least precise arithmetic of a step."""
-    found = set(_dtypes(traced.graph))
-    halves = [ROUNDINGS[dtype] for dtype in (tf.bfloat16, tf.float16) if dtype in found]
+    """Return the rounding of the least precise arithmetic of a step.
+
+    Args:
+        traced: Step.
+        devices: Devices of the step. GPUs multiply float32 matrices in TensorFloat-32, unless
+            that is turned off.
+    """
+    dtypes = set(_dtypes(traced.graph))
+    halves = [ROUNDINGS[dtype] for dtype in _HALVES if dtype in dtypes]
     if any(kind_of(name).has_tensor_float_32 for name in devices):
         if tf.config.experimental.tensor_float_32_execution_enabled():
             halves.append(_TENSOR_FLOAT_32)
@@ -100,56 +146,67 @@ def _dtypes(graph: Graph) -> Iterator[tf.DType]:
             yield from _dtypes(body)
 
 
-# Rounding of a step, measured on one device, and differences that it does not explain.
-#
-# ::
-#
-#     one device     as it is ──────────────► expected ─┐
-#     one device     last places changed ───► noise     ├─► statistics of each tensor
-#     all devices    as it is ──────────────► actual   ─┘   actual beyond noise: a difference
-#
-# Rounding has no direction, a fault has: three statistics of the difference are compared. The
-# largest
-# number finds a wrong row, the root of the mean square finds many small ones, and the part along
-# the
-# expected tensor finds a wrong factor that is smaller than the rounding of each number.
+def disturbed(
+    tensors: Sequence[Any],
+    variables: Sequence[tf.Variable] | None,
+    seed: Any,
+    epsilon: float,
+) -> list[Any]:
+    """Return tensors whose floating-point numbers have other last places.
 
-NUM_DISTURBED = 6
-"""Runs on one device with other last places."""
-_MARGIN = 8.0
-_MARGIN_OF_HALVES = 4.0
-"""Differences this many times the largest noise are more than rounding."""
-_IS_HALF = 2.0**-12
-_ALONE = 2
-"""Numbers of a trained variable that may differ alone: the first update of Adam has the size of the
-learning rate wherever a gradient is 0 but for rounding, with any sign."""
-_SMALL = 8
-"""Largest number of numbers of a tensor in which each counts."""
-_FLOOR = 32.0
-_FLOOR_OF_HALVES = 1.0
-"""Least difference, in units of the rounding of the tensor's own dtype."""
+    So any other order of summation would give them.
+
+    Args:
+        tensors: Tensors.
+        variables: Variables that they are the values of; state that is not trained is changed by
+            its own rounding. None for arguments of a step.
+        seed: Number of the change.
+        epsilon: Rounding of the least precise dtype that the step computes in.
+    """
+    changed = []
+    for number, tensor in enumerate(tensors):
+        if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+            changed.append(tensor)
+            continue
+        own = ROUNDINGS.get(tensor.dtype, _OF_EIGHT_BITS)
+        computed = variables is None or variables[number].trainable
+        by = max(own, epsilon) if computed else own
+        by *= 1.0 if by > _IS_HALF else _LAST_PLACES
+        wide = tensor.dtype.real_dtype
+        draw = tf.float32 if wide in _HALVES or wide.size < 4 else wide
+        factor = 1 + by * tf.random.stateless_uniform(
+            tf.shape(tensor), tf.stack([seed, number]), -1.0, 1.0, draw
+        )
+        if tensor.dtype.is_complex:
+            changed.append(tensor * tf.cast(factor, tensor.dtype))
+        else:
+            changed.append(tf.cast(tf.cast(tensor, draw) * factor, tensor.dtype))
+    return changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Statistics of the difference of a tensor from the expected one."""
+    """Statistics of the difference of a tensor from the expected one.
 
-    largest: float  # Largest difference; infinity for other shapes, exact numbers or nans
-    typical: float = 0.0  # Root of the mean square of the difference
-    along: float = 0.0  # Part of the difference along the expected tensor, of its length
+    Attributes:
+        largest: Largest difference; infinity for other shapes, exact numbers or nans.
+        typical: Root of the mean square of the difference.
+        along: Part of the difference along the expected tensor, of its length.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Tensor that differs by more than the rounding of the step."""
-
-    name: str  # Name of the tensor
-    by: float  # Largest difference, relative to the largest number of the tensor
-    rounding: float  # Largest difference that other last places cause, relative to the same number
+    largest: float
+    typical: float = 0.0
+    along: float = 0.0
 
 
 def moved(expected: np.ndarray, actual: np.ndarray, *, without_few: bool = False) -> Moved:
-    """Return the statistics of a difference."""
+    """Return the statistics of a difference.
+
+    Args:
+        expected: Tensor.
+        actual: Tensor of the same meaning.
+        without_few: Whether the few largest numbers of the difference are left out.
+    """
     largest = gap(expected, actual)
     if not np.isfinite(largest) or not largest:
         return Moved(largest=largest)
@@ -173,143 +230,95 @@ def moved(expected: np.ndarray, actual: np.ndarray, *, without_few: bool = False
 
 
 def is_beyond(
-    found: Moved,
+    difference: Moved,
     noise: Sequence[Moved],
     expected: np.ndarray,
     *,
     held: float = 0.0,
     epsilon: float = ROUNDINGS[tf.float32],
 ) -> bool:
-    """Return whether a difference is more than rounding."""
+    """Return whether a difference is more than rounding.
+
+    Args:
+        difference: Difference from the expected tensor.
+        noise: Differences that other last places cause on one device.
+        expected: Expected tensor.
+        held: Largest number of the variable that the tensor is the change of; 0 for results.
+        epsilon: Rounding of the least precise dtype that the step computes in.
+    """
     if not is_inexact(expected):
-        return found.largest > max((item.largest for item in noise), default=0.0)
-    floor = _least(expected) * max(magnitude(expected), held)
-    root = np.sqrt(max(expected.size, 1))
-    limits = (
-        (found.largest, [item.largest for item in noise], floor),
-        (found.typical, [item.typical for item in noise], floor),
-        (found.along, [item.along for item in noise], floor / root),
-    )
+        return difference.largest > max((item.largest for item in noise), default=0.0)
+    rounding = ROUNDINGS.get(tf.as_dtype(expected.dtype), _OF_EIGHT_BITS)
+    least = rounding * (_FLOOR if rounding < _IS_HALF else _FLOOR_OF_HALVES)
+    floor = least * max(magnitude(expected), held)
     margin = _MARGIN if epsilon < _IS_HALF else _MARGIN_OF_HALVES
-    return any(value > margin * max(values, default=0.0) + least for value, values, least in limits)
-
-
-def _least(array: np.ndarray) -> float:
-    """Return the least relative difference that counts in an array."""
-    rounding = ROUNDINGS.get(tf.as_dtype(array.dtype), 2.0**-3)
-    return rounding * (_FLOOR if rounding < _IS_HALF else _FLOOR_OF_HALVES)
-
-
-# Numbers with other last places, as any other order of summation would give them.
-
-_LAST_PLACES = 64.0
-"""Largest change, in roundings of the dtype."""
-_OF_EIGHT_BITS = 2.0**-3
-_HALVES = (tf.bfloat16, tf.float16)
-
-
-def disturbed(
-    tensors: Sequence[Any],
-    variables: Sequence[tf.Variable] | None,
-    seed: tf.Tensor,
-    epsilon: float,
-) -> list[Any]:
-    """Return tensors whose floating-point numbers have other last places."""
-    changed = []
-    for number, tensor in enumerate(tensors):
-        if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
-            changed.append(tensor)
-            continue
-        own = ROUNDINGS.get(tensor.dtype, _OF_EIGHT_BITS)
-        computed = variables is None or variables[number].trainable
-        by = max(own, epsilon) if computed else own
-        by *= 1.0 if by > 2.0**-12 else _LAST_PLACES
-        wide = tensor.dtype.real_dtype
-        draw = tf.float32 if wide in _HALVES or wide.size < 4 else wide
-        factor = 1 + by * tf.random.stateless_uniform(
-            tf.shape(tensor), tf.stack([seed, number]), -1.0, 1.0, draw
-        )
-        if tensor.dtype.is_complex:
-            changed.append(tensor * tf.cast(factor, tensor.dtype))
-        else:
-            changed.append(tf.cast(tf.cast(tensor, draw) * factor, tensor.dtype))
-    return changed
-
-
-# Tensors that differ by more than rounding, found by computing them several times.
-#
-# A difference counts if it stays when all inputs are changed: rounding that crosses a kink does
-# not.
-# And if it exceeds the change that a few units in the last place of the inputs cause: numbers that
-# are rounding themselves, such as the gradient of a bias before a normalization, do not differ.
-
-Arrays: TypeAlias = Sequence[np.ndarray]
-Compute: TypeAlias = Callable[[Arrays], tuple[Arrays, Arrays]]
-"""Inputs -> expected tensors, actual tensors."""
-
-SMALLEST = 1e-3
-"""Least difference that is reported, relative to the largest number of a tensor."""
-_ROUNDINGS = 30
-"""Least difference, in units of the least precise dtype of the step."""
-_RESPONSES = 30
-"""Least difference, in changes that the last places of the inputs cause."""
-_SHRUNK = 1e-2
-_COMPARE_LAST_PLACES = 8
-_COMPARE_FLOOR = 1e-6
-"""Least difference, as a part of the largest number of all tensors of a kind: sums that cancel
-round by that much."""
+    limits = (
+        (difference.largest, [item.largest for item in noise], floor),
+        (difference.typical, [item.typical for item in noise], floor),
+        (difference.along, [item.along for item in noise], floor / np.sqrt(max(expected.size, 1))),
+    )
+    return any(value > margin * max(values, default=0.0) + low for value, values, low in limits)
 
 
 def find_differences(
     compute: Compute, inputs: Arrays, epsilon: float, kinds: Sequence[Any]
 ) -> dict[int, float]:
-    """Return the numbers of the tensors that differ, with the relative difference."""
-    tolerance = max(SMALLEST, _ROUNDINGS * epsilon)
+    """Return the numbers of the tensors of a spot check that differ, with the relative difference.
+
+    A difference counts if it stays with other last places of the inputs: rounding that crosses a
+    kink does not. And if it is beyond what they change on each side: numbers that are rounding
+    themselves, such as the gradient of a bias before a normalization, do not differ.
+
+    Args:
+        compute: Function of inputs that computes both sides.
+        inputs: Inputs of both sides.
+        epsilon: Relative rounding of the least precise dtype in the step.
+        kinds: Kind of each tensor; tensors of a kind have a floor in common.
+    """
+    tolerance = max(SMALLEST, _ROUNDINGS_OF_STEP * epsilon)
     expected, actual = compute(inputs)
-    found = _differing(expected, actual, tolerance, kinds)
-    for seed in (1, 2):
-        if not found:
-            return {}
-        others = compute(_changed(inputs, _SHRUNK, seed))
+    differing = _differing(expected, actual, tolerance, kinds)
+    noise: dict[int, list[Moved]] = {number: [] for number in differing}
+    for seed in range(NUM_DISTURBED):
+        if not differing:
+            break
+        changed = [
+            as_array(
+                disturbed([tf.convert_to_tensor(array)], None, seed * len(inputs) + k, epsilon)[0]
+            )
+            if is_inexact(array)
+            else array
+            for k, array in enumerate(inputs)
+        ]
+        others = compute(changed)
         remaining = _differing(*others, tolerance, kinds)
-        found = {number: value for number, value in found.items() if number in remaining}
-    for seed in (3, 4):
-        if not found:
-            return {}
-        moved = compute(_changed(inputs, _COMPARE_LAST_PLACES * epsilon, seed))
-        sides = list(zip((expected, actual), moved, strict=True))
-        for number in list(found):
-            noise = max(gap(before[number], after[number]) for before, after in sides)
-            if not gap(expected[number], actual[number]) > _RESPONSES * noise:
-                del found[number]
-    return found
+        differing = {number: by for number, by in differing.items() if number in remaining}
+        for number in differing:
+            noise[number].append(moved(expected[number], others[0][number]))
+            noise[number].append(moved(actual[number], others[1][number]))
+    return {
+        number: by
+        for number, by in differing.items()
+        if is_beyond(
+            moved(expected[number], actual[number]),
+            noise[number],
+            expected[number],
+            epsilon=epsilon,
+        )
+    }
 
 
 def _differing(
     expected: Arrays, actual: Arrays, tolerance: float, kinds: Sequence[Any]
 ) -> dict[int, float]:
     """Return the relative differences that are larger than a tolerance."""
-    scales = [
-        max(pair) for pair in zip(map(magnitude, expected), map(magnitude, actual), strict=True)
-    ]
+    scales = [max(magnitude(a), magnitude(b)) for a, b in zip(expected, actual, strict=True)]
     largest: dict[Any, float] = {}
     for scale, kind in zip(scales, kinds, strict=True):
         largest[kind] = max(largest.get(kind, 0.0), scale)
-    found: dict[int, float] = {}
+    differing: dict[int, float] = {}
     for number, (scale, kind) in enumerate(zip(scales, kinds, strict=True)):
         by = gap(expected[number], actual[number])
-        if by > max(tolerance * scale, _COMPARE_FLOOR * largest[kind]):
-            found[number] = by / scale if scale else by
-    return found
-
-
-def _changed(inputs: Arrays, by: float, seed: int) -> list[np.ndarray]:
-    """Return inputs whose floating-point numbers are nearer to 0 by up to a fraction of them."""
-    random = np.random.default_rng(seed)
-    changed = []
-    for array in inputs:
-        if is_inexact(array):
-            factors = 1 - by * random.random(array.shape, np.float32)
-            array = (array * factors).astype(array.dtype)
-        changed.append(array)
-    return changed
+        if by > max(tolerance * scale, _FLOOR_OF_KIND * largest[kind]):
+            differing[number] = by / scale if scale else by
+    return differing

@@ -28,7 +28,7 @@ from evener.base.text import format_seconds
 from evener.partition.tasks import HOST
 from evener.plan import Plan
 from evener.planner.rebalancing import PlanTrial
-from evener.strategy.prepared import Prepared
+from evener.strategy.prepared import PreparedStep
 
 R = TypeVar("R")
 
@@ -40,10 +40,15 @@ _MOST_OTHERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Way to run a step."""
+    """Way to run a step.
 
-    plan: Plan  # Plan of the step
-    by_xla: bool = True  # Whether XLA compiles it, if it is to be compiled
+    Args:
+        plan: Plan of the step.
+        by_xla: Whether XLA compiles it, if it is to be compiled.
+    """
+
+    plan: Plan
+    by_xla: bool = True
 
     def __str__(self) -> str:
         """Return a few words for it.
@@ -55,11 +60,22 @@ class Way:
 
 
 class RunTrial:
-    """Trial of plans by a function that trains: the first, or the one that trains after it."""
+    """Trial of plans by a function that trains: the first, or the one that trains after it.
+
+    Args:
+        ways: Plans from the simplest to the least simple, then those without XLA.
+        prepared: List of the steps that are traced, from which they are taken.
+        start: Plan that the run begins with, by its number.
+        under: Function that returns a context in which a plan is used, by its number.
+        settle: Function that is called with the number of the plan that stays.
+        tell: Function that is called with a line about the trial.
+        clock: Clock in seconds.
+    """
 
     def __init__(
         self,
         ways: Sequence[Way],
+        prepared: list[PreparedStep],
         *,
         start: int,
         under: Callable[[int], AbstractContextManager[None]],
@@ -75,7 +91,7 @@ class RunTrial:
         # By step: its variables. They end with the step.
         self._training: weakref.WeakKeyDictionary[Any, _Variables] = weakref.WeakKeyDictionary()
         self._drawing: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._traced: list[Prepared] = []
+        self._prepared = prepared
         self._num_others = 0
         self._cannot_change = False
 
@@ -94,11 +110,6 @@ class RunTrial:
         """Number of the plan of the next step."""
         return self._trial.current
 
-    def note_prepared(self, prepared: Prepared) -> None:
-        """Take note of a step that was traced: its variables, and whether it can change plans."""
-        self._traced.append(prepared)
-        self._cannot_change = self._cannot_change or not prepared.can_change_plan()
-
     def run(
         self,
         step: object,
@@ -107,13 +118,22 @@ class RunTrial:
         repeatable: Callable[[], Callable[[int], R] | None] | None = None,
         may_leave_xla: bool = False,
     ) -> R:
-        """Run a step of the program by the current plan."""
+        """Run a step of the program by the current plan.
+
+        Args:
+            step: Identity of the step, such as its function.
+            run: Function that runs it, given the number of the plan.
+            repeatable: Function that returns one which does so and can be called again; or None if
+                there is none. Default: ``run`` can be called again.
+            may_leave_xla: Whether XLA compiles it, and the program does not insist on that.
+        """
+        traced = self._take_prepared()
         if self._cannot_change:
             return self._keep_start(run)
         if step is not self._step:
             return self._observe(step, run, may_leave_xla)
         self._num_others = 0
-        self._take_note(step)
+        self._trains(step, traced)
         if not self._trial.is_unproven:
             return self._timed(run)
         again = run if repeatable is None else repeatable()
@@ -125,9 +145,15 @@ class RunTrial:
         self._settle_if_over()
         return run(self.start)
 
-    def _take_note(self, step: object) -> bool:
+    def _take_prepared(self) -> list[PreparedStep]:
+        """Return the steps that were traced since the last call."""
+        traced = list(self._prepared)
+        self._prepared.clear()
+        self._cannot_change = self._cannot_change or not all(p.can_change_plan for p in traced)
+        return traced
+
+    def _trains(self, step: object, traced: Sequence[PreparedStep]) -> bool:
         """Keep the variables of what was traced for a step; return whether the step trains."""
-        traced, self._traced = self._traced, []
         if step not in self._training and any(prepared.trains for prepared in traced):
             self._training[step] = {}
         if any(prepared.draws_numbers() for prepared in traced):
@@ -140,11 +166,11 @@ class RunTrial:
 
     def _observe(self, step: object, run: Callable[[int], R], may_leave_xla: bool) -> R:
         """Run a step by the first plan; begin the trial with it if no other step trains now."""
-        self._traced.clear()
         began = self._clock()
         result = run(self.start)
         seconds = self._clock() - began
-        if not self._cannot_change and self._take_note(step):
+        traced = self._take_prepared()
+        if not self._cannot_change and self._trains(step, traced):
             self._num_others += 1
             if self._step is None or self._num_others > _MOST_OTHERS:
                 self._step = step

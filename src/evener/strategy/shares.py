@@ -1,11 +1,14 @@
-"""Shares as a variable, times of the replicas, and rebalancing.
+"""Shares of replicas as a variable, their measured times, and rebalancing.
 
 The shares are a variable, so that they can change without a new trace. The step writes the time of
 every replica into a ring on the host; every few steps the ring is read and the shares are
-rebalanced (`evener.feedback.rebalance_shares`), by all workers alike.
+rebalanced (`evener.feedback.rebalance_shares`)::
 
-      step  ──► ring of (samples, seconds) per replica ──► rebalance_shares ──► shares
-                         every `WINDOW` steps
+    step  ──► ring of (samples, seconds) per replica ──► rebalance_shares ──► shares
+                       every `WINDOW` steps
+
+With several workers, each rebalances by the same times and from the same state, so all come to the
+same shares. After a change of the members, all begin anew with the shares of one of them.
 """
 
 from __future__ import annotations
@@ -21,25 +24,39 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from evener.feedback import Rebalanced, ShareRebalancer, rebalance_shares
 from evener.partition.memory import MemoryLimits
 from evener.partition.tasks import HOST
 from evener.partition.times import SpanInfo
-from evener.planner.rebalancing import Rebalanced, ShareRebalancer, ideal_shares, rebalance_shares
+from evener.planner.rebalancing import ideal_shares
 from evener.planner.run_times import NUM_FIRST_STEPS, StepRecord
 from evener.workers.group import Group
 from evener.workers.messages import View
 
-# Spans of the last training step: begin and end of every task, on the host.
+WINDOW = 8
+"""Number of steps between two rebalancings."""
+
+NUM_KEPT = 256
+"""Number of the last steps that are kept."""
+
+# The next step may write one more row while the others are read.
+_NUM_ROWS = NUM_KEPT + 1
+_LOG = logging.getLogger("evener")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
-    """Spans of one step."""
+    """Begin and end of every task of one step, in seconds.
 
-    number: int  # Number of the step among those that were recorded, from 0
-    trace: int  # Number of the traced step, from 0
-    spans: tuple[SpanInfo, ...]  # Description of each span
-    times: tuple[tuple[float, float], ...]  # Begin and end of each span, in seconds
+    Attributes:
+        number: Number of the step among those that were recorded, from 0.
+        trace: Number of the traced step, from 0.
+    """
+
+    number: int
+    trace: int
+    spans: tuple[SpanInfo, ...]
+    times: tuple[tuple[float, float], ...]
 
 
 class StepSpans:
@@ -77,16 +94,8 @@ class StepSpans:
         )
 
 
-# The last training steps of a run, step by step, in a ring on the host.
-
-NUM_KEPT = 256
-"""How many steps the ring holds."""
-_NUM_ROWS = NUM_KEPT + 1
-"""One more, which the next step may write while the others are read."""
-
-
 class StepHistory:
-    """Keeps when steps began, their samples, and how long each device computed."""
+    """Keeps when the last steps began, their samples, and how long each device computed."""
 
     def __init__(self, num_replicas: int, num_devices: int) -> None:
         self._num_replicas = num_replicas
@@ -97,13 +106,13 @@ class StepHistory:
             self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
 
     def record(self, began: tf.Tensor, samples: tf.Tensor, busy: Sequence[tf.Tensor]) -> None:
-        """Enter one step; part of the step's graph."""
+        """Enter one step; part of the step's graph. See `Recorder.record_totals`."""
         with tf.device(HOST):
             trace = tf.constant(self._num_traces, tf.float64)
             row = tf.concat([[began, trace], samples, tf.stack(busy)], axis=0)
-            place = tf.cast(self._count.read_value() % _NUM_ROWS, tf.int32)
+            index = tf.cast(self._count.read_value() % _NUM_ROWS, tf.int32)
             written = tf.raw_ops.ResourceScatterNdUpdate(
-                ref=self._rows.handle, indices=[[place]], updates=[row]
+                ref=self._rows.handle, indices=[[index]], updates=[row]
             )
             # Only then, so that others may read the rows while steps run.
             with tf.control_dependencies([written]):
@@ -111,15 +120,11 @@ class StepHistory:
         self._num_traces += 1
 
     def records(self) -> list[StepRecord]:
-        """Return the steps in the ring, oldest first, without the first steps of the run.
-
-        It may be called while steps run.
-        """
+        """Return the steps, oldest first, without the first ones; while steps run too."""
         count, rows = int(self._count.numpy()), self._rows.numpy()
         # Steps that ended meanwhile have taken the places of the oldest ones.
         first = max(int(self._count.numpy()) - NUM_KEPT, NUM_FIRST_STEPS)
         end = 2 + self._num_replicas
-        kept = [rows[k % _NUM_ROWS] for k in range(first, count)]
         return [
             StepRecord(
                 began=float(row[0]),
@@ -127,28 +132,25 @@ class StepHistory:
                 busy_seconds=tuple(map(float, row[end:])),
                 trace=int(row[1]),
             )
-            for row in kept
+            for row in (rows[k % _NUM_ROWS] for k in range(first, count))
         ]
 
 
-# Share controller: the shares as a variable, the times of replicas, and rebalancing.
-#
-# The shares are a variable, so that they can change without a new trace. The step writes the time
-# of
-# every replica into a ring on the host; every few steps the ring is read and the shares are
-# rebalanced (`evener.feedback.rebalance_shares`).
-#
-#       step  ──► ring of (samples, seconds) per replica ──► rebalance_shares ──► shares
-#                          every `WINDOW` steps
-
-WINDOW = 8
-"""Number of steps between two rebalancings."""
-
-_LOG = logging.getLogger("evener")
-
-
 class ShareController:
-    """Shares of a strategy's replicas, and their times."""
+    """Shares of a strategy's replicas, and their times; the `Recorder` of its steps.
+
+    Args:
+        devices: Names of the replicas' devices, for the log.
+        shares: Relative shares to begin with.
+        measured: Whether the shares are rebalanced by the measured times.
+        memory_bytes: Memory of each device, which rebalanced shares obey; None where it is not
+            limited, empty for no limits.
+
+    Attributes:
+        before_part: See `evener.partition.times.Recorder`.
+        is_measured: Whether the shares are rebalanced by the measured times.
+        variable: Shares, float64 of shape ``[num_replicas]``.
+    """
 
     def __init__(
         self,
@@ -160,10 +162,10 @@ class ShareController:
     ) -> None:
         self._devices = tuple(devices)
         self.memory_bytes = tuple(memory_bytes)
-        self._measured = measured and len(devices) > 1
+        self.is_measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
-        self._least = min(0.01, 0.5 / len(devices))
-        self._rebalancer = ShareRebalancer(shares=tuple(shares), minimum_share=self._least)
+        least = min(0.01, 0.5 / len(devices))
+        self._rebalancer = ShareRebalancer(shares=tuple(shares), minimum_share=least)
         self._events: list[Rebalanced] = []
         self._lock = threading.Lock()
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
@@ -195,22 +197,16 @@ class ShareController:
         return tuple(self._events)
 
     @property
-    def is_measured(self) -> bool:
-        """Whether the shares are rebalanced by the measured times."""
-        return self._measured
-
-    @property
     def has_memory_limits(self) -> bool:
         """Whether shares are chosen by evener, for devices whose memory is limited."""
-        return self._measured and any(size is not None for size in self.memory_bytes)
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether steps measure their replicas; one replica has nothing to be rebalanced with."""
-        return len(self._devices) > 1
+        return self.is_measured and any(size is not None for size in self.memory_bytes)
 
     def count(self, devices: Sequence[str]) -> None:
-        """Count samples and busy seconds from the next traced step on, with one replica too."""
+        """Count samples and busy seconds from the next traced step on, with one replica too.
+
+        Args:
+            devices: TensorFlow's names of the devices that compute, such as ``"/device:GPU:0"``.
+        """
         self._counted = tuple(devices)
         with tf.init_scope(), tf.device(HOST):
             self._total_samples = tf.Variable(
@@ -233,10 +229,7 @@ class ShareController:
         return dict(zip(self._counted, map(float, self._busy_seconds.numpy()), strict=True))
 
     def step_records(self) -> list[StepRecord]:
-        """Return the last counted steps, without the first ones of the run.
-
-        Their busy seconds are those of the devices that were given to `count`, in order.
-        """
+        """Return the last counted steps, with devices in the order that was given to `count`."""
         return self._history.records() if self._counted else []
 
     def keep_spans(self) -> None:
@@ -253,14 +246,20 @@ class ShareController:
         return None if self._spans is None else self._spans.last()
 
     def record_spans(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
-        """Keep the spans of a step; part of the step's graph. See `Recorder.record_spans`."""
+        """Keep the spans of a step; part of the step's graph."""
         assert self._spans is not None
         self._spans.record(spans, times)
 
     def record_totals(
         self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
     ) -> None:
-        """Add a step to the totals; part of the step's graph."""
+        """Add a step to the totals; part of the step's graph.
+
+        Args:
+            began: Begin of its first part, seconds in float64.
+            samples: Samples of each replica, float64 of shape ``[num_replicas]``.
+            seconds: Busy seconds of each device in the step, float32 or float64 scalars.
+        """
         zero = tf.constant(0.0, tf.float64)
         by_device = [tf.cast(seconds.get(name, zero), tf.float64) for name in self._counted]
         with tf.device(HOST):
@@ -277,7 +276,11 @@ class ShareController:
             self.variable.assign(self._rebalancer.shares)
 
     def limit(self, maximum_shares: Sequence[float]) -> tuple[float, ...]:
-        """Let no replica get more than a part of each batch from now on; return the shares."""
+        """Let no replica get more than a part of each batch from now on; return the shares.
+
+        Args:
+            maximum_shares: One per replica, 0 or more. Earlier limits stay.
+        """
         with self._lock:
             before = self._rebalancer.maximum_shares or (1.0,) * len(self._devices)
             most = tuple(map(min, before, maximum_shares))
@@ -300,7 +303,12 @@ class ShareController:
             return self._rebalancer.shares
 
     def shares_in_graph(self, num_samples: tf.Tensor, limits: MemoryLimits | None) -> tf.Tensor:
-        """Return the shares in the current graph, float64 of shape ``[num_replicas]``."""
+        """Return the shares in the graph that is being made, float64 of shape ``[num_replicas]``.
+
+        Args:
+            num_samples: Samples of the global batch, int32 scalar.
+            limits: Memory limits of the step; None for no limits.
+        """
         if limits is None:
             return self.variable.read_value()
         # Variables cannot be made while a function is traced again; this one can grow.
@@ -329,24 +337,23 @@ class ShareController:
             limits.largest_batch = num_samples
             self.variable.assign(self.limit(limits.maximum_shares(num_samples)))
 
-    def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
-        """Enter one step into the ring; part of the step's graph."""
+    def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
+        """Enter one step into the ring, and rebalance the shares after each window.
+
+        Part of the step's graph: the shares are rebalanced while the step runs, because nothing of
+        ours is called between two steps of Keras's ``fit``.
+
+        Args:
+            samples: Samples of each replica, float64 vector.
+            seconds: Time of each replica, float64 vector.
+        """
         with tf.device(HOST):
             row = tf.cast(self._steps.read_value() % WINDOW, tf.int32)
             self._seconds.scatter_nd_update([[row]], [seconds])
             self._samples.scatter_nd_update([[row]], [samples])
             self._steps.assign_add(1)
-
-    def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
-        """Enter one step into the ring, and rebalance the shares after each window; see `record`.
-
-        The shares are rebalanced while the step runs, because nothing of ours is called between two
-        steps of Keras's ``fit``.
-        """
-        self.record(samples, seconds)
-        if not self._measured:
-            return
-        with tf.device(HOST):
+            if not self.is_measured:
+                return
             num_steps = self._steps.read_value()
 
             def rebalance() -> tf.Operation:
@@ -392,19 +399,12 @@ def last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[fl
     ]
 
 
-# Shares of the replicas of several workers: all workers change them alike.
-#
-# ::
-#
-#     times of own replicas ──► those of all workers ──► rebalance_shares ──► shares
-#                               one exchange, every `WINDOW` steps
-#
-# Each worker rebalances by the same times and from the same state, so all come to the same shares.
-# After a change of the members, all begin anew with the shares of one of them.
-
-
 class SharesOfWorkers(ShareController):
-    """Shares of the replicas of several workers, and their times."""
+    """Shares of the replicas of several workers; times are exchanged every `WINDOW` steps.
+
+    Attributes:
+        workers: Worker of each replica.
+    """
 
     def __init__(
         self,
@@ -424,10 +424,10 @@ class SharesOfWorkers(ShareController):
     @property
     def shares(self) -> tuple[float, ...]:
         """The fractions in use; 0 for replicas whose workers are gone."""
-        found = [0.0] * len(self._devices)
+        shares = [0.0] * len(self._devices)
         for replica, share in zip(self._there, self._rebalancer.shares, strict=True):
-            found[replica] = share
-        return tuple(found)
+            shares[replica] = share
+        return tuple(shares)
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on; those of replicas that are gone do not count."""
@@ -439,7 +439,7 @@ class SharesOfWorkers(ShareController):
         return {"shares": self.shares, "steps": self.num_steps}
 
     def begin_with(self, state: Mapping[str, Any], view: View) -> None:
-        """Begin anew with other members."""
+        """Begin anew with other members, with the `common_state` of one of them."""
         stays = [w in view.members and w not in view.joined for w in self.workers]
         planned = sum(p for p, is_there in zip(self._planned, stays, strict=True) if is_there)
         shares = state["shares"]
@@ -468,9 +468,9 @@ class SharesOfWorkers(ShareController):
     ) -> npt.NDArray[np.float64]:
         """Return the shares from the next step on."""
         label = f"times {int(num_steps)}"
-        found = self._group.reduce_if_there(label, np.asarray(seconds, np.float64), "max")
+        times = self._group.reduce_if_there(label, np.asarray(seconds, np.float64), "max")
         with self._lock:
-            if found is not None and tuple(shares) == self.shares:
-                steps = last_steps(int(num_steps), samples, found)
+            if times is not None and tuple(shares) == self.shares:
+                steps = last_steps(int(num_steps), samples, times)
                 self._rebalance(int(num_steps), [steps[replica] for replica in self._there])
             return np.asarray(self.shares)

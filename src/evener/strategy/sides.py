@@ -1,18 +1,27 @@
-"""Both sides of a spot check in one function.
-
-The parts' own functions, and the step computed whole.
+"""Both sides of a spot check in one function: the parts' own functions, and the step as a whole.
 
 ::
 
     rows, variables ─┬─► whole ───────────────┬──► expected
                      │     │ behind writes    │
                      └─► parts (2, 1, 2) ─────┴──► actual
+
+The parts read results of tasks with writes from the other side. The results of the step are
+compared, and the tensors that tasks with writes read: sums of gradients, new statistics.
+
+The whole step is computed without parts, rules and writes::
+
+    the traced step     read w ─► gradient ─► assign m ─► read m ─► assign w ─► result
+    the function        read w ─► gradient                read m ─────────────► result
+
+Reads behind writes return the values from before the step. Both sides do so, and must agree all
+the same.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +40,6 @@ from evener.partition.order import sources_of
 from evener.partition.shard import symbols_read
 from evener.partition.tasks import HOST, TaskFunction
 
-# Reference: the step computed whole, as one function without parts, rules and writes.
-#
-# ::
-#
-#     the traced step     read w ─► gradient ─► assign m ─► read m ─► assign w ─► result
-#     the function        read w ─► gradient                read m ─────────────► result
-#
-# Writes are left out, so reads behind them return the values from before the step. Both sides of a
-# check do so, and must agree all the same.
-
 _STATELESS_DRAWS = {
     "RandomUniform": "StatelessRandomUniform",
     "RandomStandardNormal": "StatelessRandomNormal",
@@ -50,99 +49,6 @@ _STATELESS_DRAWS = {
 
 _READS = ("RngReadAndSkip",)
 
-
-def known_nodes(graph: Graph) -> set[Node]:
-    """Return the nodes that can be computed without changing anything."""
-    arguments = {tensor.node for tensor in graph.inputs}
-    known: set[Node] = set()
-    for node in graph:
-        if node in arguments:
-            known.add(node)
-        elif all(tensor.node in known for tensor in node.inputs) and _is_computable(node):
-            known.add(node)
-    return known
-
-
-def _is_computable(node: Node) -> bool:
-    return not node.has_side_effect or node.op in (*_STATELESS_DRAWS, *_READS)
-
-
-def needed_nodes(
-    graph: Graph, targets: Iterable[Tensor], sharding: Sharding, inference: Inference
-) -> list[Node]:
-    """Return the nodes that tensors are computed from, in an order in which they can run."""
-    needed: set[Node] = set()
-    stack = [tensor.node for tensor in targets]
-    while stack:
-        node = stack.pop()
-        if node in needed:
-            continue
-        needed.add(node)
-        stack.extend(tensor.node for tensor in node.inputs)
-        if node.bodies:
-            names = symbols_read(sharding, node, inference.symbols)
-            stack.extend(inference.symbols[name].tensor.node for name in names)
-    return [node for node in graph if node in needed]
-
-
-def build_reference(
-    graph: Graph, inference: Inference, targets: Sequence[Tensor], keeps: Any
-) -> FunctionBuilder:
-    """Make a function of the arguments of a step that returns some of its tensors.
-
-    Sizes are computed as the program asked for them, and not from the symbols of the traced step,
-    except in bodies of loops and conditions.
-    """
-    whole = Sharding()
-    whole.states = {tensor: REPLICATED for node in graph for tensor in node.outputs}
-    nodes = needed_nodes(graph, targets, whole, inference)
-    builder = FunctionBuilder("whole", inference=inference)
-    references: dict[Tensor, str] = {}
-    # Finds the symbols of sizes that bodies need.
-    Values(whole, inference, builder, references)
-    arguments = {tensor.node for tensor in graph.inputs}
-    seeds = itertools.count(1)
-    for node in nodes:
-        if node in arguments:
-            for tensor in node.outputs:
-                argument = TensorArgument(tensor, REPLICATED)
-                references[tensor] = builder.argument(argument, tensor.dtype)
-            continue
-        builder.origin = node.source
-        inputs = [references[tensor] for tensor in node.inputs]
-        outputs = _copy(builder, node, inputs, lambda: next(seeds))
-        references.update(zip(node.outputs, outputs, strict=True))
-    for tensor in targets:
-        builder.output(references[tensor], tensor.dtype)
-    builder.register(keeps)
-    return builder
-
-
-def _copy(
-    builder: FunctionBuilder, node: Node, inputs: list[str], seed: Callable[[], int]
-) -> Sequence[str]:
-    if node.bodies:
-        return copy_functional(builder, node, inputs)
-    if node.op in _READS:
-        # It returns the state from before.
-        return builder.op("ReadVariableOp", inputs[:1], {"dtype": node.outputs[0].dtype})
-    if node.op in _STATELESS_DRAWS:
-        drawn = builder.constant(np.array([0, seed()]), tf.int32)
-        attrs = {"dtype": node.outputs[0].dtype, "T": node.inputs[0].dtype, "Tseed": tf.int32}
-        return builder.op(_STATELESS_DRAWS[node.op], [inputs[0], drawn], attrs)
-    return builder.copy(node.op, node.name, inputs, node.attrs)
-
-
-# Both sides of a check: the parts' own functions, and the step computed whole, in one function.
-#
-# ::
-#
-#     rows, variables ─┬─► whole ───────────────┬──► expected
-#                      │     │ behind writes    │
-#                      └─► parts (2, 1, 2) ─────┴──► actual
-#
-# The parts read results of tasks with writes from the other side. The results of the step are
-# compared, and the tensors that tasks with writes read: sums of gradients, new statistics.
 
 _NOT_COMPARED = (tf.resource, tf.variant, tf.string)
 
@@ -161,18 +67,22 @@ def extent_of(step: PartitionedStep) -> Extent:
     """Find which functions of a step can be called without changing anything."""
     partition = step.partition
     graph = partition.graph
-    known = known_nodes(graph)
+    inputs = {tensor.node for tensor in graph.inputs}
+    known: set[Node] = set()
+    for node in graph:
+        is_computable = not node.has_side_effect or node.op in (*_STATELESS_DRAWS, *_READS)
+        if node in inputs or (is_computable and all(t.node in known for t in node.inputs)):
+            known.add(node)
     produced: set[Tensor] = set()
     given: set[Tensor] = set()
     runs: set[int] = set()
-
-    def is_there(tensor: Tensor) -> bool:
-        return tensor in produced or tensor in given or tensor.node not in partition.task_of
-
     for number, function in enumerate(step.functions):
-        arguments = function.builder.arguments
-        sources = [t for a in arguments for t, _ in sources_of(partition, a)]
-        if _is_pure(function) and all(map(is_there, sources)):
+        sources = [t for a in function.builder.arguments for t, _ in sources_of(partition, a)]
+        is_pure = not function.is_stateful or function.is_read_only
+        if is_pure and all(
+            tensor in produced or tensor in given or tensor.node not in partition.task_of
+            for tensor in sources
+        ):
             runs.add(number)
             produced.update(function.task.fetches)
         else:
@@ -196,8 +106,59 @@ def extent_of(step: PartitionedStep) -> Extent:
     )
 
 
-def _is_pure(function: TaskFunction) -> bool:
-    return not function.is_stateful or function.is_read_only
+def build_reference(
+    graph: Graph, inference: Inference, targets: Sequence[Tensor], keeps: Any
+) -> FunctionBuilder:
+    """Make a function of the arguments of a step that returns some of its tensors.
+
+    Sizes are computed as the program asked for them, and not from the symbols of the traced step,
+    except in bodies of loops and conditions.
+    """
+    whole = Sharding()
+    whole.states = {tensor: REPLICATED for node in graph for tensor in node.outputs}
+    needed: set[Node] = set()
+    stack = [tensor.node for tensor in targets]
+    while stack:
+        node = stack.pop()
+        if node in needed:
+            continue
+        needed.add(node)
+        stack.extend(tensor.node for tensor in node.inputs)
+        if node.bodies:
+            names = symbols_read(whole, node, inference.symbols)
+            stack.extend(inference.symbols[name].tensor.node for name in names)
+    builder = FunctionBuilder("whole", inference=inference)
+    references: dict[Tensor, str] = {}
+    # Finds the symbols of sizes that bodies need.
+    Values(whole, inference, builder, references)
+    arguments = {tensor.node for tensor in graph.inputs}
+    seeds = itertools.count(1)
+    for node in graph:
+        if node not in needed:
+            continue
+        if node in arguments:
+            for tensor in node.outputs:
+                argument = TensorArgument(tensor, REPLICATED)
+                references[tensor] = builder.argument(argument, tensor.dtype)
+            continue
+        builder.origin = node.source
+        inputs = [references[tensor] for tensor in node.inputs]
+        if node.bodies:
+            outputs: Sequence[str] = copy_functional(builder, node, inputs)
+        elif node.op in _READS:
+            # It returns the state from before.
+            outputs = builder.op("ReadVariableOp", inputs[:1], {"dtype": node.outputs[0].dtype})
+        elif node.op in _STATELESS_DRAWS:
+            drawn = builder.constant(np.array([0, next(seeds)]), tf.int32)
+            attrs = {"dtype": node.outputs[0].dtype, "T": node.inputs[0].dtype, "Tseed": tf.int32}
+            outputs = builder.op(_STATELESS_DRAWS[node.op], [inputs[0], drawn], attrs)
+        else:
+            outputs = builder.copy(node.op, node.name, inputs, node.attrs)
+        references.update(zip(node.outputs, outputs, strict=True))
+    for tensor in targets:
+        builder.output(references[tensor], tensor.dtype)
+    builder.register(keeps)
+    return builder
 
 
 class Sides:
@@ -230,27 +191,27 @@ class Sides:
         order = list(specs)
 
         def run(*tensors: tf.Tensor) -> Any:
+            values = {**inputs, **dict(zip(order, tensors, strict=True))}
             graph: Any = tf.compat.v1.get_default_graph()
             # The outermost device decides: all devices of the plan are the host here.
             with graph.device(lambda _: HOST):
-                return self._both({**inputs, **dict(zip(order, tensors, strict=True))})
+                total = tf.constant(sum(self._sizes))
+                arguments = [
+                    values[argument.tensor] if isinstance(argument, TensorArgument) else total
+                    for argument in self._whole.arguments
+                ]
+                whole = graphs.call(
+                    self._whole.function, arguments, self._whole.outputs, stateful=True
+                )
+                count = len(self.compared)
+                given = dict(zip(self._extent.given, whole[count:], strict=True))
+                sizes = [tf.constant(size) for size in self._sizes]
+                flat = [values.get(tensor) for tensor in self._step.partition.graph.inputs]
+                actual = self._step.run_some(flat, sizes, self._extent.runs, given, self.compared)
+                return whole[:count], actual
 
         function: Any = tf.function(run, autograph=False)
         return function.get_concrete_function(*specs.values())
-
-    def _both(self, inputs: Mapping[Tensor, Any]) -> tuple[list[Any], list[Any]]:
-        total = tf.constant(sum(self._sizes))
-        arguments = [
-            inputs[argument.tensor] if isinstance(argument, TensorArgument) else total
-            for argument in self._whole.arguments
-        ]
-        whole = graphs.call(self._whole.function, arguments, self._whole.outputs, stateful=True)
-        count = len(self.compared)
-        given = dict(zip(self._extent.given, whole[count:], strict=True))
-        sizes = [tf.constant(size) for size in self._sizes]
-        flat = [inputs.get(tensor) for tensor in self._step.partition.graph.inputs]
-        actual = self._step.run_some(flat, sizes, self._extent.runs, given, self.compared)
-        return whole[:count], actual
 
 
 def written_names(
@@ -258,11 +219,8 @@ def written_names(
 ) -> Iterator[str]:
     """Yield the names of the variables that a task writes after reading a tensor, nearest first."""
     reached: set[Tensor] = {tensor}
-    found: dict[Node, None] = {}
     for node in reader.task.nodes:
         if not reached.isdisjoint(node.inputs):
             reached.update(node.outputs)
             if node.has_side_effect:
-                found[node] = None
-    for node in found:
-        yield from (names[handle] for handle in node.inputs if handle in names)
+                yield from (names[handle] for handle in node.inputs if handle in names)

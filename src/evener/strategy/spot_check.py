@@ -3,10 +3,12 @@
 ::
 
     first run that is due    rows of the batch ──► host
-    thread, meanwhile                               └► variables ──► both sides ──► warning, if any
+    thread, meanwhile                               └► copies of the variables ──► both sides
+                                                        ──► differences ──► warning, if any
     later runs               nothing: one comparison of two numbers
 
-A run never waits for a check and never fails by it.
+A run never waits for a check and never fails by it: if a check is impossible, its result is "not
+done", with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +30,7 @@ from evener._tf_private.random_numbers import is_deterministic
 from evener._tf_private.tensors import is_eager_tensor, plain_variable
 from evener.errors import EvenerWarning, warn
 from evener.graph.draws import StreamState
-from evener.graph.nodes import Node, Tensor
+from evener.graph.nodes import Tensor
 from evener.graph.trace import TracedStep, fits_one_batch_size
 from evener.partition.build import draws_numbers
 from evener.partition.emit import PartitionedStep
@@ -38,22 +40,47 @@ from evener.partition.tasks import HOST
 from evener.strategy.rounding import as_array, find_differences, rounding_of
 from evener.strategy.sides import Extent, Sides, extent_of, written_names
 
-# Result of a spot check: whether a few samples of a step agree with one device.
-
+LARGEST_ARGUMENTS = 1 << 26
+"""Most bytes of the arguments of a check."""
+LARGEST_BATCH = 64
+"""Most samples of a batch of which no samples can be left out."""
+LARGEST_VARIABLES = 1 << 30
+"""Most bytes of variables that are copied to the host for a check."""
+PART_OF_RUN = 0.01
+"""Largest part of the run so far that a check may take."""
+SHORT_RUN_SECONDS = 60.0
+"""Least duration that is assumed of a run."""
+_SECONDS_PER_NODE = 250e-6
+_FLOPS_PER_SECOND = 10e9
+_BYTES_PER_SECOND = 0.5e9
 _LONGEST_REASON = 300
+_SMALL_BATCHES = 3
+_SIZES = ((2, 1, 2), (2, 1), (1, 1))
+"""Samples of each part, for batches of at least so many: unequal parts where possible."""
+_LOG = logging.getLogger("evener")
+_ONE_AT_A_TIME = threading.Lock()
+_RUNNING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotCheck:
-    """Result of the check of a step."""
+    """Result of the check of a step.
 
-    state: Literal["agrees", "differs", "not done"]  # ``"agrees"``, ``"differs"`` or ``"not done"``
-    reason: str = ""  # Reason why it was not done, or an empty text
-    # Name and difference of every tensor that differs, relative to its largest number
+    Attributes:
+        reason: Reason why it was not done, or an empty text.
+        differences: Name and difference of every tensor that differs, relative to its largest
+            number.
+        num_samples: Number of samples that were computed.
+        num_tensors: Number of tensors that were compared.
+        seconds: Duration of the check, which runs beside the training.
+    """
+
+    state: Literal["agrees", "differs", "not done"]
+    reason: str = ""
     differences: tuple[tuple[str, float], ...] = ()
-    num_samples: int = 0  # Number of samples that were computed
-    num_tensors: int = 0  # Number of tensors that were compared
-    seconds: float = 0.0  # Duration of the check, which runs beside the training
+    num_samples: int = 0
+    num_tensors: int = 0
+    seconds: float = 0.0
 
     def __str__(self) -> str:
         if self.state == "not done":
@@ -75,223 +102,15 @@ def not_done(error: Exception) -> SpotCheck:
     return SpotCheck(state="not done", reason=reason)
 
 
-def warn_of_difference(result: SpotCheck) -> None:
-    """Warn of the largest difference: ENG-089."""
-    name, by = max(result.differences, key=lambda difference: difference[1])
-    others = len(result.differences) - 1
-    and_more = f", and {others} more" if others else ""
-    with contextlib.suppress(EvenerWarning):
-        warn(
-            "ENG-089",
-            f"A step on several devices differs from one device: {name}, by {by:.1e} of its "
-            f"largest number{and_more}.",
-            why=f"{result.num_samples} samples of a batch were computed in parts and as a whole. "
-            "The difference is more than rounding, and stays with other numbers.",
-            fix="Run the program on one device, or with verify=True to compare the whole first "
-            "step. This is a fault of evener: please report it.",
-        )
-
-
-# Estimated processor seconds of a check, known before it is built.
-
-PART_OF_RUN = 0.01
-"""Largest part of the run so far that a check may take."""
-SHORT_RUN_SECONDS = 60.0
-"""Least duration that is assumed of a run."""
-_SECONDS_PER_NODE = 250e-6
-_FLOPS_PER_SECOND = 10e9
-_BYTES_PER_SECOND = 0.5e9
-
-
-def estimated_seconds(
-    nodes: Iterable[Node], *, num_samples: int, num_parts: int, variable_bytes: int
-) -> float:
-    """Return the seconds for building and running both sides of a check."""
-    nodes = list(nodes)
-    flops = 2 * sum(node_flops(node, num_samples) for node in nodes)
-    making = len(nodes) * _SECONDS_PER_NODE * (1 + num_parts)
-    return making + flops / _FLOPS_PER_SECOND + variable_bytes / _BYTES_PER_SECOND
-
-
-def begins_after(seconds: float) -> float:
-    """Return how long after the first step a check of so many seconds may begin."""
-    return max(0.0, seconds / PART_OF_RUN - SHORT_RUN_SECONDS)
-
-
-# Reasons why a step cannot be checked, whatever its batches are.
-
-LARGEST_VARIABLES = 1 << 30
-"""Most bytes of variables that are copied to the host for a check."""
-
-
-def find_obstacle(step: PartitionedStep, traced: TracedStep) -> str:
-    """Return why a step cannot be checked, or an empty text."""
-    layout = step.partition.layout
-    if num_parts(step) < 2:
-        return "the step has one part"
-    if all(axis is None for axis in traced.batch_axes):
-        return "the step has no batch"
-    if traced.inference.num_samples is not None:
-        return "the step was traced for batches of one size"
-    if layout.batch_norm == "per_device":
-        return "BatchNormalization by device is not that of one device"
-    compiled = [function for function in step.functions if function.by_xla]
-    if any(draws_numbers(node) for function in compiled for node in function.task.nodes):
-        return "XLA draws other random numbers"
-    if num_bytes(traced) > LARGEST_VARIABLES:
-        return f"the variables of the step have {num_bytes(traced)} bytes"
-    arguments = traced.graph.inputs[: len(traced.batch_axes)]
-    if any(tensor.dtype in (tf.resource, tf.variant) for tensor in arguments):
-        return "the step is given a resource"
-    return ""
-
-
-def num_parts(step: PartitionedStep) -> int:
-    """Return the number of parts of a step."""
-    return len(step.partition.layout.micro_batches)
-
-
-def num_bytes(traced: TracedStep) -> int:
-    """Return the bytes of all variables that a step uses."""
-    variables = traced.concrete.graph.variables
-    return sum((v.shape.num_elements() or 0) * v.dtype.size for v in variables)
-
-
-# Comparison of a few samples: both sides are computed on copies of the variables.
-#
-# ::
-#
-#     rows of a batch ─────────┐
-#     copies of the variables ─┴─► both sides ──► differences ──► result
-
-
-def compare_samples(
-    step: PartitionedStep,
-    traced: TracedStep,
-    arrays: Sequence[np.ndarray],
-    sizes: Sequence[int],
-    go_on: Callable[[], None],
-) -> SpotCheck:
-    """Compare the parts of a step with the whole step."""
-    go_on()
-    extent = extent_of(step)
-    if not extent.compared:
-        raise NotDoneError("nothing that the parts compute can be computed again")
-    sides = Sides(step, traced, sizes, extent)
-    if sides.obstacle:
-        raise NotDoneError(f"the {sides.obstacle} is not known")
-    go_on()
-    fed, variables, closed = _inputs(traced, sides.needed_inputs(), arrays)
-    # One after the other, so that no device holds more than one of them twice.
-    values = [variable.numpy() for variable in variables.values()]
-    with tf.device(HOST):
-        copies = [plain_variable(value, tf.as_dtype(value.dtype)) for value in values]
-    closed |= {tensor: copy.handle for tensor, copy in zip(variables, copies, strict=True)}
-    specs = {tensor: tf.TensorSpec(array.shape, tensor.dtype) for tensor, array in fed.items()}
-    function = sides.trace(closed, specs)
-
-    def compute(inputs: Sequence[np.ndarray]) -> Any:
-        go_on()
-        for copy, value in zip(copies, inputs[len(fed) :], strict=True):
-            copy.assign(value)
-        tensors = [tf.constant(n, s.dtype) for n, s in zip(inputs, specs.values(), strict=False)]
-        return [[as_array(tensor) for tensor in side] for side in function(*tensors)]
-
-    with tf.device(HOST):
-        kinds = [reader is None for reader in extent.compared.values()]
-        found = find_differences(compute, [*fed.values(), *values], rounding_of(traced), kinds)
-    return SpotCheck(
-        state="differs" if found else "agrees",
-        differences=tuple(
-            (_name(traced, sides.compared[number], extent), by) for number, by in found.items()
-        ),
-        num_samples=sum(sizes),
-        num_tensors=len(sides.compared),
-    )
-
-
-def is_value_of_outer_graph(capture: Any) -> bool:
-    """Return whether a capture is a value of the function that calls the step."""
-    is_value = capture.dtype not in (tf.resource, tf.variant)
-    return is_value and not is_eager_tensor(capture)
-
-
-def _inputs(
-    traced: TracedStep, needed: set[Tensor], arrays: Sequence[np.ndarray]
-) -> tuple[dict[Tensor, np.ndarray], dict[Tensor, tf.Variable], dict[Tensor, Any]]:
-    """Return arrays that are fed, variables that are copied, and captures of both sides."""
-    arguments = traced.graph.inputs[: len(traced.batch_axes)]
-    fed = dict(zip(arguments, arrays, strict=False))
-    outer = iter(arrays[len(arguments) :])
-    variables: dict[Tensor, tf.Variable] = {}
-    closed: dict[Tensor, Any] = {}
-    by_handle = _by_handle(traced)
-    for tensor, capture in zip(traced.capture_inputs, traced.captures, strict=True):
-        if is_value_of_outer_graph(capture):
-            fed[tensor] = next(outer)
-        elif tensor not in needed:
-            continue
-        elif id(capture) in by_handle:
-            variables[tensor] = by_handle[id(capture)]
-        elif is_eager_tensor(capture):
-            closed[tensor] = capture
-        else:
-            raise NotDoneError("the step uses a resource of the function around it")
-    if traced.streams is not None:
-        closed[traced.streams.counters] = StreamState().counters_of(traced.streams.names)
-    fed = {tensor: array for tensor, array in fed.items() if tensor in needed}
-    return fed, variables, closed
-
-
-def _name(traced: TracedStep, tensor: Tensor, extent: Extent) -> str:
-    """Return the name of a tensor that differs, with the source line of its operation."""
-    reader = extent.compared[tensor]
-    if reader is None:
-        name = f"result {traced.graph.outputs.index(tensor)} of the step"
-    else:
-        by_handle = _by_handle(traced)
-        pairs = zip(traced.capture_inputs, traced.captures, strict=True)
-        names = {
-            handle: by_handle[id(capture)].name
-            for handle, capture in pairs
-            if id(capture) in by_handle
-        }
-        written = next(written_names(reader, tensor, names), "")
-        name = f"what updates {written}" if written else tensor.node.name
-    line = line_of(tensor.node)
-    return f"{name} ({line})" if line else name
-
-
-def _by_handle(traced: TracedStep) -> dict[int, tf.Variable]:
-    return {id(variable.handle): variable for variable in traced.concrete.graph.variables}
-
-
-# Spot check of a step: it takes samples of a batch, and compares them in a thread.
-#
-# ::
-#
-#     first run that is due    rows of the batch ──► host
-#     thread, meanwhile                               └► variables ──► both sides ──► warning, if
-# any
-#     later runs               nothing: one comparison of two numbers
-#
-# A run never waits for a check and never fails by it: if a check is impossible, its result is "not
-# done", with the reason.
-
-LARGEST_ARGUMENTS = 1 << 26
-"""Most bytes of the arguments of a check."""
-LARGEST_BATCH = 64
-"""Most samples of a batch of which no samples can be left out."""
-_SMALL_BATCHES = 3
-_SIZES = ((2, 1, 2), (2, 1), (1, 1))
-"""Samples of each part, for batches of at least so many: unequal parts where possible."""
-_LOG = logging.getLogger("evener")
-_ONE_AT_A_TIME = threading.Lock()
-_RUNNING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-
-
 class StepChecker:
-    """Checks a partitioned step once."""
+    """Checks a partitioned step once.
+
+    Args:
+        step: Partitioned step.
+        traced: Step as it was traced.
+        when_checked: Function that is called with the result.
+        takes_all: Whether arguments fit whole batches alone; such batches have to be small.
+    """
 
     def __init__(
         self,
@@ -310,17 +129,19 @@ class StepChecker:
         self._thread: threading.Thread | None = None
         self._due: tf.Variable | None = None
         self._begin = float("inf")
-        reason = find_obstacle(step, traced)
+        variables = traced.concrete.graph.variables
+        num_bytes = sum((v.shape.num_elements() or 0) * v.dtype.size for v in variables)
+        reason = _find_obstacle(step, traced, num_bytes)
         if reason:
             self._end(SpotCheck(state="not done", reason=reason))
             return
-        self._sizes = _SIZES[0] if num_parts(step) > 2 else _SIZES[1]
-        seconds = estimated_seconds(
-            traced.graph,
-            num_samples=LARGEST_BATCH if self._takes_all else sum(self._sizes),
-            num_parts=len(self._sizes),
-            variable_bytes=num_bytes(traced),
-        )
+        self._sizes = _SIZES[0] if len(step.partition.layout.micro_batches) > 2 else _SIZES[1]
+        # Processor seconds for building and running both sides, known before they are built.
+        nodes = list(traced.graph)
+        num_samples = LARGEST_BATCH if self._takes_all else sum(self._sizes)
+        flops = 2 * sum(node_flops(node, num_samples) for node in nodes)
+        making = len(nodes) * _SECONDS_PER_NODE * (1 + len(self._sizes))
+        seconds = making + flops / _FLOPS_PER_SECOND + num_bytes / _BYTES_PER_SECOND
         # Nothing may read the clock where all operations have to be deterministic.
         self._is_timed = not is_deterministic()
         self._delay = begins_after(seconds)
@@ -334,7 +155,11 @@ class StepChecker:
         return None if self._takes_all else sum(self._sizes)
 
     def offer(self, tensors: Sequence[Any]) -> None:
-        """Take the first samples of a batch, outside of graphs, if a check is due."""
+        """Take the first samples of a batch, outside of graphs, if a check is due.
+
+        Args:
+            tensors: Arguments of the step, flat.
+        """
         if self._begin <= time.time():
             try:
                 rows = [as_array(tensor) for tensor in self._rows(tensors)]
@@ -351,7 +176,7 @@ class StepChecker:
             with tf.init_scope(), tf.device(HOST):
                 self._due = plain_variable(self._begin, tf.float64)
         due = self._due
-        outer = list(filter(is_value_of_outer_graph, self._traced.captures))
+        outer = list(filter(_is_value_of_outer_graph, self._traced.captures))
 
         def give() -> tf.Operation:
             rows = [*self._rows(tensors), *outer]
@@ -424,23 +249,162 @@ class StepChecker:
                 result = not_done(error)
             self._end(dataclasses.replace(result, seconds=time.perf_counter() - began))
 
-    def _end(self, result: SpotCheck) -> None:
-        self._begin = float("inf")
-        _LOG.debug("spot check of a step: %s", result)
-        self._when_checked(result)
-        if result.state == "differs":
-            warn_of_difference(result)
+    def _compare(self, arrays: Sequence[np.ndarray], sizes: Sequence[int]) -> SpotCheck:
+        """Compare the parts of the step with the whole step, on copies of the variables.
 
-    def _compare(self, arrays: list[np.ndarray], sizes: tuple[int, ...]) -> SpotCheck:
-        return compare_samples(self._step, self._traced, arrays, sizes, self._go_on)
+        Args:
+            arrays: Arguments with the samples, and values of the graph around the step.
+            sizes: Number of samples of each part.
+        """
+        traced = self._traced
+        self._go_on()
+        extent = extent_of(self._step)
+        if not extent.compared:
+            raise NotDoneError("nothing that the parts compute can be computed again")
+        sides = Sides(self._step, traced, sizes, extent)
+        if sides.obstacle:
+            raise NotDoneError(f"the {sides.obstacle} is not known")
+        self._go_on()
+        fed, variables, closed = _inputs(traced, sides.needed_inputs(), arrays)
+        # One after the other, so that no device holds more than one of them twice.
+        values = [variable.numpy() for variable in variables.values()]
+        with tf.device(HOST):
+            copies = [plain_variable(value, tf.as_dtype(value.dtype)) for value in values]
+        closed |= {tensor: copy.handle for tensor, copy in zip(variables, copies, strict=True)}
+        specs = {tensor: tf.TensorSpec(array.shape, tensor.dtype) for tensor, array in fed.items()}
+        function = sides.trace(closed, specs)
+
+        def compute(inputs: Sequence[np.ndarray]) -> Any:
+            self._go_on()
+            for copy, value in zip(copies, inputs[len(fed) :], strict=True):
+                copy.assign(value)
+            tensors = [
+                tf.constant(n, s.dtype) for n, s in zip(inputs, specs.values(), strict=False)
+            ]
+            return [[as_array(tensor) for tensor in side] for side in function(*tensors)]
+
+        with tf.device(HOST):
+            kinds = [reader is None for reader in extent.compared.values()]
+            differences = find_differences(
+                compute, [*fed.values(), *values], rounding_of(traced), kinds
+            )
+        return SpotCheck(
+            state="differs" if differences else "agrees",
+            differences=tuple(
+                (_name(traced, sides.compared[number], extent), by)
+                for number, by in differences.items()
+            ),
+            num_samples=sum(sizes),
+            num_tensors=len(sides.compared),
+        )
 
     def _go_on(self) -> None:
         """Give a long check up where the program has ended and waits for it alone."""
         if self._delay and not threading.main_thread().is_alive():
             raise NotDoneError("the program has ended")
 
+    def _end(self, result: SpotCheck) -> None:
+        self._begin = float("inf")
+        _LOG.debug("spot check of a step: %s", result)
+        self._when_checked(result)
+        if result.state != "differs":
+            return
+        name, by = max(result.differences, key=lambda difference: difference[1])
+        others = len(result.differences) - 1
+        and_more = f", and {others} more" if others else ""
+        with contextlib.suppress(EvenerWarning):
+            warn(
+                "ENG-089",
+                f"A step on several devices differs from one device: {name}, by {by:.1e} of its "
+                f"largest number{and_more}.",
+                why=f"{result.num_samples} samples of a batch were computed in parts and as a "
+                "whole. The difference is more than rounding, and stays with other numbers.",
+                fix="Run the program on one device, or with verify=True to compare the whole first "
+                "step. This is a fault of evener: please report it.",
+            )
+
+
+def begins_after(seconds: float) -> float:
+    """Return how long after the first step a check of so many seconds may begin."""
+    return max(0.0, seconds / PART_OF_RUN - SHORT_RUN_SECONDS)
+
 
 def wait_for_checks(timeout_seconds: float | None = None) -> None:
-    """Wait for the checks that have begun."""
+    """Wait for the checks that have begun, each up to a limit."""
     for thread in list(_RUNNING):
         thread.join(timeout_seconds)
+
+
+def _find_obstacle(step: PartitionedStep, traced: TracedStep, num_bytes: int) -> str:
+    """Return why a step cannot be checked, whatever its batches are, or an empty text."""
+    layout = step.partition.layout
+    if len(layout.micro_batches) < 2:
+        return "the step has one part"
+    if all(axis is None for axis in traced.batch_axes):
+        return "the step has no batch"
+    if traced.inference.num_samples is not None:
+        return "the step was traced for batches of one size"
+    if layout.batch_norm == "per_device":
+        return "BatchNormalization by device is not that of one device"
+    compiled = [function for function in step.functions if function.by_xla]
+    if any(draws_numbers(node) for function in compiled for node in function.task.nodes):
+        return "XLA draws other random numbers"
+    if num_bytes > LARGEST_VARIABLES:
+        return f"the variables of the step have {num_bytes} bytes"
+    arguments = traced.graph.inputs[: len(traced.batch_axes)]
+    if any(tensor.dtype in (tf.resource, tf.variant) for tensor in arguments):
+        return "the step is given a resource"
+    return ""
+
+
+def _is_value_of_outer_graph(capture: Any) -> bool:
+    """Return whether a capture is a value of the function that calls the step."""
+    is_value = capture.dtype not in (tf.resource, tf.variant)
+    return is_value and not is_eager_tensor(capture)
+
+
+def _inputs(
+    traced: TracedStep, needed: set[Tensor], arrays: Sequence[np.ndarray]
+) -> tuple[dict[Tensor, np.ndarray], dict[Tensor, tf.Variable], dict[Tensor, Any]]:
+    """Return arrays that are fed, variables that are copied, and captures of both sides."""
+    arguments = traced.graph.inputs[: len(traced.batch_axes)]
+    fed = dict(zip(arguments, arrays, strict=False))
+    outer = iter(arrays[len(arguments) :])
+    variables: dict[Tensor, tf.Variable] = {}
+    closed: dict[Tensor, Any] = {}
+    captured = _captured_variables(traced)
+    for tensor, capture in zip(traced.capture_inputs, traced.captures, strict=True):
+        if _is_value_of_outer_graph(capture):
+            fed[tensor] = next(outer)
+        elif tensor not in needed:
+            continue
+        elif tensor in captured:
+            variables[tensor] = captured[tensor]
+        elif is_eager_tensor(capture):
+            closed[tensor] = capture
+        else:
+            raise NotDoneError("the step uses a resource of the function around it")
+    if traced.streams is not None:
+        closed[traced.streams.counters] = StreamState().counters_of(traced.streams.names)
+    fed = {tensor: array for tensor, array in fed.items() if tensor in needed}
+    return fed, variables, closed
+
+
+def _name(traced: TracedStep, tensor: Tensor, extent: Extent) -> str:
+    """Return the name of a tensor that differs, with the source line of its operation."""
+    reader = extent.compared[tensor]
+    if reader is None:
+        name = f"result {traced.graph.outputs.index(tensor)} of the step"
+    else:
+        names = {handle: variable.name for handle, variable in _captured_variables(traced).items()}
+        written = next(written_names(reader, tensor, names), "")
+        name = f"what updates {written}" if written else tensor.node.name
+    line = line_of(tensor.node)
+    return f"{name} ({line})" if line else name
+
+
+def _captured_variables(traced: TracedStep) -> dict[Tensor, tf.Variable]:
+    """Return the variables of a step, by the arguments that are their handles."""
+    by_handle = {id(variable.handle): variable for variable in traced.concrete.graph.variables}
+    pairs = zip(traced.capture_inputs, traced.captures, strict=True)
+    return {tensor: by_handle[id(value)] for tensor, value in pairs if id(value) in by_handle}

@@ -1,8 +1,13 @@
 """`evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
-does a custom loop; ``run`` partitions the function that it is given. An arrangement is a plan with
-what runs it: layout, shares, steps. The patches of Keras are in one list,
+does a custom loop; ``run`` partitions the function that it is given::
+
+    run(fn, args) ──► step of fn (`DistributedStep`): arguments, cache of traces
+                        ──► `PreparedStep`: traced, partitioned
+                              ──► all devices, by the shares of the controller
+
+evener has no training step of its own; the patches of Keras are in one list,
 `evener._tf_private.models.PATCHES`.
 """
 
@@ -10,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import sys
 import time
 import weakref
@@ -31,318 +37,39 @@ from evener._tf_private.models import owns_a_model, patch_keras
 from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tensors import in_xla
 from evener.devices import resolve_devices
-from evener.devices.names import device_name, tf_device, without_worker
-from evener.errors import EngineError
-from evener.partition.emit import PartitionedStep
+from evener.devices.names import device_name, tf_device
 from evener.partition.layout import Layout
-from evener.partition.memory import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
+from evener.partition.memory import MemoryEstimate
 from evener.partition.report import StepReport
-from evener.plan import BatchNormName, Plan, Replica, check_shares
+from evener.plan import BatchNormName, Plan, check_shares
 from evener.strategy import misuse
 from evener.strategy.distribute import DistributedStep
-from evener.strategy.misuse import add_note_on_memory
 from evener.strategy.one_replica import Extended, OneReplica
 from evener.strategy.ownership import OwnerRegistry
-from evener.strategy.plans import chosen_plan, devices_of_owners, shares_of_workers, used_devices
-from evener.strategy.prepared import Prepared, StepSettings, run_timed
+from evener.strategy.plans import arrange, chosen_plan, devices_of_owners, used_devices
+from evener.strategy.prepared import StepContext, StepRecords, run_timed
 from evener.strategy.run_trial import RunTrial, Way
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck
-from evener.strategy.verify import Verification
-from evener.workers.group import Group
+from evener.strategy.verify import Verification, chosen_verification
 from evener.workers.process import group_of_process
-
-# Records of the steps of a strategy, which outlive the steps.
-
-
-class StepRecords:
-    """Records of the steps of a strategy: reports, memory, differences from one device."""
-
-    def __init__(self) -> None:
-        self._reports: list[StepReport] = []
-        self._live_ranges: list[list[LiveRange]] = []
-        self._verifications: list[list[Verification]] = []
-        self._spot_checks: list[list[SpotCheck]] = []
-
-    def add_partitioned(self, step: PartitionedStep) -> None:
-        """Add the report and the memory of a step that was partitioned."""
-        self._reports.append(StepReport.of([step]))
-        self._live_ranges.append(live_ranges_of(step))
-
-    def follow(self, step: DistributedStep[..., Any]) -> None:
-        """Add the checks of a step, those of its later runs too."""
-        self._verifications.append(step.verifications)
-        self._spot_checks.append(step.spot_checks)
-
-    def report(self) -> StepReport:
-        """Return one report of all steps."""
-        return StepReport.merged(self._reports)
-
-    @property
-    def verifications(self) -> tuple[Verification, ...]:
-        """The differences of the first runs from one device."""
-        return tuple(found for of_step in self._verifications for found in of_step)
-
-    @property
-    def spot_checks(self) -> tuple[SpotCheck, ...]:
-        """The results of all spot checks so far."""
-        return tuple(found for of_step in self._spot_checks for found in of_step)
-
-    def memory_estimate(
-        self, replicas: Sequence[Replica], num_samples: int, owned: Mapping[str, int]
-    ) -> dict[str, MemoryEstimate]:
-        """Return the need of the most demanding step in the memory of every device."""
-        names = [stage.device for replica in replicas for stage in replica.stages]
-        if any(without_worker(name) != name for name in names):
-            raise memory_of_workers_unknown()
-        if not self._live_ranges:
-            raise EngineError(
-                "ENG-011",
-                "No step has been partitioned yet, so nothing is known of its memory.",
-                why="The estimate is counted from the traced step of a plan with several devices, "
-                "stages or micro-batches.",
-                fix="Call it after a first step, such as fit on one batch.",
-            )
-        needs = [
-            estimate_memory(live_ranges, replicas, num_samples, owned)
-            for live_ranges in self._live_ranges
-        ]
-        return {
-            name: max((need[name] for need in needs if name in need), key=lambda need: need.total)
-            for name in dict.fromkeys(name for need in needs for name in need)
-        }
-
-
-def memory_of_workers_unknown() -> EngineError:
-    """Return the error for the memory of several workers, whose devices have the same names."""
-    return EngineError(
-        "ENG-100",
-        "The memory of steps on several workers is not known.",
-        why="It is counted by the names of devices, and the devices of all workers have the same.",
-        fix="Call it in a run of one worker, whose devices have the same shares of the batch.",
-    )
-
-
-# Steps of the functions that a strategy runs, kept with the functions.
-
-_STEPS = "_evener_steps"
-
-
-class FunctionSteps:
-    """Steps of the functions that a strategy runs."""
-
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        step_type: type[DistributedStep[Any, Any]],
-        settings: StepSettings,
-        records: StepRecords,
-    ) -> None:
-        self._strategy = strategy
-        self._step_type = step_type
-        self._settings = settings
-        self._records = records
-
-    def find(self, fn: Callable[..., Any]) -> DistributedStep[..., Any]:
-        """Return the step of a function; a new one for every call in a graph."""
-        if not tf.executing_eagerly():
-            return self._make(fn)
-        # Kept with the function, so that both are freed together.
-        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
-        if self not in steps:
-            body = body_of(fn)
-            converted = converted_as_by(fn, body)
-            steps[self] = self._make(converted, program=fn)
-        return steps[self]
-
-    def _make(
-        self, fn: Callable[..., Any], program: Callable[..., Any] | None = None
-    ) -> DistributedStep[..., Any]:
-        run_once = functools.partial(tf.distribute.Strategy.run, self._strategy)
-
-        @tf.autograph.experimental.do_not_convert
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return run_once(fn, args=args, kwargs=kwargs)
-
-        controller = self._settings.controller
-        assert controller is not None
-        step = self._step_type(
-            call,
-            self._settings,
-            shares=controller.shares,
-            program=program,
-        )
-        self._records.follow(step)
-        return step
-
-
-# Arrangement: a plan with what runs it, its layout, its shares and its steps.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrangement:
-    """Plan with what runs it."""
-
-    plan: Plan  # The plan
-    layout: Layout  # Layout of the plan
-    controller: ShareController  # Shares and times of its replicas
-    steps: FunctionSteps  # Steps of the functions that run by it
-
-
-def arrange(
-    plan: Plan,
-    make_steps: Callable[[Layout, ShareController], FunctionSteps],
-    *,
-    group: Group | None,
-    measured: bool,
-    by_xla: bool = True,
-) -> Arrangement:
-    """Return the arrangement of a plan."""
-    layout = Layout.of(plan, group, by_xla=by_xla)
-    if group is not None:
-        controller: Any = shares_of_workers(group, layout, plan.shares, measured=measured)
-    else:
-        memory_bytes = [device.memory_bytes for device in plan.devices] if measured else ()
-        controller = ShareController(
-            layout.devices, plan.shares, measured=measured, memory_bytes=memory_bytes
-        )
-    steps = make_steps(layout, controller)
-    return Arrangement(plan=plan, layout=layout, controller=controller, steps=steps)
-
-
-def count_like(arrangement: Arrangement, other: Arrangement) -> None:
-    """Let an arrangement count its work if another does."""
-    if other.controller.counts:
-        stages = [stage for replica in arrangement.plan.replicas for stage in replica.stages]
-        arrangement.controller.count(
-            [tf_device(name) for name in dict.fromkeys(stage.device for stage in stages)]
-        )
-    if other.controller.keeps_spans:
-        arrangement.controller.keep_spans()
-
-
-# Strategy of one replica whose plan can change between steps, for a trial of plans.
-
-
-class ArrangedReplica(OneReplica):
-    """Strategy of one replica that runs steps by an arrangement, and can try others."""
-
-    _step_type: type[DistributedStep[Any, Any]] = DistributedStep
-    _group: Group | None
-    _verify: bool | None
-    _records: StepRecords
-    _owner_registry: OwnerRegistry
-    _trial: RunTrial | None
-
-    def _make_steps(self, layout: Layout, controller: ShareController) -> FunctionSteps:
-        settings = StepSettings(
-            layout=layout,
-            controller=controller,
-            verify=self._verify,
-            owned_bytes=self._owner_registry.owned_bytes,
-            when_traced=self._records.add_partitioned,
-            when_prepared=self._note_prepared,
-            # Those of optimizers and metrics belong to no layer.
-            paths=lambda: [v.path for v in self._owner_registry.variables if v.is_trainable],
-            owner_of_handle=self._owner_registry.common_owner if self._group else lambda _: None,
-        )
-        return FunctionSteps(self, self._step_type, settings, self._records)
-
-    def _use(self, arrangement: Arrangement) -> None:
-        """Run steps that are traced from now on by a plan."""
-        self._arrangement = arrangement
-        self._plan, self._layout = arrangement.plan, arrangement.layout
-        self._controller, self._steps = arrangement.controller, arrangement.steps
-        self._replica_devices = self._layout.devices
-
-    @contextlib.contextmanager
-    def _under(self, arrangement: Arrangement) -> Iterator[None]:
-        before = self._arrangement
-        self._use(arrangement)
-        try:
-            yield
-        finally:
-            self._use(before)
-
-    def _note_prepared(self, prepared: Prepared) -> None:
-        if self._trial is not None:
-            self._trial.note_prepared(prepared)
-
-    def try_plans(
-        self,
-        plans: Sequence[Plan],
-        tell: Callable[[str], object],
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        """Try plans in steps of the training to come, and keep the fastest; before the first step.
-
-        Variables stay with the owners that the plan of the strategy gives them. Where Keras leaves
-        it to the machine whether XLA compiles a step, the plan of the strategy is tried without XLA
-        too.
-        """
-        for plan in plans:
-            resolve_devices(plan.device_names)
-        own = self._arrangement
-        made = {plans.index(own.plan): own}
-        ways = (*map(Way, plans), Way(own.plan, by_xla=False))
-
-        def arranged(number: int) -> Arrangement:
-            if number not in made:
-                found = arrange(
-                    ways[number].plan,
-                    self._make_steps,
-                    group=None,
-                    measured=False,
-                    by_xla=ways[number].by_xla,
-                )
-                count_like(found, own)
-                made[number] = found
-            return made[number]
-
-        self._trial = RunTrial(
-            ways,
-            start=plans.index(own.plan),
-            under=lambda number: self._under(arranged(number)),
-            settle=lambda number: self._use(arranged(number)),
-            tell=tell,
-            clock=clock,
-        )
-
-    @property
-    def trial(self) -> RunTrial | None:
-        """Trial of plans that is not over yet; None if there is none."""
-        return None if self._trial is None or self._trial.is_over else self._trial
-
-    def __repr__(self) -> str:
-        """Return the devices and the layout."""
-        return f"<evener.Strategy on {', '.join(self._plan.device_names)}: {self._plan.layout}>"
-
-    def _repr_html_(self) -> str:
-        return self.plan._repr_html_()
-
-    @property
-    def plan(self) -> Plan:
-        """Plan, with the present shares."""
-        return self._plan.with_shares(self.shares)
-
-    def runs_by(self, plan: Plan | None, *, by_xla: bool = True) -> bool:
-        """Return whether steps run by a plan, whatever its shares are by now."""
-        return plan is self._plan and by_xla is self._layout.by_xla
-
-
-# `evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
-#
-# A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
-# does a custom loop; ``run`` partitions the function that it is given. evener has no training step
-# of
-# its own; the patches of Keras are applied by `evener._tf_private.models.patch_keras`.
 
 # A program may fit a model outside of the scope of every one of them.
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
+_STEPS = "_evener_steps"
 
-class Strategy(ArrangedReplica):
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class Arrangement:
+    """Plan with what runs it."""
+
+    plan: Plan
+    layout: Layout
+    controller: ShareController
+
+
+class Strategy(OneReplica):
     """Strategy that trains on several devices, exactly as one device would.
 
     ``num_replicas_in_sync`` is 1, and batches are global batches: a program is written for one
@@ -412,15 +139,15 @@ class Strategy(ArrangedReplica):
             batch_norm=batch_norm,
             group=group,
         )
-        self._group, self._verify = group, verify
+        self._verify = chosen_verification(verify)
         self._records = StepRecords()
         self._trial: RunTrial | None = None
-        layout = Layout.of(plan, group)
+        layout, controller = arrange(plan, group, measured=measured)
         self._owner_registry = OwnerRegistry(
             plan, devices_of_owners(plan), layout.own_name, all_alike=group is not None
         )
-        self._use(arrange(plan, self._make_steps, group=group, measured=measured))
-        self._warnings = misuse.Warnings(self._replica_devices)
+        self._arrangement = Arrangement(plan=plan, layout=layout, controller=controller)
+        self._warnings = misuse.Warnings(layout.devices)
         patch_keras(Strategy)
         extended = self._extended_type(self, self._owner_registry, device_name(layout.first_device))
         super().__init__(extended)
@@ -452,10 +179,23 @@ class Strategy(ArrangedReplica):
         """
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
+    def __repr__(self) -> str:
+        """Return the devices and the layout."""
+        plan = self._arrangement.plan
+        return f"<evener.Strategy on {', '.join(plan.device_names)}: {plan.layout}>"
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
+
+    @property
+    def plan(self) -> Plan:
+        """Plan, with the present shares."""
+        return self._arrangement.plan.with_shares(self.shares)
+
     @property
     def shares(self) -> tuple[float, ...]:
         """Fraction of every batch that each device computes; the sum is 1."""
-        return self._controller.shares
+        return self.share_controller.shares
 
     def set_shares(self, shares: Sequence[float]) -> None:
         """Change the shares from the next step on. Nothing is traced again.
@@ -466,13 +206,15 @@ class Strategy(ArrangedReplica):
         Raises:
             PlanError: PLAN-007 to PLAN-011 or PLAN-020 for wrong shares.
         """
-        expected = len(self._replica_devices)
-        self._controller.assign(check_shares(shares, num_expected=expected, expected="replicas"))
+        expected = len(self.replica_devices)
+        self.share_controller.assign(
+            check_shares(shares, num_expected=expected, expected="replicas")
+        )
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
         """Devices that compute, one for each share."""
-        return self._replica_devices
+        return self._arrangement.layout.devices
 
     def name_in_plan(self, device: str) -> str:
         """Return the name that a device of this process has in the plan.
@@ -481,12 +223,12 @@ class Strategy(ArrangedReplica):
             device: Name such as ``"gpu:0"``; with several workers, the result is for example
                 ``"worker:1/gpu:0"``.
         """
-        return self._layout.name_in_plan(device)
+        return self._arrangement.layout.name_in_plan(device)
 
     @property
     def share_controller(self) -> ShareController:
         """Controller of the shares: measured times per device, and the changes (``events``)."""
-        return self._controller
+        return self._arrangement.controller
 
     @property
     def owner_registry(self) -> OwnerRegistry:
@@ -496,7 +238,7 @@ class Strategy(ArrangedReplica):
     @property
     def num_replicas_in_sync(self) -> int:
         """1: a program sees one device, and batches are those of all devices together."""
-        if len(self._replica_devices) > 1:
+        if len(self.replica_devices) > 1:
             self._warnings.multiplied_batch(sys._getframe(1))
         return 1
 
@@ -516,16 +258,6 @@ class Strategy(ArrangedReplica):
         owned = self._owner_registry.owned_bytes()
         return self._records.memory_estimate(self.plan.replicas, num_samples, owned)
 
-    def _explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
-        """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""
-        add_note_on_memory(
-            error,
-            devices=self._replica_devices,
-            shares=self.shares,
-            owned_bytes=self._owner_registry.owned_bytes(),
-            gathered=self.report().gathered,
-        )
-
     def report(self) -> StepReport:
         """Return the operations that were gathered in all steps so far."""
         return self._records.report()
@@ -533,12 +265,12 @@ class Strategy(ArrangedReplica):
     @property
     def verifications(self) -> tuple[Verification, ...]:
         """The differences of the first run of each step from one device, with ``verify=True``."""
-        return self._records.verifications
+        return tuple(self._records.verifications)
 
     @property
     def spot_checks(self) -> tuple[SpotCheck, ...]:
         """The results of comparisons of a few samples with one device so far."""
-        return self._records.spot_checks
+        return tuple(self._records.spot_checks)
 
     def run(
         self,
@@ -570,9 +302,9 @@ class Strategy(ArrangedReplica):
         misuse.refuse_other_scope(self)
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
-        first = self._layout.first_device
+        is_eager = tf.executing_eagerly()
         is_function = is_traced_function(fn) and not tf.config.functions_run_eagerly()
-        if not tf.executing_eagerly() and not is_function:
+        if not is_eager and not is_function:
             fn = autographed(fn)
         if self.is_running():
             return fn(*args, **kwargs)
@@ -580,20 +312,51 @@ class Strategy(ArrangedReplica):
         is_compiled_elsewhere = not self.is_plain and is_compiled(fn)
         if self.is_partitioned or is_compiled_elsewhere:
             if in_xla(tf.compat.v1.get_default_graph()):
-                raise misuse.run_inside_xla(self._plan.device_names)
-            if tf.executing_eagerly() and not is_function:
+                raise misuse.run_inside_xla(self._arrangement.plan.device_names)
+            if is_eager and not is_function:
                 self._warnings.eager_run()
-            elif tf.executing_eagerly() and self.trial is not None:
-                return self.trial.run(fn, lambda _: self._steps.find(fn)(*args, **kwargs))
+            elif is_eager and self.trial is not None:
+                return self.trial.run(fn, lambda _: self._step_of(fn)(*args, **kwargs))
             else:
-                return self._steps.find(fn)(*args, **kwargs)
+                return self._step_of(fn)(*args, **kwargs)
+        first, controller = self._arrangement.layout.first_device, self.share_controller
+        run_once = functools.partial(tf.distribute.Strategy.run, self, fn)
         with tf.device(first):
-            run_once = functools.partial(tf.distribute.Strategy.run, self, fn)
-            if self._controller.counts and not self.is_partitioned and not tf.executing_eagerly():
-                return run_timed(run_once, args, kwargs, device=first, recorder=self._controller)
+            if controller.counts and not self.is_partitioned and not is_eager:
+                return run_timed(run_once, args, kwargs, device=first, recorder=controller)
             return run_once(args=args, kwargs=kwargs)
 
     leave_to_autograph(run)
+
+    def _step_of(self, fn: Callable[..., Any]) -> DistributedStep[..., Any]:
+        """Return the step of a function; a new one for every call in a graph."""
+        if not tf.executing_eagerly():
+            return self._make_step(fn)
+        # Kept with the function, so that both are freed together.
+        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
+        if self._arrangement not in steps:
+            body = body_of(fn)
+            converted = converted_as_by(fn, body)
+            steps[self._arrangement] = self._make_step(converted, program=fn)
+        return steps[self._arrangement]
+
+    def _make_step(
+        self, fn: Callable[..., Any], program: Callable[..., Any] | None = None
+    ) -> DistributedStep[..., Any]:
+        run_once = functools.partial(tf.distribute.Strategy.run, self)
+
+        @tf.autograph.experimental.do_not_convert
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run_once(fn, args=args, kwargs=kwargs)
+
+        context = StepContext(
+            layout=self._arrangement.layout,
+            controller=self._arrangement.controller,
+            owners=self._owner_registry,
+            records=self._records,
+            verify=self._verify,
+        )
+        return self._step_type(call, context, program=program)
 
     @property
     def has_run(self) -> bool:
@@ -603,14 +366,94 @@ class Strategy(ArrangedReplica):
     @property
     def is_partitioned(self) -> bool:
         """Whether there is more than one device, or more than one part in time."""
-        is_divided = len(self._replica_devices) > 1 or self._layout.is_scheduled
+        is_divided = len(self.replica_devices) > 1 or self._arrangement.layout.is_scheduled
         # A plan that was tried stays what was measured.
         return is_divided or self._trial is not None
 
     @property
     def is_plain(self) -> bool:
         """Whether a step runs as without a strategy: as a whole, on TensorFlow's first device."""
-        return not self.is_partitioned and self._replica_devices[0] in ("cpu:0", "gpu:0")
+        return not self.is_partitioned and self.replica_devices[0] in ("cpu:0", "gpu:0")
+
+    def try_plans(
+        self,
+        plans: Sequence[Plan],
+        tell: Callable[[str], object],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Try plans in steps of the training to come, and keep the fastest; before the first step.
+
+        Variables stay with the owners that the plan of the strategy gives them. Where Keras leaves
+        it to the machine whether XLA compiles a step, the plan of the strategy is tried without XLA
+        too.
+
+        Args:
+            plans: Plans of this process from the simplest to the least simple; the plan of the
+                strategy is among them.
+            tell: Function that is called with the result, a line.
+            clock: Clock in seconds.
+
+        Raises:
+            DeviceError: If a device of the plans does not exist.
+        """
+        for plan in plans:
+            resolve_devices(plan.device_names)
+        own = self._arrangement
+        arrangements = {plans.index(own.plan): own}
+        ways = (*map(Way, plans), Way(own.plan, by_xla=False))
+
+        def arranged(number: int) -> Arrangement:
+            if number not in arrangements:
+                way = ways[number]
+                layout, controller = arrange(way.plan, None, measured=False, by_xla=way.by_xla)
+                if own.controller.counts:
+                    stages = [stage for each in way.plan.replicas for stage in each.stages]
+                    devices = dict.fromkeys(stage.device for stage in stages)
+                    controller.count([tf_device(name) for name in devices])
+                if own.controller.keeps_spans:
+                    controller.keep_spans()
+                arrangements[number] = Arrangement(
+                    plan=way.plan, layout=layout, controller=controller
+                )
+            return arrangements[number]
+
+        @contextlib.contextmanager
+        def under(number: int) -> Iterator[None]:
+            before, self._arrangement = self._arrangement, arranged(number)
+            try:
+                yield
+            finally:
+                self._arrangement = before
+
+        def settle(number: int) -> None:
+            self._arrangement = arranged(number)
+            self._records.prepared = None
+
+        self._records.prepared = []
+        self._trial = RunTrial(
+            ways,
+            self._records.prepared,
+            start=plans.index(own.plan),
+            under=under,
+            settle=settle,
+            tell=tell,
+            clock=clock,
+        )
+
+    @property
+    def trial(self) -> RunTrial | None:
+        """Trial of plans that is not over yet; None if there is none."""
+        return None if self._trial is None or self._trial.is_over else self._trial
+
+    def runs_by(self, plan: Plan | None, *, by_xla: bool = True) -> bool:
+        """Return whether steps run by a plan, whatever its shares are by now.
+
+        Args:
+            plan: The plan.
+            by_xla: Whether XLA compiles what is to be compiled.
+        """
+        return plan is self._arrangement.plan and by_xla is self._arrangement.layout.by_xla
 
     @classmethod
     def _owning(cls, variables: Sequence[tf.Variable]) -> Strategy | None:
@@ -619,19 +462,37 @@ class Strategy(ArrangedReplica):
         return next(owners, None)
 
     def _run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a function that XLA cannot compile, since its variables are on other devices."""
+        """Run a `tf.function` that XLA cannot compile, since its variables are on other devices.
+
+        Raises:
+            EngineError: ENG-092 while a tape records, which cannot differentiate parts.
+        """
         if not tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
-        raise misuse.compiled_under_tape(self._plan.device_names)
+        raise misuse.compiled_under_tape(self._arrangement.plan.device_names)
+
+    def _explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
+        """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""
+        misuse.add_note_on_memory(
+            error,
+            devices=self.replica_devices,
+            shares=self.shares,
+            owned_bytes=self._owner_registry.owned_bytes(),
+            gathered=self.report().gathered,
+        )
 
     @classmethod
     def _warn_about_unused_strategies(cls, name: str) -> None:
-        """Warn that a model trains on one device while a strategy is not used: ENG-088."""
-        for strategy in misuse.find_unused(_STRATEGIES, lambda strategy: strategy._is_unused()):
-            strategy._warnings.unused(name, strategy._plan.device_names)
+        """Warn that a model without a strategy trains on one device: ENG-088."""
 
-    def _is_unused(self) -> bool:
-        """Return whether it has run nothing on several devices, and has not warned of that."""
-        if not self.is_partitioned or self._has_run or self._warnings.has_given_unused:
-            return False
-        return not owns_a_model(self)
+        def is_unused(strategy: Strategy) -> bool:
+            """Return whether it has run nothing on several devices, and has not warned of that."""
+            if not strategy.is_partitioned or strategy._has_run:
+                return False
+            return not strategy._warnings.has_given_unused and not owns_a_model(strategy)
+
+        # A strategy that the program has dropped is part of reference cycles.
+        if any(map(is_unused, tuple(_STRATEGIES))):
+            gc.collect()
+        for strategy in filter(is_unused, tuple(_STRATEGIES)):
+            strategy._warnings.unused(name, strategy._arrangement.plan.device_names)

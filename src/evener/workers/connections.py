@@ -27,13 +27,17 @@ from typing import Any, cast
 
 from evener.workers.job import join_address
 
-# Connections between members and the coordinator: of JSON messages.
-#
-# Both sides have proved that they know the secret of the job. What they send afterwards is neither
-# encrypted nor signed, so it belongs on a private network.
-
 LARGEST_MESSAGE = 64 * 2**20
 """Bytes of the largest message; a longer one ends the connection."""
+_LOGGER = logging.getLogger(__name__)
+_MAGIC = b"evener 2"
+_NONCE = 32
+_GREETING = len(_MAGIC) + 2 * _NONCE
+_LENGTH = 8
+_HANDSHAKE_SECONDS = 20.0
+_MOST_STRANGERS, _MOST_GREETED = 128, 1024
+_REPORT_SECONDS = 30.0
+_RETRY_SECONDS = 0.05
 
 
 class Channel:
@@ -45,8 +49,12 @@ class Channel:
     def __init__(self, connected: socket.socket, *, send_seconds: float) -> None:
         connected.setblocking(True)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        whole = int(send_seconds)
+        # At least a microsecond: zero would mean no limit.
+        micro = max(int((send_seconds - whole) * 1e6), int(0 < send_seconds < 1))
+        limit = struct.pack("@ll", whole, micro)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._socket = connected
-        self._set_timeout(socket.SO_SNDTIMEO, send_seconds)
         # A descriptor of its own: the socket stays to interrupt a thread that reads.
         self._connection: Connection = Connection(os.dup(connected.fileno()))
         self._sending = threading.Lock()
@@ -99,27 +107,6 @@ class Channel:
         # It may have ended on its own, or be closed already.
         with contextlib.suppress(OSError):
             self._socket.shutdown(direction)
-
-    def _set_timeout(self, option: int, seconds: float) -> None:
-        whole = int(seconds)
-        # At least a microsecond: zero would mean no limit.
-        micro = max(int((seconds - whole) * 1e6), int(0 < seconds < 1))
-        self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", whole, micro))
-
-
-# Connections between workers, each of which proves that it knows the secret of the job.
-
-_LOGGER = logging.getLogger(__name__)
-_MAGIC = b"evener 2"
-_NONCE = 32
-_GREETING = len(_MAGIC) + 2 * _NONCE
-_LENGTH = 8
-_HANDSHAKE_SECONDS = 20.0
-_MOST_STRANGERS, _MOST_GREETED = 128, 1024
-_REPORT_SECONDS = 30.0
-_RETRY_SECONDS = 0.05
-_BUFFER = 4 << 20
-"""Bytes that the system holds for each direction of a connection."""
 
 
 class WrongSecret(ConnectionError):
@@ -359,11 +346,9 @@ class Listener:
             self._changed.notify_all()
 
     def is_over(self, view: int) -> bool:
-        """Return whether a view has ended."""
         return view <= self._over
 
     def close(self) -> None:
-        """Stop listening."""
         with self._changed:
             self._is_closed = True
             for arrived in self._arrived.values():
@@ -472,22 +457,6 @@ def _open(address: str, secret: bytes, hello: Any, deadline: float) -> socket.so
                 raise
         time.sleep(_RETRY_SECONDS)
     raise TimeoutError(f"{address} does not answer")
-
-
-def tune(connection: socket.socket) -> None:
-    """Prepare a connection for large arrays and short waits; it does not block from then on."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        connection.setsockopt(socket.SOL_SOCKET, option, _BUFFER)
-    connection.setblocking(False)
-
-
-def close_all(connections: Sequence[socket.socket]) -> None:
-    """Close connections, so that whoever waits for them sees their end."""
-    for connection in connections:
-        with contextlib.suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-        connection.close()
 
 
 def _read(connection: socket.socket, count: int) -> bytes:

@@ -78,10 +78,9 @@ class Coordinator:
             raise faults.cannot_listen(self._wanted, error.strerror or str(error)) from error
         self._bound = join_address(host, server.getsockname()[1])
         self._server = Authenticator(server, self._secret, self._admit)
-        work = [self._watch, self._report]
         self._threads = [
-            threading.Thread(target=each, name=f"evener-coordinator{each.__name__}", daemon=True)
-            for each in work
+            threading.Thread(target=work, name=f"evener-coordinator{work.__name__}", daemon=True)
+            for work in (self._watch, self._report)
         ]
         for thread in self._threads:
             thread.start()
@@ -119,7 +118,7 @@ class Coordinator:
     def expect(self, index: int, incarnation: int) -> None:
         """Expect a replacement, whose process starts now, or lose it if it appears too late."""
         with self._changed:
-            self._membership.newcomers.expect(index, incarnation, time.monotonic())
+            self._membership.expect(index, incarnation, time.monotonic())
             self._changed.notify_all()
 
     def _admit(self, connected: socket.socket) -> None:
@@ -159,6 +158,8 @@ class Coordinator:
                     if not line.is_known and not isinstance(message, Hello | Appear):
                         return "its first message is no hello"
                     line.is_known = True
+                    if not line.is_ending:
+                        line.limit = None
                     # A worker that was refused gets no second chance on the same connection.
                     if not line.is_ending:
                         self._membership.receive(line, message, time.monotonic())
@@ -201,7 +202,7 @@ class _Line:
 
     def __init__(self, channel: Channel, serve: Callable[[_Line], None]) -> None:
         self.channel = channel
-        self._is_known = False
+        self.is_known = False  # True once it has said hello, or appeared.
         # Time at which the connection is interrupted.
         self.limit: float | None = time.monotonic() + _GREETING_SECONDS
         self.is_ending = False  # True once nothing more is sent.
@@ -215,27 +216,14 @@ class _Line:
         )
 
     @property
-    def is_known(self) -> bool:
-        return self._is_known
-
-    @is_known.setter
-    def is_known(self, value: bool) -> None:
-        self._is_known = value
-        if value and not self.is_ending:
-            self.limit = None
-
-    @property
     def is_running(self) -> bool:
-        """Whether its threads run."""
         return self._reader.is_alive() or self._writer.is_alive()
 
     def start(self) -> None:
-        """Begin to read and to send."""
         self._reader.start()
         self._writer.start()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message after those before; messages after the end are dropped."""
         if not self.is_ending:
             self._outbox.put(message)
 

@@ -43,12 +43,10 @@ def to_json(error: RunError) -> dict[str, str]:
 
 
 def from_json(value: Mapping[str, Any], kind: type[RunError] = RunError) -> RunError:
-    """Return the error that `to_json` wrote, as one of the class ``kind``."""
     return kind(value["code"], value["what"], why=value["why"], fix=value["fix"])
 
 
 def twice(index: int, incarnation: int, address: str) -> RunError:
-    """Return the error for a second process with the number of a worker."""
     return RunError(
         "RUN-064",
         f"Worker {index} is there already.",
@@ -59,7 +57,6 @@ def twice(index: int, incarnation: int, address: str) -> RunError:
 
 
 def other_count(index: int, count: int, expected: int) -> RunError:
-    """Return the error for a worker that expects another number of workers."""
     return RunError(
         "RUN-065",
         f"Worker {index} expects {count} workers; the job has {expected}.",
@@ -69,7 +66,6 @@ def other_count(index: int, count: int, expected: int) -> RunError:
 
 
 def no_such_index(index: int, count: int) -> RunError:
-    """Return the error for a worker whose number the job does not have."""
     return RunError(
         "RUN-066",
         f"The job has no worker {index}.",
@@ -79,7 +75,6 @@ def no_such_index(index: int, count: int) -> RunError:
 
 
 def missing(indices: Iterable[int], seconds: float) -> RunError:
-    """Return the error for workers that have not joined at the start."""
     return RunError(
         "RUN-067",
         f"{workers(indices)} is missing: it has not joined within {seconds:g} seconds.",
@@ -134,6 +129,13 @@ def other_states(told: Mapping[int, Summary]) -> RunError | None:
     )
 
 
+def check_states(told: Mapping[int, Summary]) -> None:
+    """Raise RUN-079 if the states of workers differ by more than rounding."""
+    error = other_states(told)
+    if error is not None:
+        raise error
+
+
 def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:
     """Return the error for workers that have not given their value of an exchange.
 
@@ -149,7 +151,6 @@ def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) ->
 
 
 def given_twice(index: int, key: str) -> RunError:
-    """Return the error for a second value of a worker in the same exchange."""
     return RunError(
         "RUN-075",
         f"Worker {index} has given its value of the exchange {key!r} twice.",
@@ -159,7 +160,6 @@ def given_twice(index: int, key: str) -> RunError:
 
 
 def view_over(number: int, why: str) -> RunError:
-    """Return the error for a worker that waits in a view that has ended."""
     return RunError(
         "RUN-070",
         f"View {number} of the workers is over.",
@@ -169,7 +169,6 @@ def view_over(number: int, why: str) -> RunError:
 
 
 def expelled(index: int, why: str) -> RunError:
-    """Return the error for a worker that the others have given up."""
     return RunError(
         "RUN-071",
         f"Worker {index} was given up by the other workers.",
@@ -179,7 +178,6 @@ def expelled(index: int, why: str) -> RunError:
 
 
 def not_come(indices: Iterable[int], number: int, seconds: float) -> RunError:
-    """Return the error for workers that have not left a view that is over."""
     return RunError(
         "RUN-073",
         f"{workers(indices)} is missing in the next view: it has not come within {seconds:g} "
@@ -190,7 +188,6 @@ def not_come(indices: Iterable[int], number: int, seconds: float) -> RunError:
 
 
 def job_over(index: int) -> RunError:
-    """Return the error for a worker that comes after the end."""
     return RunError(
         "RUN-074",
         f"Worker {index} comes too late: the job has ended.",
@@ -200,7 +197,6 @@ def job_over(index: int) -> RunError:
 
 
 def cannot_listen(address: str, reason: str) -> RunError:
-    """Return the error for a coordinator whose address cannot be used."""
     return RunError(
         "RUN-060",
         f"The coordinator cannot listen at {address}.",
@@ -211,7 +207,6 @@ def cannot_listen(address: str, reason: str) -> RunError:
 
 
 def not_reached(address: str, seconds: float, reason: str) -> RunError:
-    """Return the error for a coordinator that does not answer."""
     return RunError(
         "RUN-061",
         f"The coordinator at {address} is not reached within {seconds:g} seconds.",
@@ -222,7 +217,6 @@ def not_reached(address: str, seconds: float, reason: str) -> RunError:
 
 
 def wrong_secret(address: str) -> RunError:
-    """Return the error for a worker that does not know the secret of the job."""
     return RunError(
         "RUN-062",
         f"The coordinator at {address} has another secret.",
@@ -232,7 +226,6 @@ def wrong_secret(address: str) -> RunError:
 
 
 def no_coordinator(address: str) -> RunError:
-    """Return the error for an address at which something else answers."""
     return RunError(
         "RUN-063",
         f"The program that answers at {address} is no coordinator of evener.",
@@ -242,7 +235,6 @@ def no_coordinator(address: str) -> RunError:
 
 
 def coordinator_gone(address: str, why: str) -> RunError:
-    """Return the error for a coordinator that is lost."""
     return RunError(
         "RUN-072",
         f"The coordinator at {address} is gone.",
@@ -252,7 +244,6 @@ def coordinator_gone(address: str, why: str) -> RunError:
 
 
 def closed(index: int) -> RunError:
-    """Return the error for the use of a member that was closed, or has left."""
     return RunError(
         "RUN-076",
         f"Worker {index} is no member of the job any more.",
@@ -267,7 +258,6 @@ def _shown(value: object) -> str:
 
 
 def nobody_tells(why: str) -> RunError:
-    """Return the error for a replacement that no worker tells what it has missed."""
     return RunError(
         "RUN-095",
         "No other worker tells a replacement what it has missed.",

@@ -1,5 +1,14 @@
 """Files that a program of several workers writes once: models, checkpoints, logs, summaries.
 
+::
+
+    worker 0   ──► arrives ┐              ┌─► writes ──► tells ┐
+    worker 1   ──► arrives ┼─► all there ─┼──────────────waits ┼─► whole: all go on
+    worker 2   ──► arrives ┘              └──────────────waits ┘
+
+Nothing is written before all workers are there: another one may still read the file that is
+replaced. If the worker that writes dies, the next one writes.
+
 All workers run the same program, which is written for one device: one of them writes each file, and
 the others wait for it and raise its errors too. Text files and event files of `tf.summary` are kept
 by all, so that the next worker can go on if the one that writes dies.
@@ -21,25 +30,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from evener._tf_private import workers as downloads
-from evener._tf_private import workers as files
+from evener._tf_private import workers as private
 from evener.checkpoint import random_state
 from evener.errors import RunError
+from evener.workers.group import Group
 
-# Errors of the worker that writes, which the other workers raise too.
-#
-# The program may catch an error of a write, so all workers raise errors of the same class where
-# that
-# is one of Python or TensorFlow.
-
+R = TypeVar("R")
 Told = dict[str, Any]
 """Error as JSON has it."""
+_WRITE_SECONDS = 3600.0
+_PATTERN = "*tfevents*"
+_groups: list[Group] = []
 
 
 def error_to_json(error: Exception) -> Told:
@@ -55,75 +61,26 @@ def error_to_json(error: Exception) -> Told:
 
 
 def error_from_json(told: Told, worker: int) -> Exception:
-    """Return the error that another worker raised, as `error_to_json` described it."""
+    """Return the error that another worker raised, as `error_to_json` described it.
+
+    The program may catch it, so it is of the same class where that is one of Python or TensorFlow.
+    """
     if "os" in told:
         return OSError(*told["os"])
     if "op" in told:
         code, message = told["op"]
         return tf.compat.v1.errors.exception_type_from_error_code(code)(None, None, message)
     kind = getattr(builtins, told["type"], None)
-    if isinstance(kind, type) and issubclass(kind, Exception) and _takes_a_text(kind):
-        return kind(told["text"])
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        takes_more = UnicodeError | ImportError | SyntaxError | ExceptionGroup
+        if not issubclass(kind, takes_more):
+            return kind(told["text"])
     return RunError(
         "RUN-097",
         f"Worker {worker} cannot write a file: {told['type']}: {told['text']}",
         why="With several workers, one of them writes each file, and the others wait for it.",
         fix=f"See the output of worker {worker}.",
     )
-
-
-def _takes_a_text(kind: type[Exception]) -> bool:
-    return not issubclass(kind, UnicodeError | ImportError | SyntaxError | ExceptionGroup)
-
-
-# Writes of several workers that run the same program: one of them writes each file.
-#
-# ::
-#
-#     worker 0   ──► arrives ┐              ┌─► writes ──► tells ┐
-#     worker 1   ──► arrives ┼─► all there ─┼──────────────waits ┼─► whole: all go on
-#     worker 2   ──► arrives ┘              └──────────────waits ┘
-#
-# Nothing is written before all workers are there: another one may still read the file that is
-# replaced. If the worker that writes dies, the next one writes.
-
-R = TypeVar("R")
-_WRITE_SECONDS = 3600.0
-
-
-class _Members(Protocol):
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Numbers of the workers that are there."""
-        ...
-
-
-class Workers(Protocol):
-    """The workers of a job, seen by one of them."""
-
-    @property
-    def view(self) -> _Members:
-        """The workers that are there."""
-        ...
-
-    @property
-    def index(self) -> int:
-        """Number of this worker."""
-        ...
-
-    @property
-    def chief(self) -> int:
-        """Number of the chief."""
-        ...
-
-    @property
-    def is_late(self) -> bool:
-        """Whether this worker is a replacement that does not stand with the others yet."""
-        ...
-
-    def exchange(self, name: str, value: Any, *, timeout_seconds: float | None = None) -> list[Any]:
-        """Return the JSON values of all workers, in their order."""
-        ...
 
 
 class Claim:
@@ -133,7 +90,7 @@ class Claim:
     ``paths`` has the paths that all workers have named, by the number of the worker.
     """
 
-    def __init__(self, workers: Workers, path: str, paths: dict[int, str]) -> None:
+    def __init__(self, workers: Group, path: str, paths: dict[int, str]) -> None:
         self._workers = workers
         self._others = frozenset(index for index, named in paths.items() if named != path)
 
@@ -159,7 +116,7 @@ class Once:
     own pace, the chief writes and the others do not.
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Group) -> None:
         self._workers = workers
         self._thread = threading.get_ident()
         self._local = threading.local()
@@ -193,11 +150,18 @@ class Once:
         if self._is_writing or threading.get_ident() != self._thread:
             return
         own = full_path(path) if is_there else None
-        found = dict(self._exchange(f"before {name}", [self._workers.index, own]))
-        there = [index for index, path in found.items() if path is not None]
-        without = [index for index in found if index not in there]
+        paths = dict(self._exchange(f"before {name}", [self._workers.index, own]))
+        there = [index for index, path in paths.items() if path is not None]
+        without = [index for index in paths if index not in there]
         if there and without:
-            raise _not_found_by_all(found[there[0]], there[0], without)
+            names = ", ".join(map(str, without))
+            raise RunError(
+                "RUN-099",
+                f"Worker {there[0]} finds {paths[there[0]]}, and worker {names} does not.",
+                why="One worker writes each file, so the others can only read it from a file "
+                "system that their machines have in common.",
+                fix="Write to a folder that all machines have in common, such as NFS or gs://.",
+            )
 
     @property
     def waits(self) -> bool:
@@ -208,24 +172,15 @@ class Once:
     @property
     def writes_alone(self) -> bool:
         """Whether this worker writes where the workers do not wait for each other."""
-        return self._is_writing or self._is_chief
+        return self._is_writing or self.is_chief
 
     @property
-    def _is_chief(self) -> bool:
+    def is_chief(self) -> bool:
         return self._workers.index == self._workers.chief and not self._workers.is_late
 
     @property
     def _is_writing(self) -> bool:
         return getattr(self._local, "is_writing", False)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Let writes in the block be parts of one that is under way."""
-        self._local.is_writing = True
-        try:
-            yield
-        finally:
-            self._local.is_writing = False
 
     def _written(self, name: str, claim: Claim, action: Callable[[], R]) -> R | Any:
         # A worker that has written does not write again when another one dies meanwhile.
@@ -233,32 +188,32 @@ class Once:
         failures: list[Exception] = []
 
         @functools.cache
-        def outcome() -> dict[str, Any]:
+        def act() -> dict[str, Any]:
             before = random_state.read()
+            # Writes of the action are parts of this one.
+            self._local.is_writing = True
             try:
-                with self._writing():
-                    values.append(action())
+                values.append(action())
             except Exception as error:
                 failures.append(error)
                 return {"error": error_to_json(error)}
+            finally:
+                self._local.is_writing = False
             after = random_state.read()
             told = {"value": values[0] if _is_json(values[0]) else None}
             # An export may draw seeds, which the others draw alike from now on.
             return told if after == before else {**told, "random": after}
 
         def own() -> list[Any]:
-            return [self._workers.index, outcome() if claim.is_mine else None]
+            return [self._workers.index, act() if claim.is_mine else None]
 
         told = dict(self._exchange(f"after {name}", own, timeout_seconds=_WRITE_SECONDS))
         if failures:
             raise failures[0]
         if values:
             return values[0]
-        return self._taken_over(told, claim)
-
-    def _taken_over(self, told: dict[int, Any], claim: Claim) -> Any:
-        """Return the value of the writer, and take over its random states."""
-        writer = claim.writer
+        # The value of the writer, and its random states.
+        writer: Any = claim.writer
         writers = [index for index, outcome in told.items() if outcome is not None]
         if writer not in writers:
             # A late worker with a path of its own, or one whose view is newer than what is told.
@@ -278,7 +233,15 @@ class Once:
         except RunError as error:
             if error.code != "RUN-069":
                 raise
-            raise _not_called_by_all(name, error) from error
+            what = name.removeprefix("before ").removeprefix("after ")
+            raise RunError(
+                "RUN-098",
+                f"Not all workers come to {what}.",
+                why=f"{error.what} With several workers one of them writes each file, and the "
+                "others wait for it, so all of them have to call what writes.",
+                fix="Remove conditions around it such as `if task_id == 0:`, or on the time; "
+                "evener writes once by itself.",
+            ) from error
 
 
 def full_path(path: str | os.PathLike[str]) -> str:
@@ -292,36 +255,6 @@ def _is_json(value: Any) -> bool:
         return json.loads(json.dumps(value)) is not None
     except (TypeError, ValueError):
         return False
-
-
-def _not_called_by_all(name: str, error: RunError) -> RunError:
-    what = name.removeprefix("before ").removeprefix("after ")
-    return RunError(
-        "RUN-098",
-        f"Not all workers come to {what}.",
-        why=f"{error.what} With several workers one of them writes each file, and the others wait "
-        "for it, so all of them have to call what writes.",
-        fix="Remove conditions around it such as `if task_id == 0:`, or on the time; evener writes "
-        "once by itself.",
-    )
-
-
-def _not_found_by_all(path: str, first: int, without: list[int]) -> RunError:
-    names = ", ".join(map(str, without))
-    return RunError(
-        "RUN-099",
-        f"Worker {first} finds {path}, and worker {names} does not.",
-        why="One worker writes each file, so the others can only read it from a file system that "
-        "their machines have in common.",
-        fix="Write to a folder that all machines have in common, such as NFS or gs://.",
-    )
-
-
-# Text files that callbacks append to: one worker writes, the others keep the text.
-#
-# If the worker that writes dies, the next one has all that was written, and puts it into the file.
-# So
-# no line is lost, or there twice.
 
 
 def open_text(once: Once, path: str, mode: str) -> Any:
@@ -345,8 +278,10 @@ def open_text(once: Once, path: str, mode: str) -> Any:
 
 
 class SharedText(io.TextIOBase):
-    """Text file of all workers, open for writing.
+    """Text file that callbacks append to: one worker writes, the others keep the text.
 
+    If the worker that writes dies, the next one has all that was written, and puts it into the
+    file. So no line is lost, or there twice.
     ``before`` is the text that was in the file when it was opened, of a file that is appended to.
     """
 
@@ -359,11 +294,9 @@ class SharedText(io.TextIOBase):
         self._file: Any = None
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, text: str) -> int:
-        """Append text."""
         self._texts.append(text)
         if self._file is not None:
             self._file.write(text)
@@ -381,26 +314,18 @@ class SharedText(io.TextIOBase):
         if self.closed:
             return
         super().close()
-        self._once.finish("the end of a text file", self._claim, self._end)
 
-    def _end(self) -> None:
-        if self._file is None:
-            self._take()
-        file: Any = self._file
-        file.close()
+        def end() -> None:
+            file = self._file or self._take()
+            file.close()
 
-    def _take(self) -> None:
+        self._once.finish("the end of a text file", self._claim, end)
+
+    def _take(self) -> Any:
         """Begin to write the file: what another worker has left of it is replaced."""
         self._file = tf.io.gfile.GFile(self._path, "w")
         self._file.write("".join(self._texts))
-
-
-# Event files of `tf.summary`: the chief's are in the log folder, the others' in temporary folders.
-#
-# The graph of a step is the same on all workers, with the operations that write summaries. If the
-# chief dies, the next one adds to the log folder what it has written and is not there, and goes on.
-
-_PATTERN = "*tfevents*"
+        return self._file
 
 
 @dataclass(slots=True, kw_only=True)
@@ -415,15 +340,21 @@ class _Writer:
 
 
 class Summaries:
-    """Folders of the summary writers of this worker."""
+    """Folders of the summary writers of this worker: the log folder, or a temporary one.
 
-    def __init__(self, workers: Workers, once: Once) -> None:
-        self._workers = workers
+    The graph of a step is the same on all workers, with the operations that write summaries. If the
+    chief dies, the next one adds to the log folder what it has written and is not there, and goes
+    on.
+    """
+
+    def __init__(self, once: Once) -> None:
         self._once = once
         self._writers: list[_Writer] = []
         self._root: str | None = None
 
-    def folder_of(self, resource: Any, logdir: str, reopen: Callable[[Any, str], object]) -> str:
+    def choose_folder(
+        self, resource: Any, logdir: str, reopen: Callable[[Any, str], object]
+    ) -> str:
         """Return the folder for a new summary writer.
 
         ``reopen`` lets the resource write to another folder from then on.
@@ -432,7 +363,7 @@ class Summaries:
             before = self._once.write("summaries", logdir, lambda: _event_files(logdir))
         else:
             before = _event_files(logdir)
-        if self._is_chief:
+        if self._once.is_chief:
             return logdir
         folder = tempfile.mkdtemp(dir=self._folder())
         self._writers.append(
@@ -448,11 +379,11 @@ class Summaries:
 
     def folder_instead(self) -> str | None:
         """Return a new folder for output that nobody reads; None if this worker is the chief."""
-        return None if self._is_chief else tempfile.mkdtemp(dir=self._folder())
+        return None if self._once.is_chief else tempfile.mkdtemp(dir=self._folder())
 
     def take_over(self) -> None:
         """Write to the log folders from now on, if this worker has become the chief."""
-        if not self._is_chief:
+        if not self._once.is_chief:
             return
         writers, self._writers = self._writers, []
         for writer in writers:
@@ -462,10 +393,6 @@ class Summaries:
             add_missing_events(writer.folder, writer.logdir, writer.before)
             if resource is not None:
                 writer.reopen(resource, writer.logdir)
-
-    @property
-    def _is_chief(self) -> bool:
-        return self._workers.index == self._workers.chief and not self._workers.is_late
 
     def _folder(self) -> str:
         if self._root is None:
@@ -506,7 +433,6 @@ def _event_files(folder: str) -> list[str]:
 
 
 def _events(path: str) -> Iterator[Any]:
-    """Yield the events of a file, up to one that is torn."""
     try:
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
             yield tf.compat.v1.Event.FromString(record)
@@ -520,33 +446,14 @@ def _name(event: Any) -> tuple[Any, ...]:
     return (event.WhichOneof("what"), event.step, tags)
 
 
-# Start of writing once, in a job of several workers.
-
-
-class _Group(Workers, Protocol):
-    def keep_common(
-        self, state: Callable[[], Any], begin_with: Callable[[Any, Any], None]
-    ) -> None: ...
-
-
-_groups: list[_Group] = []
-
-
-def write_files_once(workers: _Group) -> None:
+def write_files_once(workers: Group) -> None:
     """Let one worker write what Keras and TensorFlow write. Safe to call again."""
     if workers in _groups:
         return
     _groups.append(workers)
     once = Once(workers)
-    summaries = Summaries(workers, once)
-    downloads.download_in_turn()
-    files.write_once(once.write, once.check_there)
-    files.share_text_files(once.write, lambda path, mode: open_text(once, path, mode))
-    files.redirect_summaries(summaries.folder_of, summaries.folder_instead)
+    summaries = Summaries(once)
+    private.download_in_turn()
+    private.write_once(once.write, once.check_there, lambda path, mode: open_text(once, path, mode))
+    private.redirect_summaries(summaries.choose_folder, summaries.folder_instead)
     workers.keep_common(lambda: None, lambda state, view: summaries.take_over())
-
-
-__all__ = [
-    "Workers",
-    "write_files_once",
-]

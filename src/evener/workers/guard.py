@@ -1,21 +1,27 @@
-"""Kills process groups when the supervisor is gone, however it ended.
+"""Two programs that end processes with the supervisor, however it ends: run by their path.
 
-Usage: ``python -I -S guard.py [orphan]``, with a pipe from the supervisor as standard input. It
-imports the standard library only: it is run by its path. Lines of the pipe: ``+GROUP`` for a
-process group to watch, ``-GROUP`` for a group that has ended. At the end of the pipe, the groups
-that are left are killed. Workers die with the supervisor by themselves (`shim`), but not the
-processes that they started.
+``python -I -S guard.py watch [orphan]`` kills process groups when the supervisor is gone. Its
+standard input is a pipe from it, with lines ``+GROUP`` for a process group to watch, and ``-GROUP``
+for a group that has ended. At the end of the pipe, the groups that are left are killed.
+
+``python -I -S guard.py run PARENT PROGRAM [ARGS]...`` runs a command that the kernel kills when its
+parent dies. So workers die with the supervisor by themselves, but not the processes that they
+started. The parent has to start it in a thread that lives as long as the parent, since the kernel
+means the thread.
+
+This file imports the standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
 
 
 def left_groups(lines: Iterable[str]) -> list[int]:
@@ -34,54 +40,8 @@ def left_groups(lines: Iterable[str]) -> list[int]:
     return list(groups)
 
 
-class Guard:
-    """The supervisor's side: starts the guard, and tells it of groups.
-
-    With ``is_orphan``, the guard is no child of this process, since the children of this process
-    may be killed with it, as those of an actor of Ray.
-    """
-
-    def __init__(self, *, is_orphan: bool = False) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__)), *["orphan"] * is_orphan],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Out of reach of signals to the supervisor's group.
-            start_new_session=True,
-            cwd="/",
-        )
-        if is_orphan:
-            # Its child is the guard.
-            self._process.wait()
-
-    def watch(self, group: int) -> None:
-        """Have a process group killed if the supervisor dies."""
-        self._write(f"+{group}\n")
-
-    def forget(self, group: int) -> None:
-        """Leave alone a group that has ended: its number may be used again."""
-        self._write(f"-{group}\n")
-
-    def stop(self) -> None:
-        """End the guard. Groups that it watches are killed."""
-        pipe = self._process.stdin
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-        self._process.wait()
-
-    def _write(self, line: str) -> None:
-        pipe = self._process.stdin
-        if pipe is not None:
-            # A guard that was killed protects nothing, but the job goes on.
-            with contextlib.suppress(BrokenPipeError):
-                os.write(pipe.fileno(), line.encode())
-
-
-def main() -> None:
-    """Read the pipe to its end, then kill what is left."""
-    if "orphan" in sys.argv[1:] and os.fork():
+def watch(*, is_orphan: bool) -> None:
+    if is_orphan and os.fork():
         return
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -90,5 +50,21 @@ def main() -> None:
             os.killpg(group, signal.SIGKILL)
 
 
+def run(parent: int, command: list[str]) -> None:
+    """Replace this process by the command, a program by its path or its name, and arguments."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It died before the kernel was asked.
+        sys.exit(1)
+    # Python ignores these, and the program would inherit that.
+    for name in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(name, signal.SIG_DFL)
+    os.execvp(command[0], command)
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "watch":
+        watch(is_orphan="orphan" in sys.argv[2:])
+    else:
+        run(int(sys.argv[2]), sys.argv[3:])

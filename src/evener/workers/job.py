@@ -15,17 +15,19 @@ import math
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from evener.errors import RunError, did_you_mean
 from evener.plan.profile_files import cache_folder
 
-# Addresses of workers, as ``host:port``.
-
 LARGEST_PORT = 65535
+DURATIONS = {"heartbeat_seconds": 10.0, "start_seconds": 300.0, "patience_seconds": 600.0}
+"""Durations of a job, and their defaults: see the fields of `Job`."""
+_KEY_BYTES = 32
 
 
 def split_address(text: object, source: str) -> tuple[str, int]:
@@ -71,8 +73,6 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         return False
 
-
-# Values of the settings of a job, read from the environment with errors that name them.
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "a whole number": (int,),
@@ -154,104 +154,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# Workers that are listed in ``TF_CONFIG``, as TensorFlow's cluster resolvers read it.
-
-_REFUSED = ("ps", "evaluator")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Workers of a cluster, and the number of this worker."""
-
-    index: int  # Number of this worker; the chief is worker 0.
-    addresses: tuple[tuple[str, int], ...]  # Host and port of every worker, in their order.
-
-    @property
-    def coordinator(self) -> str:
-        """Address of the coordinator: the first free port after that of worker 0.
-
-        Workers on the same host often have ports in a row, so ports of theirs are left out. All
-        workers choose alike, as all read the same list.
-        """
-        host, first = self.addresses[0]
-        used = {port for name, port in self.addresses if name == host}
-        port = next(port for port in range(first + 1, LARGEST_PORT + 2) if port not in used)
-        return join_address(host, port)
-
-
-def cluster_of(environ: Mapping[str, str]) -> Cluster | None:
-    """Return the workers of ``TF_CONFIG``, or None if they are fewer than two."""
-    if not environ.get("TF_CONFIG", "").strip():
-        return None
-    config = json_object(environ, "TF_CONFIG")
-    cluster = typed("TF_CONFIG.cluster", config.get("cluster", {}), "an object")
-    if not cluster:
-        return None
-    task = typed("TF_CONFIG.task", config.get("task"), "an object")
-    kind = typed("TF_CONFIG.task.type", task.get("type"), "a text")
-    _refuse([kind], "this process is")
-    chief, workers = _tasks(cluster, "chief"), _tasks(cluster, "worker")
-    if len(chief) + len(workers) < 2:
-        return None
-    _refuse([name for name in cluster if cluster[name]], "the cluster has")
-    addresses = tuple(split_address(text, "TF_CONFIG") for text in (*chief, *workers))
-    _check_distinct(addresses)
-    index = _index(task, len(workers if kind == "worker" else chief))
-    return Cluster(index=index + (len(chief) if kind == "worker" else 0), addresses=addresses)
-
-
-def _tasks(cluster: Mapping[str, Any], kind: str) -> list[Any]:
-    return typed(f"TF_CONFIG.cluster.{kind}", cluster.get(kind, []), "a list")
-
-
-def _index(task: Mapping[str, Any], count: int) -> int:
-    index = task.get("index")
-    # TensorFlow's resolver converts texts, and some launchers write them.
-    if isinstance(index, str) and index.isascii() and index.isdecimal():
-        index = int(index)
-    index = typed("TF_CONFIG.task.index", index, "a whole number")
-    if count == 0:
-        raise wrong_value(
-            "TF_CONFIG.task.type", task["type"], "a kind of task that TF_CONFIG.cluster lists"
-        )
-    return check_index("TF_CONFIG.task.index", index, count)
-
-
-def _refuse(kinds: list[str], subject: str) -> None:
-    for kind in kinds:
-        if kind in _REFUSED:
-            raise RunError(
-                "RUN-052",
-                f"TF_CONFIG has a task that evener does not run: {subject} {kind!r}.",
-                why="all workers compute the step together; there are no parameter servers, and "
-                "the workers evaluate too.",
-                fix="list only `worker` tasks, and a `chief` if you like.",
-            )
-        if kind not in ("chief", "worker"):
-            raise wrong_value("The kind of a task in TF_CONFIG", kind, "'worker' or 'chief'")
-
-
-def _check_distinct(addresses: tuple[tuple[str, int], ...]) -> None:
-    seen: dict[tuple[str, int], int] = {}
-    for index, address in enumerate(addresses):
-        if address in seen:
-            raise RunError(
-                "RUN-055",
-                f"TF_CONFIG has the address {join_address(*address)} twice.",
-                why=f"the workers {seen[address]} and {index} cannot share a host and a port.",
-                fix="give each worker its own address.",
-            )
-        seen[address] = index
-
-
-# A worker's part in a job, read from the environment of its process.
-
-HEARTBEAT_SECONDS = 10.0
-START_SECONDS = 300.0
-PATIENCE_SECONDS = 600.0
-_KEY_BYTES = 32
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A worker's part in a job of several workers."""
@@ -265,7 +167,9 @@ class Job:
     incarnation: int  # Number of restarts of this worker; a replacement has a higher one.
     heartbeat_seconds: float  # Silence after which a worker counts as lost.
     start_seconds: float  # Time that workers wait for each other at the start.
-    patience_seconds: float = PATIENCE_SECONDS  # Time that workers wait for each other later.
+    patience_seconds: float = DURATIONS[
+        "patience_seconds"
+    ]  # Time that workers wait for each other later.
 
     def to_environment(self) -> dict[str, str]:
         """Return the variables from which `job_from_environment` reads this job."""
@@ -313,38 +217,94 @@ def _launched(environ: Mapping[str, str]) -> Job:
         hosts_coordinator=value("hosts_coordinator", "true or false", default=False),
         host=host,
         incarnation=_at_least("EVENER_JOB.incarnation", value("incarnation", "a whole number", 0)),
-        heartbeat_seconds=seconds_of(environ, "heartbeat_seconds", HEARTBEAT_SECONDS, values),
-        start_seconds=seconds_of(environ, "start_seconds", START_SECONDS, values),
-        patience_seconds=seconds_of(environ, "patience_seconds", PATIENCE_SECONDS, values),
+        **{name: duration(environ, name, values) for name in DURATIONS},
     )
 
 
 def _listed(environ: Mapping[str, str]) -> Job | None:
-    cluster = cluster_of(environ)
-    if cluster is None:
+    """Return the part that ``TF_CONFIG`` describes, or None if it lists fewer than two workers."""
+    if not environ.get("TF_CONFIG", "").strip():
         return None
-    given = environ.get("EVENER_COORDINATOR") or cluster.coordinator
-    address = split_address(given, "EVENER_COORDINATOR")
+    config = json_object(environ, "TF_CONFIG")
+    cluster = typed("TF_CONFIG.cluster", config.get("cluster", {}), "an object")
+    if not cluster:
+        return None
+    task = typed("TF_CONFIG.task", config.get("task"), "an object")
+    kind = typed("TF_CONFIG.task.type", task.get("type"), "a text")
+    _refuse_kind(kind, "this process is")
+    chief, workers = (
+        typed(f"TF_CONFIG.cluster.{name}", cluster.get(name, []), "a list")
+        for name in ("chief", "worker")
+    )
+    if len(chief) + len(workers) < 2:
+        return None
+    for name in cluster:
+        if cluster[name]:
+            _refuse_kind(name, "the cluster has")
+    addresses = [split_address(text, "TF_CONFIG") for text in (*chief, *workers)]
+    _check_distinct(addresses)
+
+    index = task.get("index")
+    # TensorFlow's resolver converts texts, and some launchers write them.
+    if isinstance(index, str) and index.isascii() and index.isdecimal():
+        index = int(index)
+    index = typed("TF_CONFIG.task.index", index, "a whole number")
+    same_kind = workers if kind == "worker" else chief
+    if not same_kind:
+        raise wrong_value(
+            "TF_CONFIG.task.type", kind, "a kind of task that TF_CONFIG.cluster lists"
+        )
+    index = check_index("TF_CONFIG.task.index", index, len(same_kind))
+    index += len(chief) if kind == "worker" else 0
+
+    # By default the first free port after that of worker 0. Workers on the same host often have
+    # ports in a row, so ports of theirs are left out. All workers choose alike, as all read the
+    # same list.
+    host, first = addresses[0]
+    used = {port for name, port in addresses if name == host}
+    port = next(port for port in range(first + 1, LARGEST_PORT + 2) if port not in used)
+    coordinator = environ.get("EVENER_COORDINATOR") or join_address(host, port)
+    everything = [*addresses, split_address(coordinator, "EVENER_COORDINATOR")]
     incarnation = environ.get("EVENER_INCARNATION") or "0"
     if not (incarnation.isascii() and incarnation.isdecimal()):
         raise wrong_value("EVENER_INCARNATION", incarnation, "a whole number from 0")
-    everything = [*cluster.addresses, address]
+    hosts = [host for host, _ in everything]
     return Job(
-        index=cluster.index,
-        count=len(cluster.addresses),
-        coordinator=given,
-        secret=_secret(
-            environ,
-            [host for host, _ in everything],
-            [join_address(host, port) for host, port in everything],
-        ),
-        hosts_coordinator=cluster.index == 0,
-        host=cluster.addresses[cluster.index][0],
+        index=index,
+        count=len(addresses),
+        coordinator=coordinator,
+        secret=_secret(environ, hosts, [join_address(*address) for address in everything]),
+        hosts_coordinator=index == 0,
+        host=hosts[index],
         incarnation=int(incarnation),
-        heartbeat_seconds=seconds_of(environ, "heartbeat_seconds", HEARTBEAT_SECONDS),
-        start_seconds=seconds_of(environ, "start_seconds", START_SECONDS),
-        patience_seconds=seconds_of(environ, "patience_seconds", PATIENCE_SECONDS),
+        **{name: duration(environ, name) for name in DURATIONS},
     )
+
+
+def _refuse_kind(kind: str, subject: str) -> None:
+    if kind in ("ps", "evaluator"):
+        raise RunError(
+            "RUN-052",
+            f"TF_CONFIG has a task that evener does not run: {subject} {kind!r}.",
+            why="all workers compute the step together; there are no parameter servers, and "
+            "the workers evaluate too.",
+            fix="list only `worker` tasks, and a `chief` if you like.",
+        )
+    if kind not in ("chief", "worker"):
+        raise wrong_value("The kind of a task in TF_CONFIG", kind, "'worker' or 'chief'")
+
+
+def _check_distinct(addresses: Sequence[tuple[str, int]]) -> None:
+    seen: dict[tuple[str, int], int] = {}
+    for index, address in enumerate(addresses):
+        if address in seen:
+            raise RunError(
+                "RUN-055",
+                f"TF_CONFIG has the address {join_address(*address)} twice.",
+                why=f"the workers {seen[address]} and {index} cannot share a host and a port.",
+                fix="give each worker its own address.",
+            )
+        seen[address] = index
 
 
 def _at_least(path: str, number: int, least: int = 0) -> int:
@@ -353,18 +313,14 @@ def _at_least(path: str, number: int, least: int = 0) -> int:
     return number
 
 
-def seconds_of(
-    environ: Mapping[str, str],
-    name: str,
-    default: float,
-    values: Mapping[str, object] | None = None,
+def duration(
+    environ: Mapping[str, str], name: str, values: Mapping[str, object] = MappingProxyType({})
 ) -> float:
-    """Return a duration, such as ``"start_seconds"``, from its variable or ``EVENER_JOB``."""
+    """Return one of `DURATIONS` from its variable, ``EVENER_JOB`` or by default."""
     variable = f"EVENER_{name.upper()}"
     if environ.get(variable):
         return positive_seconds(variable, environ[variable])
-    value = default if values is None else values.get(name, default)
-    return positive_seconds(f"EVENER_JOB.{name}", value)
+    return positive_seconds(f"EVENER_JOB.{name}", values.get(name, DURATIONS[name]))
 
 
 def _secret(environ: Mapping[str, str], hosts: list[str], addresses: list[str]) -> bytes:

@@ -1,4 +1,17 @@
-"""Replacement of a worker: it runs the program from its beginning until it is with the others."""
+"""Replacement of a worker: it runs the program from its beginning until it is with the others.
+
+::
+
+    others         call 0 .. call 811 | call 812 .. save 3, rate = 0.1, call 815 | call 816
+    replacement    traces the steps,    takes their results, saves nothing,        computes too,
+                   takes results        assigns the rate itself                    in their state
+
+Calls and exchanges that the others have finished are not made again: they return what the others
+have had. So the program's own state, such as its position in the data, its callbacks and its
+history, is what it would be. The variables are handed over with the *point* of the program at which
+they hold: the numbers of calls and of exchanges outside of steps before it. They are assigned
+there, and nowhere else: before it, what the program assigns would be done twice; behind it, undone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -23,17 +36,28 @@ from evener.workers.mesh import Mesh, pack, unpack
 from evener.workers.messages import View
 from evener.workers.wire import PeerLost
 
-# Results of all calls of a job so far, from which a replacement learns what it has missed.
+if TYPE_CHECKING:
+    from evener.workers.group import Group
+    from evener.workers.member import Member
 
 LIMIT_BYTES = 256 << 20
-
-
+"""Most bytes of results that are kept for replacements."""
 _LENGTH_BYTES = 8
+_CONNECT_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
+_PATIENCE_SECONDS = 2.0
+"""Time after which another worker is asked too."""
+_MARK = b"results"
+"""Begin of each answer: an empty one says that a worker keeps no results."""
+_NEAR = 2
+"""Number of calls that a replacement may be behind the others when it joins them."""
+_MOST_ROUNDS = 20
+"""Number of times that a replacement asks for results before it joins in any case."""
+_LOOK_SECONDS = 0.2
+"""Time between two looks for an exchange that the others have not finished."""
 
 
 class CallResults(NamedTuple):
-    """Results of a call."""
-
     results: list[np.ndarray]  # Tensors among its results, in order.
     variables: list[np.ndarray]  # Values of the small variables that steps write, after the call.
 
@@ -44,14 +68,13 @@ class CallResults(NamedTuple):
 
     @classmethod
     def unpack_all(cls, packed: bytes) -> list[CallResults]:
-        """Return the results that `pack` wrote, one call after the other."""
-        found, begin = [], 0
+        calls, begin = [], 0
         while begin < len(packed):
             size = int.from_bytes(packed[begin : begin + _LENGTH_BYTES], "big")
             begin += _LENGTH_BYTES
-            found.append(cls(*unpack(np.frombuffer(packed, np.uint8, size, begin))))
+            calls.append(cls(*unpack(np.frombuffer(packed, np.uint8, size, begin))))
             begin += size
-        return found
+        return calls
 
 
 class Results:
@@ -65,11 +88,9 @@ class Results:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return the number of calls."""
         return self._count
 
     def add(self, results: list[np.ndarray], variables: list[np.ndarray]) -> None:
-        """Add the results of the next call; see `CallResults`."""
         with self._lock:
             self._count += 1
             if self._kept is None:
@@ -95,22 +116,12 @@ class Results:
             return b"".join(self._kept[number:])
 
 
-# Network of a worker: its connections with the members of a view, and questions to others.
-#
-# All threads, sockets and waits of a worker's recovery are behind `Network`, so that a test can put
-# a
-# simulated one in its place.
-
-_CONNECT_SECONDS = 30.0
-_ANSWER_SECONDS = 60.0
-_PATIENCE_SECONDS = 2.0
-"""Time after which another worker is asked too."""
-_MARK = b"results"
-"""Begin of each answer: an empty one says that a worker keeps no results."""
-
-
 class Network:
-    """Connections with the other workers."""
+    """Connections of a worker with the members of a view, and questions to others.
+
+    All threads, sockets and waits of a worker's recovery are here, so that a test can put a
+    simulated network in its place.
+    """
 
     def __init__(self, job: Job, listener: Listener, *, patience_seconds: float) -> None:
         self._job = job
@@ -119,35 +130,27 @@ class Network:
         self._answered: str | None = None
 
     def nobody(self) -> Mesh:
-        """Return a mesh without other members."""
         return Mesh(self._job.index, {}, patience_seconds=self._patience)
 
     def connect(self, view: View) -> Mesh:
-        """Connect with all other members of a view.
-
-        `PeerLost` if one of them does not answer, or the view is over.
-        """
+        """Connect with the others; `PeerLost` if one does not answer, or the view is over."""
         deadline = time.monotonic() + _CONNECT_SECONDS
-        self._listener.end(view.number - 1)
-        others = [peer for peer in view.members if peer != self._job.index]
+        index, listener = self._job.index, self._listener
+        listener.end(view.number - 1)
+        others = [peer for peer in view.members if peer != index]
         for peer in others:
-            if peer > self._job.index:
-                self._listener.reach(
-                    view.addresses[peer],
-                    view=view.number,
-                    index=self._job.index,
-                    peer=peer,
-                    deadline=deadline,
-                )
+            if peer > index:
+                address = view.addresses[peer]
+                listener.reach(address, view=view.number, index=index, peer=peer, deadline=deadline)
         connections: dict[int, Any] = {}
         try:
             for peer in others:
-                connections[peer] = self._listener.take(view.number, peer, deadline)
+                connections[peer] = listener.take(view.number, peer, deadline)
         except OSError as error:
             for connection in connections.values():
                 connection.close()
             raise PeerLost(f"no connection to another worker: {error}") from error
-        return Mesh(self._job.index, connections, patience_seconds=self._patience)
+        return Mesh(index, connections, patience_seconds=self._patience)
 
     def answer(self, results_since: Callable[[int], bytes]) -> None:
         """Answer replacements that ask for the results of calls, from a number on."""
@@ -156,50 +159,24 @@ class Network:
     def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
         """Ask other workers for the results from a call on; OSError if none answers."""
         # One that did not answer is frozen perhaps, and would be waited for each time.
-        self._answered, found = ask(
+        self._answered, answer = ask(
             sorted(addresses, key=lambda address: address != self._answered),
             self._job.secret,
             {"results": number},
             seconds=_ANSWER_SECONDS,
             patience=_PATIENCE_SECONDS,
         )
-        return CallResults.unpack_all(found[len(_MARK) :])
+        return CallResults.unpack_all(answer[len(_MARK) :])
 
     def end(self, view: int) -> None:
         """End a view and all before: nobody connects for them any more. Safe from any thread."""
         self._listener.end(view)
 
     def is_over(self, view: int) -> bool:
-        """Return whether a view has ended."""
         return self._listener.is_over(view)
 
     def close(self) -> None:
-        """End the part of this worker in the network."""
         self._listener.close()
-
-
-# Replacement of a worker: it runs the program from its beginning until it stands with the others.
-#
-# ::
-#
-#     others         call 0 .. call 811 | call 812 .. save 3, rate = 0.1, call 815 | call 816
-#     replacement    traces the steps,    takes their results, saves nothing,        computes too,
-#                    takes results        assigns the rate itself                    in their state
-#
-# Calls and exchanges that the others have finished are not made again: they return what the others
-# have had. So the program's own state, such as its position in the data, its callbacks and its
-# history, is what it would be. The variables are handed over with the *point* of the program at
-# which
-# they hold: the numbers of calls and of exchanges outside of steps before it. They are assigned
-# there, and nowhere else: before it, what the program assigns would be done twice; behind it,
-# undone.
-
-_NEAR = 2
-"""Number of calls that a replacement may be behind the others when it joins them."""
-_MOST_ROUNDS = 20
-"""Number of times that a replacement asks for results before it joins in any case."""
-_LOOK_SECONDS = 0.2
-"""Time between two looks for an exchange that the others have not finished."""
 
 
 class Point(NamedTuple):
@@ -207,18 +184,6 @@ class Point(NamedTuple):
 
     calls: int  # Number of calls with steps before it.
     exchanges: int  # Number of exchanges outside of steps before it.
-
-
-class Outline(Protocol):
-    """Structure of the results of a call, which is known before it is called."""
-
-    def trace(self) -> Sequence[Any]:
-        """Trace the function, so that its steps are known; return the handles that it uses."""
-        ...
-
-    def pack(self, arrays: Sequence[np.ndarray]) -> Any:
-        """Return arrays in the structure of the results."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +196,6 @@ class State:
     values: tuple[np.ndarray | None, ...]
 
     def pack(self) -> np.ndarray:
-        """Return the state as bytes."""
         there = [value is not None for value in self.values]
         head = {"point": self.point, "done": self.done, "there": there}
         text = np.frombuffer(json.dumps(head).encode(), np.uint8)
@@ -239,7 +203,6 @@ class State:
 
     @classmethod
     def unpack(cls, packed: np.ndarray) -> State:
-        """Return the state that `pack` wrote."""
         [[text], values] = unpack(packed)
         head = json.loads(text.tobytes())
         rest = iter(values)
@@ -250,38 +213,14 @@ class State:
         )
 
 
-class Coordinator(Protocol):
-    """Way to the coordinator."""
+class Outline(Protocol):
+    """Structure of the results of a call, which is known before it is called."""
 
-    def look(self) -> tuple[View | None, Mapping[str, list[Any]]]:
-        """Return the newest view, and the values of all exchanges so far."""
+    def trace(self) -> Sequence[Any]:
+        """Trace the function, so that its steps are known; return the handles that it uses."""
         ...
 
-    def pause(self, seconds: float) -> None:
-        """Wait, as long as this process has not given up."""
-        ...
-
-
-class Joining(Protocol):
-    """The group that a replacement joins."""
-
-    @property
-    def view(self) -> View:
-        """The view that it has joined."""
-        ...
-
-    @property
-    def point(self) -> Point:
-        """Point of the program at which it stands."""
-        ...
-
-    def ask(self, view: View, number: int) -> list[CallResults]:
-        """Ask members of a view that have a state for the results of the calls from a number on."""
-        ...
-
-    def join(self) -> State:
-        """Become a member; return the state that another one hands over."""
-        ...
+    def pack(self, arrays: Sequence[np.ndarray]) -> Any: ...
 
 
 class Late:
@@ -292,7 +231,7 @@ class Late:
     joined.
     """
 
-    def __init__(self, view: View, member: Coordinator, exchanged: Mapping[str, list[Any]]) -> None:
+    def __init__(self, view: View, member: Member, exchanged: Mapping[str, list[Any]]) -> None:
         self.state: State | None = None
         self._view = view
         self._member = member
@@ -300,7 +239,7 @@ class Late:
         self._waiting: deque[CallResults] = deque()
         self._rounds = 0
 
-    def stands_with_others(self, point: Point) -> bool:
+    def is_with_others(self, point: Point) -> bool:
         """Return whether the handed-over state holds at this point; RUN-095 if it is passed."""
         if self.state is None or point == self.state.point:
             return self.state is not None
@@ -308,7 +247,7 @@ class Late:
             raise nobody_tells("The others have begun the job again.")
         return False
 
-    def next_results(self, group: Joining) -> CallResults | None:
+    def next_results(self, group: Group) -> CallResults | None:
         """Return the results of the next call, or None when this worker has caught up.
 
         RUN-094 if the others make no call here, RUN-095 if no worker hands over the results.
@@ -320,11 +259,11 @@ class Late:
             self._rounds += 1
             if len(self._waiting) <= _NEAR or self._rounds >= _MOST_ROUNDS:
                 self._join(group)
-                if self.stands_with_others(group.point):
+                if self.is_with_others(group.point):
                     return None
         return self._waiting.popleft()
 
-    def _join(self, group: Joining) -> None:
+    def _join(self, group: Group) -> None:
         """Join the others, and fetch all that is missed until the point of their state.
 
         So nobody needs to live on until this worker comes there.
@@ -332,13 +271,12 @@ class Late:
         self.state = group.join()
         missed = self.state.point.calls - group.point.calls
         while len(self._waiting) < missed:
-            number = group.point.calls + len(self._waiting)
-            self._waiting += group.ask(group.view, number)
+            self._waiting += group.ask(group.view, group.point.calls + len(self._waiting))
         while len(self._waiting) > max(missed, 0):
             self._waiting.pop()
         _, self._exchanged = self._member.look()
 
-    def exchanged(self, key: str) -> list[Any]:
+    def exchange(self, key: str) -> list[Any]:
         """Return the values of an exchange outside of steps that the others finish.
 
         They do not wait for this worker before it has joined, so it waits for them. RUN-094 if the
@@ -359,9 +297,9 @@ class Late:
         RUN-074 when they have, RUN-094 if they go on where this program ends, RUN-095 if none is
         left.
         """
+        if self.state is not None:
+            raise other_program("calls or exchanges behind the end of its program")
         while True:
-            if self.state is not None:
-                raise other_program("calls or exchanges behind the end of its program")
             view, _ = self._member.look()
             self._wait(view)
 
@@ -383,13 +321,13 @@ def ends_with_the_job() -> Iterator[None]:
         raise SystemExit(0) from None
 
 
-def arrays_of(results: Any) -> list[np.ndarray]:
-    """Return the tensors among nested results as arrays."""
+def tensors_as_arrays(results: Any) -> list[np.ndarray]:
     leaves = tf.nest.flatten(results, expand_composites=True)
-    return [_array(leaf.numpy()) for leaf in leaves if isinstance(leaf, tf.Tensor)]
+    values = [leaf.numpy() for leaf in leaves if isinstance(leaf, tf.Tensor)]
+    return [np.asarray(v, object) if isinstance(v, bytes) else np.asarray(v) for v in values]
 
 
-def packed_as(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
+def pack_results(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
     """Return arrays, one for each tensor, in the structure of a function's results.
 
     RUN-094 if their number is another.
@@ -404,7 +342,3 @@ def packed_as(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
         tf.constant(next(rest), leaf.dtype) if isinstance(leaf, kinds) else leaf for leaf in leaves
     ]
     return tf.nest.pack_sequence_as(structure, values, expand_composites=True)
-
-
-def _array(value: Any) -> np.ndarray:
-    return np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)

@@ -13,12 +13,12 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from evener.errors import RunError
-from evener.workers.job import job_from_environment
+from evener.workers.job import DURATIONS, LARGEST_PORT, job_from_environment
 from evener.workers.on_ray import RayCluster
 from evener.workers.output import Console
 from evener.workers.supervisor import (
@@ -33,28 +33,21 @@ from evener.workers.supervisor import (
 )
 from evener.workers.worker_process import LOOPBACK, ThisMachine
 
-# ``TF_CONFIG`` of a task of Slurm, from its environment.
-#
-# The addresses are those of `tf.distribute.cluster_resolver.SlurmClusterResolver`: a port base,
-# plus
-# the number of the task on its host. They differ in one thing: hosts keep the order of Slurm's
-# list,
-# in which Slurm numbers the tasks. TensorFlow sorts them by name: ``n10`` comes before ``n9``.
-
 PORT_BASE = 8888
-LARGEST_PORT = 65535
-_PART = re.compile(r"[^,\[\]]|\[[^\[\]]+\]")
+_RAY_ERROR_WAIT_SECONDS = 10.0
+_COMMA = re.compile(r",(?![^\[\]]*\])")
+_PART = re.compile(r"\[[^\[\]]+\]|[^\[\]]+")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
-def is_slurm_task(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment is that of a task of Slurm."""
-    return "SLURM_PROCID" in environ
-
-
 def slurm_tf_config(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> str | None:
-    """Return ``TF_CONFIG`` for this task, or None if it is the only one.
+    """Return ``TF_CONFIG`` for a task of Slurm, or None if it is the only one.
+
+    The addresses are those of `tf.distribute.cluster_resolver.SlurmClusterResolver`: a port base,
+    plus the number of the task on its host. They differ in one thing: hosts keep the order of
+    Slurm's list, in which Slurm numbers the tasks. TensorFlow sorts them by name: ``n10`` comes
+    before ``n9``.
 
     ``port_base`` is the port of the first task of every host. RUN-081 if a variable is missing or
     cannot be read, RUN-082 if the tasks are not numbered host by host.
@@ -105,11 +98,26 @@ def expand_hosts(text: str) -> list[str]:
     >>> expand_hosts("n[08-10,12],m5")
     ['n08', 'n09', 'n10', 'n12', 'm5']
     """
-    return [
-        "".join(parts)
-        for name in _names(text)
-        for parts in itertools.product(*(_expanded(part, text) for part in name))
-    ]
+    unreadable = _unreadable(f"{text!r} is no list of hosts such as n[01-04],m5")
+    hosts: list[str] = []
+    for name in _COMMA.split(text):
+        parts = _PART.findall(name)
+        if not name or "".join(parts) != name:
+            raise unreadable
+        choices: list[list[str]] = []
+        for part in parts:
+            if not part.startswith("["):
+                choices.append([part])
+                continue
+            choices.append([])
+            for numbers in part[1:-1].split(","):
+                match = _RANGE.fullmatch(numbers)
+                if match is None:
+                    raise unreadable
+                first, last = match[1], match[2] or match[1]
+                choices[-1] += [str(k).zfill(len(first)) for k in range(int(first), int(last) + 1)]
+        hosts += map("".join, itertools.product(*choices))
+    return hosts
 
 
 def expand_tasks(text: str) -> list[int]:
@@ -127,37 +135,6 @@ def expand_tasks(text: str) -> list[int]:
     return counts
 
 
-def _names(text: str) -> Iterator[list[str]]:
-    """Yield the characters and brackets of every name in a list."""
-    position, name = 0, list[str]()
-    while position < len(text):
-        if text[position] == "," and name:
-            yield name
-            position, name = position + 1, []
-            continue
-        match = _PART.match(text, position)
-        if match is None:
-            raise _no_hosts(text)
-        name.append(match[0])
-        position = match.end()
-    if not name:
-        raise _no_hosts(text)
-    yield name
-
-
-def _expanded(part: str, text: str) -> list[str]:
-    if not part.startswith("["):
-        return [part]
-    found: list[str] = []
-    for piece in part[1:-1].split(","):
-        match = _RANGE.fullmatch(piece)
-        if match is None:
-            raise _no_hosts(text)
-        first, last = match[1], match[2] or match[1]
-        found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return found
-
-
 def _text(environ: Mapping[str, str], *names: str) -> str:
     for name in names:
         if environ.get(name):
@@ -172,10 +149,6 @@ def _number(environ: Mapping[str, str], *names: str) -> int:
     return int(text)
 
 
-def _no_hosts(text: str) -> RunError:
-    return _unreadable(f"{text!r} is no list of hosts such as n[01-04],m5")
-
-
 def _unreadable(why: str) -> RunError:
     return RunError(
         "RUN-081",
@@ -183,11 +156,6 @@ def _unreadable(why: str) -> RunError:
         why=f"{why}.",
         fix="Start all tasks by `srun evener launch SCRIPT`, or set TF_CONFIG.",
     )
-
-
-# Jobs whose workers are started by a scheduler, one process per task.
-#
-# Training operators of Kubernetes set ``TF_CONFIG``; under Slurm it is made of Slurm's variables.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,11 +170,12 @@ class Task:
 def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Task:
     """Return the worker that a scheduler asks this process to run; RUN-080 without one.
 
+    Training operators of Kubernetes set ``TF_CONFIG``; under Slurm it is made of its variables.
     ``port_base`` is the port of the first task of every host, under Slurm.
     """
     own = {name: text for name, text in environ.items() if name != "EVENER_JOB"}
     if not own.get("TF_CONFIG", "").strip():
-        if not is_slurm_task(own):
+        if "SLURM_PROCID" not in own:
             raise RunError(
                 "RUN-080",
                 "It is not said how many workers to start.",
@@ -221,14 +190,6 @@ def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Task:
     if job is None:
         return Task(index=0, num_workers=1, environ=own)
     return Task(index=job.index, num_workers=job.count, environ=own)
-
-
-# Jobs of `evener launch`.
-#
-# Several workers on this machine or on a Ray cluster, or the worker of a scheduler's task.
-
-HEARTBEAT_SECONDS = 10.0
-_RAY_ERROR_WAIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +227,6 @@ class Limits:
 def job_settings(
     command: RunCommand, num_workers: int, *, environ: Mapping[str, str], logs: Path, limits: Limits
 ) -> LaunchSettings:
-    """Return the settings of a job whose workers are started from here."""
     own = {name: text for name, text in environ.items() if name not in OF_OTHER_JOBS}
     return _settings(
         tuple(WorkerCommand(index=k, words=command.words(k)) for k in range(num_workers)),
@@ -291,7 +251,6 @@ def task_settings(command: RunCommand, task: Task, *, logs: Path, limits: Limits
 
 
 def run_local(settings: LaunchSettings) -> int:
-    """Run a job on this machine, and return its exit code."""
     return _run(settings, JobControl(settings, LOOPBACK), ThisMachine())
 
 
@@ -337,7 +296,7 @@ def _settings(
         environ={**environ, "PYTHONUNBUFFERED": "1"},
         logs=logs,
         num_restarts=limits.num_restarts,
-        heartbeat_seconds=limits.heartbeat_seconds or HEARTBEAT_SECONDS,
+        heartbeat_seconds=limits.heartbeat_seconds or DURATIONS["heartbeat_seconds"],
         start_seconds=limits.start_seconds,
         grace_seconds=limits.grace_seconds,
     )

@@ -29,8 +29,6 @@ from evener.workers.messages import (
     encode,
 )
 
-# Connections to the coordinator of a job.
-
 _LONGEST_PAUSE = 1.0
 _ANSWER_SECONDS = 5.0
 
@@ -70,36 +68,6 @@ def _dial(job: Job, seconds: float) -> Channel:
         raise
 
 
-# Presence of a replacement that runs the program and has not joined the others yet.
-
-
-class Presence:
-    """Reports to the coordinator that this process is alive, on a connection of its own."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._closed = threading.Event()
-        self._channel: Channel = connect(job, self._closed)
-        self._channel.send(encode(Appear(index=job.index, incarnation=job.incarnation)))
-        self._thread = threading.Thread(target=self._beat, name="evener-presence-beat", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the connection."""
-        self._closed.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        # A connection that is lost is the coordinator's to judge.
-        with contextlib.suppress(OSError):
-            while not self._closed.wait(self._job.heartbeat_seconds / BEATS):
-                self._channel.send(encode(Beat()))
-        self._channel.close()
-
-
-# A worker's side of the membership of its job.
-
-
 class Member:
     """Membership of this process in a job.
 
@@ -130,7 +98,9 @@ class Member:
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._channel: Channel | None = None
-        self._presence: Presence | None = None
+        # A thread on a connection of its own, while a replacement has not joined yet.
+        self._presence: threading.Thread | None = None
+        self._has_joined = threading.Event()
         self._threads: list[threading.Thread] = []
         self._view: View | None = None
         self._may_go = False
@@ -140,14 +110,24 @@ class Member:
 
     @property
     def view(self) -> View:
-        """The newest view."""
         assert self._view is not None, "the worker has not joined"
         return self._view
 
     def appear(self) -> None:
         """Report to the coordinator that this process is alive, from now on until it has joined."""
         assert self._presence is None, "a member appears once"
-        self._presence = Presence(self._job)
+        channel = connect(self._job, self._closed)
+        channel.send(encode(Appear(index=self._job.index, incarnation=self._job.incarnation)))
+
+        def beat() -> None:
+            # A connection that is lost is the coordinator's to judge.
+            with contextlib.suppress(OSError):
+                while not self._has_joined.wait(self._job.heartbeat_seconds / BEATS):
+                    channel.send(encode(Beat()))
+            channel.close()
+
+        self._presence = threading.Thread(target=beat, name="evener-presence-beat", daemon=True)
+        self._presence.start()
 
     def look(self) -> tuple[View | None, dict[str, list[Any]]]:
         """Return the newest view and the values of all exchanges so far, by key, before joining.
@@ -173,10 +153,9 @@ class Member:
         """Connect to the coordinator, and wait for the first view with this worker."""
         assert self._channel is None, "a member joins once"
         self._channel = connect(self._job, self._closed)
-        work = [self._receive, self._beat]
         self._threads = [
-            threading.Thread(target=each, name=f"evener-member{each.__name__}", daemon=True)
-            for each in work
+            threading.Thread(target=work, name=f"evener-member{work.__name__}", daemon=True)
+            for work in (self._receive, self._beat)
         ]
         for thread in self._threads:
             thread.start()
@@ -254,8 +233,9 @@ class Member:
                 thread.join()
 
     def _end_presence(self) -> None:
+        self._has_joined.set()
         if self._presence is not None:
-            self._presence.close()
+            self._presence.join()
 
     def _send(self, message: Message) -> None:
         assert self._channel is not None, "the worker has not joined"
@@ -321,7 +301,11 @@ class Member:
                         self._answers[slot] = message
                     self._changed.notify_all()
             case "view_over":
-                self._call_back()
+                try:
+                    self._on_view_over()
+                except Exception as error:
+                    # Raised in the threads that wait: this one has nobody to tell.
+                    self._fail(error)
             case "go":
                 with self._changed:
                     self._may_go = True
@@ -332,10 +316,3 @@ class Member:
                 pass
             case kind:
                 raise ValueError(f"kind {kind!r}")
-
-    def _call_back(self) -> None:
-        try:
-            self._on_view_over()
-        except Exception as error:
-            # Raised in the threads that wait: this one has nobody to tell.
-            self._fail(error)

@@ -1,4 +1,19 @@
-"""State of a job: who is a member, of which view, and what it waits for."""
+"""State of a job: who is a member, of which view, and what it waits for.
+
+::
+
+              all are there               a member is lost, stops, or a worker joins
+    GATHERING ------------> RUNNING -------------------------------------> STOPPING
+        ^                    ^  |                                            |   |
+        |                    |  | all have left         all have stopped     |   |
+        |                    |  v                   or left, some stopped    |   |
+        |                    | ENDED <------------------ all have left       |   |
+        |                    +-----------------------------------------------+   |
+        +------------------------------ no member of the view is left -----------+
+
+It has no thread, no clock and no socket: every call says what happened and when, and answers
+are put into the lines of members. So every order of events can be tested.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +40,20 @@ from evener.workers.messages import (
     View,
 )
 
-# Exchanges: every member of a view gives a value under a key, and gets those of all.
+
+class Phase(enum.Enum):
+    """Phase of a job; the drawing of this module has the steps between them."""
+
+    GATHERING = "no view: waits for all workers"
+    RUNNING = "the members of the view compute"
+    STOPPING = "the view is over: its members come to the end of their step"
+    ENDED = "all members have left"
 
 
 class Line(Protocol):
     """Way to a member. Neither method waits."""
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message after those before."""
-        ...
+    def send(self, message: Mapping[str, Any]) -> None: ...
 
     def end(self) -> None:
         """Close the connection when all messages are sent."""
@@ -49,7 +69,7 @@ class _Open:
 
 
 class Exchanges:
-    """Exchanges of a view that wait for members.
+    """Exchanges of a view: every member gives a value under a key, and gets those of all.
 
     ``finished`` has the values of all exchanges of the job so far, by key; new ones are added to
     it.
@@ -67,25 +87,23 @@ class Exchanges:
         """Time at which the first exchange fails, or None."""
         return min((waiting.deadline for waiting in self._open.values()), default=None)
 
-    def give(self, index: int, line: Line, given: Exchange, now: float) -> None:
+    def give(self, index: int, line: Line, message: Exchange, now: float) -> None:
         """Take the value of a member; with the last one, send all values to all members.
 
         A key that has failed fails again at once: the members must not disagree about it.
         """
-        key = given.key
+        key, seconds = message.key, message.timeout_seconds
         if key in self._failed:
             self._fail({index: line}, key, self._failed[key])
             return
-        deadline = now + given.timeout_seconds
-        waiting = self._open.setdefault(
-            key, _Open(deadline=deadline, seconds=given.timeout_seconds)
-        )
+        deadline = now + seconds
+        waiting = self._open.setdefault(key, _Open(deadline=deadline, seconds=seconds))
         if index in waiting.values:
             self._fail({index: line}, key, faults.given_twice(index, key))
             return
-        waiting.lines[index], waiting.values[index] = line, given.value
+        waiting.lines[index], waiting.values[index] = line, message.value
         if deadline < waiting.deadline:
-            waiting.deadline, waiting.seconds = deadline, given.timeout_seconds
+            waiting.deadline, waiting.seconds = deadline, seconds
         if len(waiting.values) == len(self._members):
             del self._open[key]
             values = [waiting.values[member] for member in self._members]
@@ -93,11 +111,17 @@ class Exchanges:
             self._send(waiting.lines, {"kind": "values", "key": key, "values": values})
 
     def tick(self, now: float) -> None:
-        """Fail the exchanges whose time is over."""
         for key in [key for key, waiting in self._open.items() if now >= waiting.deadline]:
             waiting = self._open[key]
             absent = set(self._members) - waiting.values.keys()
-            error = faults.not_given(absent, key, waiting.seconds, self._instead(absent, key))
+            elsewhere = [
+                f" Worker {index} waits in the exchange {other!r}."
+                for other, theirs in self._open.items()
+                for index in sorted(theirs.values)
+                if other != key and index in absent
+            ]
+            instead = "".join(elsewhere[:3])
+            error = faults.not_given(absent, key, waiting.seconds, instead)
             del self._open[key]
             self._failed[key] = error
             self._fail(waiting.lines, key, error)
@@ -109,15 +133,6 @@ class Exchanges:
             self._fail(waiting.lines, key, error)
         self._open.clear()
 
-    def _instead(self, absent: Collection[int], key: str) -> str:
-        found = [
-            f" Worker {index} waits in the exchange {other!r}."
-            for other, waiting in self._open.items()
-            for index in sorted(waiting.values)
-            if other != key and index in absent
-        ]
-        return "".join(found[:3])
-
     def _fail(self, lines: Mapping[int, Line], key: str, error: RunError) -> None:
         message = {"kind": "exchange_failed", "key": key, "error": faults.to_json(error)}
         self._send(lines, message)
@@ -127,130 +142,18 @@ class Exchanges:
             line.send({**message, "view": self._view})
 
 
-# Replacements on their way: processes that were started, and have not said hello yet.
-#
-# A replacement runs the program from its beginning before it says hello, which may take long. So it
-# tells that it is alive from the moment at which evener starts in it, on a connection of its own.
-
-
 @dataclass(slots=True, kw_only=True)
 class _Newcomer:
-    """A replacement on its way."""
+    """A replacement on its way: its process was started, and has not said hello yet.
+
+    It runs the program from its beginning before it says hello, which may take long. So it tells
+    that it is alive from the moment at which evener starts in it, on a connection of its own.
+    """
 
     incarnation: int  # Number of its restarts.
     line: Line | None  # Its connection; None before it has appeared.
     heard_at: float  # Time of its last message; before it has appeared, of its start.
     patience_seconds: float  # Silence after which it is lost.
-
-    @property
-    def deadline(self) -> float:
-        return self.heard_at + self.patience_seconds
-
-    @property
-    def silence(self) -> str:
-        since = "" if self.line else " after its start"
-        return f"it was silent for {self.patience_seconds:g} seconds{since}"
-
-
-class Newcomers:
-    """Replacements on their way. It has no thread and no clock.
-
-    One must appear ``start_seconds`` after its process starts; from then on, it is lost after
-    ``heartbeat_seconds`` of silence. ``lose`` takes the number, the incarnation and the reason.
-    """
-
-    def __init__(
-        self,
-        *,
-        heartbeat_seconds: float,
-        start_seconds: float,
-        lose: Callable[[int, int, str], None],
-    ) -> None:
-        self._heartbeat_seconds = heartbeat_seconds
-        self._start_seconds = start_seconds
-        self._lose = lose
-        self._by_index: dict[int, _Newcomer] = {}
-
-    def expect(self, index: int, incarnation: int, now: float) -> None:
-        """Note that the process of a replacement is started."""
-        self._by_index[index] = _Newcomer(
-            incarnation=incarnation,
-            line=None,
-            heard_at=now,
-            patience_seconds=self._start_seconds,
-        )
-
-    def appear(self, line: Line, message: Appear, now: float) -> None:
-        """Note that evener has started in a replacement; the line is a connection of its own."""
-        self._by_index[message.index] = _Newcomer(
-            incarnation=message.incarnation,
-            line=line,
-            heard_at=now,
-            patience_seconds=self._heartbeat_seconds,
-        )
-
-    def hear(self, line: Line, now: float) -> None:
-        """Note a message on the connection of a replacement, if it is that of one."""
-        for newcomer in self._by_index.values():
-            if newcomer.line is line:
-                newcomer.heard_at = now
-
-    def arrive(self, index: int) -> None:
-        """Note that a worker has said hello."""
-        self._by_index.pop(index, None)
-
-    def disconnected(self, line: Line, why: str) -> None:
-        """Act on the end of a connection, if it is that of a replacement."""
-        for index, newcomer in tuple(self._by_index.items()):
-            if newcomer.line is line:
-                self._give_up(index, why)
-
-    def tick(self, now: float) -> None:
-        """Give up those that were silent for too long."""
-        for index, newcomer in tuple(self._by_index.items()):
-            if now >= newcomer.deadline:
-                self._give_up(index, newcomer.silence)
-
-    def excuse_silence(self, now: float) -> None:
-        """Count all as heard now."""
-        for newcomer in self._by_index.values():
-            newcomer.heard_at = now
-
-    def next_deadline(self) -> float | None:
-        """Return the time at which `tick` has something to do, or None."""
-        return min((each.deadline for each in self._by_index.values()), default=None)
-
-    def _give_up(self, index: int, why: str) -> None:
-        newcomer = self._by_index.pop(index)
-        if newcomer.line is not None:
-            newcomer.line.end()
-        self._lose(index, newcomer.incarnation, why)
-
-
-# State of a job: who is a member, of which view, and what it waits for.
-#
-# ::
-#
-#               all are there               a member is lost, stops, or a worker joins
-#     GATHERING ------------> RUNNING -------------------------------------> STOPPING
-#         ^                    ^  |                                            |   |
-#         |                    |  | all have left         all have stopped     |   |
-#         |                    |  v                   or left, some stopped    |   |
-#         |                    | ENDED <------------------ all have left       |   |
-#         |                    +-----------------------------------------------+   |
-#         +------------------------------ no member of the view is left -----------+
-#
-# It has no thread, no clock and no socket: every call says what happened and when, and answers
-# are put into the lines of members. So every order of events can be tested.
-
-
-class Phase(enum.Enum):
-    """Phase of a job; the drawing of this module has the steps between them."""
-
-    GATHERING = "no view: waits for all workers"
-    RUNNING = "the members of the view compute"
-    STOPPING = "the view is over: its members come to the end of their step"
-    ENDED = "all members have left"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -295,7 +198,7 @@ class Membership:
         self._patience_seconds = patience_seconds
         self._emit = emit
         self._seats: dict[Line, _Seat] = {}
-        self._phase = Phase.GATHERING
+        self.phase = Phase.GATHERING
         self._number = 0
         self._exchanged: dict[str, list[Any]] = {}
         self._exchanges = Exchanges(0, (), self._exchanged)
@@ -304,33 +207,35 @@ class Membership:
         self._deadline: float | None = None
         # The newest incarnation of each worker that was in a view.
         self._incarnations: dict[int, int] = {}
-        self.newcomers = Newcomers(
-            heartbeat_seconds=heartbeat_seconds, start_seconds=start_seconds, lose=self._report_loss
-        )
-
-    @property
-    def phase(self) -> Phase:
-        """Phase of the job."""
-        return self._phase
+        self._newcomers: dict[int, _Newcomer] = {}
 
     def past(self) -> dict[str, Any]:
         """Return the message that tells a replacement where the job stands."""
-        is_there = self._phase in (Phase.RUNNING, Phase.STOPPING) and self._view is not None
-        view = self._view.to_json() if is_there and self._view is not None else None
-        is_over = self._phase is Phase.ENDED
-        return {"kind": "past", "view": view, "exchanged": self._exchanged, "is_over": is_over}
+        is_there = self.phase in (Phase.RUNNING, Phase.STOPPING) and self._view is not None
+        return {
+            "kind": "past",
+            "view": self._view.to_json() if is_there and self._view is not None else None,
+            "exchanged": self._exchanged,
+            "is_over": self.phase is Phase.ENDED,
+        }
 
     def receive(self, line: Line, message: Message, now: float) -> None:
-        """Act on a message."""
         seat = self._seats.get(line)
         if seat is None:
             # Others come from a line that was given up meanwhile.
             if isinstance(message, Hello):
                 self._greet(line, message, now)
             elif isinstance(message, Appear):
-                self.newcomers.appear(line, message, now)
+                self._newcomers[message.index] = _Newcomer(
+                    incarnation=message.incarnation,
+                    line=line,
+                    heard_at=now,
+                    patience_seconds=self._heartbeat_seconds,
+                )
             else:
-                self.newcomers.hear(line, now)
+                for newcomer in self._newcomers.values():
+                    if newcomer.line is line:
+                        newcomer.heard_at = now
             return
         seat.heard_at = now
         match message:
@@ -343,10 +248,19 @@ class Membership:
             case _:
                 self._lose(seat, now, "it sent a message that does not fit the state of the job")
 
+    def expect(self, index: int, incarnation: int, now: float) -> None:
+        """Expect a replacement, whose process starts now, or lose it if it appears too late."""
+        self._newcomers[index] = _Newcomer(
+            incarnation=incarnation,
+            line=None,
+            heard_at=now,
+            patience_seconds=self._start_seconds,
+        )
+
     def go_without(self, index: int, now: float) -> None:
         """Do not wait for a worker before a view is formed: nobody starts it again."""
         self._gone.add(index)
-        if self._phase is Phase.GATHERING:
+        if self.phase is Phase.GATHERING:
             self._gather(now)
 
     def disconnected(self, line: Line, now: float, why: str) -> None:
@@ -354,21 +268,26 @@ class Membership:
         seat = self._seats.get(line)
         if seat is not None:
             self._lose(seat, now, why)
-        else:
-            self.newcomers.disconnected(line, why)
+            return
+        for index, newcomer in tuple(self._newcomers.items()):
+            if newcomer.line is line:
+                self._lose_newcomer(index, why)
 
     def tick(self, now: float) -> None:
         """Act on all deadlines that have passed."""
-        silent = f"it was silent for {self._heartbeat_seconds:g} seconds"
+        silent = "it was silent for {:g} seconds"
         for seat in list(self._seats.values()):
             # Losing a member may end the job for all.
             if seat.line in self._seats and now - seat.heard_at >= self._heartbeat_seconds:
-                self._lose(seat, now, silent)
+                self._lose(seat, now, silent.format(self._heartbeat_seconds))
         self._exchanges.tick(now)
-        self.newcomers.tick(now)
+        for index, newcomer in tuple(self._newcomers.items()):
+            if now >= newcomer.heard_at + newcomer.patience_seconds:
+                since = "" if newcomer.line else " after its start"
+                self._lose_newcomer(index, silent.format(newcomer.patience_seconds) + since)
         if self._deadline is None or now < self._deadline:
             return
-        if self._phase is Phase.GATHERING:
+        if self.phase is Phase.GATHERING:
             absent = self._absent()
             self._fail(faults.missing(absent, self._start_seconds), absent)
         else:
@@ -377,15 +296,14 @@ class Membership:
 
     def excuse_silence(self, now: float) -> None:
         """Count all members as heard now, because this process itself was stopped."""
-        for seat in self._seats.values():
-            seat.heard_at = now
-        self.newcomers.excuse_silence(now)
+        for each in (*self._seats.values(), *self._newcomers.values()):
+            each.heard_at = now
 
     def next_deadline(self) -> float | None:
         """Return the time at which `tick` has something to do, or None."""
-        silences = [seat.heard_at + self._heartbeat_seconds for seat in self._seats.values()]
-        newcomers = self.newcomers.next_deadline()
-        deadlines = (*silences, self._deadline, self._exchanges.deadline, newcomers)
+        deadlines = [seat.heard_at + self._heartbeat_seconds for seat in self._seats.values()]
+        deadlines += [each.heard_at + each.patience_seconds for each in self._newcomers.values()]
+        deadlines += [self._deadline, self._exchanges.deadline]
         return min((time for time in deadlines if time is not None), default=None)
 
     def _members(self) -> list[_Seat]:
@@ -398,15 +316,15 @@ class Membership:
             _refuse(line, error)
             return
         seat = self._seats[line] = _Seat(line=line, hello=hello, heard_at=now)
-        self.newcomers.arrive(hello.index)
+        self._newcomers.pop(hello.index, None)
         if older is not None:
             self._lose(older, now, f"its incarnation {hello.incarnation} takes its place")
         if seat.in_view:
             # The older incarnation was the last that the next view waited for.
             return
-        if self._phase is Phase.GATHERING:
+        if self.phase is Phase.GATHERING:
             self._gather(now)
-        elif self._phase is Phase.RUNNING and not self._any_left():
+        elif self.phase is Phase.RUNNING and not self._any_left():
             # After the first has finished, nobody stops for a worker that would have no work.
             self._end_view(now, f"worker {hello.index} joins")
 
@@ -416,7 +334,7 @@ class Membership:
             return faults.other_count(index, hello.count, self._count)
         if not 0 <= index < self._count:
             return faults.no_such_index(index, self._count)
-        if self._phase is Phase.ENDED:
+        if self.phase is Phase.ENDED:
             return faults.job_over(index)
         if older is not None and hello.incarnation <= older.hello.incarnation:
             return faults.twice(index, older.hello.incarnation, older.hello.address)
@@ -445,20 +363,20 @@ class Membership:
         else:
             self._fail(error)
 
-    def _exchange(self, seat: _Seat, given: Exchange, now: float) -> None:
-        if self._phase is Phase.RUNNING and seat.in_view and given.view == self._number:
-            self._exchanges.give(seat.index, seat.line, given, now)
+    def _exchange(self, seat: _Seat, message: Exchange, now: float) -> None:
+        view, key = message.view, message.key
+        if self.phase is Phase.RUNNING and seat.in_view and view == self._number:
+            self._exchanges.give(seat.index, seat.line, message, now)
             self._advance(now)
             return
-        error = faults.to_json(faults.view_over(given.view, self._why_over))
-        answer = {"kind": "exchange_failed", "view": given.view, "key": given.key, "error": error}
-        seat.line.send(answer)
+        error = faults.to_json(faults.view_over(view, self._why_over))
+        seat.line.send({"kind": "exchange_failed", "view": view, "key": key, "error": error})
 
     def _stop(self, seat: _Seat, message: Stop | Leave, now: float) -> None:
         seat.done, seat.left = message.done, isinstance(message, Leave)
         seat.is_at_end = isinstance(message, Leave) or message.is_at_end
         seat.state = message.state if isinstance(message, Leave) else {}
-        if self._phase is Phase.RUNNING and not seat.left:
+        if self.phase is Phase.RUNNING and not seat.left:
             self._end_view(now, f"worker {seat.index} has stopped")
         else:
             self._advance(now)
@@ -467,10 +385,16 @@ class Membership:
         del self._seats[seat.line]
         self._report_loss(seat.index, seat.hello.incarnation, why, has_left=seat.left)
         _refuse(seat.line, faults.expelled(seat.index, why))
-        if self._phase is Phase.GATHERING:
+        if self.phase is Phase.GATHERING:
             self._gather(now)
         elif seat.in_view:
             self._end_view(now, f"worker {seat.index} is lost: {why}")
+
+    def _lose_newcomer(self, index: int, why: str) -> None:
+        newcomer = self._newcomers.pop(index)
+        if newcomer.line is not None:
+            newcomer.line.end()
+        self._report_loss(index, newcomer.incarnation, why)
 
     def _report_loss(
         self, index: int, incarnation: int, why: str, *, has_left: bool = False
@@ -482,8 +406,8 @@ class Membership:
         return any(seat.left for seat in self._members())
 
     def _end_view(self, now: float, why: str) -> None:
-        if self._phase is Phase.RUNNING:
-            self._phase = Phase.STOPPING
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.STOPPING
             self._deadline = now + self._patience_seconds
             self._why_over = why
             self._exchanges.end(why)
@@ -496,7 +420,7 @@ class Membership:
         """Go to the next phase if all members have done what it waits for."""
         members = self._members()
         if not members:
-            self._phase, self._deadline = Phase.GATHERING, None
+            self.phase, self._deadline = Phase.GATHERING, None
             self._gather(now)
         elif early := self._early():
             for seat in early:
@@ -505,7 +429,7 @@ class Membership:
                 self._lose(seat, now, "its program ended while those of others went on")
         elif all(seat.left for seat in members):
             self._end()
-        elif self._phase is Phase.STOPPING and all(seat.done is not None for seat in members):
+        elif self.phase is Phase.STOPPING and all(seat.done is not None for seat in members):
             self._form()
 
     def _early(self) -> list[_Seat]:
@@ -516,7 +440,7 @@ class Membership:
         """
         members = self._members()
         at_end = [seat for seat in members if seat.is_at_end]
-        if self._phase is Phase.RUNNING:
+        if self.phase is Phase.RUNNING:
             return at_end if self._exchanges.deadline is not None else []
         if any(seat.done is None for seat in members):
             return []
@@ -534,7 +458,7 @@ class Membership:
             done={seat.index: seat.done for seat in seats if seat.done is not None},
             joined=tuple(seat.index for seat in seats if not seat.in_view),
         )
-        self._phase, self._deadline = Phase.RUNNING, None
+        self.phase, self._deadline = Phase.RUNNING, None
         self._exchanges = Exchanges(self._number, view.members, self._exchanged)
         self._view = view
         for seat in seats:
@@ -548,7 +472,7 @@ class Membership:
         if error is not None:
             self._fail(error)
             return
-        self._phase, self._deadline = Phase.ENDED, None
+        self.phase, self._deadline = Phase.ENDED, None
         # Before any of them ends.
         self._emit(Ended())
         for seat in self._seats.values():
@@ -561,7 +485,7 @@ class Membership:
 
     def _fail(self, error: RunError, missing: Iterable[int] = ()) -> None:
         """Give up all workers; others may gather again."""
-        self._phase, self._deadline = Phase.GATHERING, None
+        self.phase, self._deadline = Phase.GATHERING, None
         for seat in self._seats.values():
             _refuse(seat.line, error)
         self._seats.clear()
@@ -569,6 +493,5 @@ class Membership:
 
 
 def _refuse(line: Line, error: RunError) -> None:
-    message: dict[str, Any] = {"kind": "error", "error": faults.to_json(error)}
-    line.send(message)
+    line.send({"kind": "error", "error": faults.to_json(error)})
     line.end()

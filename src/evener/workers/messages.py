@@ -1,90 +1,78 @@
 """Messages between the members of a job and its coordinator, and the events of a job.
 
+::
+
+    member                      coordinator
+      Appear       ------->        (a replacement, on a connection of its own, with beats)
+      Look         ------->        (a replacement, on a connection of its own)
+                   <-------     past
+      Hello        ------->
+                   <-------     view, or error
+      Beat         ------->     (at least four in the time after which silence is a loss)
+                   <-------     beat
+      Exchange     ------->
+                   <-------     values, or exchange_failed
+                   <-------     view_over
+      Stop         ------->
+                   <-------     view
+      Leave        ------->
+                   <-------     go, or view
+
 All messages are JSON objects that are checked when they are read: reading them executes no code.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
+
+import msgspec
 
 from evener.errors import RunError
 
-# A view: the workers that compute together, until one of them is lost or another one joins.
-
 NOTHING = -1
 """Calls of a replacement that no one has handed a state over to yet."""
+BEATS = 4
+"""Beats in the time after which silence is a loss."""
 
 
 class ViewOver(RunError):
     """RUN-070: the view ended while a worker waited in it; it goes on with `Member.next_view`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """The workers that compute together."""
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers that compute together, until one of them is lost or another one joins."""
 
     number: int  # Number of the view, from 1; every change of the members makes a new one.
     members: tuple[int, ...]  # Numbers of the workers, in rising order.
-    addresses: Mapping[int, str]  # Data address of every member.
+    addresses: dict[int, str]  # Data address of every member.
     # Calls that each member had finished when the view was formed. A member that joins has none, so
     # it takes over the state of another one; it has ``NOTHING`` if an earlier view was over before
     # that. Empty in the first view, and where nobody is left who has a state.
-    done: Mapping[int, int]
+    done: dict[int, int]
     joined: tuple[int, ...]  # Members that were not in the view before, in rising order.
 
     def to_json(self) -> dict[str, Any]:
-        """Return the view as a JSON object; its keys are texts."""
-        return {
-            "number": self.number,
-            "members": list(self.members),
-            "addresses": {str(index): address for index, address in self.addresses.items()},
-            "done": {str(index): calls for index, calls in self.done.items()},
-            "joined": list(self.joined),
-        }
+        return msgspec.to_builtins(self, str_keys=True)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> View:
-        """Return the view that `to_json` wrote."""
-        return cls(
-            number=value["number"],
-            members=tuple(value["members"]),
-            addresses={int(index): address for index, address in value["addresses"].items()},
-            done={int(index): calls for index, calls in value["done"].items()},
-            joined=tuple(value["joined"]),
-        )
+        return msgspec.convert(value, cls, str_keys=True)
 
 
-# Messages from a member to the coordinator, checked when they are read.
-#
-# ::
-#
-#     member                      coordinator
-#       Appear       ------->        (a replacement, on a connection of its own, with beats)
-#       Look         ------->        (a replacement, on a connection of its own)
-#                    <-------     past
-#       Hello        ------->
-#                    <-------     view, or error
-#       Beat         ------->     (at least four in the time after which silence is a loss)
-#                    <-------     beat
-#       Exchange     ------->
-#                    <-------     values, or exchange_failed
-#                    <-------     view_over
-#       Stop         ------->
-#                    <-------     view
-#       Leave        ------->
-#                    <-------     go, or view
-#
-# All messages are JSON objects: reading them executes no code.
-
-BEATS = 4
-"""Beats in the time after which silence is a loss."""
+class _Message(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag=str.lower,
+):
+    """Message from a member to the coordinator."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
+class Hello(_Message, frozen=True):
     """A process wants to join as a worker."""
 
     index: int
@@ -95,26 +83,22 @@ class Hello:
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appear:
+class Appear(_Message, frozen=True):
     """Evener has started in a replacement, which does not join yet."""
 
     index: int
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(_Message, frozen=True):
     """A replacement asks where the job stands, before it joins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
+class Beat(_Message, frozen=True):
     """A member is alive."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(_Message, frozen=True):
     """A member gives its JSON value of an exchange."""
 
     view: int
@@ -123,8 +107,7 @@ class Exchange:
     timeout_seconds: float  # Time that the member waits for the others.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(_Message, frozen=True):
     """A member has stopped at the end of a step, for the next view."""
 
     view: int  # Number of the view that it leaves.
@@ -132,59 +115,25 @@ class Stop:
     is_at_end: bool = False  # Whether its program has ended, and it serves others.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
+class Leave(_Message, frozen=True):
     """A member has finished."""
 
     view: int
     done: int  # Calls that it has finished.
-    # Summary of its variables; see `evener.workers.state`.
-    state: dict[str, Any] = dataclasses.field(default_factory=dict)
+    state: dict[str, Any] = {}  # Summary of its variables; see `evener.workers.state`.
 
 
 Message = Hello | Appear | Look | Beat | Exchange | Stop | Leave
-_KINDS: dict[str, type[Message]] = {
-    "hello": Hello,
-    "appear": Appear,
-    "look": Look,
-    "beat": Beat,
-    "exchange": Exchange,
-    "stop": Stop,
-    "leave": Leave,
-}
-_NAMES = {kind: name for name, kind in _KINDS.items()}
-_ALLOWED: dict[Any, tuple[type, ...]] = {
-    int: (int,),
-    bool: (bool,),
-    float: (int, float),
-    str: (str,),
-    dict[str, Any]: (dict,),
-    Any: (object,),
-}
-_TYPES = {
-    kind: {name: _ALLOWED[hint] for name, hint in get_type_hints(kind).items()} for kind in _NAMES
-}
 
 
 def encode(message: Message) -> dict[str, Any]:
     """Return a message as a JSON object."""
-    names = [field.name for field in dataclasses.fields(message)]
-    return {"kind": _NAMES[type(message)], **{name: getattr(message, name) for name in names}}
+    return msgspec.to_builtins(message)
 
 
 def decode(value: Mapping[str, Any]) -> Message:
     """Return the message of a JSON object; ValueError if its kind or its fields are wrong."""
-    fields = dict(value)
-    kind = _KINDS.get(str(fields.pop("kind", None)))
-    if kind is None or fields.keys() != _TYPES[kind].keys():
-        raise ValueError(f"no message has these fields: {sorted(value)}")
-    for name, allowed in _TYPES[kind].items():
-        if not isinstance(fields[name], allowed):
-            raise ValueError(f"{name} of {_NAMES[kind]} is {type(fields[name]).__name__}")
-    return kind(**fields)
-
-
-# Events of a job, which a coordinator reports to the process that hosts it.
+    return msgspec.convert(value, Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,3 +167,4 @@ class Ended:
 
 
 Event = Lost | Formed | Failed | Ended
+"""What a coordinator reports to the process that hosts it."""

@@ -24,13 +24,24 @@ from pathlib import Path
 from typing import Any
 
 from evener.errors import EvenerError, RunError
-from evener.workers.guard import Guard
 from evener.workers.job import split_address
 from evener.workers.output import Source, Stream
 from evener.workers.supervisor import OF_OTHER_JOBS, Start
-from evener.workers.worker_process import WorkerProcess
+from evener.workers.worker_process import Guard, WorkerProcess
 
-# Errors of jobs on Ray, and the reasons that Ray gives for the death of an actor.
+_ALWAYS_SENT = ("EVENER_", "KERAS_", "PYTHON", "TF_", "XLA_")
+_OF_MACHINE = ("CUDA_", "GPU_DEVICE_ORDINAL", "HIP_", "NVIDIA_", "RAY_", "ROCR_")
+NUM_THREADS = 4
+"""Threads of an actor: one that reads, one that sends signals, and two for what comes late."""
+_NODE_POLL_SECONDS = 5.0
+_NUM_WAITING = 4096
+"""Lines that wait to be read; then the process waits too, as for any pipe."""
+_MOST_LINES = 256
+_POLL_SECONDS = 0.5
+_KILL_SECONDS = 5.0
+"""Time for an actor to report the end of a process that was killed; then the actor is killed."""
+_SPOKEN_AFTER_SECONDS = 5.0
+_CONNECT_SECONDS = 10.0
 
 
 def wrong_resources(text: str, why: str) -> RunError:
@@ -48,41 +59,7 @@ def wrong_options(what: str, why: str, fix: str) -> RunError:
     return RunError("RUN-084", what, why=why, fix=fix)
 
 
-def not_installed() -> RunError:
-    """Return the error for a Python without Ray."""
-    return RunError(
-        "RUN-085",
-        "Ray is not installed.",
-        why="--ray starts the workers on a Ray cluster, and this Python has no package ray.",
-        fix="pip install evener[ray], on every node of the cluster too.",
-    )
-
-
-def not_reached(address: str, why: str) -> RunError:
-    """Return the error for a cluster that does not answer; ``why`` is a clause of Ray."""
-    cluster = "No Ray cluster" if address == "auto" else f"No Ray cluster at {address}"
-    return RunError(
-        "RUN-086",
-        f"{cluster} can be joined.",
-        why=f"{why}.",
-        fix="Run the command on a node of the cluster, with the same versions of Ray and Python; "
-        "`ray start --head` starts a cluster, and prints its address.",
-    )
-
-
-def no_place(needs: str, seconds: float, why: str) -> RunError:
-    """Return the error for workers that the cluster has no place for; ``why`` is a clause."""
-    return RunError(
-        "RUN-087",
-        f"Ray has found no place for the workers within {seconds:g} seconds: {needs}.",
-        why=f"{why}.",
-        fix="Add nodes, end other jobs, or ask for less by --workers and --ray-resources; "
-        "EVENER_START_SECONDS sets the time.",
-    )
-
-
 def not_started(host: str, why: str) -> RunError:
-    """Return the error for a node on which a worker cannot be started; ``why`` is a clause."""
     return RunError(
         "RUN-088",
         f"The worker cannot be started on the node {host}.",
@@ -102,9 +79,6 @@ def reason(error: BaseException) -> str:
     return lines[-1].rstrip(".") if lines else type(error).__name__
 
 
-# Resources that a worker asks Ray for: CPUs, GPUs, and those that a cluster has named.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """Resources of a worker."""
@@ -120,7 +94,6 @@ class Resources:
         return {name: number for name, number in found.items() if number}
 
     def actor_options(self) -> dict[str, Any]:
-        """Return the options of an actor that asks for them."""
         return {
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
@@ -198,12 +171,6 @@ def lacking(needs: Iterable[Resources], there: Mapping[str, float]) -> str:
     return "; ".join(missing)
 
 
-# The environment of a worker's process on a node of Ray.
-
-_ALWAYS_SENT = ("EVENER_", "KERAS_", "PYTHON", "TF_", "XLA_")
-_OF_MACHINE = ("CUDA_", "GPU_DEVICE_ORDINAL", "HIP_", "NVIDIA_", "RAY_", "ROCR_")
-
-
 def node_environ(
     node: Mapping[str, str], sent: Mapping[str, str], gpus: Sequence[str]
 ) -> dict[str, str]:
@@ -226,16 +193,6 @@ def node_environ(
     }
     # Ray leaves it alone where a worker has no GPU: it would see those of all others.
     return {**own, **added, "CUDA_VISIBLE_DEVICES": ",".join(gpus) or "-1"}
-
-
-# The process of a worker on a node of Ray. Ray makes an actor of the class here.
-
-NUM_THREADS = 4
-"""Threads of an actor: one that reads, one that sends signals, and two for what comes late."""
-_POLL_SECONDS = 5.0
-_NUM_WAITING = 4096
-"""Lines that wait to be read; then the process waits too, as for any pipe."""
-_MOST_LINES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +294,6 @@ class NodeWorker:
             self._process.send(number)
 
     def kill(self) -> None:
-        """Kill the process and all of its group."""
         self._is_started.wait()
         if self._process is not None:
             self._process.kill()
@@ -345,7 +301,7 @@ class NodeWorker:
     def _next(self) -> Batch:
         lines: list[tuple[Stream, bytes]] = []
         with contextlib.suppress(queue.Empty):
-            found = self._queue.get(timeout=_POLL_SECONDS)
+            found = self._queue.get(timeout=_NODE_POLL_SECONDS)
             while not isinstance(found, int):
                 lines.append(found)
                 if len(lines) == _MOST_LINES:
@@ -373,13 +329,6 @@ class _QueueOutput:
         """Do nothing: the exit code follows."""
 
 
-# The driver's side of a worker on a node of Ray.
-
-_RAY_WORKER_POLL_SECONDS = 0.5
-_KILL_SECONDS = 5.0
-"""Time for an actor to report the end of a process that was killed; then the actor is killed."""
-
-
 class _GivenUp(Exception):
     """The worker is not waited for any more."""
 
@@ -393,6 +342,7 @@ class RayWorker:
     def __init__(
         self, start: Start, ray: Any, actor: Any, *, folder: str, place_seconds: float
     ) -> None:
+        self.source = start.source  # Number and incarnation of the worker.
         self._start = start
         self._ray = ray
         self._actor = actor
@@ -406,11 +356,6 @@ class RayWorker:
             target=self._run, name=f"evener-worker-{start.source[0]}", daemon=True
         )
         self._thread.start()
-
-    @property
-    def source(self) -> Source:
-        """Number and incarnation of the worker."""
-        return self._start.source
 
     def send(self, number: int) -> None:
         """Send a signal to the worker; a worker without a place ends by it."""
@@ -496,15 +441,13 @@ class RayWorker:
             except self._ray.exceptions.ActorUnavailableError:
                 # The network is cut for now. Ray tells when the actor is dead.
                 with self._changed:
-                    if self._changed.wait_for(
-                        lambda: self._give_up_at is not None, _RAY_WORKER_POLL_SECONDS
-                    ):
+                    if self._changed.wait_for(lambda: self._give_up_at is not None, _POLL_SECONDS):
                         raise _GivenUp from None
 
     def _get(self, answer: Any, seconds: float | None = None) -> Any:
         """Return the result of a call of the actor; TimeoutError if it takes longer."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._ray.wait([answer], timeout=_RAY_WORKER_POLL_SECONDS)[0]:
+        while not self._ray.wait([answer], timeout=_POLL_SECONDS)[0]:
             now = time.monotonic()
             if self._give_up_at is not None and now >= self._give_up_at:
                 raise _GivenUp
@@ -519,19 +462,17 @@ class RayWorker:
         return 1
 
 
-# A Ray cluster as the place of workers.
-
-_SPOKEN_AFTER_SECONDS = 5.0
-_CONNECT_SECONDS = 10.0
-_CLUSTER_POLL_SECONDS = 0.5
-
-
 def load_ray() -> Any:
     """Return the package Ray; RUN-085 if it is not installed."""
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise not_installed() from None
+        raise RunError(
+            "RUN-085",
+            "Ray is not installed.",
+            why="--ray starts the workers on a Ray cluster, and this Python has no package ray.",
+            fix="pip install evener[ray], on every node of the cluster too.",
+        ) from None
 
 
 def _check_that_it_listens(address: str) -> None:
@@ -561,7 +502,14 @@ class RayCluster:
             # What actors print is of no interest: workers are processes of their own.
             self._ray.init(address=address, log_to_driver=False, logging_level="warning")
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            raise not_reached(address, reason(error)) from error
+            cluster = "No Ray cluster" if address == "auto" else f"No Ray cluster at {address}"
+            raise RunError(
+                "RUN-086",
+                f"{cluster} can be joined.",
+                why=f"{reason(error)}.",
+                fix="Run the command on a node of the cluster, with the same versions of Ray and "
+                "Python; `ray start --head` starts a cluster, and prints its address.",
+            ) from error
 
     @property
     def host(self) -> str:
@@ -580,18 +528,24 @@ class RayCluster:
             return
         tell(f"waiting for places of Ray: {self._described()}; {self._lacking()}")
         if not self._is_reserved(begin + self._place_seconds):
-            raise no_place(self._described(), self._place_seconds, self._lacking())
+            raise RunError(
+                "RUN-087",
+                f"Ray has found no place for the workers within {self._place_seconds:g} seconds: "
+                f"{self._described()}.",
+                why=f"{self._lacking()}.",
+                fix="Add nodes, end other jobs, or ask for less by --workers and --ray-resources; "
+                "EVENER_START_SECONDS sets the time.",
+            )
 
     def _is_reserved(self, deadline: float) -> bool:
         """Wait until a time for all places, and return whether they are there."""
         while (left := deadline - time.monotonic()) > 0:
             # Python handles signals between two calls alone.
-            if self._group.wait(min(left, _CLUSTER_POLL_SECONDS)):
+            if self._group.wait(min(left, _POLL_SECONDS)):
                 return True
         return self._group.wait(0)
 
     def start(self, start: Start) -> RayWorker:
-        """Start a worker."""
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         place = strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=start.source[0]

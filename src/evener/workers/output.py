@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, Literal
 
 from evener.base.text import printable
 
-# Position in the output of a new chief that continues the output of the chief before.
-#
-# All workers run the same program, so they print the same lines, but a worker may be a few lines
-# ahead of another. A line is printed twice rather than lost where it is not certain.
+Stream = Literal["stdout", "stderr"]
+Source = tuple[int, int]
+"""Number and incarnation of a worker."""
+_Lines = collections.deque[bytes]
+
+_NUM_REMEMBERED = 200
+NUM_SHOWN = 20
+"""Number of lines that are shown of a worker that failed."""
+_CHUNK_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +36,10 @@ class Continuation:
 
 
 def continuation(shown: Sequence[bytes], own: Sequence[bytes]) -> Continuation:
-    """Return the lines around the handover.
+    """Return where the output of a new chief continues that of the chief before.
 
+    All workers run the same program, so they print the same lines, but a worker may be a few lines
+    ahead of another. A line is printed twice rather than lost where it is not certain.
     ``shown`` has the last lines that were shown, ``own`` those of the new chief.
 
     >>> continuation([b"a", b"b"], [b"a", b"b", b"c"]).missing
@@ -70,23 +78,6 @@ def _num_equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
     return count
 
 
-# Standard output and error of a job: the lines of its chief, and messages of the supervisor.
-
-Stream = Literal["stdout", "stderr"]
-Source = tuple[int, int]
-"""Number and incarnation of a worker."""
-
-_NUM_REMEMBERED = 200
-NUM_SHOWN = 20
-"""Number of lines that are shown of a worker that failed."""
-
-_Lines = collections.deque[bytes]
-
-
-def _lines() -> _Lines:
-    return collections.deque(maxlen=_NUM_REMEMBERED)
-
-
 class Console:
     """Standard output and error of a job, for several threads.
 
@@ -97,34 +88,30 @@ class Console:
         self._streams: dict[Stream, BinaryIO] = {"stdout": stdout, "stderr": stderr}
         self._closed: set[Stream] = set()
         self._lock = threading.Lock()
-        self._chief: Source | None = None
-        self._shown: dict[Stream, _Lines] = {"stdout": _lines(), "stderr": _lines()}
-        self._own: dict[tuple[Source, Stream], _Lines] = collections.defaultdict(_lines)
-        self._expected: dict[Stream, _Lines] = {"stdout": _lines(), "stderr": _lines()}
-
-    @property
-    def chief(self) -> Source | None:
-        """The worker whose lines appear; None before the first one."""
-        return self._chief
+        self.chief: Source | None = None  # The worker whose lines appear.
+        new_lines = functools.partial(_Lines, maxlen=_NUM_REMEMBERED)
+        self._shown: dict[Stream, _Lines] = collections.defaultdict(new_lines)
+        self._own: dict[tuple[Source, Stream], _Lines] = collections.defaultdict(new_lines)
+        self._expected: dict[Stream, _Lines] = collections.defaultdict(new_lines)
 
     def set_chief(self, source: Source) -> None:
         """Show the lines of a worker from now on, where those of the last chief ended."""
         with self._lock:
-            if self._chief == source:
+            if self.chief == source:
                 return
-            self._chief = source
+            self.chief = source
             for stream in ("stdout", "stderr"):
                 own = tuple(self._own[source, stream])
-                found = continuation(tuple(self._shown[stream]), own)
-                self._expected[stream] = collections.deque(found.expected, _NUM_REMEMBERED)
-                for line in found.missing:
+                handover = continuation(tuple(self._shown[stream]), own)
+                self._expected[stream] = collections.deque(handover.expected, _NUM_REMEMBERED)
+                for line in handover.missing:
                     self._show(stream, line)
 
     def line(self, source: Source, stream: Stream, line: bytes) -> None:
         """Take a line of a worker, with its end; it appears if the worker is the chief."""
         with self._lock:
             self._own[source, stream].append(line)
-            if source != self._chief:
+            if source != self.chief:
                 return
             expected = self._expected[stream]
             if line in expected:
@@ -165,27 +152,16 @@ class Console:
         except (OSError, ValueError):
             # Whoever read it has gone, as behind `| head`: training goes on, the log has all.
             self._closed.add(stream)
-            _discard(self._streams[stream])
-
-
-def _discard(stream: BinaryIO) -> None:
-    """Discard the pending output of a stream; otherwise Python exits with 120."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(nowhere, stream.fileno())
-        finally:
-            os.close(nowhere)
-
-
-# The output of a worker's process: to its log file, and to the console.
-
-_CHUNK_BYTES = 65536
-_DRAIN_SECONDS = 5.0
+            # Otherwise Python would exit with 120 because of the pending output.
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                try:
+                    os.dup2(nowhere, self._streams[stream].fileno())
+                finally:
+                    os.close(nowhere)
 
 
 def log_file(logs: Path, index: int) -> Path:
-    """Return the path of the log file of a worker."""
     return logs / f"worker-{index}.log"
 
 
@@ -207,7 +183,6 @@ class WorkerOutput:
         self._write_log(f"--- worker {index}, incarnation {incarnation}, {origin} ---\n".encode())
 
     def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line, with its end."""
         self._write_log(line)
         self._console.line(self._source, stream, line)
 
@@ -228,43 +203,7 @@ class WorkerOutput:
                 self._console.message(f"{self._log.name} is incomplete: {error.strerror}")
 
 
-class Pipes:
-    """Reads the pipes of a worker's process until they end, in threads, which call ``on_line``."""
-
-    def __init__(
-        self,
-        index: int,
-        stdout: IO[bytes],
-        stderr: IO[bytes],
-        on_line: Callable[[Stream, bytes], None],
-    ) -> None:
-        self._on_line = on_line
-        pipes: tuple[tuple[Stream, IO[bytes]], ...] = (("stdout", stdout), ("stderr", stderr))
-        self._threads = [
-            threading.Thread(
-                target=self._read, args=pipe, name=f"evener-{pipe[0]}-{index}", daemon=True
-            )
-            for pipe in pipes
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def finish(self) -> None:
-        """Wait until all is read.
-
-        A process that left the group of the worker may hold a pipe open: what it writes after a few
-        seconds is lost.
-        """
-        for thread in self._threads:
-            thread.join(_DRAIN_SECONDS)
-
-    def _read(self, stream: Stream, pipe: IO[bytes]) -> None:
-        with pipe:
-            for line in lines_of(pipe):
-                self._on_line(stream, line)
-
-
-def lines_of(pipe: IO[bytes]) -> Iterator[bytes]:
+def read_lines(pipe: IO[bytes]) -> Iterator[bytes]:
     """Yield the lines of a pipe as soon as they are complete, and the rest at its end.
 
     A carriage return ends a line too, as in progress bars.

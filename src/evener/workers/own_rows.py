@@ -120,7 +120,6 @@ class OwnRows:
             self._selected.assign(needed)
 
     def map_rows(self, elements: list[Any]) -> list[Any]:
-        """Map elements, each tensor with a row for each."""
         with tf.device(_HOST):
             return self._map_rows(tuple(elements))
 
@@ -216,7 +215,6 @@ class OwnRowsIterator:
         return next(self.of_own_rows()).whole()
 
     def of_own_rows(self) -> Iterator[BatchOfOwnRows]:
-        """Return an iterator over batches that may lack rows."""
         for mapped, elements, is_mapped in self._iterator:
             yield BatchOfOwnRows(self._pipeline, [*mapped], [*elements], is_mapped.numpy())
 
@@ -239,7 +237,6 @@ class BatchOfOwnRows:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
         return len(self._is_mapped)
 
     @property
@@ -257,7 +254,6 @@ class BatchOfOwnRows:
         return self.with_rows(needed if self.needed is None else needed | self.needed)
 
     def whole(self) -> Any:
-        """Return the nested tensors with all rows."""
         return self.with_rows(np.ones(self.num_rows, np.bool_))
 
     def with_rows(self, needed: Rows) -> Any:

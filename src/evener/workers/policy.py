@@ -1,4 +1,20 @@
-"""Decisions on the end of a worker: a replacement, less workers, or the end of the job."""
+"""Decisions on the end of a worker: a replacement, less workers, or the end of the job.
+
+The program has come to its end when its workers agree: all members of the view have left it::
+
+    they agree, and a worker ends
+      with 0, 75 or by a signal    its work is done; the job ends when all processes have ended
+      with another code            the same; the first such code is that of the job, unless the
+                                   worker is a replacement that took no part
+    they do not agree yet, and a worker ends
+      by a signal                  it is replaced
+      with 75                      it lost the others, and is replaced
+      with 0 or another code       an end of the program, if all workers end like this at the same
+                                   time: the job ends with the first error, or 0 if there is none;
+                                   else of this worker alone, which is replaced after a wait
+      when no restart is left      the job goes on without it, while another one runs or will;
+                                   else the job fails
+"""
 
 from __future__ import annotations
 
@@ -10,11 +26,9 @@ from dataclasses import dataclass
 from evener.workers.faults import EXIT_CODE_OF_LOST
 from evener.workers.output import Source
 
-# Events that the supervisor waits for.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ProcessEnded:
     """The process of a worker has ended, and its output is complete."""
 
     index: int
@@ -24,7 +38,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class WorkerLost:
     """The coordinator gave a worker up."""
 
     index: int
@@ -55,8 +69,9 @@ class Signalled:
     number: int
 
 
-Membership = Lost | Joined | Agreed
-Event = Ended | Membership | Signalled
+MembershipChange = WorkerLost | Joined | Agreed
+JobEvent = ProcessEnded | MembershipChange | Signalled
+"""What a supervisor waits for."""
 
 
 def ending(code: int) -> str:
@@ -72,24 +87,6 @@ def ending(code: int) -> str:
     except ValueError:
         name = f"signal {-code}"
     return f"was ended by {name}"
-
-
-# Decisions on the end of a worker: a replacement, less workers, or the end of the job.
-#
-# The program has come to its end when its workers agree: all members of the view have left it::
-#
-#     they agree, and a worker ends
-#       with 0, 75 or by a signal    its work is done; the job ends when all processes have ended
-#       with another code            the same; the first such code is that of the job, unless the
-#                                    worker is a replacement that took no part
-#     they do not agree yet, and a worker ends
-#       by a signal                  it is replaced
-#       with 75                      it lost the others, and is replaced
-#       with 0 or another code       an end of the program, if all workers end like this at the same
-#                                    time: the job ends with the first error, or 0 if there is none;
-#                                    else of this worker alone, which is replaced after a wait
-#       when no restart is left      the job goes on without it, while another one runs or will;
-#                                    else the job fails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +157,9 @@ class Policy:
 
     @property
     def pending(self) -> tuple[Replace, ...]:
-        """Replacements that were decided and not started yet."""
         return tuple(self._pending.values())
 
     def started(self, index: int, incarnation: int) -> None:
-        """Note that a replacement was started."""
         self._pending.pop(index, None)
         self._incarnations[index] = incarnation
         self._running.add(index)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
-import logging
 import os
 import random
 import sys
@@ -18,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from evener import __version__
 from evener._tf_private.random_numbers import global_seed, seed_new_generators
 from evener.checkpoint import random_state
 from evener.errors import RunError
@@ -30,74 +30,15 @@ from evener.workers.late import Late, Network, ends_with_the_job
 from evener.workers.member import Member
 from evener.workers.messages import View
 
-# One seed for the random sources of all workers, where the program has set none.
-#
-# Sources without a seed begin differently in each process, and so in each worker: sources with
-# equal
-# states have been seeded by the program.
-
+_ANYWHERE = "0.0.0.0"
+_lock = threading.Lock()
+_joined: list[Group | None] = []
 _SEEDS = 2**31
 _SEEDING: dict[str, Callable[[int], None]] = {
     "python": random.seed,
     "numpy": np.random.seed,
     "tensorflow": tf.random.set_seed,
 }
-
-
-def agree_on_seeds(group: Group, tell: Callable[[str], object]) -> None:
-    """Seed Python's, NumPy's and TensorFlow's random sources, as far as the program has not.
-
-    Seeds that the program sets later win by themselves. Before the first step, the chief reports
-    the seed if it counts.
-    """
-    seed = group.agree("seed", lambda: random.SystemRandom().randrange(_SEEDS))
-    told = group.exchange("states of random sources", _states())
-    unseeded = [source for source in _SEEDING if _is_unseeded([own[source] for own in told])]
-    if len(unseeded) == len(_SEEDING):
-        # So that a program that sets the seed which is told draws the same numbers.
-        keras.utils.set_random_seed(seed)
-    else:
-        for source in unseeded:
-            _SEEDING[source](seed)
-    sequence = np.random.SeedSequence(seed)
-    seed_new_generators(lambda: sequence.spawn(1)[0])
-
-    def tell_of_seed() -> None:
-        is_replaced = "tensorflow" in unseeded and global_seed() != seed
-        if unseeded and group.is_chief and not is_replaced:
-            tell(
-                f"the {group.count} workers use seed {seed}; keras.utils.set_random_seed sets "
-                "another"
-            )
-
-    group.before_steps(tell_of_seed)
-
-
-def _is_unseeded(states: list[Any]) -> bool:
-    """Return whether the workers have different states, or none."""
-    return states[0] is None or any(state != states[0] for state in states)
-
-
-def _states() -> dict[str, Any]:
-    """Return digests that distinguish states, and the seed of TensorFlow."""
-    states = random_state.read()
-    return {
-        "python": _digest(states["python"]),
-        "numpy": _digest(states["numpy"]),
-        "tensorflow": global_seed(),
-    }
-
-
-def _digest(state: Any) -> str:
-    return hashlib.sha256(json.dumps(state).encode()).hexdigest()
-
-
-# The job that this process is a worker of, if its environment says so.
-
-_LOG = logging.getLogger("evener")
-_ANYWHERE = "0.0.0.0"
-_lock = threading.Lock()
-_joined: list[Group | None] = []
 
 
 def group_of_process(
@@ -166,6 +107,45 @@ def _begin(job: Job, member: Member) -> tuple[Late | None, View]:
     return Late(view, member, exchanged), view
 
 
+def agree_on_seeds(group: Group, tell: Callable[[str], object]) -> None:
+    """Seed Python's, NumPy's and TensorFlow's random sources, as far as the program has not.
+
+    Sources without a seed begin differently in each process: sources with equal states on all
+    workers have been seeded by the program. Seeds that the program sets later win by
+    themselves. Before the first step, the chief reports the seed if it counts.
+    """
+    seed = group.agree("seed", lambda: random.SystemRandom().randrange(_SEEDS))
+    states: dict[str, Any] = random_state.read()
+    own = {
+        name: hashlib.sha256(json.dumps(states[name]).encode()).hexdigest()
+        for name in ("python", "numpy")
+    }
+    told = group.exchange("states of random sources", {**own, "tensorflow": global_seed()})
+    unseeded = [
+        source
+        for source in _SEEDING
+        if told[0][source] is None or any(each[source] != told[0][source] for each in told)
+    ]
+    if len(unseeded) == len(_SEEDING):
+        # So that a program that sets the seed which is told draws the same numbers.
+        keras.utils.set_random_seed(seed)
+    else:
+        for source in unseeded:
+            _SEEDING[source](seed)
+    sequence = np.random.SeedSequence(seed)
+    seed_new_generators(lambda: sequence.spawn(1)[0])
+
+    def tell_of_seed() -> None:
+        is_replaced = "tensorflow" in unseeded and global_seed() != seed
+        if unseeded and group.is_chief and not is_replaced:
+            tell(
+                f"the {group.count} workers use seed {seed}; keras.utils.set_random_seed sets "
+                "another"
+            )
+
+    group.before_steps(tell_of_seed)
+
+
 def _leave(group: Group, coordinator: Coordinator | None) -> None:
     """Leave the job of this process.
 
@@ -196,20 +176,14 @@ def tell_person(text: str) -> None:
 
 def _same_everywhere(script: str | None) -> dict[str, Any]:
     """Return the facts that must be equal on all workers."""
-    import keras
-    import tensorflow as tf
-
-    from evener import __version__
-
     main = script or getattr(sys.modules.get("__main__"), "__file__", None)
-    found: dict[str, Any] = {
+    facts = {
         "version of evener": __version__,
         "version of TensorFlow": tf.__version__,
         "version of Keras": keras.__version__,
         "version of Python": ".".join(map(str, sys.version_info[:2])),
     }
     if main is not None and Path(main).is_file():
-        found["script"] = (
-            f"{Path(main).name} {hashlib.sha256(Path(main).read_bytes()).hexdigest()[:16]}"
-        )
-    return found
+        digest = hashlib.sha256(Path(main).read_bytes()).hexdigest()
+        facts["script"] = f"{Path(main).name} {digest[:16]}"
+    return facts

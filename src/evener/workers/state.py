@@ -15,10 +15,12 @@ from evener.errors import RunError
 from evener.workers.faults import Summary, other_program
 from evener.workers.mesh import pack, unpack
 
-# Fingerprints of batches and of states: workers that differ are noticed, and told apart.
-
 _FIRST, _EVERY = 3, 64
 """The first calls of a program are compared, and each of so many after."""
+
+_SMALL_BYTES = 1024
+"""Most bytes of a variable whose value is kept behind every call: metrics, counters, seeds."""
+_GONE = np.empty(0, np.bool_)
 
 Arrays = Mapping[str, np.ndarray | None]
 """Values of variables by name; None for those that are gone."""
@@ -39,7 +41,6 @@ def fingerprint(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def digest(state: Arrays) -> int:
-    """Return one checksum of a state."""
     arrays = [np.empty(0) if array is None else array for array in state.values()]
     return zlib.crc32(fingerprint(arrays).tobytes())
 
@@ -62,13 +63,16 @@ def _lengths(array: np.ndarray) -> tuple[float, float]:
     return float(flat @ signs), float(np.linalg.norm(flat))
 
 
-def check_fingerprints(found: Sequence[np.ndarray], members: Sequence[int], call: int) -> None:
+def check_fingerprints(
+    fingerprints: Sequence[np.ndarray], members: Sequence[int], call: int
+) -> None:
     """Raise RUN-096 if the fingerprints of a batch, one of each member, differ."""
-    kinds = Counter(tuple(each.tolist()) for each in found)
-    if len(kinds) == 1:
+    kinds = [tuple(each.tolist()) for each in fingerprints]
+    # Those of a call that was finished in an earlier view are of the members of that.
+    if len(set(kinds)) == 1:
         return
-    [(usual, count), (_, second), *_] = kinds.most_common()
-    odd = [k for k, each in zip(members, found, strict=True) if tuple(each.tolist()) != usual]
+    [(usual, count), (_, second), *_] = Counter(kinds).most_common()
+    odd = [k for k, kind in zip(members, kinds, strict=True) if kind != usual]
     names = ", ".join(map(str, odd))
     if count > second:
         what = f"Worker {names} sees" if len(odd) == 1 else f"The workers {names} see"
@@ -91,14 +95,6 @@ def _checksum(array: np.ndarray) -> int:
         return zlib.crc32(b"\0".join(array.reshape(-1).tolist()), head)
     flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return zlib.crc32(flat, head)
-
-
-# Variables of the steps of a program, in an order that all workers share.
-
-_SMALL_BYTES = 1024
-"""Most bytes of a variable whose value is kept behind every call: metrics, counters, seeds."""
-
-_GONE = np.empty(0, np.bool_)
 
 
 class Variables:

@@ -19,35 +19,31 @@ from pathlib import Path
 from typing import Protocol
 
 from evener.workers.coordinator import Coordinator
-from evener.workers.job import PATIENCE_SECONDS, Job, join_address, seconds_of
-from evener.workers.messages import Event as CoordinatorEvent
-from evener.workers.messages import Failed, Formed
-from evener.workers.messages import Lost as LostMember
+from evener.workers.job import Job, duration, join_address
+from evener.workers.messages import Event, Failed, Formed, Lost
 from evener.workers.output import Console, Source, Stream, WorkerOutput
 from evener.workers.policy import (
     Agreed,
-    Decision,
-    Ended,
-    Event,
     Finish,
+    JobEvent,
     Joined,
-    Lost,
-    Membership,
+    MembershipChange,
     Policy,
+    ProcessEnded,
     Shrink,
     Signalled,
+    WorkerLost,
 )
-
-# Settings of a launched job.
 
 OF_OTHER_JOBS = ("TF_CONFIG", "EVENER_JOB", "EVENER_JOB_SECRET", "EVENER_COORDINATOR")
 """Variables of the environment that describe the job of the workers."""
+_CLOSING_SECONDS = 5.0
+"""Time for a worker to end after its connection: a failing program closes it first."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
-    """The command of a worker."""
-
     index: int  # Number of the worker, from 0.
     words: Sequence[str]  # Program and arguments.
     is_shown: bool = True  # True if its output may appear on the console.
@@ -72,10 +68,7 @@ class LaunchSettings:
     error_window_seconds: float = 30.0
 
 
-# Starting workers, as the supervisor needs it: on this machine, or on the nodes of Ray.
-
-
-class Output(Protocol):
+class OutputSink(Protocol):
     """Takes the output of a worker's process. Its methods may be called in any thread."""
 
     def begin(self, origin: str) -> None:
@@ -85,9 +78,7 @@ class Output(Protocol):
         """
         ...
 
-    def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line, with its end."""
-        ...
+    def line(self, stream: Stream, line: bytes) -> None: ...
 
     def close(self) -> None:
         """Note that no line follows."""
@@ -102,7 +93,7 @@ class Start:
     words: Sequence[str]  # Program and arguments; the program is Python.
     # Returns the environment of the worker on a host; called in any thread, when the host is known.
     environ: Callable[[str], Mapping[str, str]] = field(repr=False)
-    output: Output
+    output: OutputSink
     # Gets the exit code, negative for a signal, and a clause that says why, empty if the code says
     # all; called in a thread, once all output was read.
     on_end: Callable[[int, str], None]
@@ -111,10 +102,7 @@ class Start:
 class Worker(Protocol):
     """A worker that was started."""
 
-    @property
-    def source(self) -> Source:
-        """Number and incarnation of the worker."""
-        ...
+    source: Source  # Its number and incarnation.
 
     def send(self, number: int) -> None:
         """Send a signal to the worker, but not to the processes that it has started."""
@@ -130,7 +118,7 @@ class Worker(Protocol):
 
 
 class Placement(Protocol):
-    """Starts workers."""
+    """Starts workers: on this machine, or on the nodes of Ray."""
 
     def start(self, start: Start) -> Worker:
         """Start a worker. To be called in the main thread."""
@@ -141,16 +129,10 @@ class Placement(Protocol):
         ...
 
 
-# The coordinator of the workers, in the process of the supervisor.
-
-_CLOSING_SECONDS = 5.0
-"""Time for a worker to end after its connection: a failing program closes it first."""
-
-
 class Control(Protocol):
     """Membership of a job, as the supervisor needs it; by itself, one that is kept elsewhere."""
 
-    def start(self, on_change: Callable[[Membership], None]) -> None:
+    def start(self, on_change: Callable[[MembershipChange], None]) -> None:
         """Begin to listen; ``on_change`` is told of changes of the membership, in any thread."""
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
@@ -177,17 +159,17 @@ class JobControl(Control):
     def __init__(self, settings: LaunchSettings, host: str) -> None:
         self._settings = settings
         self._host = host
-        self._patience = seconds_of(settings.environ, "patience_seconds", PATIENCE_SECONDS)
+        self._patience = duration(settings.environ, "patience_seconds")
         self._secret = secrets.token_hex(32).encode()
         self._coordinator: Coordinator | None = None
         self._incarnations: dict[int, int] = {}
 
-    def start(self, on_change: Callable[[Membership], None]) -> None:
+    def start(self, on_change: Callable[[MembershipChange], None]) -> None:
         """Begin to listen at a free port."""
 
-        def on_event(event: CoordinatorEvent) -> None:
-            if isinstance(event, LostMember):
-                on_change(self._lost(event))
+        def on_event(event: Event) -> None:
+            if isinstance(event, Lost):
+                on_change(self._worker_lost(event))
             elif isinstance(event, Formed):
                 step = max(event.view.done.values(), default=0) + 1
                 on_change(Joined(indices=event.view.members, step=step))
@@ -196,7 +178,9 @@ class JobControl(Control):
                 why = "it has not joined the others in time"
                 for index in sorted(event.missing):
                     number = self._incarnations.get(index, 0)
-                    on_change(Lost(index=index, incarnation=number, why=why, wait_seconds=0.0))
+                    on_change(
+                        WorkerLost(index=index, incarnation=number, why=why, wait_seconds=0.0)
+                    )
             else:
                 on_change(Agreed())
 
@@ -210,6 +194,14 @@ class JobControl(Control):
             on_event=on_event,
         )
         self._coordinator.start()
+
+    def _worker_lost(self, event: Lost) -> WorkerLost:
+        if not event.is_fault:
+            wait = self._settings.grace_seconds
+        else:
+            wait = 0.0 if "silent" in event.why else _CLOSING_SECONDS
+        number, why = event.incarnation, event.why
+        return WorkerLost(index=event.index, incarnation=number, why=why, wait_seconds=wait)
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker."""
@@ -241,19 +233,6 @@ class JobControl(Control):
         if self._coordinator is not None:
             self._coordinator.stop()
 
-    def _lost(self, event: LostMember) -> Lost:
-        if not event.is_fault:
-            wait = self._settings.grace_seconds
-        else:
-            wait = 0.0 if "silent" in event.why else _CLOSING_SECONDS
-        number, why = event.incarnation, event.why
-        return Lost(index=event.index, incarnation=number, why=why, wait_seconds=wait)
-
-
-# The supervisor: starts workers, waits for events, replaces workers, and ends with a code.
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 class Supervisor:
     """Runs a job to its end. To be used once, in the main thread. The clock returns seconds."""
@@ -273,7 +252,7 @@ class Supervisor:
         self._placement = placement
         self._clock = clock
         # Its `put` may be called in a handler of signals while this thread is in `get`.
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
         self._commands = {command.index: command for command in settings.workers}
         self._running: dict[int, Worker] = {}
         self._killed: dict[int, str] = {}
@@ -301,41 +280,45 @@ class Supervisor:
             for index in self._commands:
                 self._start((index, 0))
             self._choose_chief()
-            return self._loop()
+            while True:
+                now = self._clock()
+                if self._stop and now >= self._stop_at:
+                    return 128 + self._stop.number
+                self._start_and_kill(now)
+                due = min(self._policy.next_time(), self._stop_at)
+                wait = max(due - now, 0.0) if due < math.inf else None
+                try:
+                    code = self._handle(self._events.get(timeout=wait))
+                except queue.Empty:
+                    continue
+                if code is not None:
+                    return code
 
-    def _loop(self) -> int:
-        while True:
-            now = self._clock()
-            if self._stop and now >= self._stop_at:
-                return 128 + self._stop.number
-            self._act(now)
-            due = min(self._policy.next_time(), self._stop_at)
-            try:
-                event = self._events.get(timeout=max(due - now, 0.0) if due < math.inf else None)
-            except queue.Empty:
+    def _start_and_kill(self, now: float) -> None:
+        """Start the replacements, and kill the workers, that are due."""
+        for decision in self._policy.pending:
+            if decision.at > now:
                 continue
-            code = self._handle(event)
-            if code is not None:
-                return code
-
-    def _act(self, now: float) -> None:
-        """Start and kill the workers that are due."""
-        self._start_due(now)
+            self._console.message(f"worker {decision.index} {decision.why}")
+            self._show_failure((decision.index, decision.incarnation - 1))
+            self._policy.started(decision.index, decision.incarnation)
+            self._start((decision.index, decision.incarnation))
+            self._choose_chief()
         for index, why in self._policy.due(now).items():
             if index in self._running:
                 self._killed[index] = why
                 self._running[index].kill()
 
-    def _handle(self, event: Event) -> int | None:
+    def _handle(self, event: JobEvent) -> int | None:
         """Act on an event, and return the exit code if the job is over."""
         match event:
             case Signalled():
                 return self._signalled(event)
-            case Ended():
+            case ProcessEnded():
                 return self._ended(event)
             case Agreed():
                 self._policy.agreed()
-            case Lost():
+            case WorkerLost():
                 at = self._clock() + event.wait_seconds
                 self._policy.lost(event.index, event.incarnation, event.why, at)
             case Joined():
@@ -344,7 +327,7 @@ class Supervisor:
                     self._console.message(f"worker {index} (restart {number}) {joins}")
         return None
 
-    def _ended(self, event: Ended) -> int | None:
+    def _ended(self, event: ProcessEnded) -> int | None:
         del self._running[event.index]
         why = self._killed.pop(event.index, event.why)
         if self._stop is not None:
@@ -352,15 +335,12 @@ class Supervisor:
         decision = self._policy.ended(event.index, event.code, self._clock(), why)
         if why and (decision is None or not decision.why):
             self._console.message(f"worker {event.index} {why}")
-        return self._carry_out(decision, (event.index, event.incarnation))
-
-    def _carry_out(self, decision: Decision, source: Source) -> int | None:
         if isinstance(decision, Finish):
             self._explain(decision)
             return decision.code
         if isinstance(decision, Shrink):
             self._console.message(f"worker {decision.index} {decision.why}")
-            self._show_failure(source)
+            self._show_failure((event.index, event.incarnation))
             self._control.go_without(decision.index)
             self._choose_chief()
         # A replacement is started when it is due. A chief that has finished has said all.
@@ -382,21 +362,11 @@ class Supervisor:
         if source != self._console.chief:
             self._console.show_failure(source)
 
-    def _start_due(self, now: float) -> None:
-        for decision in self._policy.pending:
-            if decision.at > now:
-                continue
-            self._console.message(f"worker {decision.index} {decision.why}")
-            self._show_failure((decision.index, decision.incarnation - 1))
-            self._policy.started(decision.index, decision.incarnation)
-            self._start((decision.index, decision.incarnation))
-            self._choose_chief()
-
     def _start(self, source: Source) -> None:
         index, incarnation = source
 
         def on_end(code: int, why: str) -> None:
-            self._events.put(Ended(index=index, incarnation=incarnation, code=code, why=why))
+            self._events.put(ProcessEnded(index=index, incarnation=incarnation, code=code, why=why))
 
         def environ(host: str) -> Mapping[str, str]:
             job = self._control.environment(index, incarnation, host)

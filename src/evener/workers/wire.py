@@ -1,4 +1,14 @@
-"""Bytes between the members of a view: each sends to and receives from all others at once."""
+"""Bytes between the members of a view: each sends to and receives from all others at once.
+
+::
+
+    header │ bytes                            to a worker of another machine, or few bytes
+    header │ addresses ... receipt            to one of this machine, which reads them itself
+
+A worker that offers addresses of its memory opens its window, and closes it before it lets go of
+the arrays. Whoever has read looks at the window afterwards: if it is still open, all that was read
+is valid.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +32,25 @@ from typing import Any
 import numpy as np
 
 from evener.errors import RunError
-from evener.workers.connections import close_all, tune
-
-# Memory of a worker on the same machine, which another one reads without a copy in between.
-#
-# A worker that offers arrays opens its window, and closes it before it lets go of them. Whoever has
-# read looks at the window afterwards: if it is still open, all that was read is valid.
 
 Segment = tuple[int, int]
 """Address and number of bytes."""
+Room = Callable[[int, int], Sequence[memoryview]]
+"""Function of a member and a number of bytes, which returns the buffers for them."""
 
 _MOST_SEGMENTS = 512
 _MOST_BYTES = 1 << 26
+_HEADER = struct.Struct("<QIQ?I")
+"""Number of the exchange, checksum of its label, bytes, `Wire.asks_to_stop`, addresses."""
+_ADDRESS = struct.Struct("<QQ")
+_WINDOW = struct.Struct("<QQQ")
+_RECEIPT = memoryview(b"r")
+_LEAST_READ = 1 << 15
+"""Bytes from which on they are read instead of sent."""
+_SLICE = 1 << 20
+"""Bytes that are offered to a socket at once."""
+_SYSTEM_BUFFER = 4 << 20
+"""Bytes that the system holds for each direction of a connection."""
 
 
 class _Span(ctypes.Structure):
@@ -59,7 +76,6 @@ class Window:
 
     @property
     def address(self) -> WindowAddress:
-        """Address of the window."""
         token, address = int(self._words[0]), self._words.ctypes.data
         return WindowAddress(process=os.getpid(), address=address, token=token)
 
@@ -114,7 +130,7 @@ def segments_of(views: Sequence[memoryview]) -> list[Segment]:
 
 
 def _read(process: int, segments: Sequence[Segment], into: Sequence[memoryview]) -> None:
-    call = _system_call()
+    call = getattr(_standard_library(), "process_vm_readv", None)
     if call is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     pieces = [*_pieces(segments, segments_of(into))]
@@ -130,8 +146,8 @@ def _read(process: int, segments: Sequence[Segment], into: Sequence[memoryview])
 
 
 @functools.cache
-def _system_call() -> Any:
-    return getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
+def _standard_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _pieces(
@@ -151,27 +167,6 @@ def _pieces(
             address, count = address + size, count - size
             if free > size:
                 waiting.append((room + size, free - size))
-
-
-# Bytes between the members of a view: each sends to and receives from all others at once.
-#
-# ::
-#
-#     header │ bytes                            to a worker of another machine, or few bytes
-#     header │ addresses ... receipt            to one of this machine, which reads them itself
-
-Room = Callable[[int, int], Sequence[memoryview]]
-"""Function of a member and a number of bytes, which returns the buffers for them."""
-
-_HEADER = struct.Struct("<QIQ?I")
-"""Number of the exchange, checksum of its label, bytes, `Wire.asks_to_stop`, addresses."""
-_ADDRESS = struct.Struct("<QQ")
-_WINDOW = struct.Struct("<QQQ")
-_RECEIPT = memoryview(b"r")
-_LEAST_READ = 1 << 15
-"""Bytes from which on they are read instead of sent."""
-_SLICE = 1 << 20
-"""Bytes that are offered to a socket at once."""
 
 
 class PeerLost(ConnectionError):
@@ -200,18 +195,25 @@ class Wire:
         self._readers: set[int] = set()
         self._is_over = threading.Event()
         self._woken, self._waker = socket.socketpair()
-        for connection in self._connections.values():
-            tune(connection)
+        for connection in connections.values():
+            # For large arrays and short waits.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                connection.setsockopt(socket.SOL_SOCKET, option, _SYSTEM_BUFFER)
+            connection.setblocking(False)
 
     def find_readers(self) -> None:
-        """Find out which members read the memory of each other, because they share a machine."""
+        """Find out which members share a machine, and so read the memory of each other.
+
+        All members of the view call it at once.
+        """
         own = self._window.address
-        packed = memoryview(_WINDOW.pack(own.process, own.address, own.token))
+        packed = np.frombuffer(_WINDOW.pack(own.process, own.address, own.token), np.uint8)
         for peer, data in self.deliver("memory", dict.fromkeys(self.peers, packed)).items():
             memory = PeerMemory(WindowAddress(*_WINDOW.unpack(data.tobytes())))
             if memory.is_readable():
                 self._memories[peer] = memory
-        answers = self.deliver("readers", dict.fromkeys(self._memories, memoryview(b"reads")))
+        answers = self.deliver("readers", dict.fromkeys(self._memories, np.ones(1, np.uint8)))
         self._readers = set(answers)
 
     def exchange(self, label: str, sends: Mapping[int, Sequence[memoryview]], room: Room) -> None:
@@ -234,23 +236,22 @@ class Wire:
             self._window.close()
 
     def check(self) -> None:
-        """Raise `PeerLost` if the view is over, also without any other member."""
         if self._is_over.is_set():
             raise PeerLost("the view is over")
 
-    def deliver(self, label: str, parcels: Mapping[int, memoryview]) -> dict[int, np.ndarray]:
+    def deliver(self, label: str, parcels: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Send bytes to some members, and return what others have sent to this one, by sender."""
-        found: dict[int, Any] = {}
+        received: dict[int, Any] = {}
 
         def room(peer: int, count: int) -> list[memoryview]:
             if not count:
                 return []
-            found[peer] = np.empty(count, np.uint8)
-            return [memoryview(found[peer])]
+            received[peer] = np.empty(count, np.uint8)
+            return [memoryview(received[peer])]
 
-        nothing = memoryview(b"")
-        self.exchange(label, {peer: [parcels.get(peer, nothing)] for peer in self.peers}, room)
-        return found
+        sends = {p: [bytes_of(parcels[p])] if p in parcels else [] for p in self.peers}
+        self.exchange(label, sends, room)
+        return received
 
     def abort(self) -> None:
         """End the view: whoever waits for the others gets `PeerLost`. Safe from any thread."""
@@ -261,16 +262,19 @@ class Wire:
             return  # It is closed: nobody waits.
 
     def end_sending(self) -> None:
-        """Send nothing any more; what was sent arrives."""
+        """Send nothing any more; what was sent arrives, and then `PeerLost`."""
         for connection in self._connections.values():
             # One that is broken or closed has ended already.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close all connections."""
         self._is_over.set()
-        close_all([*self._connections.values(), self._woken, self._waker])
+        for connection in (*self._connections.values(), self._woken, self._waker):
+            # Whoever waits for it sees its end.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def header(
         self, label: str, peer: int, views: Sequence[memoryview]
@@ -316,7 +320,14 @@ class Wire:
             self.check()
             ready = selector.select(timeout=1.0)
             if not ready and time.monotonic() - latest > self._patience:
-                raise _too_late(label, [pairs[c].peer for c in waiting], self._patience)
+                names = ", ".join(map(str, sorted(pairs[each].peer for each in waiting)))
+                raise RunError(
+                    "RUN-091",
+                    f"The workers {names} have not reached {label!r} within {self._patience:g} "
+                    "seconds.",
+                    why="They run, but do not come to this point of the program.",
+                    fix="Look at their logs; EVENER_PATIENCE_SECONDS sets another limit.",
+                )
             for key, events in ready:
                 connection = key.fileobj
                 if not isinstance(connection, socket.socket) or connection is self._woken:
@@ -348,7 +359,6 @@ class _Pair:
 
     @property
     def wanted(self) -> int:
-        """The events that are still waited for."""
         return (selectors.EVENT_WRITE if self._sends else 0) | (
             0 if self._receives is None else selectors.EVENT_READ
         )
@@ -390,6 +400,11 @@ class _Pair:
             self._receives = rest if rest.nbytes else next(self._incoming, None)
 
 
+def bytes_of(array: np.ndarray) -> memoryview:
+    flat: Any = array.view(np.uint8)
+    return memoryview(flat) if array.size else memoryview(b"")
+
+
 def other_step(label: str, peer: int | None = None) -> RunError:
     """Return the error of workers that exchange different things."""
     who = "another worker" if peer is None else f"worker {peer}"
@@ -399,14 +414,4 @@ def other_step(label: str, peer: int | None = None) -> RunError:
         why=f"Here {label!r} is exchanged, and there something else: the workers run other code, "
         "or see batches of other sizes.",
         fix="Start all workers with the same script, arguments, data and versions.",
-    )
-
-
-def _too_late(label: str, peers: Sequence[int], seconds: float) -> RunError:
-    names = ", ".join(map(str, sorted(peers)))
-    return RunError(
-        "RUN-091",
-        f"The workers {names} have not reached {label!r} within {seconds:g} seconds.",
-        why="They run, but do not come to this point of the program.",
-        fix="Look at their logs; EVENER_PATIENCE_SECONDS sets another limit.",
     )

@@ -10,13 +10,61 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-from evener.workers import shim
-from evener.workers.guard import Guard
-from evener.workers.output import Pipes, Source
-from evener.workers.supervisor import Output, Start
+from evener.workers import guard
+from evener.workers.output import Source, Stream, read_lines
+from evener.workers.supervisor import OutputSink, Start
 
 LOOPBACK = "127.0.0.1"
+_DRAIN_SECONDS = 5.0
+
+
+def _program(name: str) -> list[str]:
+    return [sys.executable, "-I", "-S", str(Path(guard.__file__)), name]
+
+
+class Guard:
+    """Starts the guard, which kills process groups if this process dies, and tells it of groups.
+
+    With ``is_orphan``, the guard is no child of this process, since the children of this process
+    may be killed with it, as those of an actor of Ray.
+    """
+
+    def __init__(self, *, is_orphan: bool = False) -> None:
+        self._process = subprocess.Popen(
+            [*_program("watch"), *["orphan"] * is_orphan],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Out of reach of signals to the supervisor's group.
+            start_new_session=True,
+            cwd="/",
+        )
+        if is_orphan:
+            # Its child is the guard.
+            self._process.wait()
+
+    def watch(self, group: int) -> None:
+        """Have a process group killed if the supervisor dies."""
+        self._write(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """Leave alone a group that has ended: its number may be used again."""
+        self._write(f"-{group}\n")
+
+    def stop(self) -> None:
+        """End the guard. Groups that it watches are killed."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        # A guard that was killed protects nothing, but the job goes on.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._process.stdin.fileno(), line.encode())
 
 
 class WorkerProcess:
@@ -34,18 +82,18 @@ class WorkerProcess:
         *,
         environ: Mapping[str, str],
         folder: str | None = None,
-        output: Output,
+        output: OutputSink,
         guard: Guard,
         on_end: Callable[[int], None],
     ) -> None:
-        self._source = source
+        self.source = source  # Number and incarnation of the worker.
         self._output = output
         self._guard = guard
         self._on_end = on_end
         self._lock = threading.Lock()
         self._is_reaped = False
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(shim.__file__)), str(os.getpid()), *words],
+            [*_program("run"), str(os.getpid()), *words],
             env=dict(environ),
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -54,26 +102,24 @@ class WorkerProcess:
             # The terminal's Ctrl-C goes to the supervisor alone.
             start_new_session=True,
         )
+        self.pid = self._process.pid  # Also the number of the process group.
         guard.watch(self.pid)
+        output.begin(f"process {self.pid}")
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
         assert stderr is not None
-        output.begin(f"process {self.pid}")
-        self._pipes = Pipes(source[0], stdout, stderr, output.line)
+        pipes: tuple[tuple[Stream, IO[bytes]], ...] = (("stdout", stdout), ("stderr", stderr))
+        self._readers = [
+            threading.Thread(
+                target=self._read, args=pipe, name=f"evener-{pipe[0]}-{source[0]}", daemon=True
+            )
+            for pipe in pipes
+        ]
         self._waiter = threading.Thread(
             target=self._wait, name=f"evener-worker-{source[0]}", daemon=True
         )
-        self._waiter.start()
-
-    @property
-    def source(self) -> Source:
-        """Number and incarnation of the worker."""
-        return self._source
-
-    @property
-    def pid(self) -> int:
-        """Process id, and number of the process group."""
-        return self._process.pid
+        for thread in (*self._readers, self._waiter):
+            thread.start()
 
     def send(self, number: int) -> None:
         """Send a signal to the worker, but not to the processes that it has started."""
@@ -82,7 +128,6 @@ class WorkerProcess:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill the worker and all processes of its group."""
         with self._lock:
             if not self._is_reaped:
                 self._kill_group()
@@ -95,6 +140,11 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
+    def _read(self, stream: Stream, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in read_lines(pipe):
+                self._output.line(stream, line)
+
     def _wait(self) -> None:
         # Until it is reaped, nobody else gets the number of its group.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -103,7 +153,9 @@ class WorkerProcess:
             code = self._process.wait()
             self._is_reaped = True
         self._guard.forget(self.pid)
-        self._pipes.finish()
+        for reader in self._readers:
+            # A process that left the group may hold a pipe open: what it writes later is lost.
+            reader.join(_DRAIN_SECONDS)
         self._output.close()
         self._on_end(code)
 
@@ -116,19 +168,14 @@ class ThisMachine:
 
     def start(self, start: Start) -> WorkerProcess:
         """Start a worker. To be called in the main thread."""
-
-        def on_end(code: int) -> None:
-            start.on_end(code, "")
-
         return WorkerProcess(
             start.source,
             start.words,
             environ=start.environ(LOOPBACK),
             output=start.output,
             guard=self._guard,
-            on_end=on_end,
+            on_end=lambda code: start.on_end(code, ""),
         )
 
     def stop(self) -> None:
-        """End the guard."""
         self._guard.stop()

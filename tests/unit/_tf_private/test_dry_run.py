@@ -13,6 +13,8 @@ from evener._tf_private.functions import (
     placed_without_running,
 )
 
+pytestmark = pytest.mark.usefixtures("logical_cpus")
+
 
 def stopped(call) -> tuple:
     """The traced function that a call would run, and its inputs."""

@@ -17,27 +17,27 @@ import evener
 from evener._tf_private import patches
 from evener._tf_private.patches import Patch
 
+SOURCE = Path(evener.__file__).parent
 # All modules that declare patches.
-DECLARING = (
-    *(f"evener._tf_private.{name}" for name in ("batch_norm", "custom_gradients", "datasets")),
-    *(f"evener._tf_private.{name}" for name in ("downloads", "files", "fits", "seeds", "workers")),
-    *(f"evener._tf_private.{name}" for name in ("shapes", "strategies")),
-    *(f"evener.run.{name}" for name in ("gpu_names", "idle_devices", "loops", "mistakes")),
-    *(f"evener.run.{name}" for name in ("legacy_keras", "models", "settings", "strategies")),
-    "evener.pinning.layers",
-    *(f"evener.doctor.watch.probes.{name}" for name in ("fitting", "functions")),
-    "evener.run.bench_child",
-    "evener.run.observed_step",
+DECLARING = tuple(
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+    for path in sorted(SOURCE.rglob("*.py"))
+    if re.search(r" = _?[Pp]atch\(", path.read_text(encoding="utf-8"))
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
+    "batches of workers": "TensorFlowTrainer._make_function OwnedIterator.__next__",
+    "summaries and profiles of workers": "create_summary_file_writer ProfilerSession",
+    "models and checkpoints that workers read": 3,
+    "models, checkpoints and backups that workers write": 12,
+    "epochs of fit": 4,
+    "XLA of models": 3,
+    "runs of traced functions": "AtomicFunction.call_flat",
+    "slots and updates of variables": 4,
     "optimizers of Keras 2": "optimizers.Optimizer.__init__",
     "reductions of Keras 2": "losses.Loss._get_reduction",
     "slots of older optimizers of Keras 2": "optimizers.legacy.Optimizer.add_slot",
     "weights of Keras 2": "layers.Layer.add_weight",
-    "automatic XLA of models": "Trainer._resolve_auto_jit_compile",
-    "choice of XLA": "Trainer.compile",
-    "backward passes of tapes": "imperative_grad",
     "best weights of workers": "EarlyStopping.on_train_begin EarlyStopping.on_epoch_end",
     "batches of iterators": (
         "OwnedIterator.__next__ "
@@ -47,8 +47,6 @@ PATCHES = {
         "DistributedIteratorBase.get_next "
         "DistributedIteratorBase.get_next_as_optional"
     ),
-    "batches of loops on several workers": "OwnedIterator.__next__",
-    "batches of workers": "TensorFlowTrainer._make_function",
     "building of models": "TensorFlowTrainer._maybe_symbolic_build",
     "callbacks of a watched program": (
         "callbacks.CallbackList.on_train_begin "
@@ -72,29 +70,21 @@ PATCHES = {
     "draws in hoisted steps": (
         "get_seed random_standard_normal random_uniform random_uniform_int truncated_normal"
     ),
-    "epochs that begin in the middle": "TFEpochIterator._enumerate_iterator",
     "evener.Strategy in scripts": "Strategy",
     "evener.pin in scripts": "pin",
     "evener.use_devices in scripts": "use_devices",
     "filters of tracebacks": "_process_traceback_frames _process_traceback_frames",
     "fit with checkpoints": "TensorFlowTrainer.fit.<fn>.cell_contents",
-    "functions that an audit stops": "AtomicFunction.call_flat",
     "functions that name GPUs": 69,
     "generators of a strategy": "Generator._preprocess_key",
-    "gradients in graphs": "_maybe_colocate_with",
     "gradients of a watched program": "GradientTape.gradient",
     "gradients of audited programs": "GradientTape.gradient",
     "gradients of scripts": "GradientTape.gradient",
-    "gradients of single operations": "_gradient_function",
-    "gradients that begin in loops": "zeros_like _zeros_like",
-    "gradients that tapes record": "record_gradient",
-    "iterators of fit": "TFEpochIterator.__init__",
-    "iterators that begin in the middle": "TFEpochIterator._get_iterator",
+    "devices of gradients": 11,
     "jit_compile of benchmarks": "Model.compile",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
     "layers that are made in calls": "Layer.__init__",
     "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",
-    "logs of epochs": "Trainer._get_metrics_result_or_logs",
     "loops over datasets": (
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
     ),
@@ -105,20 +95,9 @@ PATCHES = {
     "models of scripts": "Model.__init__ TensorFlowTrainer.__init__",
     "modules that name GPUs": 8,
     "new variables": "Variable._initialize",
-    "operations that tapes record": "record_operation record_operation_backprop_only",
-    "order of variables of custom gradients": "sorted",
-    "sets of variables of custom gradients": "frozenset",
-    "backups that workers write": "BackupAndRestore._save_model BackupAndRestore.on_train_end",
-    "checkpoints that workers read": "TrackableSaver.restore",
-    "checkpoints that workers write": "MultiDeviceSaver.save",
+    "variables of custom gradients": "frozenset sorted",
     "downloads of workers": 10,
     "files of callbacks": "file_utils file_utils file_utils file_utils",
-    "lists of checkpoints that workers write": "update_checkpoint_state_internal",
-    "models that workers read": "load_model load_weights_only",
-    "models that workers save": 7,
-    "old checkpoints that workers delete": "CheckpointManager._sweep",
-    "profiles of workers": "ProfilerSession",
-    "summary writers of workers": "create_summary_file_writer",
     "predict with batches that lack rows": "TensorFlowTrainer.predict",
     "reads of replaced workers": "BaseResourceVariable._read_variable_op",
     "reads of tensors on the host": "_EagerTensorBase._numpy",
@@ -138,24 +117,17 @@ PATCHES = {
         "config.threading.set_inter_op_parallelism_threads"
     ),
     "shuffles of arrays": "random.shuffle",
-    "slots of variables": "optimizers.Optimizer.add_variable_from_reference",
     "statistics of BatchNormalization": "layers.BatchNormalization.call",
-    "steps of models": "TensorFlowTrainer._make_function",
     "strategies of optimizers": "TFOptimizer._distribution_strategy",
     "strategies that are left alone": 10,
     "strategies that scripts make": 14,
-    "sums of gradients": "_default_vspace",
-    "sums of gradients over replicas": "optimizers.Optimizer._all_reduce_sum_gradients",
     "tapes of scripts that begin": "GradientTape.__enter__",
-    "tapes that begin": "GradientTape._push_tape",
     "tf.distribute.get_strategy in scripts": (
         "distribute.get_strategy "
         "compat.v1.distribute.get_strategy "
         "compat.v2.distribute.get_strategy"
     ),
-    "the fast way of eager operations": "TFE_Py_FastPathExecute",
     "the old list of devices": "list_local_devices",
-    "times of functions": "AtomicFunction.call_flat",
     "unseeded generators of NumPy": "default_rng",
     "traced functions of workers": "Function.__call__",
     "traced functions that a script calls": "Function.__call__",
@@ -164,13 +136,11 @@ PATCHES = {
     "updates of a watched program": "optimizers.Optimizer.apply",
     "updates of audited programs": "optimizers.Optimizer.apply",
     "updates of scripts": "optimizers.Optimizer.apply",
-    "updates of variables": "optimizers.Optimizer.apply optimizers.LossScaleOptimizer.apply",
     "values of large variables": "Variable._initialize",
     "variables that have waited": "Variable._deferred_initialize",
     "weights of layers that are made in calls": "Layer.add_weight",
     "weights of pinned layers": "Layer.add_weight",
 }
-SOURCE = Path(evener.__file__).parent
 # Attributes of TensorFlow and Keras that are set otherwise.
 _SET = re.compile(
     r"^ *(setattr\((keras|tf|kind|module)\b|(keras|tf|kind)(\.\w+)+ = )", re.MULTILINE

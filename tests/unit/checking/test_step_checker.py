@@ -18,7 +18,6 @@ import evener
 from evener import Plan
 from evener.errors import EngineError, EvenerWarning
 from evener.strategy import prepared, spot_check
-from evener.strategy import prepared as whole_step
 from evener.strategy.sides import Sides
 from evener.strategy.spot_check import SpotCheck, StepChecker, begins_after, wait_for_checks
 
@@ -33,7 +32,7 @@ X = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
 def on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENER_VERIFY")
     # A check that costs more begins later, when the test has ended.
-    monkeypatch.setattr(spot_check, "estimated_seconds", lambda *_, **__: 0.0)
+    monkeypatch.setattr(spot_check, "begins_after", lambda _: 0.0)
 
 
 def loss_of(name: str) -> Any:
@@ -311,13 +310,13 @@ def test_rows_are_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_that_costs_much_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begins_after(0.6) == 0
     assert begins_after(2.0) == pytest.approx(140)
-    monkeypatch.setattr(spot_check, "estimated_seconds", lambda *_, **__: 2.0)
+    monkeypatch.setattr(spot_check, "begins_after", lambda _: 140.0)
     assert by_distribute("a mean of means") == []
     assert by_loop("a mean of means") == []
 
 
 def test_what_may_not_read_the_clock_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (spot_check, prepared, whole_step):
+    for module in (spot_check, prepared):
         monkeypatch.setattr(module, "is_deterministic", lambda: True)
     monkeypatch.setattr(tf, "timestamp", None)
     assert [check.state for check in by_loop("a mean of means")] == ["agrees"]

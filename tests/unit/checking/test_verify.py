@@ -94,11 +94,11 @@ def test_a_loop_is_verified() -> None:
 
 def verified(plain: Any, partitioned: Any, variables: list[tf.Variable]) -> Any:
     found: list[Any] = []
-    verifier = Verifier(found.append)
+    verifier = Verifier("a step", variables, 2.0**-24, found.append)
 
     @tf.function
     def run() -> Any:
-        return verifier.run(lambda _: plain(), partitioned, variables)
+        return verifier.run(lambda _: plain(), partitioned, ())
 
     with pytest.warns(EvenerWarning, match="ENG-080"):
         run()

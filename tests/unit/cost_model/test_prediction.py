@@ -136,7 +136,7 @@ def test_passes_are_two_calls_in_all_stages_but_the_last() -> None:
 @given(
     st.integers(1, 6),
     st.integers(1, 6),
-    st.sampled_from(["1f1b", "gpipe", "zero_bubble"]),
+    st.sampled_from(["1f1b", "gpipe"]),
     st.booleans(),
 )
 def test_a_pipeline_takes_as_long_as_its_timetable(
@@ -176,11 +176,9 @@ def test_a_pipeline_takes_as_long_as_its_timetable(
 
 
 def pass_seconds(task: Task, schedule: str) -> float:
-    """Return the seconds of a pass of 2 samples; zero-bubble halves the backward pass."""
+    """Return the seconds of a pass of 2 samples."""
     forward = 2.0 * (task.stage + 1)
-    if task.kind == "forward":
-        return forward
-    return forward if schedule == "zero_bubble" else 2 * forward
+    return forward if task.kind == "forward" else 2 * forward
 
 
 def test_replicas_that_are_alike_are_predicted_alike() -> None:

@@ -117,10 +117,10 @@ def test_a_crash_is_evidence_of_the_finding_that_explains_it(tmp_path: Path) -> 
     assert any(message in text for text in late[0].evidence)
 
 
-def test_a_fact_and_the_text_of_one_line_are_one_finding(tmp_path: Path) -> None:
-    path = write("model = keras.Sequential()\nmodel.compile('sgd', run_eagerly=True)", tmp_path)
-    assert codes(judge(None, read_program(path), machine(24))[0]) == ["DOC-407"]
-    # A run that reached steps decides.
+def test_a_run_that_reached_steps_decides_on_them(tmp_path: Path) -> None:
+    text = "model = keras.Sequential()\nmodel.fit(tf.data.Dataset.from_tensor_slices(x))"
+    path = write(text, tmp_path)
+    assert codes(judge(None, read_program(path), machine(24))[0]) == ["DOC-410"]
     assert read_and_judge(path, facts()) == ()
 
 

@@ -53,6 +53,7 @@ def test_a_pointer_leads_to_a_page() -> None:
 def test_a_rule_has_a_page_with_its_code_and_title(rule: Rule) -> None:
     text = (PAGES / f"{rule.code}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {rule.code}: {rule.title}\n")
+    assert len(rule.reason) > 20
     assert "How it is detected" in sections_of(rule)
 
 

@@ -51,6 +51,10 @@ class Alone:
     member: Any
     waits: bool = False
 
+    @property
+    def is_chief(self) -> bool:
+        return self.member.index == self.member.chief and not self.member.is_late
+
     def finish(self, name: str, claim: Claim, action: Callable[[], Any]) -> Any:
         """Act if the worker has the claim."""
         del name

@@ -67,8 +67,8 @@ def second(patches_undone: None) -> tuple[Job, Summaries]:
     """Return a job, and the summaries of its second worker, which is this process."""
     job = Job()
     member = job.worker(1)
-    summaries = Summaries(member, Alone(member))  # pyright: ignore[reportArgumentType]
-    workers.redirect_summaries(summaries.folder_of, summaries.folder_instead)
+    summaries = Summaries(Alone(member))  # pyright: ignore[reportArgumentType]
+    workers.redirect_summaries(summaries.choose_folder, summaries.folder_instead)
     return job, summaries
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from evener.workers.on_ray import RayCluster, parse_resources
 from evener.workers.output import Console
-from evener.workers.policy import Agreed, Joined, Lost, Membership
+from evener.workers.policy import Agreed, Joined, MembershipChange, WorkerLost
 from evener.workers.supervisor import LaunchSettings, Supervisor, WorkerCommand
 from evener.workers.worker_process import ThisMachine
 
 
 class FakeControl:
-    def start(self, on_change: Callable[[Membership], None]) -> None:
+    def start(self, on_change: Callable[[MembershipChange], None]) -> None:
         def read() -> None:
             for line in sys.stdin:
                 words = line.split()
@@ -33,7 +33,7 @@ class FakeControl:
                     continue
                 index, incarnation, seconds = words
                 on_change(
-                    Lost(
+                    WorkerLost(
                         index=int(index),
                         incarnation=int(incarnation),
                         why="it was silent",

@@ -15,7 +15,7 @@ import pytest
 from evener.errors import RunError
 from evener.workers.job import Job, job_from_environment
 from evener.workers.member import Member
-from evener.workers.policy import Agreed, Joined, Lost, Membership
+from evener.workers.policy import Agreed, Joined, MembershipChange, WorkerLost
 from evener.workers.supervisor import JobControl, LaunchSettings, WorkerCommand
 
 LONGEST_SECONDS = 60
@@ -24,7 +24,7 @@ LONGEST_SECONDS = 60
 @contextlib.contextmanager
 def running(
     num_workers: int, heartbeat_seconds: float = 30.0
-) -> Iterator[tuple[JobControl, queue.SimpleQueue[Membership]]]:
+) -> Iterator[tuple[JobControl, queue.SimpleQueue[MembershipChange]]]:
     settings = LaunchSettings(
         workers=tuple(WorkerCommand(index=index, words=()) for index in range(num_workers)),
         environ={},
@@ -34,7 +34,7 @@ def running(
         grace_seconds=7.0,
     )
     control = JobControl(settings, "127.0.0.1")
-    events: queue.SimpleQueue[Membership] = queue.SimpleQueue()
+    events: queue.SimpleQueue[MembershipChange] = queue.SimpleQueue()
     control.start(events.put)
     try:
         yield control, events
@@ -87,7 +87,7 @@ def test_a_worker_whose_connection_closes_may_end_by_itself() -> None:
         assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
         member.close()
         lost = events.get(timeout=LONGEST_SECONDS)
-        assert isinstance(lost, Lost)
+        assert isinstance(lost, WorkerLost)
         assert (lost.index, lost.incarnation) == (0, 0)
         assert lost.wait_seconds > 0
 
@@ -109,7 +109,7 @@ def test_a_worker_that_froze_is_killed_at_once() -> None:
             assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
             lost = events.get(timeout=LONGEST_SECONDS)
             worker.kill()
-        assert isinstance(lost, Lost)
+        assert isinstance(lost, WorkerLost)
         assert lost.wait_seconds == 0
 
 
@@ -121,4 +121,4 @@ def test_a_silent_worker_is_killed_at_once_unless_others_have_finished(is_fault:
         silent = found.Lost(
             index=0, incarnation=0, why="it was silent for 10 seconds", is_fault=is_fault
         )
-        assert control._lost(silent).wait_seconds == (0.0 if is_fault else 7.0)
+        assert control._worker_lost(silent).wait_seconds == (0.0 if is_fault else 7.0)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from evener.workers.output import Console, WorkerOutput, lines_of
+from evener.workers.output import Console, WorkerOutput, read_lines
 
 
 def piped(*chunks: bytes) -> list[bytes]:
     reading, writing = os.pipe()
     found: list[bytes] = []
     with os.fdopen(reading, "rb") as pipe:
-        lines = lines_of(pipe)
+        lines = read_lines(pipe)
         for chunk in chunks:
             os.write(writing, chunk)
         os.close(writing)
@@ -40,7 +40,7 @@ def test_lines_are_kept_byte_by_byte(chunks: tuple[bytes, ...], lines: list[byte
 def test_a_line_appears_before_the_next_one_is_there() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as pipe:
-        lines = lines_of(pipe)
+        lines = read_lines(pipe)
         for text in (b"1\n", b"2\r\n", b"3\n"):
             os.write(writing, text)
             assert next(lines) == text
@@ -50,7 +50,7 @@ def test_a_line_appears_before_the_next_one_is_there() -> None:
 def test_a_line_without_an_end_is_not_kept_for_ever() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as pipe:
-        lines = lines_of(pipe)
+        lines = read_lines(pipe)
         # As much as a pipe holds.
         os.write(writing, b"x" * 65536)
         assert next(lines) == b"x" * 65536
@@ -86,7 +86,7 @@ def test_a_closed_console_is_left_alone(tmp_path: Path) -> None:
     assert stderr.getvalue() == b"evener: goes on\n"
 
 
-def test_lines_of_a_worker_that_failed_colour_the_terminal_and_no_more() -> None:
+def test_read_lines_a_worker_that_failed_colour_the_terminal_and_no_more() -> None:
     stdout, stderr = io.BytesIO(), io.BytesIO()
     console = Console(stdout, stderr)
     console.set_chief((0, 0))

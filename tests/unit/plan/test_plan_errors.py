@@ -28,7 +28,7 @@ def test_error_says_what_why_and_what_to_do(case: Case) -> None:
 
 def test_every_code_is_raised_once_tested_and_documented() -> None:
     folder = Path(evener.plan.__file__).parent
-    rebalancing = folder.parent / "feedback" / "rebalancing.py"
+    rebalancing = folder.parent / "planner" / "rebalancing.py"
     raised = [
         code
         for file in (*folder.glob("*.py"), rebalancing)

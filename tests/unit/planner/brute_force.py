@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -70,11 +69,6 @@ def best_plan(
 def features_of(assignment: Assignment) -> tuple[str, ...]:
     """Return what a plan has besides devices, cuts, shares and micro-batches, in words."""
     found = {
-        "zero bubble": any(replica.schedule == "zero_bubble" for replica in assignment.replicas),
-        "interleaved stages": any(
-            len({span.device for span in replica.spans}) < len(replica.spans)
-            for replica in assignment.replicas
-        ),
         "layers recomputed": any(assignment.recompute),
         "variables on the host": HOST_OWNER in assignment.owners,
     }
@@ -90,15 +84,7 @@ def _all_replicas(
                 list(_replicas(group, samples, profile, num_micro_batches))
                 for group, samples in zip(groups, shares, strict=True)
             ]
-            for replicas in itertools.product(*ways):
-                yield replicas
-                if all(len(replica.spans) > 1 for replica in replicas):
-                    yield tuple(
-                        dataclasses.replace(replica, schedule="zero_bubble") for replica in replicas
-                    )
-        if len(groups) == 1:
-            for replica in _interleaved(groups[0], batch_size, profile, num_micro_batches):
-                yield (replica,)
+            yield from itertools.product(*ways)
 
 
 def _replicas(
@@ -113,24 +99,6 @@ def _replicas(
                     num_micro_batches=count,
                     in_flight=min(len(group), count),
                 )
-
-
-def _interleaved(
-    group: tuple[int, ...], samples: int, profile: CostProfile, counts: tuple[int, ...]
-) -> Iterator[ReplicaAssignment]:
-    """Yield pipelines that go round their devices two to four times."""
-    num_devices = len(group)
-    if num_devices == 1:
-        return
-    multiples = [n for k in counts if (n := k * num_devices) <= min(max(counts), samples)]
-    for num_rounds, count in itertools.product((2, 3, 4), multiples):
-        for spans in _spans(group * num_rounds, profile):
-            yield ReplicaAssignment(
-                samples=samples,
-                spans=spans,
-                num_micro_batches=count,
-                in_flight=min(2 * num_devices, count),
-            )
 
 
 def _spans(stages: tuple[int, ...], profile: CostProfile) -> Iterator[tuple[Span, ...]]:

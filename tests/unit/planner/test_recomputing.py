@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import pytest
 
 from evener.planner import Choices, plan_profile, search_plan
 from evener.planner.assignment import Assignment, ReplicaAssignment, Span
+from evener.planner.candidates import PlanEvaluator
 from evener.planner.memory import shortages
-from evener.planner.prediction import predict
-from evener.planner.refinement import give_back, swaps, with_all_recomputed
+from evener.planner.prediction import predict, recomputed_layers
+from evener.planner.refinement import keep_activations, swaps
 from evener.profile import CostProfile
 from unit.planner.profiles import MIB, cluster_of, model_of, times_of
 
@@ -38,10 +38,14 @@ def assigned(profile: CostProfile, samples: int = 8) -> Assignment:
     )
 
 
-def given_back(profile: CostProfile) -> Assignment:
+def with_all_recomputed(assignment: Assignment, profile: CostProfile) -> Assignment:
+    return dataclasses.replace(assignment, recompute=recomputed_layers(profile.model))
+
+
+def kept(profile: CostProfile) -> Assignment:
     everything = with_all_recomputed(assigned(profile), profile)
-    foretell = functools.partial(predict, profile=profile)
-    return give_back(everything, foretell(everything), profile, foretell)[0]
+    evaluator = PlanEvaluator(profile, AT_ONCE)
+    return keep_activations(everything, evaluator.predict(everything), evaluator)[0]
 
 
 def test_some_layers_are_faster_than_all_and_none_does_not_fit() -> None:
@@ -59,14 +63,14 @@ def test_some_layers_are_faster_than_all_and_none_does_not_fit() -> None:
 
 def test_layers_that_take_long_keep_their_activations() -> None:
     # There is room for those of four layers.
-    assert given_back(profile_of(190 * MIB)).recompute == (True, False, False, False, False, True)
+    assert kept(profile_of(190 * MIB)).recompute == (True, False, False, False, False, True)
 
 
 def test_seconds_are_weighed_with_bytes() -> None:
     seconds = [3e-3, 2e-3, 2e-3, 2e-3, 2e-3, 1e-4]
     profile = profile_of(285 * MIB, seconds=seconds, unlike=(4.0, 1.0, 1.0, 1.0, 1.0, 4.0))
     # There is room for the first layer, or for the four behind it.
-    assert given_back(profile).recompute == (True, False, False, False, False, True)
+    assert kept(profile).recompute == (True, False, False, False, False, True)
 
 
 def test_with_memory_enough_nothing_is_computed_again() -> None:
@@ -78,8 +82,9 @@ def test_with_memory_enough_nothing_is_computed_again() -> None:
 def test_swaps_leave_out_layers_that_are_alike() -> None:
     profile = profile_of(None, seconds=[1e-3] * 4)
     given = with_all_recomputed(assigned(profile), profile)
+    evaluator = PlanEvaluator(profile, AT_ONCE)
     # One of four layers, or two of them, of which the first reads as much as the others.
-    assert [assignment.recompute for assignment in swaps(given, profile)] == [
+    assert [assignment.recompute for assignment in swaps(given, evaluator)] == [
         (False, True, True, True),
         (False, False, True, True),
     ]
@@ -88,7 +93,8 @@ def test_swaps_leave_out_layers_that_are_alike() -> None:
 def test_two_layers_may_take_the_place_of_one() -> None:
     profile = profile_of(None, seconds=[1e-3, 2e-3, 5e-3], unlike=(2.0, 2.0, 4.0))
     given = dataclasses.replace(assigned(profile), recompute=(False, False, True))
-    assert [assignment.recompute for assignment in swaps(given, profile)] == [
+    evaluator = PlanEvaluator(profile, AT_ONCE)
+    assert [assignment.recompute for assignment in swaps(given, evaluator)] == [
         (False, False, False),
         (True, False, False),
         (False, True, False),

@@ -16,8 +16,8 @@ from evener.plan.profile_files import (
     DeviceIdentity,
     MeasurementCache,
     cache_folder,
-    times_from_json,
-    times_to_json,
+    from_fields,
+    to_fields,
 )
 from evener.profile import Curve, LayerTimes
 
@@ -36,7 +36,7 @@ class Measuring:
 
 
 def get(cache: MeasurementCache, measure: Callable[[], float], key: str = "speed") -> float:
-    return cache.get_or_measure(GPU, key, measure, to_json=float, from_json=float).value
+    return cache.get_or_measure(GPU, key, measure, float).value
 
 
 def entry(value: Any) -> dict[str, Any]:
@@ -76,25 +76,23 @@ def test_another_identity_is_measured_apart(tmp_path: Path, change: dict[str, An
     assert other.file_name != GPU.file_name
     cache, measure = MeasurementCache(tmp_path), Measuring()
     get(cache, measure)
-    found = cache.get_or_measure(other, "speed", measure, to_json=float, from_json=float)
+    found = cache.get_or_measure(other, "speed", measure, float)
     assert found.value == 2.0
 
 
 def test_it_is_known_since_when(tmp_path: Path) -> None:
     then = datetime(2026, 1, 31, 12, tzinfo=UTC)
     first = MeasurementCache(tmp_path, now=lambda: then).get_or_measure(
-        GPU, "speed", Measuring(), to_json=float, from_json=float
+        GPU, "speed", Measuring(), float
     )
-    later = MeasurementCache(tmp_path).get_or_measure(
-        GPU, "speed", Measuring(), to_json=float, from_json=float
-    )
+    later = MeasurementCache(tmp_path).get_or_measure(GPU, "speed", Measuring(), float)
     assert (first.since, later.since) == (None, then)
 
 
 def whole(**changes: Any) -> str:
     content = {
         "format": "evener-measurements",
-        "version": profile_files._VERSION,
+        "version": profile_files._CACHE["version"],
         "identity": dataclasses.asdict(GPU),
         "entries": {"speed": entry(7.0)},
     }
@@ -169,4 +167,4 @@ def test_times_stay_the_same_on_their_way() -> None:
     )
     separate = dataclasses.replace(times, backward_separate=Curve(((1, 0.75),)))
     for example in (times, separate):
-        assert times_from_json(json.loads(json.dumps(times_to_json(example)))) == example
+        assert from_fields(json.loads(json.dumps(to_fields(example))), LayerTimes) == example

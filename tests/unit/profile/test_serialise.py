@@ -51,9 +51,12 @@ def test_a_link_without_end_is_null() -> None:
         (lambda content: [], "It is no JSON object with a format"),
         (lambda content: {**content, "format": "other"}, "Its format is 'other'"),
         (lambda content: {**content, "version": 7}, "It has version 7, and this is version 4"),
-        (lambda content: {**content, "model": {}}, "KeyError: 'name'"),
-        (lambda content: {**content, "times": 3}, "AttributeError"),
-        (lambda content: {**content, "step_overhead_seconds": None}, "TypeError"),
+        (lambda content: {**content, "model": {}}, "model is missing the key 'name'"),
+        (lambda content: {**content, "times": 3}, "times must be an object, not 3"),
+        (
+            lambda content: {**content, "step_overhead_seconds": None},
+            "step_overhead_seconds must be a number, not None",
+        ),
     ],
 )
 def test_what_is_no_profile(change: object, says: str) -> None:

@@ -39,7 +39,7 @@ def num_runs(
     """Return how many calls were timed, and how many layers were known."""
     clock, before = Counting(), KnownTimes(MeasurementCache(folder, refresh=refresh), device)
     measure_step(traced, "cpu:0", sizes, clock=clock, whole_at=sizes[-1], before=before)
-    return len(clock.runs), before.taken.num_taken
+    return len(clock.runs), before.reused.num_reused
 
 
 def test_a_second_run_measures_nothing(tmp_path: Path) -> None:
@@ -89,11 +89,11 @@ def test_profiles_of_known_layers_are_equal(
         known = KnownDevices(MeasurementCache(tmp_path))
         profile, _ = profile_step(step(), devices, 4, known=known)
         found.append((profile.times, profile.step_overhead_seconds))
-        (taken,) = known.taken
+        (taken,) = known.reused
         assert taken.num_layers == 4
     assert found[0] == found[1]
     assert counts == ["/device:CPU:0"]
-    assert taken.num_taken == 4
+    assert taken.num_reused == 4
 
 
 def test_the_identity_of_a_processor() -> None:

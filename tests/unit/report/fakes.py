@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 from rich.console import Console
 
-from evener.report.live.run import LiveView
-from evener.report.live.screen import LiveState, Screen
+from evener.report.live import LiveState, LiveView, Screen
 from evener.report.progress import Progress
 from evener.report.work import MemoryUse, Owned, Step
 from evener.strategy.shares import WINDOW

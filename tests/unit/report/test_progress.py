@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from evener.report.live.run import LiveView
-from evener.report.live.screen import TerminalScreen
+from evener.report.live import LiveView, TerminalScreen
 from evener.report.work import MemoryUse, Owned
 from unit.report.fakes import FakeDevices, FakeModel, Run
 from unit.report.live.terminals import Terminal
@@ -135,8 +134,9 @@ def test_an_error_in_training_gives_the_terminal_back() -> None:
     with pytest.raises(KeyboardInterrupt), run.progress:
         run.progress.on_train_begin()
         raise KeyboardInterrupt
-    # The cursor is never hidden, and below the view.
-    assert "\x1b[?25l" not in run.text
+    # rich hides the cursor when the view begins; it is shown again at once.
+    assert "\x1b[?25l\x1b[?25h" in run.text
+    assert run.text.count("\x1b[?25l") == 1
     assert run.progress._live is None
 
 

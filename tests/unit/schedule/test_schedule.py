@@ -26,8 +26,8 @@ from evener.schedule import (
 )
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-LETTERS = {"F": "forward", "B": "backward", "W": "weights"}
-ONES = {"forward": 1.0, "backward": 1.0, "weights": 1.0}
+LETTERS = {"F": "forward", "B": "backward"}
+ONES = {"forward": 1.0, "backward": 1.0}
 
 
 def replica_on(
@@ -82,25 +82,9 @@ APART = {
         replica_on(apart(1), micro_batches=3, in_flight=1),
         ["F0 B0 F1 B1 F2 B2"],
     ),
-    "ZB-H1, p=4, m=8": (
-        replica_on(apart(4), micro_batches=8, in_flight=4, schedule="zero_bubble"),
-        [
-            "F0 F1 F2 F3 B0 W0 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 B5 W5 B6 W6 B7 W7",
-            "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 F5 B3 W2 F6 B4 W3 F7 B5 W4 B6 W5 B7 W6 W7",
-            "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 F5 B4 W2 F6 B5 W3 F7 B6 W4 B7 W5 W6 W7",
-            "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 F5 B5 W2 F6 B6 W3 F7 B7 W4 W5 W6 W7",
-        ],
-    ),
 }
 
 SHARED = {
-    "interleaved, p=2, v=2, m=4": (
-        replica_on("abab", micro_batches=4, in_flight=4),
-        [
-            "F0.0 F1.0 F0.2 F1.2 F2.0 B0.2 F3.0 B1.2 F2.2 B0.0 F3.2 B1.0 B2.2 B3.2 B2.0 B3.0",
-            "F0.1 F1.1 F0.3 B0.3 F1.3 B1.3 F2.1 B0.1 F3.1 B1.1 F2.3 B2.3 F3.3 B3.3 B2.1 B3.1",
-        ],
-    ),
     "all on one device, one in flight": (
         replica_on("aaa", micro_batches=2, in_flight=1),
         ["F0.0 F0.1 F0.2 B0.2 B0.1 B0.0 F1.0 F1.1 F1.2 B1.2 B1.1 B1.0"],
@@ -121,13 +105,6 @@ SHARED = {
         [
             "F0.0 F1.0 F0.2 F1.2 B1.2 B0.2 B1.0 B0.0 F2.0 F2.2 B2.2 B2.0",
             "F0.1 F1.1 B1.1 B0.1 F2.1 B2.1",
-        ],
-    ),
-    "a, a, b by zero bubble": (
-        replica_on("aab", micro_batches=2, in_flight=1, schedule="zero_bubble"),
-        [
-            "F0.0 F0.1 B0.1 B0.0 W0.1 W0.0 F1.0 F1.1 B1.1 B1.0 W1.1 W1.0",
-            "F0.2 B0.2 W0.2 F1.2 B1.2 W1.2",
         ],
     ),
 }
@@ -169,7 +146,6 @@ def test_dependencies_by_hand() -> None:
     assert needed("F4.2") == "F4.1"
     assert needed("B4.2") == "F4.2"
     assert needed("B4.0") == "F4.0 B4.1"
-    assert needed("W4.1") == "B4.1"
 
 
 # Every replica
@@ -209,10 +185,9 @@ def random_seconds(random) -> dict[Task, float]:
 @given(replicas())
 def test_every_task_is_there_once_on_the_device_of_its_stage(replica: Replica) -> None:
     schedule = schedule_for(replica)
-    kinds = ["forward", "backward", *(["weights"] if replica.schedule == "zero_bubble" else [])]
     expected = {
         Task(kind, stage, k)
-        for kind in kinds
+        for kind in ("forward", "backward")
         for stage in range(len(replica.stages))
         for k in range(replica.num_micro_batches)
     }
@@ -234,7 +209,7 @@ def test_limits_hold_however_long_the_tasks_take(replica: Replica, random) -> No
     in_flight = replica.in_flight
     assert times.peak_in_flight <= in_flight
     assert max(times.peak_live) <= in_flight
-    if replica.schedule == "gpipe" or is_interleaved(replica):
+    if replica.schedule == "gpipe":
         return
     for stage, events in by_stage(times, len(replica.stages)).items():
         assert most_without_backward(events) <= max(1, in_flight - stage)
@@ -265,20 +240,6 @@ def check_times(times: Timeline, schedule: Schedule, seconds: dict[Task, float])
     assert 0.0 <= times.bubble < 1.0
 
 
-def is_interleaved(replica: Replica) -> bool:
-    """Whether the stages go round, and enough are in flight for it."""
-    names = [stage.device for stage in replica.stages]
-    num_devices, num_micro_batches = len(set(names)), replica.num_micro_batches
-    goes_round = names == (names[:num_devices] * len(names))[: len(names)]
-    return (
-        replica.schedule == "1f1b"
-        and 1 < num_devices < len(names)
-        and goes_round
-        and len(names) % num_devices == num_micro_batches % num_devices == 0
-        and replica.in_flight >= min(2 * num_devices, num_micro_batches)
-    )
-
-
 def by_stage(times: Timeline, num_stages: int) -> dict[int, list[TimedTask]]:
     events = sorted((e for device in times.events for e in device), key=lambda e: e.begin_seconds)
     return {stage: [e for e in events if e.task.stage == stage] for stage in range(num_stages)}
@@ -288,7 +249,7 @@ def most_without_backward(events: Sequence[TimedTask]) -> int:
     """Return how many forwards are ahead of the backwards of one stage at most."""
     ahead = most = 0
     for event in events:
-        ahead += {"forward": 1, "backward": -1, "weights": 0}[event.task.kind]
+        ahead += {"forward": 1, "backward": -1}[event.task.kind]
         most = max(most, ahead)
     return most
 
@@ -316,58 +277,6 @@ def test_gpipe_and_1f1b_have_the_same_bubble(
     assert first.bubble == other.bubble == pytest.approx((p - 1) / (m + p - 1))
     assert first.peak_live == tuple(min(p - s, m) for s in range(p))
     assert other.peak_live == (m,) * p
-
-
-@settings(max_examples=40)
-@given(st.integers(2, 8), st.integers(2, 4), st.data(), lengths, lengths)
-def test_interleaving_makes_the_bubble_smaller(
-    p: int, v: int, data: st.DataObject, forward: float, backward: float
-) -> None:
-    m = p * data.draw(st.integers(1, 64 // p))
-    needed = min(m, 2 * p)
-    replica = replica_on(apart(p) * v, micro_batches=m, in_flight=needed)
-    schedule = schedule_for(replica)
-    times = timeline(schedule, {"forward": forward, "backward": backward})
-    assert times.makespan == (m * v + p - 1) * (forward + backward)
-    assert times.bubble == pytest.approx((p - 1) / (m * v + p - 1))
-    assert times.peak_in_flight == needed
-    for rank, order in enumerate(schedule.orders):
-        ahead = next(i for i, task in enumerate(order) if task.kind == "backward") - 1
-        assert ahead == min(2 * (p - rank - 1) + (v - 1) * p, m * v - 1)
-    fewer = replica_on(apart(p) * v, micro_batches=m, in_flight=needed - 1)
-    assert timeline(schedule_for(fewer), ONES).peak_in_flight < needed
-
-
-@settings(max_examples=60)
-@given(sizes, lengths, lengths, st.data())
-def test_zero_bubble_idles_as_in_the_paper(
-    size: tuple[int, int], forward: float, backward: float, data: st.DataObject
-) -> None:
-    """For W at most F and at most B; a longer one makes the other stages wait."""
-    p, m = size
-    weights = float(data.draw(st.integers(1, int(min(forward, backward)))))
-    replica = replica_on(apart(p), micro_batches=m, in_flight=p, schedule="zero_bubble")
-    seconds = {"forward": forward, "backward": backward, "weights": weights}
-    times = timeline(schedule_for(replica), seconds)
-    idle = times.makespan - m * (forward + backward + weights)
-    assert idle == (p - 1) * (forward + backward - weights)
-    # The memory of 1F1B is what its stage 0 holds.
-    assert times.peak_live == (p,) * p
-    assert times.peak_in_flight == p
-
-
-@pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 8), (8, 8), (16, 64)])
-def test_zero_bubble_of_even_tasks_is_below_1f1b(p: int, m: int) -> None:
-    zero, usual = (
-        timeline(
-            schedule_for(replica_on(apart(p), micro_batches=m, in_flight=p, schedule=name)),
-            {"forward": 1.0, "backward": backward, "weights": 1.0},
-        )
-        for name, backward in (("zero_bubble", 1.0), ("1f1b", 2.0))
-    )
-    assert zero.makespan - 3 * m == p - 1
-    assert zero.bubble == pytest.approx((p - 1) / (3 * m + p - 1))
-    assert zero.bubble < usual.bubble
 
 
 # The timeline

@@ -14,10 +14,6 @@ from evener import PlanError, Strategy
 from evener.strategy.shares import WINDOW, ShareController
 
 
-def record(controller: ShareController, samples: list[float], seconds: list[float]) -> None:
-    controller.record(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
-
-
 @tf.function
 def record_and_review(
     controller: ShareController, samples: list[float], seconds: list[float]
@@ -26,9 +22,9 @@ def record_and_review(
 
 
 def test_the_ring_keeps_the_last_steps_in_order() -> None:
-    controller = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    controller = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=False)
     for step in range(WINDOW + 3):
-        record(controller, [step, 2 * step], [0.1, 0.2])
+        record_and_review(controller, [step, 2 * step], [0.1, 0.2])
     first, second = controller.last_steps()
     assert [samples for samples, _ in first] == list(range(3, WINDOW + 3))
     assert second[0] == (6.0, 0.2)

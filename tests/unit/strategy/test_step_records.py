@@ -4,7 +4,7 @@ import pytest
 
 from evener import Plan
 from evener.errors import EngineError
-from evener.strategy.strategy import StepRecords
+from evener.strategy.prepared import StepRecords
 
 
 def test_memory_of_several_workers_is_not_mixed_up() -> None:

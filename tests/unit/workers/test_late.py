@@ -18,7 +18,7 @@ from evener.errors import RunError
 from evener.workers import faults
 from evener.workers.connections import Listener
 from evener.workers.faults import weights_are_read
-from evener.workers.group import Recovery
+from evener.workers.group import Group
 from evener.workers.late import (
     CallResults,
     Late,
@@ -26,8 +26,8 @@ from evener.workers.late import (
     Point,
     Results,
     State,
-    arrays_of,
-    packed_as,
+    pack_results,
+    tensors_as_arrays,
 )
 from evener.workers.mesh import unpack
 from evener.workers.messages import NOTHING, View
@@ -40,7 +40,7 @@ SECRET = b"secret"
 def test_results_keep_their_structure() -> None:
     results = {"loss": tf.constant(1.5), "names": [tf.constant([b"a", b"bc"]), None]}
     structure = {"loss": tf.TensorSpec([]), "names": [tf.TensorSpec([2], tf.string), None]}
-    found = packed_as(structure, arrays_of(results))
+    found = pack_results(structure, tensors_as_arrays(results))
     assert float(found["loss"]) == 1.5
     assert found["names"][0].numpy().tolist() == [b"a", b"bc"]
     assert found["names"][1] is None
@@ -48,7 +48,7 @@ def test_results_keep_their_structure() -> None:
 
 def test_another_number_of_results() -> None:
     with pytest.raises(RunError, match="RUN-094"):
-        packed_as([tf.TensorSpec([])], arrays_of([tf.constant(1), tf.constant(2)]))
+        pack_results([tf.TensorSpec([])], tensors_as_arrays([tf.constant(1), tf.constant(2)]))
 
 
 def test_a_state_is_read_as_it_was_written() -> None:
@@ -94,13 +94,15 @@ def test_lists_of_arrays_are_handed_over() -> None:
 def test_a_replacement_does_not_read_best_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that it cannot know are handed over with the variables."""
     wraps: list[Any] = []
-    names = ("_CALLS", "_BATCHES", "_NEXT", "_READS")
-    for name in names:
-        monkeypatch.setattr(private, name, SimpleNamespace(apply=lambda wrap: None))
+    nothing = SimpleNamespace(apply=lambda wrap: None, apply_each=lambda replacements: None)
+    for name in ("_CALLS", "_BATCHES", "_VARIABLE_READS"):
+        monkeypatch.setattr(private, name, nothing)
     patch = SimpleNamespace(apply_by_name=wraps.append)
     monkeypatch.setattr(private, "_STOPPING", patch)
     given: list[Any] = []
-    group: Any = SimpleNamespace(is_late=True, hand_over=lambda *what: given.append(what))
+    group: Any = SimpleNamespace(
+        is_late=True, hand_over=lambda *what: given.append(what), compare_state=None
+    )
     options: Any = {"take": None, "take_in_loops": None, "batch_type": None}
     private.repeat_calls(group, lambda *_: None, **options)
 
@@ -180,7 +182,7 @@ def state_at(calls: int, exchanges: int) -> State:
     return State(point=Point(calls, exchanges), done=calls, values=())
 
 
-class Group:
+class Joining:
     """Group that a replacement joins.
 
     Args:
@@ -199,48 +201,48 @@ class Group:
         return self._state
 
 
-def late_of(group: Group, exchanged: dict[str, Any] | None = None) -> Late:
+def late_of(group: Joining, exchanged: dict[str, Any] | None = None) -> Late:
     member: Any = SimpleNamespace(look=lambda: (group.view, exchanged or {}), pause=None)
     return Late(group.view, member, {})
 
 
 def test_a_state_is_taken_where_it_holds() -> None:
     """The others stand behind two exchanges, and so between what the program assigns there."""
-    group = Group(state_at(6, 2))
+    group = Joining(state_at(6, 2))
     late = late_of(group, {"save 0": [1], "save 1": [2]})
     for number in range(6):
         found = late.next_results(group)
         assert found is not None
         assert int(found.results[0]) == number
         group.point = Point(number + 1, 0)
-        assert not late.stands_with_others(group.point)
+        assert not late.is_with_others(group.point)
         late.state = None
     late.state = state_at(6, 2)
-    assert late.exchanged("save 0") == [1]
-    assert not late.stands_with_others(Point(6, 1))
-    assert late.stands_with_others(Point(6, 2))
+    assert late.exchange("save 0") == [1]
+    assert not late.is_with_others(Point(6, 1))
+    assert late.is_with_others(Point(6, 2))
 
 
 @pytest.mark.parametrize(
     ("act", "code"),
     [
-        (lambda late, group: late.stands_with_others(Point(7, 1)), "RUN-095"),
-        (lambda late, group: late.stands_with_others(Point(6, 3)), "RUN-095"),
+        (lambda late, group: late.is_with_others(Point(7, 1)), "RUN-095"),
+        (lambda late, group: late.is_with_others(Point(6, 3)), "RUN-095"),
         (lambda late, group: late.next_results(group), "RUN-094"),
-        (lambda late, group: late.exchanged("save 9"), "RUN-094"),
+        (lambda late, group: late.exchange("save 9"), "RUN-094"),
         (lambda late, group: late.wait_for_end(), "RUN-094"),
     ],
 )
 def test_a_program_that_takes_another_way(act: Any, code: str) -> None:
     """It goes past the point of the others, or makes other calls, exchanges or an end there."""
-    group = Group(state_at(6, 2))
+    group = Joining(state_at(6, 2))
     late = late_of(group)
     late.state = state_at(6, 2)
     with pytest.raises(RunError, match=code):
         act(late, group)
 
 
-@pytest.mark.parametrize("act", [lambda late: late.exchanged("save 9"), Late.wait_for_end])
+@pytest.mark.parametrize("act", [lambda late: late.exchange("save 9"), Late.wait_for_end])
 def test_nobody_is_left_to_wait_for(act: Any) -> None:
     member: Any = SimpleNamespace(look=lambda: (None, {}))
     view = View(number=1, members=(0,), addresses={}, done={}, joined=())
@@ -254,22 +256,23 @@ def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
         join=lambda: View(number=4, members=(0, 1), addresses={}, done={}, joined=(0, 1))
     )
     with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
-        Recovery.join(SimpleNamespace(_member=member))  # type: ignore[arg-type]
+        Group.join(SimpleNamespace(_member=member))  # type: ignore[arg-type]
 
 
 def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
     """Worker 1 missed the last call; worker 2 came in a view that was over at once; 3 is new."""
     sent: dict[int, np.ndarray] = {}
     giver = SimpleNamespace(
-        _job=SimpleNamespace(index=0),
+        index=0,
+        point=Point(9, 0),
         _last_log=[[np.ones(2)]],
-        _state=lambda: state_at(9, 0),
+        _variables=SimpleNamespace(values=lambda: ()),
         _mesh=SimpleNamespace(deliver=lambda label, parcels: sent.update(parcels) or {}),
         _done=5,
     )
     done = {0: 5, 1: 4, 2: NOTHING}
     view = View(number=3, members=(0, 1, 2, 3), addresses={}, done=done, joined=(3,))
-    assert Recovery._handed_over(giver, view) is None  # type: ignore[arg-type]
+    assert Group._hand_over(giver, view) is None  # type: ignore[arg-type]
     [[log]] = unpack(sent.pop(1))
     np.testing.assert_array_equal(log, np.ones(2))
     assert sorted(sent) == [2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,7 +82,8 @@ class Job:
 
     def view(self, index: int) -> dict[str, Any]:
         """Return the last view that a worker was told."""
-        return [m["view"] for m in self.lines[index].sent if m["kind"] == "view"][-1]
+        views = [m["view"] for m in self.lines[index].sent if m["kind"] == "view"]
+        return json.loads(json.dumps(views[-1]))
 
     def stop(self, index: int, done: int, *, view: int = 1) -> None:
         self.state.receive(self.lines[index], Stop(view=view, done=done), 1.0)
@@ -208,7 +210,7 @@ def test_an_exchange_is_remembered_for_replacements() -> None:
         give(job, index, "seeds", index)
     assert job.lines[2].sent[-1]["values"] == [0, 1, 2]
     assert job.state.past()["exchanged"] == {"seeds": [0, 1, 2]}
-    assert job.state.past()["view"]["members"] == [0, 1, 2]
+    assert job.state.past()["view"]["members"] == (0, 1, 2)
 
 
 def test_exchanges_that_fail() -> None:

@@ -188,7 +188,7 @@ def test_arrays_may_be_read_during_an_exchange_alone() -> None:
     """Its end and its failure close the window: nobody takes what is in the memory afterwards."""
     large = np.ones(1 << 16, np.float32)
     with meshes(2) as made:
-        window = made[0]._wire._window
+        window = made[0]._window
         memory = PeerMemory(window.address)
         is_open = []
         read = PeerMemory.read

@@ -33,7 +33,7 @@ def beat_of_others(job: Job, now: float) -> None:
 
 def test_a_process_that_never_appears_is_lost() -> None:
     job = without_worker_1()
-    job.state.newcomers.expect(1, 1, 5.0)
+    job.state.expect(1, 1, 5.0)
     beat_of_others(job, 60.0)
     job.state.tick(64.9)
     assert not losses(job)
@@ -47,7 +47,7 @@ def test_a_process_that_never_appears_is_lost() -> None:
 
 def test_a_replacement_that_freezes_before_it_joins_is_lost() -> None:
     job = without_worker_1()
-    job.state.newcomers.expect(1, 1, 5.0)
+    job.state.expect(1, 1, 5.0)
     line = appear(job, 9.0)
     for now in (15.0, 22.0):
         job.state.receive(line, Beat(), now)
@@ -59,7 +59,7 @@ def test_a_replacement_that_freezes_before_it_joins_is_lost() -> None:
     assert losses(job) == [(1, 1, "it was silent for 10 seconds", True)]
     assert line.is_ended
     # What it sends when it runs again changes nothing: the next incarnation is expected.
-    job.state.newcomers.expect(1, 2, 33.0)
+    job.state.expect(1, 2, 33.0)
     job.state.receive(line, Beat(), 34.0)
     job.state.disconnected(line, 35.0, "its connection closed")
     assert len(losses(job)) == 1
@@ -67,7 +67,7 @@ def test_a_replacement_that_freezes_before_it_joins_is_lost() -> None:
 
 def test_a_replacement_that_joins_is_a_member() -> None:
     job = without_worker_1()
-    job.state.newcomers.expect(1, 1, 5.0)
+    job.state.expect(1, 1, 5.0)
     line = appear(job, 6.0)
     job.greet(1, incarnation=1, now=8.0)
     job.stop(0, 9, view=2)
@@ -99,4 +99,4 @@ def test_a_hello_is_enough() -> None:
     line = Line()
     hello = Hello(index=1, count=3, incarnation=1, address="h:1", facts={"same": {"script": "a"}})
     job.state.receive(line, hello, 8.0)
-    assert job.state.newcomers.next_deadline() is None
+    assert 1 not in job.state._newcomers

@@ -12,7 +12,7 @@ import pytest
 
 from evener.workers import connections
 from evener.workers import late as network_module
-from evener.workers.group import Recovery
+from evener.workers.group import Group
 from evener.workers.late import Network
 from evener.workers.messages import View
 from workers.seats import Seats
@@ -23,7 +23,7 @@ _LIMIT = 600.0
 class Membership:
     """Membership of a worker that is alone behind the second view.
 
-    A coordinator tells the end of a view by `Recovery.end_view`.
+    A coordinator tells the end of a view by `Group.end_view`.
 
     Args:
         index: Number of the worker.
@@ -64,7 +64,7 @@ class Worker:
         self._problems: list[BaseException] = []
         job = seats.jobs[index]
         network = Network(job, seats.listeners[index], patience_seconds=_LIMIT)
-        self.recovery = Recovery(job, member, network, first)
+        self.recovery = Group(job, member, network, first)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:

@@ -60,7 +60,7 @@ def check() -> None:
     """Try in a process of its own whether the system has sandboxes.
 
     Raises:
-        RunError: RUN-044 if it has none.
+        RunError: RUN-025 if it has none.
     """
     root = str(Path(__file__).parents[3])
     code = (
@@ -78,7 +78,7 @@ def check() -> None:
     if tried.returncode:
         said = tried.stderr.strip().splitlines()[-1:] or ["no reason is given"]
         raise RunError(
-            "RUN-044",
+            "RUN-025",
             "This system has no sandbox for the program.",
             why=f"A private mount needs namespaces of users: {said[0]}.",
             fix="Leave out --sandbox, run it in a copy of the folder, or read only with --no-run.",

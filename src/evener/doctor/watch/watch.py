@@ -54,6 +54,8 @@ class WatchLimits:
     time_limit_seconds: float = 120.0  # Time limit of the run, above 0
     num_steps: int = 20  # Number of steps to watch, without those that trace; from 1
     min_seconds: float = 1.0  # Least total duration of these steps
+    num_loops: int = 1  # Number of loops that train to watch, one after the other
+    extra_seconds: float = 30.0  # Seconds to wait for further loops after the first
     grace_seconds: float = 2.0  # Time to end after SIGTERM, before SIGKILL
 
 
@@ -89,7 +91,7 @@ def watch(
         on_progress: Function to call about every second with a line on what is seen so far.
 
     Raises:
-        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read; RUN-044 if the system
+        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read; RUN-025 if the system
             has no sandbox.
         DeviceError: DEV-001 to DEV-007 if the device spec cannot be read.
 
@@ -117,6 +119,8 @@ def watch(
             stacks=str(Path(folder, "stacks")),
             num_steps=limits.num_steps,
             min_seconds=limits.min_seconds,
+            num_loops=limits.num_loops,
+            extra_seconds=limits.extra_seconds,
         )
         run = _run(request, limits, on_progress)
         facts = _completed(_facts(request.facts), run, _text(request.stacks))

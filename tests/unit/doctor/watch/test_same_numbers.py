@@ -46,7 +46,8 @@ EAGER = """
 optimizer = keras.optimizers.RMSprop(0.01)
 for a, b in data.repeat(2):
     with tf.GradientTape(persistent=True) as tape:
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(b, model(a, training=True)))
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(b, model(a, training=True))
+        loss = tf.reduce_mean(losses)
     gradients = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 """

@@ -64,7 +64,7 @@ def test_fit_is_seen_and_nothing_happens_after_it(
     assert steps is not None
     assert 13 <= steps.num_steps < 1000
     assert (steps.batch_sizes, steps.num_replicas) == ((6,), 1)
-    assert steps.step_seconds > steps.input_seconds > steps.step_seconds / 2
+    assert steps.step_seconds > steps.input_seconds > 0
     assert seen.ending.where == steps.where
     assert steps.where is not None
     assert (steps.where.file, steps.where.line) == (script, 26)

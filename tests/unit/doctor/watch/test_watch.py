@@ -428,5 +428,5 @@ def test_where_no_sandbox_is_allowed_the_program_is_not_run(
 ) -> None:
     # A process that cannot be started is the same as a system that refuses.
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(RunError, match="RUN-044"):
+    with pytest.raises(RunError, match="RUN-025"):
         watched("print('not run')", sandbox=True)

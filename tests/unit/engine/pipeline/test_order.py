@@ -23,7 +23,7 @@ from evener.schedule import (
     schedule_for,
 )
 
-KINDS = ("forward", "backward", "weights")
+KINDS = ("forward", "backward")
 
 
 def replica(num_stages: int, schedule: str = "1f1b", **more: int) -> Replica:
@@ -50,7 +50,7 @@ def units_of(schedule: Schedule, num_stages: int) -> tuple[dict[Unit, Task], dic
     return tasks, before, turns
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble"])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("in_flight", [1, 2, 4])
 def test_every_device_follows_its_schedule(schedule: str, in_flight: int) -> None:
     made = schedule_for(replica(3, schedule, num_micro_batches=4, in_flight=in_flight))
@@ -174,8 +174,7 @@ def test_places_of_a_hybrid() -> None:
     ("passes", "expected"),
     [
         (["backward", "forward"], "forward"),
-        (["weights", "backward"], "backward"),
-        (["weights"], "weights"),
+        (["backward"], "backward"),
     ],
 )
 def test_a_task_of_two_passes_begins_with_the_first(passes: list[str], expected: str) -> None:

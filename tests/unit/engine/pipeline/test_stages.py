@@ -12,7 +12,7 @@ from keras import layers
 from evener.errors import EngineError
 from evener.graph.nodes import Node
 from evener.partition.layout import Layout
-from evener.partition.stage import BACKWARD, FORWARD, WEIGHTS, Scopes
+from evener.partition.stage import BACKWARD, FORWARD, Scopes
 from evener.plan import Plan
 from unit.engine.pipeline.steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
 
@@ -205,28 +205,6 @@ def test_passes_are_told_apart() -> None:
             if step.partition.task_of[node].is_parts:
                 expected = BACKWARD if is_gradient(node) else FORWARD
                 assert step.partition.staged.passes[node] == expected
-
-
-def test_the_gradients_of_weights_are_what_no_other_stage_waits_for() -> None:
-    plan = Plan.pipeline(
-        {"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=2, schedule="zero_bubble"
-    )
-    step = step_of(plan)
-    passes = step.partition.staged.passes
-    kernels = dict.fromkeys(NAMES, 0)
-    for name in NAMES:
-        for product in step.nodes(name, "MatMul"):
-            if not is_gradient(product):
-                assert passes[product] == FORWARD
-            elif product.outputs[0].shape == (8, 8):
-                assert passes[product] == WEIGHTS
-                kernels[name] += 1
-            elif name != "a0":
-                # The first stage hands its gradients to no other.
-                assert passes[product] == (WEIGHTS if name.startswith("a") else BACKWARD)
-    assert set(kernels.values()) == {1}
-    roles = {task.place.role for task in step.parts}
-    assert roles == {"", WEIGHTS}
 
 
 def test_a_step_without_gradients_is_all_forward() -> None:

@@ -49,7 +49,7 @@ CASES = [
                 lambda: Plan.data_parallel(["gpu:0"], shares=2),
             ),
             ("devices[1] must be text, not 1", "int", lambda: Plan.data_parallel(["gpu:0", 1])),
-            ("devices[0] must be a PlanDevice", "str", lambda: plan(devices=("gpu:0",))),
+            ("devices[0] must be an object", "str", lambda: plan(devices=("gpu:0",))),
             ("replicas must be a list, not 5", "int", lambda: plan(replicas=5)),
             ("replicas[1].share must be a number", "str", lambda: second_replica(share="1")),
             ("replicas[1].share must be a number", "bool", lambda: second_replica(share=True)),
@@ -65,9 +65,9 @@ CASES = [
             ),  # type: ignore[arg-type]
             ("stages[0].layers must be a list", "str", lambda: staged("abc")),
             ("stages[0].layers[1] must be text", "int", lambda: staged(("a", 1))),
-            ("owners must be 'sharded', 'central' or a list", "int", lambda: plan(owners=3)),
-            ("owners[0] must be a OwnerRule", "str", lambda: plan(owners=("*",))),
-            ("predicted must be a Predicted", "float", lambda: plan(predicted=1.5)),
+            ("owners must be text or a list", "int", lambda: plan(owners=3)),
+            ("owners[0] must be an object", "str", lambda: plan(owners=("*",))),
+            ("predicted must be an object or null", "float", lambda: plan(predicted=1.5)),
             (
                 "predicted.peak_bytes must be an object",
                 "int",
@@ -79,7 +79,7 @@ CASES = [
                 lambda: predicted(gpu_0=1.5),
             ),
             ("recompute must be a list", "str", lambda: plan(recompute="dense")),
-            ("rejected[0] must be a Rejected", "str", lambda: plan(rejected=["pipeline"])),
+            ("rejected[0] must be an object", "str", lambda: plan(rejected=["pipeline"])),
             ("version must be a whole number", "str", lambda: plan(version="1")),
             ("the plan must be an object", "list", lambda: Plan.from_json("[]")),
             ("devices must be a list", "dict", written("devices", {})),
@@ -89,7 +89,7 @@ CASES = [
                 "float",
                 written("devices[0].memory_bytes", 1.5),
             ),
-            ("owners must be a list", "NoneType", written("owners", None)),
+            ("owners must be text or a list", "NoneType", written("owners", None)),
             (
                 "replicas[1].stages[0].device must be text",
                 "int",
@@ -134,7 +134,7 @@ CASES = [
         "PLAN-023",
         written("replicas[1].in_fligth", 2),
         "replicas[1] has the unknown key 'in_fligth'. Did you mean 'in_flight'?",
-        "share, stages, num_micro_batches, in_flight",
+        "share, num_micro_batches, in_flight, schedule, stages",
         "rename 'in_fligth' or remove it",
     ),
     Case(

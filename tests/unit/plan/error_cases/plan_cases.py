@@ -135,7 +135,7 @@ CASES = [
         "PLAN-034",
         lambda: second_replica(schedule="GPipes"),
         "replicas[1].schedule is 'GPipes', which is not a schedule. Did you mean 'gpipe'?",
-        "the schedules are 1f1b, gpipe, zero_bubble",
+        "the schedules are 1f1b, gpipe.",
         "write replicas[1].schedule = '1f1b', or leave it out.",
     ),
     Case(

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from evener.report.live.screen import LiveDevice, LiveState, line_of, panel
+from evener.report.live import LiveDevice, LiveState, line_of, panel
 
 GIB = 2**30
 STATE = LiveState(

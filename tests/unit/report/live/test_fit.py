@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from evener.report.live.source import FitProgress
+from evener.report.live_source import FitProgress
 
 
 @pytest.mark.parametrize(("verbose", "num_lines"), [(0, 2), (1, 2), (2, 0)])

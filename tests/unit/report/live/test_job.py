@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evener.report.live.run import FileScreen, JobState
-from evener.report.live.screen import LiveDevice, LiveState
+from evener.report.live import FileScreen, JobState, LiveDevice, LiveState
 
 
 class Said:

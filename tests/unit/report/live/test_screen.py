@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from evener.report.live import screen as screens
-from evener.report.live.screen import (
+import evener.report.live as screens
+from evener.report.live import (
     Above,
     LineScreen,
     LiveDevice,

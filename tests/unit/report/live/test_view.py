@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from evener.report.live.run import LiveView, is_shown
-from evener.report.live.screen import LiveState
+from evener.report.live import LiveState, LiveView, is_shown
 
 
 class Screen:

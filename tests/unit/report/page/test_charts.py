@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from evener.report.page.charts import MOST_POINTS, chart, thinned, ticks
+from evener.report.page import MOST_POINTS, chart, thinned, ticks
 
 
 def made(points: list[tuple[float, float | None]], **more: object):

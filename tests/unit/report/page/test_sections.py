@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 from evener.recording.reading import read_records
-from evener.report.page import render_page
-from evener.report.page.render import view_of
+from evener.report.page import render_page, view_of
 from unit.recording.samples import FINDING, diagnosis, write_record
 
 

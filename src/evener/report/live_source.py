@@ -1,14 +1,21 @@
-"""State of the live view, made of what a strategy has measured and of Keras's ``fit``."""
+"""State of the live view, made of what a strategy has measured and of Keras's ``fit``.
+
+Nothing is measured for the view: the clocks are those by which shares are balanced, and those of
+records of runs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
 
+from evener._tf_private.fits import adding_callbacks
 from evener.devices import inventory
 from evener.devices.names import without_worker
 from evener.planner.run_times import StepRecord
@@ -20,20 +27,37 @@ from evener.recording.measured import (
     trace_line,
 )
 from evener.recording.reading import activities, time_of
-from evener.recording.record import scalars
-from evener.report.live.screen import LiveDevice, LiveState, losses_text
+from evener.recording.record import scalars, watching
+from evener.report.live import (
+    FOLDER,
+    IN_PLACE,
+    FileScreen,
+    LiveDevice,
+    LiveState,
+    LiveView,
+    Screen,
+    losses_text,
+    screen_of_process,
+)
 from evener.strategy import Strategy
 from evener.strategy.shares import RecordedStep
-
-# Callback that follows a ``fit`` for the live view.
+from evener.workers.process import group_of_process
 
 _LOSS_SECONDS = 1.0
+_RECENT_SECONDS = 5.0
+_NUM_STEPS = 8
+_MOST_SPANS = 1000
 
 
 class FitProgress(keras.callbacks.Callback):
     """Epoch, step and losses of a ``fit``, for a thread that reads them.
 
     To read losses waits for the step that runs, so they are read once a second.
+
+    Args:
+        say: Function that takes the line of a completed epoch.
+        begin: Function that takes this callback when training begins.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(
@@ -49,15 +73,10 @@ class FitProgress(keras.callbacks.Callback):
         self._clock = clock
         self._read_at = float("-inf")
         self._first: tuple[float, int] | None = None
-        self.is_training = False
         self.epoch = self.step = self._steps_before = 0
+        self.num_epochs = 1
         self.num_steps: int | None = None
         self.losses: dict[str, float] = {}
-
-    @property
-    def num_epochs(self) -> int:
-        """Number of epochs."""
-        return int((self.params or {}).get("epochs") or 1)
 
     def seconds_left(self) -> float | None:
         """Return the seconds to the end of the last epoch; None if unknown."""
@@ -72,8 +91,8 @@ class FitProgress(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Begin."""
-        self.is_training = True
-        self.num_steps = (self.params or {}).get("steps")
+        self.num_epochs = int(self.params.get("epochs") or 1)
+        self.num_steps = self.params.get("steps")
         # Not when it is made: evaluation has the same callbacks.
         self._begin(self)
 
@@ -104,29 +123,19 @@ class FitProgress(keras.callbacks.Callback):
         self._steps_before += num_steps
         self.epoch, self.step = epoch + 1, 0
         self.losses = scalars(logs or {})
-        if (self.params or {}).get("verbose") == 2:
-            return
-        seconds = self._clock() - self._began
-        text = [f"epoch {epoch + 1}/{self.num_epochs}", f"{seconds:.1f} s"]
-        self._say("  ".join([*text, losses_text(self.losses)]))
-
-    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """End."""
-        self.is_training = False
-
-
-# State of the live view, made of what a strategy has measured.
-#
-# Nothing is measured for the view: the clocks are those by which shares are balanced, and those of
-# records of runs.
-
-_RECENT_SECONDS = 5.0
-_NUM_STEPS = 8
-_MOST_SPANS = 1000
+        if self.params.get("verbose") != 2:
+            seconds = self._clock() - self._began
+            line = f"epoch {epoch + 1}/{self.num_epochs}  {seconds:.1f} s"
+            self._say(f"{line}  {losses_text(self.losses)}")
 
 
 class StrategySource:
-    """Reads the state of a strategy's training; for one thread."""
+    """Reads the state of a strategy's training; for one thread.
+
+    Args:
+        strategy: The strategy, which has run no step yet.
+        worker: Number of this worker; None for a single process.
+    """
 
     def __init__(self, strategy: Strategy, *, worker: int | None = None) -> None:
         self._strategy = strategy
@@ -141,7 +150,11 @@ class StrategySource:
         strategy.share_controller.keep_spans()
 
     def state(self, fit: FitProgress | None) -> LiveState:
-        """Return the state now."""
+        """Return the state now.
+
+        Args:
+            fit: Keras's ``fit`` that runs, or the last one; None for other loops.
+        """
         rate, devices = self.measured()
         if fit is None:
             step = 0 if self._last_step is None else self._last_step.number + 1
@@ -162,68 +175,61 @@ class StrategySource:
         """Return the samples per second of all devices, and what each of this process does."""
         controller = self._strategy.share_controller
         records = recent(controller.step_records())
-        self._add_waits(controller.last_step())
-        if len(records) < 2:
-            return None, self._devices({})
-        seconds = max(records[-1].began - records[0].began, 1e-9)
-        rate = sum(sum(record.samples) for record in records[:-1]) / seconds
-        computed = zip(*(record.busy_seconds for record in records[:-1]), strict=True)
-        # In the order in which `count_work` names them. TensorFlow's names are no keys: devices of
-        # other workers have the same ones.
-        busy = {
-            name: min(1.0, sum(times) / seconds)
-            for name, times in zip(shares_of_devices(self._strategy), computed, strict=False)
-        }
-        return rate, self._devices(busy)
-
-    def _devices(self, busy: Mapping[str, float]) -> tuple[LiveDevice, ...]:
+        step = controller.last_step()
+        if step is not None and step != self._last_step:
+            self._last_step = step
+            # A pipeline of many micro-batches has thousands, which would hold others up.
+            if len(step.spans) <= _MOST_SPANS:
+                self._waits.append(waits_of(step))
+                self._spanned = self._waits[-1].keys()
+        rate, busy = None, {}
+        shares = shares_of_devices(self._strategy)
+        if len(records) > 1:
+            seconds = max(records[-1].began - records[0].began, 1e-9)
+            rate = sum(sum(record.samples) for record in records[:-1]) / seconds
+            computed = zip(*(record.busy_seconds for record in records[:-1]), strict=True)
+            # In the order in which `count_work` names them. TensorFlow's names are no keys: devices
+            # of other workers have the same ones.
+            busy = {
+                name: min(1.0, sum(times) / seconds)
+                for name, times in zip(shares, computed, strict=False)
+            }
         # The other workers have the numbers of their own devices.
-        return tuple(
+        return rate, tuple(
             self._device(name, share, busy.get(name))
-            for name, share in shares_of_devices(self._strategy).items()
+            for name, share in shares.items()
             if self._strategy.name_in_plan(without_worker(name)) == name
         )
 
     def _device(self, name: str, share: float, busy: float | None) -> LiveDevice:
         own = without_worker(name)
         memory = gpu_memory(own)
-        waits, waits_for = self._waiting(own if own in self._spanned else name)
+        key = own if own in self._spanned else name
+        waits: dict[str, float] = {}
+        length = 0.0
+        for step in self._waits:
+            by_device, seconds = step.get(key, ({}, 0.0))
+            length += seconds
+            for other, waited in by_device.items():
+                waits[other] = waits.get(other, 0.0) + waited
         return LiveDevice(
             name=own,
             share=share,
             busy=busy,
-            waits=waits,
-            waits_for=waits_for,
+            waits=sum(waits.values()) / length if length > 0 else None,
+            waits_for=max(waits, key=waits.__getitem__, default="") if length > 0 else "",
             memory_bytes=None if memory is None else memory.current_bytes,
             memory_limit=self._limits.get(own),
             worker=self._worker,
         )
 
-    def _add_waits(self, step: RecordedStep | None) -> None:
-        if step is None or step == self._last_step:
-            return
-        self._last_step = step
-        # A pipeline of many micro-batches has thousands, and this thread must not hold others up.
-        if len(step.spans) <= _MOST_SPANS:
-            self._waits.append(waits_of(step))
-            self._spanned = self._waits[-1].keys()
-
-    def _waiting(self, name: str) -> tuple[float | None, str]:
-        """Return the fraction of the last steps in which a device waits, and for which longest."""
-        waits: dict[str, float] = {}
-        length = 0.0
-        for step in self._waits:
-            of_step, seconds = step.get(name, ({}, 0.0))
-            length += seconds
-            for other, waited in of_step.items():
-                waits[other] = waits.get(other, 0.0) + waited
-        if length <= 0:
-            return None, ""
-        return sum(waits.values()) / length, max(waits, key=waits.__getitem__, default="")
-
 
 def source_of(strategy: Strategy | None) -> StrategySource | None:
-    """Return the source of a strategy; None if there is none, or it cannot begin to measure."""
+    """Return the source of a strategy; None if there is none, or it cannot begin to measure.
+
+    Args:
+        strategy: The strategy. Steps that it has traced before do not count their work.
+    """
     if strategy is None:
         return None
     controller = strategy.share_controller
@@ -236,8 +242,8 @@ def recent(records: Sequence[StepRecord]) -> list[StepRecord]:
     if not records:
         return []
     since = records[-1].began - _RECENT_SECONDS
-    found = [record for record in records if record.began >= since]
-    return found if len(found) > 1 else list(records[-2:])
+    last = [record for record in records if record.began >= since]
+    return last if len(last) > 1 else list(records[-2:])
 
 
 def waits_of(step: RecordedStep) -> dict[str, tuple[Mapping[str, float], float]]:
@@ -245,3 +251,39 @@ def waits_of(step: RecordedStep) -> dict[str, tuple[Mapping[str, float], float]]
     rows = activities(trace_line(step, 0)["spans"], step_line(step, 0, 0.0))
     length = max(end for _, end in step.times) - min(begin for begin, _ in step.times)
     return {name: (time_of(row, length).wait, length) for name, row in rows.items()}
+
+
+@contextlib.contextmanager
+def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
+    """Show the training of a strategy in the block, where ``fit`` is followed by itself.
+
+    Args:
+        strategy: Strategy that has run no step yet.
+        environ: Environment variables.
+    """
+    group = group_of_process()
+    worker = None if group is None else group.index
+    if worker is not None and FOLDER in environ:
+        in_place = bool(environ.get(IN_PLACE))
+        screen: Screen = FileScreen(Path(environ[FOLDER]), worker, replaces_bar=in_place)
+    else:
+        screen = screen_of_process(environ)
+    source = StrategySource(strategy, worker=worker)
+    fits: list[FitProgress] = []
+
+    def begin(fit: FitProgress) -> None:
+        fits[:] = [fit]
+
+    def say_event(event: Mapping[str, Any]) -> None:
+        # Notes and warnings are printed anyway.
+        if event["event"] in ("shares", "log"):
+            screen.say(f"evener: {event['text']}")
+
+    with (
+        watching(say_event),
+        adding_callbacks(
+            lambda: FitProgress(screen.say, begin=begin), replaces_bar=lambda: screen.replaces_bar
+        ),
+        LiveView(screen, lambda: source.state(fits[0] if fits else None)),
+    ):
+        yield

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evener.workers import shim
+from evener.workers import guard
 from unit.launch.conftest import wait_for_end
 
-SHIM = [sys.executable, "-I", "-S", str(Path(shim.__file__))]
+SHIM = [sys.executable, "-I", "-S", str(Path(guard.__file__)), "run"]
 PARENT = """
 import os, signal, subprocess, sys
 *shim, script = sys.argv[1:]

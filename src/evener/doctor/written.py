@@ -16,6 +16,7 @@ from evener.doctor.walk import (
     Call,
     Class,
     Computed,
+    Constant,
     Instance,
     Items,
     Loop,
@@ -70,6 +71,10 @@ def eager_steps(case: Case) -> Iterator[Violation]:
             "is fused or run side by side.",
             fix=f"{'put the step into a tf.function' if step is None else step.change}.",
         )
+
+
+def eager_switches(case: Case) -> Iterator[Violation]:
+    """Yield lines that make TensorFlow run functions eagerly."""
     for call in case.reading.named("model.compile"):
         if call.constant(None, "run_eagerly") is True:
             yield Violation(
@@ -90,8 +95,6 @@ def eager_steps(case: Case) -> Iterator[Violation]:
 
 def predict_in_loop(case: Case) -> Iterator[Violation]:
     """Yield calls of `predict` in a loop of any form."""
-    if case.has_trained:
-        return
     seen = set[object]()
     for call in case.reading.named("model.predict"):
         if not call.context.loops or call.node in seen or "unreached" in call.context.roles:
@@ -310,7 +313,6 @@ def _apart(call: Call, shuffles: list[Call]) -> Violation:
     return Violation(
         call.location,
         "inputs and labels are shuffled each on its own.",
-        why="Each label then belongs to the input of another sample: nothing can be learned.",
         fix="shuffle both by one order: order = np.random.permutation(len(x)); "
         "x, y = x[order], y[order]; or zip the datasets first and shuffle then.",
         evidence=tuple(dict.fromkeys(each.location.text for each in shuffles)),
@@ -472,6 +474,24 @@ def new_iterators(case: Case) -> Iterator[Violation]:
         )
 
 
+def constant_seeds(case: Case) -> Iterator[Violation]:
+    """Yield random operations that draw the same numbers for each element or step."""
+    for call in case.reading.named("tf.random.stateless_*", "tf.image.stateless_random_*"):
+        seed = call.keywords.get("seed") or (
+            call.argument(1, "seed") if call.name.startswith("tf.random.") else None
+        )
+        is_fixed = isinstance(seed, Items) and all(isinstance(v, Constant) for v in seed.values)
+        if is_fixed and call.context.roles & {"map", "traced", "keras"}:
+            yield Violation(
+                call.location,
+                "each element draws the same random numbers: the seed is a constant.",
+                why="Stateless operations give the same numbers for the same seed: all elements "
+                "and steps are changed in the same way.",
+                fix="make the seed of a counter (tf.data.Dataset.enumerate, tf.random.Generator's "
+                "make_seeds), or use tf.image.random_... without a seed.",
+            )
+
+
 def made_in_call(case: Case) -> Iterator[Violation]:
     """Yield layers that the call method of a layer or model makes."""
     seen = set[object]()
@@ -535,8 +555,6 @@ def file_endings(case: Case) -> Iterator[Violation]:
         yield Violation(
             call.location,
             f"Keras 3 refuses the file name {name!r}.",
-            why="The format follows from the ending. The program stops here with ValueError, "
-            "behind all that was trained.",
             fix=f"end the name in {endings[0]}"
             + ("" if "weights" in endings[0] else "; model.export(folder) writes a SavedModel")
             + ".",
@@ -570,7 +588,6 @@ def metric_mismatch(case: Case) -> Iterator[Violation]:
                 yield Violation(
                     call.location,
                     f"the metric {name} does not go with the loss {kind}: {what}.",
-                    why="It measures something else than was meant, without an error.",
                     fix="metrics=['accuracy'], which Keras chooses by the loss and the shapes"
                     if "from_logits" not in what
                     else "keras.metrics.BinaryAccuracy(threshold=0.0).",

@@ -1,0 +1,725 @@
+"""The live view of a training: a table of all devices under the output, or plain lines.
+
+::
+
+    fit ──► FitProgress ─┐
+    strategy ────────────┴─► StrategySource ──► LiveState ──► LiveView, a thread ──► TerminalScreen
+    workers ──► files ──► JobState ─────────────────┘                                 LineScreen
+                                                                                      NotebookScreen
+
+On a terminal the view is below all other output. The cursor stays in the line under the view and is
+never hidden, so that a process that is killed leaves a terminal that can be used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+import msgspec
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment, Segments
+from rich.table import Table
+from rich.text import Text
+
+from evener.base.terminal import html_of, standard_error, text_of
+from evener.base.text import format_bytes, format_seconds, printable
+
+FOLDER = "EVENER_LIVE"
+"""Environment variable with the folder of the workers' files."""
+
+IN_PLACE = "EVENER_LIVEIN_PLACE"
+"""Environment variable that says whether the launcher shows the view on a terminal."""
+
+_UNKNOWN = "-"
+_BAR_WIDTH = 20
+_OTHER_LINES = 6
+_LEAST_WAIT = 0.01
+_LINE_SECONDS = 10.0
+_REFRESH_SECONDS = 0.5
+_MOST_LINES = 100
+_STALE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveDevice:
+    """Work of one device; None where it is not timed or the device does not tell.
+
+    Attributes:
+        share: Fraction of every batch that it computes now.
+        busy: Fraction of the time in which it computes.
+        waits: Fraction of a step in which it waits.
+        waits_for: Device that it waits for longest; empty if it waits for none.
+        worker: Number of its worker; None for a single process.
+    """
+
+    name: str
+    share: float | None = None
+    busy: float | None = None
+    waits: float | None = None
+    waits_for: str = ""
+    memory_bytes: int | None = None
+    memory_limit: int | None = None
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveState:
+    """The state of a training at one time; None where a figure is not known.
+
+    Attributes:
+        epoch: Current epoch, from 1; None in a loop that is not Keras's.
+        step: Completed steps, of the epoch if there are epochs.
+        num_steps: Steps of an epoch.
+        seconds_left: Seconds to the end of the last epoch.
+        losses: Loss and metrics of the epoch, by name.
+    """
+
+    title: str = ""
+    epoch: int | None = None
+    num_epochs: int | None = None
+    step: int = 0
+    num_steps: int | None = None
+    samples_per_second: float | None = None
+    seconds_left: float | None = None
+    losses: Mapping[str, float] = field(default_factory=dict)
+    devices: tuple[LiveDevice, ...] = ()
+
+
+def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
+    """Return the view for a terminal or a notebook; devices beyond its lines are counted."""
+    parts: list[RenderableType] = []
+    if state.title:
+        parts.append(_line(state.title, style="bold"))
+    if state.devices:
+        num_shown = max(1, num_lines - _OTHER_LINES)
+        parts.append(_device_table(state.devices[:num_shown]))
+        if len(state.devices) > num_shown:
+            parts.append(_line(f"and {len(state.devices) - num_shown} more devices", style="dim"))
+    rate = state.samples_per_second
+    after = [] if rate is None else [f"{rate:,.0f} samples/s"]
+    if state.epoch is not None:
+        after.append(_left(state.seconds_left))
+    if state.num_steps is None or state.num_epochs is None or state.epoch is None:
+        parts.append(_line("  ".join([*_position(state), *after])))
+    else:
+        grid = Table.grid(padding=(0, 2))
+        for overflow in ("ellipsis", "fold", "ellipsis"):
+            grid.add_column(no_wrap=True, overflow=overflow)
+        done = (state.epoch - 1) * state.num_steps + state.step
+        bar = ProgressBar(
+            total=state.num_epochs * state.num_steps, completed=done, width=_BAR_WIDTH
+        )
+        grid.add_row(Text("  ".join(_position(state))), bar, Text("  ".join(after)))
+        parts.append(grid)
+    if state.losses:
+        parts.append(_line(losses_text(state.losses)))
+    return Group(*parts)
+
+
+def line_of(state: LiveState) -> str:
+    """Return the state as one line of plain text.
+
+    >>> line_of(LiveState(epoch=1, num_epochs=3, step=20, num_steps=100, losses={"loss": 0.25}))
+    'epoch 1/3  step 20/100  loss 0.2500'
+    """
+    parts = _position(state)
+    if state.samples_per_second is not None:
+        parts.append(f"{state.samples_per_second:,.0f} samples/s")
+    if state.seconds_left is not None:
+        parts.append(_left(state.seconds_left))
+    if state.losses:
+        parts.append(losses_text(state.losses))
+    if len(state.devices) > 1:
+        for device in state.devices:
+            worker = "" if device.worker is None else f"worker {device.worker} "
+            busy = "" if device.busy is None else f" busy {_percent(device.busy)}"
+            parts.append(f"{worker}{device.name} {_percent(device.share)}{busy}")
+    return "  ".join(parts)
+
+
+def epoch_line(state: LiveState) -> str:
+    """Return one line about a completed epoch.
+
+    >>> epoch_line(LiveState(epoch=1, num_epochs=10, losses={"loss": 0.25}))
+    'epoch  1/10  loss 0.2500'
+    """
+    width = len(str(state.num_epochs))
+    parts = [f"epoch {state.epoch:>{width}}/{state.num_epochs}"]
+    if state.losses:
+        parts.append(losses_text(state.losses))
+    if state.samples_per_second is not None:
+        parts.append(f"{state.samples_per_second:,.0f} samples/s")
+    if len(state.devices) > 1:
+        shares = ((d.name, f"{d.share:.1%}") for d in state.devices if d.share is not None)
+        parts += [f"{name} {share.replace('%', ' %')}" for name, share in shares]
+    return "  ".join(parts)
+
+
+def losses_text(losses: Mapping[str, float]) -> str:
+    """Return the loss and the metrics in one line, the loss first."""
+    in_order = sorted(losses.items(), key=lambda item: item[0] != "loss")
+    return "  ".join(f"{name} {value:.4f}" for name, value in in_order)
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _device_table(devices: Sequence[LiveDevice]) -> Table:
+    columns: list[tuple[str, Callable[[LiveDevice], str], bool]] = [
+        ("worker", _worker, any(d.worker is not None for d in devices)),
+        ("device", lambda d: d.name, True),
+        ("share", lambda d: _percent(d.share), True),
+        ("busy", lambda d: _percent(d.busy), True),
+        ("waits for", _waiting, any(d.waits is not None for d in devices)),
+        ("memory", _memory, any(d.memory_bytes is not None for d in devices)),
+    ]
+    # The table has to fit in 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    shown = [(heading, cell) for heading, cell, is_shown in columns if is_shown]
+    for heading, _ in shown:
+        is_text = heading in ("device", "waits for")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    for device in devices:
+        table.add_row(*(Text(cell(device)) for _, cell in shown))
+    return table
+
+
+def _position(state: LiveState) -> list[str]:
+    if state.epoch is None:
+        return [f"step {state.step}"]
+    return [
+        f"epoch {state.epoch}/{state.num_epochs or '?'}",
+        f"step {state.step}/{state.num_steps or '?'}",
+    ]
+
+
+def _worker(device: LiveDevice) -> str:
+    return _UNKNOWN if device.worker is None else str(device.worker)
+
+
+def _waiting(device: LiveDevice) -> str:
+    if device.waits is None:
+        return _UNKNOWN
+    # Copies and rounding of clocks are not worth a name.
+    if not device.waits_for or device.waits < _LEAST_WAIT:
+        return ""
+    return f"{device.waits_for} {_percent(device.waits)}"
+
+
+def _memory(device: LiveDevice) -> str:
+    if device.memory_bytes is None:
+        return _UNKNOWN
+    used = format_bytes(device.memory_bytes)
+    return used if device.memory_limit is None else f"{used} of {format_bytes(device.memory_limit)}"
+
+
+def _percent(fraction: float | None) -> str:
+    return _UNKNOWN if fraction is None else f"{fraction * 100:.0f} %"
+
+
+def _left(seconds: float | None) -> str:
+    if seconds is None:
+        return f"{_UNKNOWN} left"
+    return f"{round(seconds)} s left" if seconds < 60 else f"{format_seconds(seconds)} left"
+
+
+class Screen(Protocol):
+    """Place where a live view appears."""
+
+    replaces_bar: bool
+    """Whether Keras's own progress bar would show the same, in the same place."""
+
+    def open(self) -> None:
+        """Begin to show."""
+        ...
+
+    def show(self, state: LiveState) -> None:
+        """Show a state, which replaces the last one."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show a line that stays, such as an event or the end of an epoch."""
+        ...
+
+    def close(self) -> None:
+        """End; what was shown stays. Safe to call again."""
+        ...
+
+
+def can_draw(environ: Mapping[str, str]) -> bool:
+    """Return whether standard output and standard error are one terminal that can be drawn on."""
+    if environ.get("NO_COLOR") or environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return False
+    return sys.stdout.isatty() and sys.stderr.isatty()
+
+
+def screen_of_process(environ: Mapping[str, str]) -> Screen:
+    """Return the screen of a command: its terminal if it can be drawn on, otherwise lines."""
+    if can_draw(environ):
+        return TerminalScreen()
+    is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    return LineScreen(sys.stderr, replaces_bar=is_terminal)
+
+
+def screen_of(console: Console) -> Screen | None:
+    """Return the screen of a console: a terminal or a notebook; None for others."""
+    if console.is_jupyter:
+        return NotebookScreen()
+    is_plain = console.is_dumb_terminal or console.no_color
+    if not console.is_terminal or is_plain:
+        return None
+    is_of_process = console.file in (sys.stdout, sys.stderr)
+    if is_of_process and not can_draw(os.environ):
+        return None
+    return TerminalScreen(console, redirects=is_of_process)
+
+
+class TerminalScreen:
+    """The view at the lower end of a terminal, under the output of the program.
+
+    Args:
+        console: Console of the terminal; None for that of standard error.
+        redirects: Whether standard output and standard error appear above the view.
+    """
+
+    replaces_bar = True
+
+    def __init__(self, console: Console | None = None, *, redirects: bool = True) -> None:
+        self._console = standard_error() if console is None else console
+        self._redirects = redirects
+        self._process = os.getpid()
+        self._state: LiveState | None = None
+        self._above: list[Above] = []
+        self.lock = threading.RLock()
+        # rich's own redirection interprets and wraps what a program writes.
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            get_renderable=self._view,
+        )
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the view of this process is on the terminal."""
+        return self._live.is_started and os.getpid() == self._process
+
+    def open(self) -> None:
+        """Let all output appear above the view from now on."""
+        with self.lock:
+            self._live.start()
+            self._console.show_cursor(True)
+            if self._redirects:
+                self._above = [Above(sys.stdout, self), Above(sys.stderr, self)]
+                sys.stdout, sys.stderr = self._above
+                for stream in self._above:
+                    _redirect_handlers(stream.stream, stream)
+
+    def show(self, state: LiveState) -> None:
+        """Draw the view again."""
+        with self.lock:
+            if self.is_drawn:
+                self._state = state
+                self._live.refresh()
+
+    def say(self, text: str) -> None:
+        """Write a line above the view."""
+        with self.lock:
+            if self.is_drawn:
+                self.write_above(f"{printable(text, keeps_colours=True)}\n")
+
+    def write_above(self, text: str) -> None:
+        """Write complete lines, as they are, above the view."""
+        with self.lock:
+            self._console.print(Segments([Segment(text)]), end="", crop=False)
+
+    def close(self) -> None:
+        """Leave the last view on the terminal, and give standard output and error back."""
+        with self.lock:
+            if not self._live.is_started:
+                return
+            rests = [stream.rest for stream in self._above]
+            for stream in self._above:
+                stream.rest = ""
+            if os.getpid() == self._process:
+                self._live.stop()
+            for stream, rest in zip(self._above, rests, strict=True):
+                # A program may have put others in their place.
+                if sys.stdout is stream:
+                    sys.stdout = stream.stream
+                if sys.stderr is stream:
+                    sys.stderr = stream.stream
+                _redirect_handlers(stream, stream.stream)
+                stream.stream.write(rest)
+            self._above = []
+
+    def _view(self) -> RenderableType:
+        """Return the incomplete lines of the program, and the view under them."""
+        rests = [Text.from_ansi(s.shown_rest, no_wrap=True) for s in self._above if s.rest]
+        if self._state is None:
+            return Group(*rests)
+        view = panel(self._state, num_lines=self._console.height - 1 - len(rests))
+        # The cursor is in the line below.
+        return Group(*rests, view, *([""] if self._live.is_started else []))
+
+
+class Above:
+    """A text stream whose lines are written above the view, as they are.
+
+    A line that is not complete, such as another progress bar, is the first line of the view until
+    it is. Without a view, all goes straight to the stream, as in processes that are forked.
+    """
+
+    def __init__(self, stream: TextIO, screen: TerminalScreen) -> None:
+        self.stream = stream
+        self._screen = screen
+        self.rest = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stream)
+
+    @property
+    def buffer(self) -> _Bytes:
+        """The same stream for bytes."""
+        return _Bytes(self)
+
+    @property
+    def shown_rest(self) -> str:
+        """The part of the incomplete line that a terminal would show."""
+        return self.rest.rstrip("\r").rpartition("\r")[2].replace("\b", "")
+
+    def write(self, text: str) -> int:
+        """Write a text; return the number of its characters."""
+        if not self._screen.is_drawn:
+            return self.stream.write(text)
+        with self._screen.lock:
+            lines, end, self.rest = (self.rest + text).rpartition("\n")
+            if end:
+                self._screen.write_above(f"{lines}\n")
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        self.write("".join(lines))
+
+
+class _Bytes:
+    """Bytes for a stream that is above a view."""
+
+    def __init__(self, above: Above) -> None:
+        self._above = above
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._above.stream.buffer, name)
+
+    def write(self, content: Any) -> int:
+        self._above.write(bytes(content).decode(errors="surrogateescape"))
+        return len(content)
+
+
+def _redirect_handlers(before: Any, after: Any) -> None:
+    """Let handlers of the logging module, which keep their stream, write to another one."""
+    for logger in [logging.getLogger(), *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+                with contextlib.suppress(ValueError, OSError):
+                    handler.setStream(after)
+
+
+class LineScreen:
+    """Plain lines: one for each epoch and event, and one every ten seconds.
+
+    Args:
+        file: Stream for the lines.
+        replaces_bar: Whether Keras's own progress bar is written to the same terminal.
+        clock: Function that returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        file: TextIO,
+        *,
+        replaces_bar: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.replaces_bar = replaces_bar
+        self._file = file
+        self._clock = clock
+        self._process = os.getpid()
+        self._due = clock() + _LINE_SECONDS
+        self._last = ""
+        self._is_open = False
+
+    def open(self) -> None:
+        """Begin to show."""
+        self._is_open = True
+
+    def show(self, state: LiveState) -> None:
+        """Print the state if the last line is ten seconds old."""
+        if self._clock() >= self._due and state.step:
+            line = line_of(state)
+            if line != self._last:
+                self._last = line
+                self.say(f"evener: {line}")
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self._is_open and os.getpid() == self._process:
+            self._due = self._clock() + _LINE_SECONDS
+            self._file.write(f"{printable(text, keeps_colours=True)}\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """End."""
+        self._is_open = False
+
+
+class NotebookScreen:
+    """The view in the output of a cell, which is updated in place."""
+
+    replaces_bar = True
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._state = LiveState()
+        self._handle: Any = None
+
+    def open(self) -> None:
+        """Show an empty view."""
+        from IPython.display import display
+
+        self._handle = display(self._html(), display_id=True)
+
+    def show(self, state: LiveState) -> None:
+        """Update the view."""
+        self._state = state
+        if self._handle is not None:
+            self._handle.update(self._html())
+
+    def say(self, text: str) -> None:
+        """Add a line above the view."""
+        self._lines.append(text)
+        self.show(self._state)
+
+    def close(self) -> None:
+        """End; the view stays."""
+        self._handle = None
+
+    def _html(self) -> Any:
+        from IPython.display import HTML
+
+        return HTML(html_of("\n".join([*self._lines, text_of_view(self._state)])))
+
+
+def text_of_view(state: LiveState) -> str:
+    """Return the view as plain text."""
+    return text_of(lambda console: console.print(panel(state), no_wrap=True))
+
+
+_shown: list[LiveView] = []
+
+
+def is_shown() -> bool:
+    """Return whether this process shows a live view already."""
+    return bool(_shown)
+
+
+class LiveView:
+    """Shows the state of a training twice a second, in a context.
+
+    Args:
+        screen: Place where it appears.
+        state: Function that returns the state, called by a thread; None to show nothing new.
+        refresh_seconds: Time between two updates, above 0.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        state: Callable[[], LiveState | None],
+        *,
+        refresh_seconds: float = _REFRESH_SECONDS,
+    ) -> None:
+        self._screen = screen
+        self._state = state
+        self._refresh_seconds = refresh_seconds
+        self._process = os.getpid()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="evener live view", daemon=True)
+
+    def __enter__(self) -> LiveView:
+        """Begin to show."""
+        _shown.append(self)
+        self._screen.open()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Show the last state, which stays, and restore the terminal."""
+        # A fork of the program has no thread, and shows nothing.
+        if os.getpid() != self._process:
+            return
+        try:
+            self._stop.set()
+            self._thread.join()
+            with contextlib.suppress(Exception):
+                self._update()
+        finally:
+            _shown.remove(self)
+            self._screen.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._refresh_seconds):
+            try:
+                self._update()
+            except Exception as error:
+                # The view never ends the run.
+                with contextlib.suppress(Exception):
+                    self._screen.say(f"evener: no live view: {type(error).__name__}: {error}")
+                return
+
+    def _update(self) -> None:
+        state = self._state()
+        if state is not None:
+            self._screen.show(state)
+
+
+class WorkerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """File that a worker writes for the launcher.
+
+    Attributes:
+        process: Number of its process.
+        num_lines: Number of all its lines so far.
+        lines: The last ones.
+    """
+
+    process: int
+    state: LiveState
+    num_lines: int
+    lines: list[str]
+
+
+class FileScreen:
+    """Screen of a worker: its state, in a file that the launcher reads."""
+
+    def __init__(self, folder: Path, worker: int, *, replaces_bar: bool) -> None:
+        self.replaces_bar = replaces_bar
+        self._path = folder / f"worker-{worker}.json"
+        self._lines: list[str] = []
+        self._num_lines = 0
+        self._lock = threading.Lock()
+        self._state = LiveState()
+
+    def open(self) -> None:
+        """Begin to show."""
+
+    def show(self, state: LiveState) -> None:
+        """Write the state."""
+        with self._lock:
+            self._state = state
+            self._write()
+
+    def say(self, text: str) -> None:
+        """Add a line."""
+        with self._lock:
+            self._num_lines += 1
+            self._lines = [*self._lines, text][-_MOST_LINES:]
+            self._write()
+
+    def close(self) -> None:
+        """End."""
+
+    def _write(self) -> None:
+        content = WorkerFile(
+            process=os.getpid(), state=self._state, num_lines=self._num_lines, lines=self._lines
+        )
+        part = self._path.with_suffix(f".{os.getpid()}")
+        # JSON of msgspec has no losses that are not finite.
+        part.write_text(json.dumps(msgspec.to_builtins(content)), encoding="utf-8")
+        part.replace(self._path)
+
+
+class JobState:
+    """The states of all workers of a job as one, and their new lines.
+
+    Args:
+        folder: Folder of the files.
+        screen: Screen that takes the lines of the first worker.
+        clock: Function that returns the time of files, in seconds.
+    """
+
+    def __init__(
+        self, folder: Path, screen: Screen, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._folder = folder
+        self._screen = screen
+        self._clock = clock
+        self._seen: dict[int, int] = {}
+
+    def state(self) -> LiveState | None:
+        """Return the state of the job; None before the first worker has one."""
+        files: dict[int, WorkerFile] = {}
+        for path in self._folder.glob("worker-*.json"):
+            if self._clock() - path.stat().st_mtime < _STALE_SECONDS:
+                number = int(path.stem.removeprefix("worker-"))
+                files[number] = msgspec.convert(json.loads(path.read_bytes()), WorkerFile)
+        if not files:
+            return None
+        chief = files[min(files)]
+        # A replacement counts from 0 again.
+        new = chief.num_lines - self._seen.get(chief.process, 0)
+        self._seen[chief.process] = chief.num_lines
+        for line in chief.lines[-new:] if new > 0 else ():
+            self._screen.say(line)
+        devices = tuple(d for worker in sorted(files) for d in files[worker].state.devices)
+        return dataclasses.replace(chief.state, devices=devices)
+
+
+def is_wanted(live: bool | None, environ: Mapping[str, str]) -> bool:
+    """Return whether a command shows a live view.
+
+    Args:
+        live: Whether the user asks for it; None for the default: on a terminal.
+        environ: Environment variables.
+    """
+    if live is None:
+        return FOLDER in environ or can_draw({**environ, "NO_COLOR": ""})
+    return live
+
+
+@contextlib.contextmanager
+def live_job(environ: dict[str, str] | os._Environ[str]) -> Iterator[None]:
+    """Show the training of the workers that are started in the block.
+
+    Args:
+        environ: Environment that workers get; it names the folder of their files in the block.
+    """
+    with tempfile.TemporaryDirectory(prefix="evener-live-") as folder:
+        screen = screen_of_process(environ)
+        environ[FOLDER] = folder
+        environ[IN_PLACE] = "1" if screen.replaces_bar else ""
+        try:
+            with LiveView(screen, JobState(Path(folder), screen).state):
+                yield
+        finally:
+            del environ[FOLDER], environ[IN_PLACE]
