@@ -132,7 +132,7 @@ def doctor(
             sandbox=sandbox,
             select=None if select is None else select.split(","),
             ignore=None if ignore is None else ignore.split(","),
-            on_read=tell_reading,
+            on_read=None if as_json else tell_reading,
             on_progress=show,
         )
     if diagnosis.not_estimated:

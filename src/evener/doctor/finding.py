@@ -128,6 +128,16 @@ class Reading:
                 return eager_step_of("\n".join(call.source.lines), call.location.line)
         return None
 
+    def num_trainings(self) -> int:
+        """Return the number of trainings: calls of fit, and loops that update weights."""
+        found = set[object]()
+        for call in self.named("model.fit", "optimizer.apply_gradients"):
+            if not call.context.roles & {"unreached", "keras"}:
+                loops = call.context.loops
+                is_loop = call.name != "model.fit" and loops
+                found.add(loops[-1].node if is_loop else call.node)
+        return len(found)
+
     def imports(self, *roots: str) -> bool:
         """Return whether the program imports one of some packages."""
         return any(

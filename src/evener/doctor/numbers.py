@@ -678,6 +678,18 @@ def training_flag(case: Case) -> Iterator[Violation]:
             evidence=tuple(f"{each.layer}: training={each.training}" for each in flags[:3]),
             severity=None if any(each.training is None for each in flags) else Severity.WARNING,
         )
+    off = [each for each in flags if each.training is False and "Dropout" in each.kind]
+    if off and any(each.training for each in flags):
+        yield Violation(
+            case.at(off[0].where),
+            f"{off[0].layer} is called with training=False in the training step, and its model is "
+            "not frozen.",
+            why="A part that only gives targets, such as a teacher, is trained along: the loss "
+            "pulls it too.",
+            fix="call that model outside of the tape, or set trainable = False on it; or give the "
+            "optimizer the variables of the other model alone.",
+            severity=Severity.WARNING,
+        )
     taught = {each.layer for each in facts.layer_flags if each.is_recorded and each.training}
     asked = [
         each

@@ -115,7 +115,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
     ),
     Family.MEMORY: (
         ("DOC-601", _WARNING, memory.models_in_loop),
-        ("DOC-602", _WARNING, memory.kept_tensors, written.kept_tensors),
+        ("DOC-602", _WARNING, memory.kept_tensors),
         ("DOC-604", _WARNING, memory.buffers),
         ("DOC-605", _ERROR, memory.does_not_fit, memory.constant_sizes),
         ("DOC-606", _WARNING, memory.large_constants),
@@ -124,7 +124,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
     Family.SPEED: (
         ("DOC-414", _WARNING, speed.double_precision),
         ("DOC-401", _WARNING, speed.slow_input),
-        ("DOC-402", _WARNING, speed.host_reads, written.host_reads, written.python_in_steps),
+        ("DOC-402", _WARNING, speed.host_reads, written.python_in_steps),
         ("DOC-403", _WARNING, speed.retracing),
         ("DOC-404", _HINT, speed.tiny_steps),
         ("DOC-405", _WARNING, speed.cpu_operations),

@@ -323,7 +323,8 @@ def answer_as_gpus(
 def _is_called_by_script() -> bool:
     for frame in callers():
         name = str(frame.f_globals.get("__name__", ""))
-        if name != __name__ and not name.startswith(_AUTOGRAPH):
+        # The doctor's watcher stands between a program and this.
+        if name != __name__ and not name.startswith((_AUTOGRAPH, "evener.doctor.watch.")):
             return name.partition(".")[0] not in _LIBRARIES
     return False
 
