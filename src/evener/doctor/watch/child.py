@@ -40,6 +40,8 @@ _MEASURED_STEPS = 2
 # The end of an epoch is waited for so long, to see what comes between two epochs.
 _EPOCH_SECONDS = 6.0
 _MOST_KERNELS = 30
+# Where every step traces, so many seconds of it are enough.
+_TRACED_SECONDS = 10.0
 _KERNEL = re.compile(r"^[^:]+:(?P<type>[A-Z_]\w*)$")
 _VERSION = re.compile(r"(V\d+|\[.*\])+$")
 _ITERATOR = re.compile(r"^Iterator::(?P<path>[A-Za-z:\[\]0-9_]+)")
@@ -54,6 +56,8 @@ class WatchRequest:
     stacks: str  # The file for Python's stacks
     num_steps: int  # Number of steps to watch, without those that trace
     min_seconds: float  # Least total duration of these steps
+    num_loops: int = 1  # Number of loops that train to watch
+    extra_seconds: float = 30.0  # Seconds to wait for further loops after the first
     as_module: bool = False  # Whether it is a module
     args: list[str] = field(default_factory=list)  # Arguments of the script
     devices: str | None = None  # Device spec to configure first; None not to configure TensorFlow
@@ -184,24 +188,36 @@ class _Watched:
                 self._recorder.safely(self._stop_measuring)
         elif is_timed and num_timed >= _MEASURE_AFTER and self._profile is None:
             self._recorder.safely(self._start_measuring)
-        if self._is_enough(loop, num_timed):
+        if self._is_enough():
             self.end()
         self._recorder.flush(least_seconds=2.0)
 
-    def _is_enough(self, loop: Any, num_timed: int) -> bool:
-        seconds = sum(sample["step"] for sample in loop.samples)
-        if num_timed < self._request.num_steps or seconds < self._request.min_seconds:
+    def _is_enough(self) -> bool:
+        """Return whether as many loops as wanted have been seen long enough."""
+        loops = self._loops.all()
+        num_seen = sum(map(self._is_seen, loops))
+        if not num_seen:
             return False
         now = self._recorder.clock()
-        if self._enough_at is None:
-            self._enough_at = now
-        if now - self._enough_at > _EPOCH_SECONDS or loop.kind == "graph loop":
-            return True
+        self._enough_at = self._enough_at or now
+        if num_seen < self._request.num_loops:
+            return now - self._enough_at > self._request.extra_seconds
+        loop = loops[-1]
         per_epoch = loop.steps_per_epoch or self._data.steps_per_epoch()
-        if not per_epoch or loop.epochs >= 2 or (loop.epochs_wanted == 1):
+        is_last = loop.epochs >= 2 or loop.epochs_wanted == 1 or loop.kind == "graph loop"
+        if not per_epoch or is_last or now - self._enough_at > _EPOCH_SECONDS:
             return True
+        # What comes between two epochs is worth a short wait.
         left = per_epoch + 1 - (loop.num_steps - loop.epoch_began_at)
-        return left * seconds / num_timed > _EPOCH_SECONDS
+        return left * loop.median("step") > _EPOCH_SECONDS
+
+    def _is_seen(self, loop: Any) -> bool:
+        traced = sum(sample["step"] for sample in loop.traced_samples)
+        if traced > _TRACED_SECONDS and len(loop.traced_samples) > self._request.num_steps / 2:
+            return True
+        seconds = sum(sample["step"] for sample in loop.samples)
+        is_long = seconds >= self._request.min_seconds
+        return is_long and len(loop.samples) >= self._request.num_steps
 
     def _start_measuring(self) -> None:
         import tensorflow as tf

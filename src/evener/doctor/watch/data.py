@@ -509,8 +509,10 @@ def _rows(x: Any, is_train: bool) -> set[bytes] | None:
         rows: set[bytes] = set()
         num = 0
         for batch in _within(x, _DRAW_SECONDS):
-            part = batch[0] if isinstance(batch, tuple) else batch
-            arrays = _arrays(part)
+            arrays = _arrays(batch[0] if isinstance(batch, tuple) else batch)
+            labels = _arrays(batch[1]) if isinstance(batch, tuple) and len(batch) > 1 else []
+            if labels and arrays and labels[0].shape == arrays[0].shape:
+                arrays = labels  # Inputs of an autoencoder may have noise.
             if not arrays or arrays[0].ndim < 2:
                 return None
             rows.update(row.tobytes() for row in arrays[0])

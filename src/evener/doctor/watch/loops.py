@@ -130,6 +130,7 @@ class _Loop:
     num_steps: int = 0
     first_seconds: float | None = None
     samples: list[Seconds] = field(default_factory=list)
+    traced_samples: list[Seconds] = field(default_factory=list)
     batch_sizes: dict[int, None] = field(default_factory=dict)
     steps_per_epoch: int | None = None
     epochs: int = 0
@@ -140,7 +141,9 @@ class _Loop:
     epoch_began_at: int = 0
 
     def median(self, kind: str) -> float:
-        return statistics.median(sample[kind] for sample in self.samples) if self.samples else 0.0
+        # Where every step traces, that is how long a step takes.
+        samples = self.samples or self.traced_samples
+        return statistics.median(sample[kind] for sample in samples) if samples else 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -237,6 +240,10 @@ class Loops:
     def num_calls(self, kind: str) -> int:
         """Return how often something was called, from all lines."""
         return sum(found[0] for (other, _), found in self._calls.items() if other == kind)
+
+    def all(self) -> list[_Loop]:
+        """Return all loops, the one that began last at the end."""
+        return list(self._loops.values())
 
     @property
     def main(self) -> _Loop | None:
@@ -422,6 +429,8 @@ class Loops:
         size = self._recorder.safely(self._times.batch_size)
         if size:
             loop.batch_sizes.setdefault(size)
+        if not is_timed and sample is not None and not self.is_measuring:
+            loop.traced_samples.append(sample)
         is_timed = is_timed and not self.is_measuring and loop.num_steps > num_steps
         if is_timed and sample is not None:
             loop.samples += [sample] * num_steps

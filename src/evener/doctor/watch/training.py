@@ -130,7 +130,9 @@ class Gauge:
         self._num_calls = num_calls
         self.eager: list[Any] = []
         with tf.init_scope(), tf.device("CPU:0"):
-            self._rows = plain_variable(np.full((_ROWS, width), np.nan, np.float32), tf.float32)
+            self._rows = plain_variable(
+                np.full((num_calls + 1, width), np.nan, np.float32), tf.float32
+            )
             self._count = plain_variable(0, tf.int64)
 
     def write(self, row: Callable[[], Sequence[Any]]) -> None:
@@ -141,23 +143,18 @@ class Gauge:
                     self.eager.append(tf.stack([tf.cast(part, tf.float32) for part in row()]))
                 return
 
-            def put() -> Any:
-                values = tf.stack([tf.cast(part, tf.float32) for part in row()])
-                with tf.device("CPU:0"):
-                    index = tf.reshape(tf.math.floormod(self._count, _ROWS), (1, 1))
-                    written = self._rows.scatter_nd_update(index, values[tf.newaxis])
-                    with tf.control_dependencies([written]):
-                        return tf.identity(self._count.assign_add(1))
-
+            # A condition in the program's graph would change how TensorFlow fuses its operations.
+            values = tf.stack([tf.cast(part, tf.float32) for part in row()])
             with tf.device("CPU:0"):
-                is_early = self._count < self._num_calls
-            tf.cond(is_early, put, lambda: tf.constant(0, tf.int64))
+                index = tf.reshape(tf.math.minimum(self._count, self._num_calls), (1, 1))
+                self._rows.scatter_nd_update(index, values[tf.newaxis])
+                self._count.assign_add(1)
 
     def rows(self) -> np.ndarray:
         """Return the rows so far, in order."""
         if self.eager:
             return np.stack([row.numpy() for row in self.eager])
-        num = min(int(self._count.numpy()), _ROWS)
+        num = min(int(self._count.numpy()), self._num_calls)
         return self._rows.numpy()[:num]
 
 
@@ -191,6 +188,7 @@ class _Variable:
     norms: list[float] = field(default_factory=list)
     updates: list[float] = field(default_factory=list)
     before: Any = None
+    norm: float | None = None
     in_model: bool = False
 
 
@@ -482,7 +480,9 @@ class Training:
                 entry.where = entry.where or own_line() or self._loops.fit_line
                 pairs.append((entry, getattr(gradient, "values", gradient)))
         pairs = pairs[:_MOST_GAUGED]
-        if not pairs or not self._may_gauge(pairs[0][1]):
+        # In a graph, a reader of a gradient keeps TensorFlow from fusing the operation that makes
+        # it, and rounding changes: there, only changes of variables are measured.
+        if not pairs or not tf.executing_eagerly():
             return
         keys = [id(entry.variable) for entry, _ in pairs]
         gauge, known = self._apply_gauges.setdefault(id(optimizer), (Gauge(len(keys)), keys))
@@ -505,7 +505,7 @@ class Training:
         return init
 
     def _made(self, model: Any) -> None:
-        if model in self._known_models or self._loops.open_calls or _is_inner():
+        if model in self._known_models or self._loops.open_calls or _is_inner(model):
             return
         self._known_models.add(model)
         where = making_line()
@@ -526,6 +526,8 @@ class Training:
         return init
 
     def _made_optimizer(self, optimizer: Any) -> None:
+        if self._loops.open_calls and self._loops.open_calls[-1] != "compile":
+            return  # Saving makes copies.
         where = making_line()
         optimizer._evener_line = where
         found = self._optimizers.setdefault(where, _Optimizer(type(optimizer).__name__, where))
@@ -596,6 +598,8 @@ class Training:
             self._num_compared = _COMPARED_STEPS
             return
         for entry in variables:
+            if not _dtype(entry.variable).startswith(("float", "bfloat")):
+                continue
             value = tf.identity(_value(entry.variable))
             if entry.before is not None:
                 change = tf.norm(tf.cast(value, tf.float64) - tf.cast(entry.before, tf.float64))
@@ -615,6 +619,14 @@ class Training:
     def examine(self) -> None:
         """Look once more at the end."""
         self._find_models()
+        variables = [
+            entry
+            for entry in self._variables.values()
+            if _dtype(entry.variable).startswith(("float", "bfloat"))
+        ]
+        if sum(_num_bytes(entry.variable) for entry in variables) <= _MOST_COMPARED_BYTES:
+            for entry in variables:
+                entry.norm = float(tf.norm(tf.cast(_value(entry.variable), tf.float64)).numpy())
 
     def facts(self) -> dict[str, Any]:
         """Return what trains."""
@@ -698,12 +710,15 @@ class Training:
                 if not np.isfinite(row[0]):
                     found.append((index, 2, NotFinite(what="loss", step=index, where=where)))
         for entry in self._variables.values():
-            for index, norm in enumerate(entry.norms):
-                if not np.isfinite(norm):
-                    bad = NotFinite(
-                        what="gradient", name=_name(entry.variable), step=index, where=entry.where
-                    )
-                    found.append((index, 3, bad))
+            for order, what, norms in (
+                (3, "gradient", entry.norms),
+                (4, "variable", entry.updates),
+            ):
+                for index, norm in enumerate(norms):
+                    if not np.isfinite(norm):
+                        name = _name(entry.variable)
+                        bad = NotFinite(what=what, name=name, step=index, where=entry.where)
+                        found.append((index, order, bad))
         return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
@@ -765,6 +780,8 @@ def _variable_use(entry: _Variable) -> VariableUse:
         num_optimizers=len(entry.optimizers),
         gradient_norms=tuple(entry.norms),
         update_norms=tuple(entry.updates),
+        norm=None if entry.norm is None or not np.isfinite(entry.norm) else entry.norm,
+        has_nan=entry.norm is not None and not np.isfinite(entry.norm),
         in_model=entry.in_model,
         where=entry.where,
     )
@@ -824,11 +841,12 @@ def _model_use(found: _Models) -> ModelUse | None:
     )
 
 
-def _is_inner() -> bool:
+def _is_inner(model: Any) -> bool:
     """Return whether a model is made by a `Sequential`, for itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename.endswith(_SEQUENTIAL):
+        is_sequential = frame.f_code.co_filename.endswith(_SEQUENTIAL)
+        if is_sequential and frame.f_locals.get("self") is not model:
             return True
         frame = frame.f_back
     return False

@@ -54,6 +54,8 @@ class WatchLimits:
     time_limit_seconds: float = 120.0  # Time limit of the run, above 0
     num_steps: int = 20  # Number of steps to watch, without those that trace; from 1
     min_seconds: float = 1.0  # Least total duration of these steps
+    num_loops: int = 1  # Number of loops that train to watch, one after the other
+    extra_seconds: float = 30.0  # Seconds to wait for further loops after the first
     grace_seconds: float = 2.0  # Time to end after SIGTERM, before SIGKILL
 
 
@@ -117,6 +119,8 @@ def watch(
             stacks=str(Path(folder, "stacks")),
             num_steps=limits.num_steps,
             min_seconds=limits.min_seconds,
+            num_loops=limits.num_loops,
+            extra_seconds=limits.extra_seconds,
         )
         run = _run(request, limits, on_progress)
         facts = _completed(_facts(request.facts), run, _text(request.stacks))
