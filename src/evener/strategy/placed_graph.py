@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from evener._tf_private.functions import definition_frames
 from evener._tf_private.graphs import copy_handle_data
-from evener.auditing.records import Collective, Copy, Fallback, Kind, Line, Operation
+from evener.auditing import Collective, Copy, Fallback, Kind, Line, Operation
 from evener.base.user_code import is_own
 from evener.devices.names import GPU, kind_of, qualified_name
 from evener.strategy import kernels

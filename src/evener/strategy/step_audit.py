@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private.functions import function_graphs
-from evener.auditing.records import Audit, read_gathered
+from evener.auditing import Audit, read_gathered
 from evener.errors import PlacementError
 from evener.strategy import kernels, placed_graph
 from evener.strategy.dry_run import (
