@@ -188,12 +188,11 @@ def flow_of(nodes: Iterable[Any]) -> Flow:
         )
         if node.op == "ReadVariableOp":
             # It reads what was written before.
-            for earlier in (
-                by_name.get(control[1:]) for control in node.input if control[:1] == "^"
-            ):
+            for control in (name[1:] for name in node.input if name.startswith("^")):
+                earlier = by_name.get(control)
                 if earlier is not None and writes_variables(earlier.op):
                     if earlier.input[0] == node.input[0]:
-                        taken[earlier.name] = None
+                        taken[control] = None
         inputs[name] = tuple(
             producer
             for producer in taken
@@ -421,7 +420,7 @@ class GraphReader:
             name, _, index = tensor.partition(":")
             if name.startswith("^") or "/ctrl/_" in name:
                 continue  # A control dependency.
-            node = self._flow.nodes.get(name)
+            node: Any = self._flow.nodes.get(name)
             made = None if node is None else self._origins.of(node)
             num_bytes = self._sizes.num_bytes(tensor)
             # In loops, the Python graph has more static shapes. Fused operations have outputs
