@@ -250,7 +250,7 @@ class _StoredState:
 def read_record(value: Any, kind: type[R], where: str) -> R:
     """Return a record of a state; `DamagedError` if it is not as it was written."""
     try:
-        return from_plain(value, kind, place=where)
+        return from_plain(value, kind, place=where, complete=True)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamagedError(f"{STATE} is not as it was written: {error!s:.200}") from error
 
