@@ -164,7 +164,7 @@ def _make_function(
     kind: type[Any], original: Callable[..., Any], model: Any, step_function: Any
 ) -> Any:
     """Make the function that runs steps of a model; XLA compiles what is given to `run`."""
-    strategy = model._distribute_strategy
+    strategy: Any = model._distribute_strategy
     trains = getattr(step_function, "__name__", "") == "train_step"
     if trains and strategy is None and not tf.distribute.has_strategy():
         kind._warn_about_unused_strategies(model.name)

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener._tf_private.graphs import written_resources
-from evener.auditing.records import GatheredOperation
+from evener.auditing import GatheredOperation
 from evener.base.text import format_bytes
 from evener.base.user_code import is_own
 from evener.devices.names import device_name

@@ -26,7 +26,7 @@ from evener._tf_private.graphs import written_resources
 from evener._tf_private.random_numbers import counting_from, is_deterministic
 from evener._tf_private.tapes import keep_order_of_variables
 from evener._tf_private.tensors import in_xla
-from evener.auditing.records import write_gathered
+from evener.auditing import write_gathered
 from evener.base.user_code import is_own, short_path
 from evener.devices.names import device_name, kind_of, without_worker
 from evener.errors import DataError, EngineError

@@ -34,10 +34,11 @@ PATCHES = {
     "XLA of models": 3,
     "runs of traced functions": "AtomicFunction.call_flat",
     "slots and updates of variables": 4,
-    "optimizers of Keras 2": "optimizers.Optimizer.__init__",
+    "weights, optimizers and slots of Keras 2": 3,
+    "devices of strategies": 5,
+    "tapes of scripts": "GradientTape.__enter__ GradientTape.gradient",
+    "layers that are made in calls, and their weights": "Layer.__init__ Layer.add_weight",
     "reductions of Keras 2": "losses.Loss._get_reduction",
-    "slots of older optimizers of Keras 2": "optimizers.legacy.Optimizer.add_slot",
-    "weights of Keras 2": "layers.Layer.add_weight",
     "best weights of workers": "EarlyStopping.on_train_begin EarlyStopping.on_epoch_end",
     "batches of iterators": (
         "OwnedIterator.__next__ "
@@ -57,20 +58,12 @@ PATCHES = {
     "callbacks of runs that are followed": "CallbackList.__init__",
     "calls of pinned layers": "Operation.__call__ Layer.__call__",
     "compiled functions outside of run": "Function.__call__",
-    "devices of CentralStorageStrategy": "distribute.experimental.CentralStorageStrategy.__init__",
-    "devices of MirroredStrategy": (
-        "distribute.MirroredStrategy.__init__ compat.v1.distribute.MirroredStrategy.__init__"
-    ),
-    "devices of OneDeviceStrategy": (
-        "distribute.OneDeviceStrategy.__init__ compat.v1.distribute.OneDeviceStrategy.__init__"
-    ),
     "devices of variables that wait": "Variable.__init__",
     "devices with names of hardware": "device compat.v1.device compat.v2.device",
     "devices that scripts ask for": "device",
     "draws in hoisted steps": (
         "get_seed random_standard_normal random_uniform random_uniform_int truncated_normal"
     ),
-    "evener.Strategy in scripts": "Strategy",
     "evener.pin in scripts": "pin",
     "evener.use_devices in scripts": "use_devices",
     "filters of tracebacks": "_process_traceback_frames _process_traceback_frames",
@@ -79,11 +72,9 @@ PATCHES = {
     "generators of a strategy": "Generator._preprocess_key",
     "gradients of a watched program": "GradientTape.gradient",
     "gradients of audited programs": "GradientTape.gradient",
-    "gradients of scripts": "GradientTape.gradient",
     "devices of gradients": 11,
     "jit_compile of benchmarks": "Model.compile",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
-    "layers that are made in calls": "Layer.__init__",
     "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",
     "loops over datasets": (
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
@@ -120,8 +111,7 @@ PATCHES = {
     "statistics of BatchNormalization": "layers.BatchNormalization.call",
     "strategies of optimizers": "TFOptimizer._distribution_strategy",
     "strategies that are left alone": 10,
-    "strategies that scripts make": 14,
-    "tapes of scripts that begin": "GradientTape.__enter__",
+    "strategies that scripts make": 15,
     "tf.distribute.get_strategy in scripts": (
         "distribute.get_strategy "
         "compat.v1.distribute.get_strategy "
@@ -138,7 +128,6 @@ PATCHES = {
     "updates of scripts": "optimizers.Optimizer.apply",
     "values of large variables": "Variable._initialize",
     "variables that have waited": "Variable._deferred_initialize",
-    "weights of layers that are made in calls": "Layer.add_weight",
     "weights of pinned layers": "Layer.add_weight",
 }
 # Attributes of TensorFlow and Keras that are set otherwise.
