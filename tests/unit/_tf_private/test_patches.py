@@ -26,6 +26,7 @@ DECLARING = tuple(
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
+    "devices of variables that wait": "Variable.__init__ Variable._deferred_initialize",
     "batches of workers": "TensorFlowTrainer._make_function OwnedIterator.__next__",
     "summaries and profiles of workers": "create_summary_file_writer ProfilerSession",
     "models and checkpoints that workers read": 3,
@@ -58,7 +59,6 @@ PATCHES = {
     "callbacks of runs that are followed": "CallbackList.__init__",
     "calls of pinned layers": "Operation.__call__ Layer.__call__",
     "compiled functions outside of run": "Function.__call__",
-    "devices of variables that wait": "Variable.__init__",
     "devices with names of hardware": "device compat.v1.device compat.v2.device",
     "devices that scripts ask for": "device",
     "draws in hoisted steps": (
@@ -127,7 +127,6 @@ PATCHES = {
     "updates of audited programs": "optimizers.Optimizer.apply",
     "updates of scripts": "optimizers.Optimizer.apply",
     "values of large variables": "Variable._initialize",
-    "variables that have waited": "Variable._deferred_initialize",
     "weights of pinned layers": "Layer.add_weight",
 }
 # Attributes of TensorFlow and Keras that are set otherwise.
