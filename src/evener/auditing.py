@@ -346,7 +346,6 @@ class Audit:
         return text_of(lambda console: print_audit(self, console))
 
     def _repr_html_(self) -> str:
-        """Return the tables as HTML, for notebooks."""
         return html_of(str(self))
 
 

@@ -164,9 +164,10 @@ def _make_function(
     kind: type[Any], original: Callable[..., Any], model: Any, step_function: Any
 ) -> Any:
     """Make the function that runs steps of a model; XLA compiles what is given to `run`."""
-    strategy: Any = model._distribute_strategy
+    strategy = model._distribute_strategy
     trains = getattr(step_function, "__name__", "") == "train_step"
-    if trains and strategy is None and not tf.distribute.has_strategy():
+    has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
+    if trains and not has_strategy:
         kind._warn_about_unused_strategies(model.name)
     if not isinstance(strategy, kind) or model.run_eagerly or strategy.is_plain:
         return original(model, step_function)

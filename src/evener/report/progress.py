@@ -75,20 +75,16 @@ class StrategyDevices:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices of the replicas."""
         return self.strategy.replica_devices
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The current shares."""
         return self.strategy.shares
 
     def last_steps(self) -> list[Step]:
-        """Return the steps in the ring buffer."""
         return list(zip(*self.strategy.share_controller.last_steps(), strict=True))
 
     def owned(self) -> dict[str, Owned]:
-        """Return the owned variables of all models of the strategy."""
         owned = {name: Owned() for name in self.devices}
         for variable in self.strategy.owner_registry.variables:
             device = self.strategy.name_in_plan(variable.device)
@@ -110,7 +106,6 @@ class SingleDevice:
         self.shares = (1.0,)
 
     def last_steps(self) -> list[Step]:
-        """Return an empty list: the steps are not timed."""
         return []
 
     def owned(self) -> dict[str, Owned]:
@@ -123,7 +118,6 @@ class SingleDevice:
 
 
 def training_devices_of(model: keras.Model) -> StrategyDevices | SingleDevice:
-    """Return the devices that train a model."""
     strategy = model_strategy(model)
     return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
 
@@ -232,17 +226,14 @@ class Throughput:
 
     @property
     def has_started(self) -> bool:
-        """Whether there is a measurement."""
         return self._first is not None
 
     def add(self, measurement: Measurement) -> None:
-        """Add a measurement."""
         self._last.append(measurement)
         if self._first is None:
             self._first = self._epoch = measurement
 
     def start_epoch(self, measurement: Measurement) -> None:
-        """Measure the throughput of an epoch from here."""
         if self._first is not None:
             self._epoch = measurement
 
@@ -255,7 +246,6 @@ class Throughput:
         return (sum(_rates(self._epoch, now)) or None) if self._epoch is not None else None
 
     def seconds_left(self, now: Measurement, num_steps: int) -> float | None:
-        """Return the seconds for the remaining steps; None if unknown."""
         if self._first is None or now.num_steps <= self._first.num_steps:
             return None
         done = now.num_steps - self._first.num_steps
@@ -390,11 +380,9 @@ class Progress(keras.callbacks.Callback):
             params["verbose"] = 0
 
     def __enter__(self) -> Progress:
-        """Return the callback itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the live display."""
         self.close()
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:

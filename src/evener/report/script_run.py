@@ -58,7 +58,6 @@ class ScriptRun:
 
 
 def device_table(devices: Sequence[DeviceWork]) -> Table:
-    """Return a table of the work of each device."""
     # The table has to fit in 80 columns.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     is_timed = any(device.busy_seconds is not None for device in devices)
@@ -88,7 +87,6 @@ def device_table(devices: Sequence[DeviceWork]) -> Table:
 
 
 def step_times(strategy: Strategy) -> RunTimes | None:
-    """Return the times of the last counted steps; None if none were timed."""
     names = list(shares_of_devices(strategy))
     hardware = {name: hardware_of(name) for name in names}
     records = strategy.share_controller.step_records()
@@ -115,7 +113,6 @@ def compare_with_plan(
 def report_of(
     script: str, strategy: Strategy, notes: Sequence[str], *, plan: Plan | None = None
 ) -> ScriptRun:
-    """Return the report of a run."""
     shares, owned = shares_of_devices(strategy), StrategyDevices(strategy).owned()
     controller = strategy.share_controller
     samples: dict[str, int] = {}

@@ -112,7 +112,6 @@ class StoppedCall:
 
     @property
     def name(self) -> str:
-        """The name of the function in TensorFlow."""
         return tf.compat.as_str(self.function.name)
 
 
@@ -153,7 +152,6 @@ def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCa
 
 
 def place(stopped: StoppedCall) -> Placed:
-    """Return the function of a stopped call as TensorFlow places it."""
     inputs, functions = stopped.inputs, function_graphs(stopped.function)
     graphs = placed_without_running(stopped.function, inputs, optimized=True)
     if graphs is None:

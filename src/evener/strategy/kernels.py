@@ -42,7 +42,6 @@ class NotOnGpu:
 
 
 def kernel_source() -> Literal["TensorFlow", "table"]:
-    """Return the source of the kernels: the installed TensorFlow, or the table."""
     return "TensorFlow" if _has_gpu_kernels() else "table"
 
 

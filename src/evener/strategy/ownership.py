@@ -35,16 +35,7 @@ class OwnedVariable:
 
 
 class OwnerRegistry:
-    """Every variable made in a strategy's scope, with its owner.
-
-    Args:
-        plan: Plan with the rules by which owners are chosen.
-        devices: Names of the devices that may own, in the order of the plan.
-        own_name: Returns the device of this process for one of them. With several workers, all
-            choose owners alike, among the devices of the worker that has most.
-        all_alike: Whether several workers choose. Variables that are gone count as long as the
-            process lives then: each worker frees them at another time.
-    """
+    """Every variable made in a strategy's scope, with its owner."""
 
     def __init__(
         self,
@@ -69,7 +60,6 @@ class OwnerRegistry:
 
     @property
     def variables(self) -> tuple[OwnedVariable, ...]:
-        """All variables that were owned, in the order in which they were made."""
         return tuple(self._variables.values())
 
     def owned_bytes(self) -> dict[str, int]:
@@ -80,11 +70,7 @@ class OwnerRegistry:
         return dict(owned)
 
     def common_owner(self, handle: Any) -> str | None:
-        """Return TensorFlow's name of the owner in the common partition; None for other variables.
-
-        Args:
-            handle: Handle of a variable.
-        """
+        """Return TensorFlow's name of the owner in the common partition, by a handle."""
         device = self._common.get(id(handle))
         return None if device is None else tf_device(device)
 
@@ -96,7 +82,6 @@ class OwnerRegistry:
         return variable._unique_id in self._variables
 
     def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        """Make a variable on its owner, register it, and return it."""
         beside = kwargs.pop("colocate_with", None)
         made = keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"

@@ -89,7 +89,6 @@ class Origins:
         self._frames: dict[tf.Operation, list[tuple[str, int, str]]] = {}
 
     def of(self, node: Any, function: str | None = None) -> tf.Operation | None:
-        """Return the Python operation behind a node, or None."""
         debug = node.experimental_debug_info
         if function is None and debug.original_func_names:
             return self._find(debug.original_func_names[-1], debug.original_node_names[-1])
@@ -131,7 +130,6 @@ class Origins:
         return None
 
     def is_made_by_tape(self, operation: tf.Operation) -> bool:
-        """Return whether a tape or `tf.gradients` made an operation."""
         return any(
             function == tape and file.endswith(where)
             for file, _, function in self.frames(operation)
@@ -139,7 +137,6 @@ class Origins:
         )
 
     def is_made_by_optimizer(self, operation: tf.Operation) -> bool:
-        """Return whether the ``apply`` of a Keras optimizer made an operation."""
         return any(
             function in _APPLIES and any(part in file for part in _OPTIMIZERS)
             for file, _, function in self.frames(operation)
@@ -208,7 +205,6 @@ def flow_of(nodes: Iterable[Any]) -> Flow:
 
 
 def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[str, Kind]:
-    """Return the kind of work of every node."""
     made = {name: origins.of(node, function) for name, node in flow.nodes.items()}
     gradient = {n for n, op in made.items() if op is not None and origins.is_made_by_tape(op)}
     # Nodes that TensorFlow added; in reverse, so that one of them can follow another.
@@ -263,7 +259,6 @@ def kinds_after(
 
 
 def is_data(op_type: str) -> bool:
-    """Return whether a type of operation is one of `tf.data`."""
     return bool(_DATA.fullmatch(op_type))
 
 
@@ -294,9 +289,6 @@ class TensorSizes:
 
     TensorFlow's shape functions infer them from the shapes of the inputs. The size of a tensor
     whose shape depends on values is unknown before the step runs.
-
-    Args:
-        drawn: Known outputs of nodes, by the names of the nodes.
     """
 
     def __init__(
@@ -369,11 +361,6 @@ _NO_WORK = frozenset(
 
 class GraphReader:
     """Reads one placed graph.
-
-    Args:
-        placed: The graph and its parts.
-        assume_gpus: Whether operations that request no device count as requesting a GPU.
-        drawn: Known outputs of nodes, such as a batch drawn from an iterator.
 
     Attributes:
         operations: All operations, including those of functions that are not inlined.
@@ -482,7 +469,6 @@ class GraphReader:
     def _add(
         self, node: Any, device: str, kind: Kind, made: tf.Operation | None, within: str | None
     ) -> None:
-        """Add an operation by its node and the Python operation behind it."""
         operation = Operation(
             name=node.name,
             type=node.op,
@@ -545,7 +531,6 @@ class GraphReader:
 
 
 def _called(node: Any) -> list[str]:
-    """Return the names of the functions that a node calls."""
     names = []
     for value in node.attr.values():
         if value.HasField("func"):

@@ -156,7 +156,6 @@ def audit_of(
     assume_gpus: bool = False,
     draw: bool = False,
 ) -> Audit:
-    """Return the audit of a call that was stopped before it ran."""
     placed = place(stopped)
     reader = GraphReader(placed, assume_gpus, draw_batches(placed) if draw else {})
     return Audit(
