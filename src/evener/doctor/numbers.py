@@ -364,7 +364,11 @@ def not_updated(case: Case) -> Iterator[Violation]:
     if not left:
         return
     asked = [each for each in left if each.num_gradients]
-    where = next((each.where for each in (*asked, *left) if each.where is not None), None)
+    places = (*asked, *left, *case.facts.gradients, *case.facts.steps)
+    where = next((each.where for each in places if each.where is not None), None)
+    # Who trains one variable of a layer and not another has chosen them, as adapters are.
+    taught = {each.name.rpartition("/")[0] for each in mine if each.num_applied}
+    is_chosen = all(each.name.rpartition("/")[0] in taught for each in left)
     yield Violation(
         case.at(where),
         f"{len(left)} of {len(mine)} trainable variables are never updated: {_names(left)}.",
@@ -373,7 +377,11 @@ def not_updated(case: Case) -> Iterator[Violation]:
         else "No gradient is asked for them, so that they keep their first values.",
         fix="give apply_gradients the variables that the gradients were computed for: "
         "zip(gradients, model.trainable_variables); set trainable = False on what is to stay.",
-        severity=Severity.ERROR if asked or len(left) == len(mine) else Severity.WARNING,
+        severity=Severity.ERROR
+        if asked or len(left) == len(mine)
+        else Severity.HINT
+        if is_chosen
+        else Severity.WARNING,
     )
 
 
@@ -639,7 +647,10 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
         if (case.facts is not None)
         else set()
     )
-    for gradient in case.facts.gradients if case.facts is not None else ():
+    reduced = case.facts is not None and any(
+        each.is_reduced and each.trains and each.num_replicas > 1 for each in case.facts.losses
+    )
+    for gradient in case.facts.gradients if case.facts is not None and not reduced else ():
         if gradient.where in by_keras:
             continue
         ratio, count = gradient.loss_ratio, gradient.num_replicas
