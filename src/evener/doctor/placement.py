@@ -220,7 +220,7 @@ def _is_hidden(case: Case) -> bool:
 
 def hidden_gpus(case: Case) -> Iterator[Violation]:
     """Yield settings that hide GPUs from the program."""
-    around, facts = case.surroundings, case.facts
+    around = case.surroundings
     count = len(around.gpus)
     if count == 0:
         return
