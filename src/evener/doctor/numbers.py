@@ -386,8 +386,11 @@ def not_updated(case: Case) -> Iterator[Violation]:
 
 
 def trained_twice(case: Case) -> Iterator[Violation]:
-    """Yield variables that several optimizers update."""
-    if case.facts is None:
+    """Yield variables that several optimizers update in one loop."""
+    # Several trainings, one after the other, may have an optimizer each.
+    if case.facts is None or len(case.facts.steps) != 1:
+        return
+    if any(each.num_made_in_steps for each in case.facts.optimizers):
         return
     found = [each for each in case.facts.variables if each.num_optimizers >= 2]
     if found:
@@ -601,7 +604,7 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
     facts = case.facts
     if facts is None or not _trained(case) or facts.not_finite is not None:
         return
-    if any(each.learning_rate == 0 for each in facts.optimizers):
+    if any(each.learning_rate == 0 for each in facts.optimizers) or len(facts.steps) != 1:
         return
     # Gradients in graphs are not read: a variable without one stays as it is.
     known = [
