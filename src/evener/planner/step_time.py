@@ -197,7 +197,6 @@ def numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
 def pipeline_timeline(
     replica: ReplicaAssignment,
     passes: list[tuple[float, float]],
-    recompute: tuple[bool, ...],
     profile: CostProfile,
 ) -> Timeline:
     """Return the timeline of a pipeline; transfers between stages overlap no computation."""
