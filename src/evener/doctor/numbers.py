@@ -454,6 +454,9 @@ def outside_of_model(case: Case) -> Iterator[Violation]:
 
 def nothing_to_train(case: Case) -> Iterator[Violation]:
     """Yield models that are trained without trainable parameters."""
+    # What was trained may be frozen afterwards.
+    if case.facts is not None and any(each.num_applied for each in case.facts.variables):
+        return
     for model in case.facts.models if case.facts is not None else ():
         if model.trains and model.num_parameters and not model.num_trainable:
             yield Violation(
@@ -1038,6 +1041,9 @@ def dropped_rows(case: Case) -> Iterator[Violation]:
 
 def metric_not_reset(case: Case) -> Iterator[Violation]:
     """Yield metrics that run over several epochs."""
+    # One that is made anew for each epoch begins at 0.
+    if any(call.context.loops for call in case.reading.named("keras.metrics.*")):
+        return
     for metric in case.facts.metrics if case.facts is not None else ():
         if metric.num_epochs >= 2 and metric.num_updates and not metric.num_resets:
             yield Violation(
