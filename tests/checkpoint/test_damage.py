@@ -16,7 +16,7 @@ import pytest
 
 from checkpoint.programs import BATCH, X, Y
 from evener import Checkpoint, CheckpointCallback
-from evener.checkpoint.callback import check_fit
+from evener.checkpoint.callback import read_fit
 from evener.errors import CheckpointError, EvenerWarning
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -107,7 +107,7 @@ def test_every_field(folder: Path, change: Callable[[Any, Any], object]) -> None
         damage(file, path, change)
         try:
             with pytest.warns(EvenerWarning, match="CKPT-006"):
-                loaded = checkpoint.load(check_fit)
+                loaded = checkpoint.load(read_fit)
         except CheckpointError as error:
             raise AssertionError(path) from error
         assert loaded is not None and loaded.name == FIRST, path

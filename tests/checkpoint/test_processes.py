@@ -19,7 +19,7 @@ sys.path.insert(0, {tests!r})
 warnings.filterwarnings("ignore")
 import keras, numpy as np
 from checkpoint.programs import KINDS, make_model, train
-from evener.checkpoint import contents
+from evener.checkpoint import storage as contents
 
 folder, at = sys.argv[1] if len(sys.argv) > 1 else {folder!r}, {at!r}
 
@@ -149,7 +149,7 @@ def test_the_last_checkpoint_is_finished_when_the_program_ends(
         import threading
         import tensorflow as tf
         import evener
-        from evener.checkpoint import contents
+        from evener.checkpoint import storage as contents
 
         main = threading.main_thread()
         write = contents.write

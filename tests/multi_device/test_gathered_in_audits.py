@@ -12,8 +12,7 @@ import tensorflow as tf
 from rich.console import Console
 
 import evener
-from evener.auditing.records import Audit
-from evener.auditing.table import print_audit
+from evener.auditing import Audit, print_audit
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 HERE = "test_gathered_in_audits.py"

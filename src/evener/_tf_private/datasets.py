@@ -15,7 +15,7 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,14 +23,19 @@ import tensorflow as tf
 
 from evener._tf_private.functions import converted_as_by, leave_to_autograph
 from evener._tf_private.graphs import is_operation, is_stateful
-from evener._tf_private.patches import Patch
-
-# Datasets and their iterators: loops over them in traced functions, and the batches they give.
+from evener._tf_private.patches import Patch, wrap_with
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
 """Called with the body of a loop, as a function of a batch, and the batch; returns its results."""
 
-_here = threading.local()
+
+class _Here(threading.local):
+    run: RunBody | None = None  # what runs bodies of loops that are traced
+    graph: Any = None  # the graph whose first batch ends its trace
+    given: tuple[Any, Any] | None = None  # an iterator, and the batch that it gives next
+
+
+_here = _Here()
 
 
 _LOOPS = Patch(
@@ -46,33 +51,30 @@ _LOOPS = Patch(
 
 
 @contextlib.contextmanager
-def running_bodies(run: RunBody | None) -> Iterator[None]:
+def running_bodies(run: RunBody | None) -> Generator[None]:
     """Let bodies of loops over datasets be run by ``run``, where this thread traces them."""
-    _LOOPS.apply(_with_other_body)
-    before, _here.run = getattr(_here, "run", None), run
+    _LOOPS.apply(wrap_with(_loop))
+    before, _here.run = _here.run, run
     try:
         yield
     finally:
         _here.run = before
 
 
-def _with_other_body(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def for_stmt(
-        feed: Any, extra_test: Any, body: Any, get_state: Any, set_state: Any, *rest: Any
-    ) -> None:
-        run = getattr(_here, "run", None)
-        if run is not None:
-            body = _run_by(run, body, get_state, set_state)
-        original(feed, extra_test, body, get_state, set_state, *rest)
-
-    return for_stmt
-
-
-def _run_by(run: RunBody, body: Any, get_state: Any, set_state: Any) -> Callable[[Any], None]:
-    """Return a body that gives a function of a batch and the batch to ``run``."""
+def _loop(
+    original: Callable[..., None],
+    feed: Any,
+    extra_test: Any,
+    body: Any,
+    get_state: Any,
+    set_state: Any,
+    *rest: Any,
+) -> None:
+    """Run a loop by AutoGraph; its body gives a function of a batch and the batch to `run`."""
+    run = _here.run
 
     def run_body(iterate: Any) -> None:
+        assert run is not None
         # AutoGraph keeps the variables of a loop, as tensors, in names that the body closes over:
         # the body begins with those of the graph around it, whenever it is traced.
         before = get_state()
@@ -85,10 +87,11 @@ def _run_by(run: RunBody, body: Any, get_state: Any, set_state: Any) -> Callable
             return get_state()
 
         # Its body has been converted.
-        step.autograph_info__ = {"artifact": True}  # pyright: ignore[reportFunctionMemberAccess]
+        leave_to_autograph(step)
         set_state(run(step, iterate))
 
-    return run_body
+    chosen = body if run is None else run_body
+    original(feed, extra_test, chosen, get_state, set_state, *rest)
 
 
 _TAKEN = Patch(
@@ -116,11 +119,11 @@ def take_batches(function: Any) -> None:
         # The decorators of TensorFlow's that are noted at the original do not lie around this one.
         @functools.wraps(original, updated=())
         def call(*args: Any, **kwargs: Any) -> Any:
-            run = getattr(_here, "run", None)
+            run = _here.run
             body = converted_as_by(function, original)
             if run is None or tf.executing_eagerly():
                 return body(*args, **kwargs)
-            _TAKEN.apply(_given_or_taken)
+            _TAKEN.apply(wrap_with(_next_batch))
             _here.graph = tf.compat.v1.get_default_graph()
             try:
                 return body(*args, **kwargs)
@@ -147,24 +150,20 @@ def take_batches(function: Any) -> None:
             function._decorate(decorate)
 
 
-def _given_or_taken(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def next_internal(iterator: Any) -> Any:
-        given = getattr(_here, "given", None)
-        if given is not None and given[0] is iterator:
-            _here.given = None
-            return given[1]
-        graph: Any = tf.compat.v1.get_default_graph()
-        # What changes state before would do so twice; a batch in a condition is not always taken.
-        is_first = graph is getattr(_here, "graph", None) and not any(
-            op.op_def.is_stateful and op.type != "ReadVariableOp" for op in graph.get_operations()
-        )
-        _here.graph, batch = None, original(iterator)
-        if is_first:
-            raise _Batch(iterator, batch)
-        return batch
-
-    return next_internal
+def _next_batch(original: Callable[[Any], Any], iterator: Any) -> Any:
+    given = _here.given
+    if given is not None and given[0] is iterator:
+        _here.given = None
+        return given[1]
+    graph: Any = tf.compat.v1.get_default_graph()
+    # What changes state before would do so twice; a batch in a condition is not always taken.
+    is_first = graph is _here.graph and not any(
+        op.op_def.is_stateful and op.type != "ReadVariableOp" for op in graph.get_operations()
+    )
+    _here.graph, batch = None, original(iterator)
+    if is_first:
+        raise _Batch(iterator, batch)
+    return batch
 
 
 _ITERATORS = (
@@ -180,15 +179,7 @@ NEXT_BATCHES = Patch(
 )
 
 
-# Input pipelines in parts: elements, maps of single elements, batches, maps of batches.
-#
-# ::
-#
-#     files.shuffle(..) .map(decode).map(crop) .batch(64) .map(normalize) .prefetch(2)
-#     elements           maps of rows           batches    maps of batches behind them
-#
-# Why: a dataset tells neither what it does to its input nor how; there is no public way to take one
-# apart. If it changes: `LastMaps.of` says so in its reason, and every worker maps whole batches.
+# Input pipelines in parts.
 
 Compute = Callable[[list[Any]], list[Any]]
 """Function of flat tensors, which returns those of what they are mapped to."""

@@ -21,8 +21,6 @@ from tensorflow.python.ops import (
     handle_data_util,
 )
 
-# Types of operations: their definitions and their kernels.
-
 
 @functools.cache
 def op_definition(op_type: str) -> Any:
@@ -134,8 +132,6 @@ def operation_names() -> list[str]:
     """Return the names of all types of operations. See `operation_definition`."""
     return sorted({kernel.op for kernel in all_registered_kernels()})
 
-
-# Graphs as protocol buffers, functions made of them, and the order of their operations.
 
 AttrValue = attr_value_pb2.AttrValue
 FunctionDef = function_pb2.FunctionDef

@@ -166,7 +166,8 @@ def _make_function(
     """Make the function that runs steps of a model; XLA compiles what is given to `run`."""
     strategy = model._distribute_strategy
     trains = getattr(step_function, "__name__", "") == "train_step"
-    if trains and strategy is None and not tf.distribute.has_strategy():
+    has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
+    if trains and not has_strategy:
         kind._warn_about_unused_strategies(model.name)
     if not isinstance(strategy, kind) or model.run_eagerly or strategy.is_plain:
         return original(model, step_function)

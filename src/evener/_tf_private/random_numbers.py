@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import random
 import secrets
@@ -11,13 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import config, random_seed
 
-from evener._tf_private.patches import Patch
-
-# The seed of TensorFlow's generators, and seeds of NumPy's.
+from evener._tf_private.patches import Patch, wrap_with
 
 _NUMPY = Patch(
     "unseeded generators of NumPy",
@@ -33,7 +29,7 @@ def global_seed() -> int | None:
     Why: there is no public way to read it. If it changes: workers replace a seed that the program
     has set by one of their own.
     """
-    return context.global_seed()
+    return eager_context.global_seed()
 
 
 def seed_new_generators(draw: Callable[[], Any]) -> None:
@@ -47,9 +43,6 @@ def seed_new_generators(draw: Callable[[], Any]) -> None:
         return default_rng
 
     _NUMPY.apply(wrap)
-
-
-# Seeds and generators of random numbers, and determinism.
 
 
 def is_deterministic() -> bool:
@@ -193,11 +186,9 @@ _DRAWS = Patch(
 def draw_as_one_device(kind: type[tf.distribute.Strategy]) -> None:
     """Let generators that are made in the scope of such a strategy draw as outside of it."""
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def preprocess_key(self: Any, key: Any) -> Any:
-            return key if isinstance(self._distribution_strategy, kind) else original(self, key)
+    def preprocess_key(original: Callable[..., Any], generator: Any, key: Any) -> Any:
+        return (
+            key if isinstance(generator._distribution_strategy, kind) else original(generator, key)
+        )
 
-        return preprocess_key
-
-    _DRAWS.apply(wrap)
+    _DRAWS.apply(wrap_with(preprocess_key))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import keras
@@ -16,14 +15,9 @@ import wrapt  # of TensorFlow
 from tensorflow.python.distribute import values
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import (
-    control_flow_util,
-    resource_variable_ops,
-)
+from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
-from evener._tf_private.patches import Patch
-
-# The device that the code around asks for, and lists of devices.
+from evener._tf_private.patches import Patch, wrap_with
 
 
 def explicit_device() -> str:
@@ -72,8 +66,6 @@ LOCAL_DEVICES = Patch(
 )
 
 
-# Tensors of all kinds, and reads of their values.
-
 # Why: an argument of a step may be a sparse, ragged or other composite tensor, which is made of
 # tensors, and there is no public name for the class.
 # If it changes: `strategy.run` and `evener.distribute` take no such arguments.
@@ -105,15 +97,12 @@ HOST_READS = Patch(
 
 def symbolic_lengths() -> contextlib.AbstractContextManager[None]:
     """Let ``len(tensor)`` be the first size of a tensor in a graph, if that is known."""
-    return _LENGTHS.applied(_known_length)
 
-
-def _known_length(original: Callable[[Any], int]) -> Callable[[Any], int]:
-    def length(tensor: tf.Tensor) -> int:
+    def length(original: Callable[[Any], int], tensor: tf.Tensor) -> int:
         size = tensor.shape[0] if tensor.shape.rank else None
         return original(tensor) if size is None else size
 
-    return length
+    return _LENGTHS.applied(wrap_with(length))
 
 
 def unwrapped(value: Any) -> Any:
@@ -129,11 +118,6 @@ def unwrapped(value: Any) -> Any:
 
 ALIGNMENT = 64
 """TensorFlow takes arrays that begin at such an address as they are, and copies others."""
-
-_PLAIN = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-"""Types of the same size, which every library reads."""
-_UNCOUNTED = getattr(mmap, "MAP_NORESERVE", 0x4000)
-"""Pages that do not count as memory of the process before they are written."""
 
 
 def aligned_copy(array: np.ndarray) -> np.ndarray:
@@ -164,16 +148,18 @@ def unwritten_zeros(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor | None:
     They are pages that the system promises, and gives when they are written. None if it does not
     promise so many, knows no such pages, or the numbers are not of 2, 4 or 8 bytes.
     """
+    # Types of the same size, which every library reads.
+    plain = {2: np.uint16, 4: np.uint32, 8: np.uint64}.get(dtype.size)
     num_bytes = math.prod(shape) * dtype.size
-    plain = _PLAIN.get(dtype.size)
     if not num_bytes or plain is None or not hasattr(mmap, "MAP_PRIVATE"):
         return None
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNCOUNTED
+    # Pages that do not count as memory of the process before they are written.
+    uncounted = getattr(mmap, "MAP_NORESERVE", 0x4000)
     try:
-        pages = mmap.mmap(-1, num_bytes, flags=flags)
+        pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | uncounted)
     except OSError:
         return None
-    array = np.frombuffer(pages, plain)[: num_bytes // np.dtype(plain).itemsize]
+    array = np.frombuffer(pages, plain)[: num_bytes // dtype.size]
     tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
     return tf.reshape(tf.bitcast(tensor, dtype), shape)
 
@@ -183,8 +169,6 @@ def aligned(memory: np.ndarray, num_bytes: int) -> np.ndarray:
     begin = -memory.ctypes.data % ALIGNMENT
     return memory[begin : begin + num_bytes]
 
-
-# Values of several replicas, as strategies of TensorFlow hold them.
 
 RUNS = Patch(
     "runs of a watched program",
@@ -197,9 +181,7 @@ RUNS = Patch(
 
 def local_values(value: Any) -> tuple[Any, ...]:
     """Return the values of all replicas of a distributed value, in the order of replicas."""
-    if isinstance(value, values.DistributedValues):
-        return tuple(value.values)
-    return (value,)
+    return tuple(value.values) if is_per_replica(value) else (value,)
 
 
 def is_per_replica(value: Any) -> bool:
@@ -207,11 +189,8 @@ def is_per_replica(value: Any) -> bool:
     return isinstance(value, values.DistributedValues)
 
 
-# Variables in the making, those without memory included.
-
-
 @contextlib.contextmanager
-def unallocated_variables() -> Iterator[None]:
+def unallocated_variables() -> Generator[None]:
     """Let variables that are made here have no value, and take no memory.
 
     Functions that use them can be traced, but not run.
@@ -221,18 +200,18 @@ def unallocated_variables() -> Iterator[None]:
     `tf.Graph`, because it makes the slots of optimizers outside of it.
     If it changes: the costs of a model can be found only where the model fits into memory.
     """
-    with tf.variable_creator_scope(_create):
+
+    def create(_: Callable[..., Any], **arguments: Any) -> Any:
+        shape, dtype = _kind_of(arguments["initial_value"], arguments.get("dtype"))
+        return resource_variable_ops.UninitializedVariable(
+            trainable=arguments.get("trainable"),
+            shape=arguments.get("shape") or shape,
+            dtype=dtype,
+            name=arguments.get("name"),
+        )
+
+    with tf.variable_creator_scope(create):
         yield
-
-
-def _create(_: Callable[..., Any], **arguments: Any) -> Any:
-    shape, dtype = _kind_of(arguments["initial_value"], arguments.get("dtype"))
-    return resource_variable_ops.UninitializedVariable(
-        trainable=arguments.get("trainable"),
-        shape=arguments.get("shape") or shape,
-        dtype=dtype,
-        name=arguments.get("name"),
-    )
 
 
 def _kind_of(initial: Any, dtype: Any) -> tuple[tf.TensorShape, tf.DType]:
@@ -292,75 +271,55 @@ _UNWRITTEN = Patch(
 _WAITING = Patch(
     "devices of variables that wait",
     "keras:Variable.__init__",
+    "keras:Variable._deferred_initialize",
     why="Keras creates the variables that a subclassed model builds in its first call after that "
     "call, outside of every `tf.device`.",
     if_it_changes="Such variables are made on the first device.",
-)
-_MADE_LATER = Patch(
-    "variables that have waited",
-    "keras:Variable._deferred_initialize",
-    why=_WAITING.why,
-    if_it_changes=_WAITING.if_it_changes,
 )
 
 
 def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
     """Create every Keras variable from now on inside a context, in every thread."""
 
-    def wrap(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def initialize(self: keras.Variable, value: Any) -> None:
-            with scope():
-                original(self, value)
+    def initialize(original: Callable[..., None], variable: keras.Variable, value: Any) -> None:
+        with scope():
+            original(variable, value)
 
-        return initialize
-
-    _NEW.apply(wrap)
+    _NEW.apply(wrap_with(initialize))
 
 
 def leave_large_variables_unwritten(least_bytes: int) -> None:
     """Let large variables of Keras begin with zeros that take no memory until they are written."""
 
-    def wrap(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def initialize(self: Any, value: Any) -> None:
-            # A function is an initializer of Keras; other values are those of the program.
-            if callable(value) and tf.executing_eagerly():
-                dtype = tf.as_dtype(self._dtype)
-                if math.prod(self._shape) * dtype.size >= least_bytes:
-                    found = unwritten_zeros(self._shape, dtype)
-                    value = value if found is None else found
-            original(self, value)
+    def initialize(original: Callable[..., None], variable: Any, value: Any) -> None:
+        # A function is an initializer of Keras; other values are those of the program.
+        if callable(value) and tf.executing_eagerly():
+            dtype = tf.as_dtype(variable._dtype)
+            if math.prod(variable._shape) * dtype.size >= least_bytes:
+                zeros = unwritten_zeros(variable._shape, dtype)
+                value = value if zeros is None else zeros
+        original(variable, value)
 
-        return initialize
-
-    _UNWRITTEN.apply(wrap)
+    _UNWRITTEN.apply(wrap_with(initialize))
 
 
 def keep_devices_of_waiting_variables() -> None:
     """Create Keras variables whose creation is deferred on the device that was requested."""
-    _WAITING.apply(_keeping_device)
-    _MADE_LATER.apply(_on_kept_device)
+    _WAITING.apply_each({"__init__": _keep_device, "_deferred_initialize": _create_late})
 
 
-def _keeping_device(begin: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(begin)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        begin(self, *args, **kwargs)
-        if self._value is None:
-            self._evener_device = current_device()
-
-    return init
+def _keep_device(
+    original: Callable[..., None], variable: Any, /, *args: Any, **kwargs: Any
+) -> None:
+    original(variable, *args, **kwargs)
+    if variable._value is None:
+        variable._evener_device = current_device()
 
 
-def _on_kept_device(finish: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(finish)
-    def deferred_initialize(self: Any) -> None:
-        device = getattr(self, "_evener_device", "")
-        with tf.device(device) if device else contextlib.nullcontext():
-            finish(self)
-
-    return deferred_initialize
+def _create_late(original: Callable[..., None], variable: Any) -> None:
+    device = getattr(variable, "_evener_device", "")
+    with tf.device(device) if device else contextlib.nullcontext():
+        original(variable)
 
 
 def waits_for(variable: Any, device: str) -> bool:

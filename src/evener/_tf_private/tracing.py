@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
@@ -15,12 +15,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener._tf_private.patches import Patch
+from evener._tf_private.patches import Patch, wrap_with
 from evener.base.user_code import is_own, is_rewritten
 
-# Reads of dimensions that are unknown while a program is traced.
-
-_CALLS_OF_REWRITTEN = "tensorflow/python/autograph/impl/api.py"
 _READS = Patch(
     "reads of unknown dimensions",
     *(
@@ -40,31 +37,37 @@ count. This one distorts all images by the numbers that it draws for one.
 If it changes: steps with such a layer, called with tensors, differ from one device.
 """
 _lock = threading.Lock()
-_here = threading.local()
 _watched = 0
+
+
+class _Here(threading.local):
+    asked: AskedSizes | None = None
+
+
+_here = _Here()
 
 
 @dataclass(slots=True)
 class AskedSizes:
     """Whether an unknown dimension was read."""
 
-    is_asked: bool = False  # Whether user code has read an unknown dimension
+    is_asked: bool = False
 
 
 @contextlib.contextmanager
-def noticing_unknown_sizes() -> Iterator[AskedSizes]:
+def noticing_unknown_sizes() -> Generator[AskedSizes]:
     """Detect that user code of this thread gets None for a dimension."""
     global _watched
-    found = AskedSizes()
-    before, _here.found = getattr(_here, "found", None), found
+    asked = AskedSizes()
+    before, _here.asked = _here.asked, asked
     with _lock:
         _watched += 1
         if _watched == 1:
             _READS.apply(_noticing)
     try:
-        yield found
+        yield asked
     finally:
-        _here.found = before
+        _here.asked = before
         with _lock:
             _watched -= 1
             if _watched == 0:
@@ -74,9 +77,9 @@ def noticing_unknown_sizes() -> Iterator[AskedSizes]:
 def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(shape: tf.TensorShape, *args: Any) -> Any:
-        found = getattr(_here, "found", None)
-        if found is not None and not found.is_asked and not shape.is_fully_defined():
-            found.is_asked = _counts(sys._getframe(1)) and _is_unknown(original(shape, *args))
+        asked = _here.asked
+        if asked is not None and not asked.is_asked and not shape.is_fully_defined():
+            asked.is_asked = _counts(sys._getframe(1)) and _is_unknown(original(shape, *args))
         return original(shape, *args)
 
     return method
@@ -87,7 +90,8 @@ def _counts(frame: FrameType | None) -> bool:
 
     Code without a file is a person's too: of ``python -c``, of the prompt, of `exec`.
     """
-    while frame is not None and frame.f_code.co_filename.endswith(_CALLS_OF_REWRITTEN):
+    autograph = "tensorflow/python/autograph/impl/api.py"
+    while frame is not None and frame.f_code.co_filename.endswith(autograph):
         frame = frame.f_back
     name, file = ("", "") if frame is None else (frame.f_code.co_name, frame.f_code.co_filename)
     if any(name == known and file.endswith(path) for known, path in _OF_KERAS):
@@ -119,9 +123,9 @@ _FUSED = Patch(
 
 
 @contextlib.contextmanager
-def batch_norm_in_parts() -> Iterator[None]:
+def batch_norm_in_parts() -> Generator[None]:
     """Make `tf.compat.v1.nn.fused_batch_norm` several operations in what this thread traces."""
-    _FUSED.apply(_separating)
+    _FUSED.apply(wrap_with(_fused_batch_norm))
     token = _IS_IN_PARTS.set(True)
     try:
         yield
@@ -129,19 +133,15 @@ def batch_norm_in_parts() -> Iterator[None]:
         _IS_IN_PARTS.reset(token)
 
 
-def _separating(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is as before outside of `batch_norm_in_parts`."""
-
-    @functools.wraps(original)
-    def fused_batch_norm(x: Any, scale: Any, offset: Any, *args: Any, **kwargs: Any) -> Any:
-        x = tf.convert_to_tensor(x)
-        # The kernel refuses other types and ranks, and says so.
-        is_known = x.dtype in (tf.float16, tf.bfloat16, tf.float32) and x.shape.rank in (4, 5)
-        if not _IS_IN_PARTS.get() or tf.executing_eagerly() or not is_known:
-            return original(x, scale, offset, *args, **kwargs)
-        return _separate(x, scale, offset, *args, **kwargs)
-
-    return fused_batch_norm
+def _fused_batch_norm(
+    original: Callable[..., Any], x: Any, scale: Any, offset: Any, *args: Any, **kwargs: Any
+) -> Any:
+    x = tf.convert_to_tensor(x)
+    # The kernel refuses other types and ranks, and says so.
+    is_known = x.dtype in (tf.float16, tf.bfloat16, tf.float32) and x.shape.rank in (4, 5)
+    if not _IS_IN_PARTS.get() or tf.executing_eagerly() or not is_known:
+        return original(x, scale, offset, *args, **kwargs)
+    return _separate(x, scale, offset, *args, **kwargs)
 
 
 def _separate(
@@ -194,9 +194,9 @@ def _separate(
 
 
 @contextlib.contextmanager
-def per_device_batch_norm() -> Iterator[None]:
+def per_device_batch_norm() -> Generator[None]:
     """Mark the statistics of BatchNormalization in the step that this thread traces."""
-    _CALLS.apply(_marking_statistics)
+    _CALLS.apply(wrap_with(_normalise_layer))
     token = _IS_PER_DEVICE.set(True)
     try:
         yield
@@ -213,30 +213,24 @@ _CALLS = Patch(
 )
 
 
-def _marking_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call of the layer that is as before outside of `per_device_batch_norm`."""
-
-    @functools.wraps(original)
-    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        # Keras 3.12 has no renorm.
-        is_plain = mask is None and not getattr(self, "renorm", False) and not self.synchronized
-        if not (_IS_PER_DEVICE.get() and training and self.trainable and is_plain):
-            return original(self, inputs, training=training, mask=mask)
-        return _call(self, inputs)
-
-    return call
-
-
-def _call(layer: Any, inputs: Any) -> Any:
+def _normalise_layer(
+    original: Callable[..., Any], layer: Any, inputs: Any, training: Any = None, mask: Any = None
+) -> Any:
     """Normalise and update the moving averages, as `BatchNormalization.call` does."""
+    # Keras 3.12 has no renorm.
+    is_plain = mask is None and not getattr(layer, "renorm", False) and not layer.synchronized
+    if not (_IS_PER_DEVICE.get() and training and layer.trainable and is_plain):
+        return original(layer, inputs, training=training, mask=mask)
     inputs = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
     axis = layer.axis % len(inputs.shape)
     shape = [1] * len(inputs.shape)
     shape[axis] = inputs.shape[axis]
     axes = [k for k in range(len(shape)) if k != axis]
-    ones, zeros = tf.ones(shape, inputs.dtype), tf.zeros(shape, inputs.dtype)
-    gamma = _shaped(layer.gamma, shape, inputs.dtype) if layer.scale else ones
-    beta = _shaped(layer.beta, shape, inputs.dtype) if layer.center else zeros
+    gamma, beta = tf.ones(shape, inputs.dtype), tf.zeros(shape, inputs.dtype)
+    if layer.scale:
+        gamma = tf.reshape(keras.ops.cast(layer.gamma, inputs.dtype), shape)
+    if layer.center:
+        beta = tf.reshape(keras.ops.cast(layer.beta, inputs.dtype), shape)
 
     @tf.custom_gradient
     def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
@@ -249,10 +243,6 @@ def _call(layer: Any, inputs: Any) -> Any:
         now = tf.reshape(statistic, [shape[axis]])
         variable.assign(moving * layer.momentum + now * (1.0 - layer.momentum))
     return keras.ops.cast(outputs, layer.compute_dtype)
-
-
-def _shaped(variable: Any, shape: Sequence[int], dtype: Any) -> tf.Tensor:
-    return tf.reshape(keras.ops.cast(variable, dtype), shape)
 
 
 def normalise(

@@ -20,7 +20,7 @@ import functools
 import numbers
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -31,62 +31,62 @@ import tensorflow as tf
 from evener._tf_private import fits
 from evener.checkpoint import others, random_state
 from evener.checkpoint.checkpoint import Checkpoint, Position, Termination, wrong_number
-from evener.checkpoint.storage import DamagedError, Loaded, check, is_count, is_number
+from evener.checkpoint.storage import Count, DamagedError, Loaded, check_random, read_record
 from evener.errors import CheckpointError, warn
 
-# Position in the data of Keras's ``fit``, by the iterators that it has made and their batches.
-#
-#     epoch      0          1          2
-#     iterator   1 (2)      3 (4)      5          in brackets: made by Keras, and not used
-#     batches    |||||      |||||      ||#        a checkpoint here: iterator 5, 2 batches, step 2
-#
-# A resumed fit makes the earlier iterators again, so that a `tf.data` pipeline shuffles as often as
-# before, and begins with the batch behind those that were seen. How the earlier ones are made again
-# depends on the data:
-#
-#     arrays       not at all: their order comes from the seed and the number of the iterator
-#     datasets     they are made and dropped
-#     generators   their batches are drawn and dropped
-#     PyDataset    the hooks of the epochs are called, each with its state of the random generators
-
-POSITION = {
-    **dict.fromkeys(("seed", "step", "iterator", "num_drawn"), is_count),
-    "drawn_before": [is_count],
-    "num_batches": lambda value: value is None or is_count(value),
-    "random_at_fit": random_state.check,
-    "random_at_epochs": [random_state.check],
-}
-"""Kinds of the entries of a position as JSON has it."""
+Plain = bool | int | float | None
+"""Attribute or log as JSON has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPosition:
     """Position in the data."""
 
-    seed: int  # Seed of the order of arrays
-    step: int = 0  # Number of steps done in the epoch
-    iterator: int = 1  # Number of the iterator that gives the next batch, from 1
-    num_drawn: int = 0  # Number of batches that it has given
-    # Numbers of batches that the iterators before it have given; generators only
-    drawn_before: tuple[int, ...] = ()
-    num_batches: int | None = None  # Number of batches of an epoch, where it is known
-    # States of the random generators when ``fit`` was called
+    seed: Count  # of the order of arrays
+    step: Count = 0  # steps done in the epoch
+    iterator: Count = 1  # number of the iterator that gives the next batch, from 1
+    num_drawn: Count = 0  # batches that it has given
+    drawn_before: tuple[Count, ...] = ()  # by the iterators before it; generators only
+    num_batches: Count | None = None  # of an epoch, where it is known
+    # States of the random generators when ``fit`` was called; and at the beginnings and before the
+    # ends of the epochs, in turns: `keras.utils.PyDataset` only.
     random_at_fit: random_state.State = field(default_factory=dict)
-    # The same at the beginnings and before the ends of the epochs, in turns;
-    # `keras.utils.PyDataset` only
     random_at_epochs: tuple[random_state.State, ...] = ()
 
 
-def as_json(position: DataPosition) -> dict[str, Any]:
-    """Return a position as JSON has it."""
-    return asdict(position)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _History:
+    epochs: tuple[Count, ...]
+    logs: dict[str, tuple[Plain, ...]]
 
 
-def from_json(values: dict[str, Any]) -> DataPosition:
-    """Return the position that `as_json` has written."""
-    known: dict[str, Any] = {name: values[name] for name in POSITION}
-    lists = {name: tuple(known[name]) for name in ("drawn_before", "random_at_epochs")}
-    return DataPosition(**{**known, **lists})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredFit:
+    """State of a ``fit`` as a checkpoint has it."""
+
+    data: DataPosition
+    callbacks: dict[str, dict[str, Plain]]
+    best_weights: dict[str, Count]
+    log_bytes: dict[str, Count]
+    history: _History
+    has_stopped: bool
+
+
+def read_fit(state: Mapping[str, Any]) -> _StoredFit:
+    """Return what a checkpoint has of a ``fit``; see `Checkpoint.load`."""
+    stored = read_record(state.get("fit"), _StoredFit, "state.fit")
+    paths = [entry["path"] for entry in state["arrays"]]
+    data = stored.data
+    for random in (data.random_at_fit, *data.random_at_epochs):
+        check_random(random)
+    known = [
+        f"{name}/{k}"
+        for name, count in stored.best_weights.items()
+        for k in range(min(count, len(paths) + 1))
+    ]
+    if {*known} ^ {*paths} or not data.iterator or data.num_drawn < data.step:
+        raise DamagedError("state.json: the entries of fit do not belong together")
+    return stored
 
 
 class FitFeed:
@@ -128,7 +128,6 @@ class FitFeed:
         """Return the present position."""
         ordinal, drawn = self._iterator, self._drawn_at_epoch + self._step
         before, step = self._drawn_before, self._step
-        random_at_epochs = self._random_at_epochs
         if not self._is_in_epoch:
             step = 0
             if not fits.keeps_iterator(self.iterator):
@@ -141,7 +140,7 @@ class FitFeed:
             num_drawn=drawn,
             drawn_before=tuple(before),
             num_batches=fits.num_batches(self.iterator),
-            random_at_epochs=tuple(random_at_epochs),
+            random_at_epochs=tuple(self._random_at_epochs),
         )
 
     def shuffle(self, indices: tf.Tensor) -> tf.Tensor:
@@ -255,63 +254,31 @@ class FitFeed:
                     next(batches)
 
 
-# State of callbacks, their log files, and the history.
-
 _ABSENT = object()
 
 
-def plain_attributes(callback: Any) -> dict[str, Any]:
+def _plain_attributes(callback: Any) -> dict[str, Any]:
     """Return the attributes of a callback that are numbers or None."""
-    found = {name: _plain(value) for name, value in vars(callback).items()}
-    return {name: value for name, value in found.items() if value is not _ABSENT}
+    values = {name: _plain(value) for name, value in vars(callback).items()}
+    return {name: value for name, value in values.items() if value is not _ABSENT}
 
 
-def name_callbacks(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Return callbacks by a name of class and position, such as ``"0 EarlyStopping"``."""
-    return {f"{index} {type(item).__name__}": item for index, item in enumerate(callbacks)}
-
-
-def changed_attributes(
-    callbacks: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Return the plain attributes of callbacks that are other than before.
-
-    What a program has configured, such as ``patience``, stays as the program says.
-    """
-    return {
-        name: {
-            key: value
-            for key, value in plain_attributes(callback).items()
-            if before[name].get(key, _ABSENT) != value
-        }
-        for name, callback in callbacks.items()
-    }
-
-
-def set_attributes(callbacks: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) -> None:
+def _set_attributes(callbacks: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) -> None:
     """Set attributes of callbacks that are still there."""
     for name, callback in callbacks.items():
         for key, value in stored.get(name, {}).items():
             setattr(callback, key, value)
 
 
-def best_weights(callbacks: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
-    """Return the best weights of each `keras.callbacks.EarlyStopping` that has some, by name."""
-    stopping = keras.callbacks.EarlyStopping
-    found = {n: item.best_weights for n, item in callbacks.items() if isinstance(item, stopping)}
-    return {name: arrays for name, arrays in found.items() if arrays}
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, numbers.Number) and hasattr(value, "item"):
+        return value.item()  # pyright: ignore[reportAttributeAccessIssue]
+    return _ABSENT
 
 
-def log_lengths(callbacks: Mapping[str, Any]) -> dict[str, int]:
-    """Return the bytes in the file of each `keras.callbacks.CSVLogger` so far, by name."""
-    return {
-        name: tf.io.gfile.stat(item.filename).length
-        for name, item in callbacks.items()
-        if isinstance(item, keras.callbacks.CSVLogger) and tf.io.gfile.exists(item.filename)
-    }
-
-
-def resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cuts: bool) -> None:
+def _resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cuts: bool) -> None:
     """Let files of `keras.callbacks.CSVLogger` go on behind the rows that a checkpoint knows."""
     for name, length in lengths.items():
         logger: Any = callbacks.get(name)
@@ -325,13 +292,13 @@ def resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cut
                 file.write(rows)
 
 
-class EpochLogs:
+class _EpochLogs:
     """Logs of all epochs, as `keras.callbacks.History` has them."""
 
-    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        self._epochs: list[int] = list(stored["epochs"]) if stored else []
-        logs = stored["logs"] if stored else {}
-        self._logs: dict[str, list[Any]] = {name: list(values) for name, values in logs.items()}
+    def __init__(self, stored: _History | None = None) -> None:
+        self._epochs = [] if stored is None else [*stored.epochs]
+        logs = {} if stored is None else stored.logs
+        self._logs: dict[str, list[Any]] = {name: [*values] for name, values in logs.items()}
 
     def add(self, epoch: int, logs: Mapping[str, Any]) -> None:
         """Add the logs of an epoch; values that are no numbers are left out."""
@@ -347,28 +314,8 @@ class EpochLogs:
 
     def put_into(self, history: keras.callbacks.History) -> None:
         """Let a history have these epochs."""
-        history.epoch = list(self._epochs)
-        history.history = {name: list(values) for name, values in self._logs.items()}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, numbers.Number) and hasattr(value, "item"):
-        return value.item()  # pyright: ignore[reportAttributeAccessIssue]
-    return _ABSENT
-
-
-# `CheckpointCallback`: Keras's ``fit`` goes on where it was, with the very next batch.
-
-_FIT = {
-    "data": POSITION,
-    "callbacks": {str: {str: is_number}},
-    "best_weights": {str: is_count},
-    "log_bytes": {str: is_count},
-    "history": {"epochs": [is_count], "logs": {str: [is_number]}},
-    "has_stopped": lambda value: isinstance(value, bool),
-}
+        history.epoch = [*self._epochs]
+        history.history = {name: [*values] for name, values in self._logs.items()}
 
 
 class CheckpointCallback(keras.callbacks.Callback):
@@ -428,7 +375,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._clock = clock
         self._feed: FitFeed | None = None
         self._loaded: Loaded | None = None
-        self._logs = EpochLogs()
+        self._logs = _EpochLogs()
         fits.follow_fits(_run_fit)
 
     def run_fit(
@@ -439,19 +386,20 @@ class CheckpointCallback(keras.callbacks.Callback):
             self.checkpoint.path, keep=self.checkpoint.keep, model=model, **self._trackables
         )
         before_self = [item for item in callbacks if item is not self]
-        self._callbacks = name_callbacks(before_self)
-        self._before = {name: plain_attributes(item) for name, item in self._callbacks.items()}
+        self._callbacks = {
+            f"{index} {type(item).__name__}": item for index, item in enumerate(before_self)
+        }
+        self._before = {name: _plain_attributes(item) for name, item in self._callbacks.items()}
         random_before = random_state.read()
         self._termination = Termination()
         try:
-            self._loaded = self.checkpoint.load(check_fit, locks=True)
-            stored = None if self._loaded is None else self._loaded.state["fit"]
-            resumed = None if stored is None else from_json(stored["data"])
-            if stored is not None and resumed is not None:
-                random_state.restore(resumed.random_at_fit)
-                resume_logs(self._callbacks, stored["log_bytes"], cuts=others.writes())
-            self._feed = FitFeed(resumed, random_state.read())
-            self._logs = EpochLogs(None if stored is None else stored["history"])
+            self._loaded = self.checkpoint.load(read_fit, locks=True)
+            stored: _StoredFit | None = None if self._loaded is None else self._loaded.more
+            if stored is not None:
+                random_state.restore(stored.data.random_at_fit)
+                _resume_logs(self._callbacks, stored.log_bytes, cuts=others.writes())
+            self._feed = FitFeed(stored and stored.data, random_state.read())
+            self._logs = _EpochLogs(stored and stored.history)
             with fits.following(self._feed), self._termination, fits.beginning_at(model):
                 # Other callbacks change what it saves, such as the learning rate.
                 return proceed([*before_self, self])
@@ -468,35 +416,48 @@ class CheckpointCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restore the state, if there is a checkpoint."""
         if self._feed is None or self._feed.iterator is None:
-            raise _not_followed()
+            raise CheckpointError(
+                "CKPT-008",
+                "The position in the data cannot be followed.",
+                why="The callback sees the data of Keras's own fit, and this training does not "
+                "call it.",
+                fix="Use model.fit(..., callbacks=[callback]), or evener.Checkpoint in a loop of "
+                "your own.",
+            )
         self._epoch = self._step = self._total = 0
         self._saved_at, self._saved_total = self._clock(), 0
         self._validation_metrics: list[np.ndarray] | None = None
         fits.build_from_data(self.model, self._feed.iterator)
         self._feed.begin()
         if self._feed.kind == "dataset" and fits.shuffles_without_seed(self._feed.iterator):
-            _warn_of_shuffle()
+            warn(
+                "CKPT-012",
+                "A resumed run will see the batches in another order.",
+                why="The tf.data pipeline shuffles without a seed, so each process draws its own.",
+                fix="Use dataset.shuffle(size, seed=1), or call keras.utils.set_random_seed(1) "
+                "first.",
+            )
         if self._loaded is None:
             return
         self.checkpoint.assign(self._loaded)
-        position, stored = self._loaded.state["position"], self._loaded.state["fit"]
+        position, stored = self._loaded.state["position"], self._loaded.more
         arrays = self._loaded.arrays
-        for name, count in stored["best_weights"].items():
+        for name, count in stored.best_weights.items():
             if name in self._callbacks:
                 self._callbacks[name].best_weights = [arrays[f"{name}/{k}"] for k in range(count)]
-        for name in stored["log_bytes"]:
+        for name in stored.log_bytes:
             if name in self._callbacks:
                 # Its file is open now.
                 self._callbacks[name].append = self._before[name]["append"]
         self._metrics = [_value(variable) for variable in self.model.metrics_variables]
         self._total = self._saved_total = position["step"]
-        self._step = stored["data"]["step"]
+        self._step = stored.data.step
         # Otherwise the data itself draws from them.
         is_at_epoch = self._feed.kind == "py_dataset" and not self._step
         if self._feed.kind in ("array", "dataset") or is_at_epoch:
             random_state.restore(self._loaded.state["random"])
-        has_stopped = stored["has_stopped"]
-        fits.begin_at(self.model, self.params["epochs"] if has_stopped else position["epoch"])
+        epoch = self.params["epochs"] if stored.has_stopped else position["epoch"]
+        fits.begin_at(self.model, epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Restore what Keras resets when training begins: metrics, callbacks, the history."""
@@ -504,14 +465,14 @@ class CheckpointCallback(keras.callbacks.Callback):
         if self._loaded is None:
             self._step = 0
             return
-        stored, self._loaded = self._loaded.state["fit"], None
+        stored, self._loaded = self._loaded.more, None
         # A new epoch begins with metrics of 0.
-        if stored["data"]["step"]:
+        if stored.data.step:
             for variable, value in zip(self.model.metrics_variables, self._metrics, strict=True):
                 variable.assign(value)
         for callback in self._callbacks.values():
             fits.set_up_monitor(callback)
-        set_attributes(self._callbacks, stored["callbacks"])
+        _set_attributes(self._callbacks, stored.callbacks)
         self._logs.put_into(self.model.history)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -554,7 +515,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         """Wait until the last checkpoint is on disk."""
         if self._loaded is not None:
             # All epochs were done before.
-            set_attributes(self._callbacks, self._loaded.state["fit"]["callbacks"])
+            _set_attributes(self._callbacks, self._loaded.more.callbacks)
             self._logs.put_into(self.model.history)
         self._wait()
 
@@ -568,12 +529,26 @@ class CheckpointCallback(keras.callbacks.Callback):
         assert self._feed is not None
         self._saved_at, self._saved_total = self._clock(), self._total
         self._wait()
-        best = best_weights(self._callbacks)
+        best: dict[str, list[np.ndarray]] = {}
+        log_bytes: dict[str, int] = {}
+        changed: dict[str, dict[str, Any]] = {}
+        for name, item in self._callbacks.items():
+            if isinstance(item, keras.callbacks.EarlyStopping) and item.best_weights:
+                best[name] = item.best_weights
+            is_logger = isinstance(item, keras.callbacks.CSVLogger) and others.writes()
+            if is_logger and tf.io.gfile.exists(item.filename):
+                log_bytes[name] = tf.io.gfile.stat(item.filename).length
+            # What a program has configured, such as ``patience``, stays as the program says.
+            changed[name] = {
+                key: value
+                for key, value in _plain_attributes(item).items()
+                if self._before[name].get(key, _ABSENT) != value
+            }
         stored = {
-            "data": as_json(self._feed.position()),
-            "callbacks": changed_attributes(self._callbacks, self._before),
+            "data": asdict(self._feed.position()),
+            "callbacks": changed,
             "best_weights": {name: len(arrays) for name, arrays in best.items()},
-            "log_bytes": log_lengths(self._callbacks) if others.writes() else {},
+            "log_bytes": log_bytes,
             "history": self._logs.as_json(),
             "has_stopped": bool(self.model.stop_training),
         }
@@ -639,33 +614,3 @@ def _check(name: str, value: Any) -> None:
     if not is_number or not value > 0 or (name == "every_steps" and not isinstance(value, int)):
         why = "It is a number above 0, and for steps a whole one, or None."
         raise wrong_number(name, value, why)
-
-
-def check_fit(state: Mapping[str, Any]) -> None:
-    """Check what a checkpoint has of a ``fit``; see `Checkpoint.load`."""
-    check(state, {"fit": _FIT}, "state")
-    stored = state["fit"]
-    paths = [entry["path"] for entry in state["arrays"]]
-    counts, data = stored["best_weights"], stored["data"]
-    known = [f"{n}/{k}" for n, count in counts.items() for k in range(min(count, len(paths) + 1))]
-    if {*known} ^ {*paths} or not data["iterator"] or data["num_drawn"] < data["step"]:
-        raise DamagedError("state.json: the entries of fit do not belong together")
-
-
-def _warn_of_shuffle() -> None:
-    warn(
-        "CKPT-012",
-        "A resumed run will see the batches in another order.",
-        why="The tf.data pipeline shuffles without a seed, so each process draws its own.",
-        fix="Use dataset.shuffle(size, seed=1), or call keras.utils.set_random_seed(1) first.",
-        stacklevel=2,
-    )
-
-
-def _not_followed() -> CheckpointError:
-    return CheckpointError(
-        "CKPT-008",
-        "The position in the data cannot be followed.",
-        why="The callback sees the data of Keras's own fit, and this training does not call it.",
-        fix="Use model.fit(..., callbacks=[callback]), or evener.Checkpoint in a loop of your own.",
-    )

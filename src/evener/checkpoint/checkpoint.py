@@ -22,16 +22,14 @@ from evener.checkpoint.storage import Contents, DamagedError, Loaded, UnknownFor
 from evener.checkpoint.variables import ProgramVariables, matched, variables_of
 from evener.errors import CheckpointError, listed, warn
 
-# SIGINT and SIGTERM, which people and clusters send to end a process.
-
-_EXIT_CODE = 128 + int(signal.SIGTERM)
-"""Exit code of a program that ends after SIGTERM: 143. Launchers start it again."""
+_LOG = logging.getLogger("evener")
 
 
 class Termination:
     """Notes SIGINT and SIGTERM within its ``with`` block, and lets them act later.
 
-    Only the main thread may do so; in others, nothing changes. A second signal acts at once.
+    People and clusters send them to end a process; after SIGTERM the exit code is 143. Only the
+    main thread may do so; in others, nothing changes. A second signal acts at once.
     """
 
     def __init__(self) -> None:
@@ -81,11 +79,6 @@ class Termination:
             if signal.getsignal(number) == self._note:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
-
-
-# `Checkpoint`: saves the state of a training in the background, and restores it.
-
-_LOG = logging.getLogger("evener")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +211,7 @@ class Checkpoint:
                 to keep; CKPT-016 if another job has the folder.
         """
         for name, number, least in (("step", step, 0), ("epoch", epoch, 0), ("every", every, 1)):
-            if not storage.is_count(number) or number < least:
+            if type(number) is not int or not least <= number < 2**63:
                 raise wrong_number(name, number, f"It is a whole number from {least}.")
         stops = others.stops(is_requested=self._termination.is_requested)
         if stops or step % every == 0:
@@ -240,14 +233,18 @@ class Checkpoint:
         self._take_writable()
         found = self._variables()
         reusable = self._buffers if self._buffer_graph == found.graph else None
-        self._buffers = storage.copied_values(found, reusable)
+        self._buffers = storage.copy_values(found, reusable)
         self._buffer_graph = found.graph
+        strategy = getattr(self._model, "distribute_strategy", None)
+        plan, shares = getattr(strategy, "plan", None), getattr(strategy, "shares", None)
         state = {
             **extra,
-            "versions": _versions(),
+            "versions": {library.__name__: library.__version__ for library in (tf, keras, np)},
             "position": dataclasses.asdict(position),
             "random": random_state.read(),
-            **_layout(self._model),
+            # For readers of the file: they do not matter to restore.
+            "plan": None if plan is None else json.loads(plan.to_json()),
+            "shares": None if shares is None else list(shares),
         }
         made = Contents(
             variables=found,
@@ -467,21 +464,7 @@ class Checkpoint:
                 storage.remove(self.path, name)
 
 
-def _layout(model: keras.Model | None) -> dict[str, Any]:
-    """Return the plan and the shares, for readers of the file: they do not matter to restore."""
-    strategy = getattr(model, "distribute_strategy", None)
-    plan, shares = getattr(strategy, "plan", None), getattr(strategy, "shares", None)
-    return {
-        "plan": None if plan is None else json.loads(plan.to_json()),
-        "shares": None if shares is None else list(shares),
-    }
-
-
 def wrong_number(name: str, value: Any, why: str) -> CheckpointError:
     """Return the error for a number that cannot be."""
     fix = f"Set {name}=100, for example."
     return CheckpointError("CKPT-011", f"{name} is {value!r}.", why=why, fix=fix)
-
-
-def _versions() -> dict[str, str]:
-    return {"tensorflow": tf.__version__, "keras": keras.__version__, "numpy": np.__version__}

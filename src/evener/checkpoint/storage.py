@@ -1,4 +1,21 @@
-"""Folders of checkpoints, and the files of one checkpoint: names, locks, writing, verification."""
+"""Folders of checkpoints, and the files of one checkpoint: names, locks, writing, verification.
+
+    file                                  contents
+    variables.index, variables.data-...   all variables, for `tf.train.Checkpoint(...).restore`
+    model.weights.h5                      weights, for ``model.load_weights`` of Keras
+    state.json                            everything else, with checksums of all values and files
+    DONE                                  nothing; written last
+
+A checkpoint is written to a temporary folder beside its place, and renamed when it is complete:
+
+    .tmp-step-00001234-8161/   -->   step-00001234/
+
+Object stores (``gs://``) rename no folders at once. There the files are written in place. In both
+cases ``DONE`` is written last, and a folder without it is no checkpoint.
+
+One job at a time writes to a folder: it has a lock of the system on the file ``.lock``. The system
+opens the lock when the process ends, however it does.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +24,25 @@ import fcntl
 import hashlib
 import json
 import logging
+import operator
 import os
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, TypeVar
 
 import keras
+import msgspec
 import numpy as np
 import tensorflow as tf
 
 from evener._tf_private.models import save_only_weights
 from evener._tf_private.tensors import aligned_copy, as_tensor
+from evener.base.records import from_plain
 from evener.checkpoint import random_state
 from evener.checkpoint.variables import COUNTER_KEY, GRAPH_KEY, ProgramVariables, VariableSpec
-
-# Folders of checkpoints: names, temporary folders, removal.
-#
-# A checkpoint is written to a temporary folder beside its place, and renamed when it is complete:
-#
-#     .tmp-step-00001234-8161/   -->   step-00001234/
-#
-# Object stores (``gs://``) rename no folders at once. There the files are written in place. In both
-# cases ``DONE`` is written last, and a folder without it is no checkpoint.
-#
-# One job at a time writes to a folder: it has a lock of the system on the file ``.lock``. The
-# system
-# opens the lock when the process ends, however it does.
 
 DONE = "DONE"
 _TEMPORARY = ".tmp-"
@@ -43,6 +50,7 @@ _REPLACED = ".old-"
 # Also one that was about to be replaced: its process ended before the new one had its name.
 _NAME = re.compile(r"step-(\d{8,})|\.old-step-(\d{8,})-\d+")
 _LOG = logging.getLogger("evener")
+R = TypeVar("R")
 
 
 class LockedError(Exception):
@@ -104,11 +112,6 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def is_whole(folder: str) -> bool:
-    """Return whether a folder is that of a complete checkpoint."""
-    return tf.io.gfile.exists(join(folder, DONE))
-
-
 def names_in(path: str) -> list[str]:
     """Return the names of all checkpoints of a folder, by their steps."""
     if not tf.io.gfile.isdir(path):
@@ -120,11 +123,11 @@ def names_in(path: str) -> list[str]:
 
 def whole_names(path: str) -> list[str]:
     """Return the names of all complete checkpoints of a folder; see `names_in`."""
-    return [name for name in names_in(path) if is_whole(join(path, name))]
+    return [name for name in names_in(path) if tf.io.gfile.exists(join(join(path, name), DONE))]
 
 
 @contextlib.contextmanager
-def replacing(path: str, name: str) -> Iterator[str]:
+def replacing(path: str, name: str) -> Generator[str]:
     """Yield a folder to write into; at the end of the block it becomes the checkpoint.
 
     If the block fails, what it has written is removed, and an older checkpoint of this name stays.
@@ -135,20 +138,33 @@ def replacing(path: str, name: str) -> Iterator[str]:
             tf.io.gfile.rmtree(final)
         tf.io.gfile.makedirs(final)
         yield final
-        _write_done(final)
+        _write_text(join(final, DONE), "1\n")
         return
     temporary = join(path, f"{_TEMPORARY}{name}-{os.getpid()}")
+    replaced = join(path, f"{_REPLACED}{name}-{os.getpid()}")
     tf.io.gfile.makedirs(temporary)
     try:
         yield temporary
-        _write_done(temporary)
-        _sync_folder(temporary)
-        _rename(temporary, final, replaced=join(path, f"{_REPLACED}{name}-{os.getpid()}"))
+        _write_text(join(temporary, DONE), "1\n")
+        for entry in os.listdir(temporary):  # noqa: PTH208
+            _sync(join(temporary, entry))
+        _sync(temporary)
+        # A folder that is not empty cannot be renamed upon.
+        if os.path.isdir(final):  # noqa: PTH112
+            os.rename(final, replaced)  # noqa: PTH104
+        os.rename(temporary, final)  # noqa: PTH104
+        if os.path.isdir(replaced):  # noqa: PTH112
+            tf.io.gfile.rmtree(replaced)
         _sync(path)
     except BaseException:
         with contextlib.suppress(tf.errors.OpError, OSError):
             tf.io.gfile.rmtree(temporary)
         raise
+
+
+def _write_text(path: str, text: str) -> None:
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write(text)
 
 
 def remove(path: str, name: str) -> None:
@@ -170,26 +186,6 @@ def remove_remains(path: str) -> None:
             tf.io.gfile.rmtree(join(path, entry))
 
 
-def _rename(temporary: str, final: str, *, replaced: str) -> None:
-    # A folder that is not empty cannot be renamed upon.
-    if os.path.isdir(final):  # noqa: PTH112
-        os.rename(final, replaced)  # noqa: PTH104
-    os.rename(temporary, final)  # noqa: PTH104
-    if os.path.isdir(replaced):  # noqa: PTH112
-        tf.io.gfile.rmtree(replaced)
-
-
-def _write_done(folder: str) -> None:
-    with tf.io.gfile.GFile(join(folder, DONE), "w") as file:
-        file.write("1\n")
-
-
-def _sync_folder(folder: str) -> None:
-    for entry in os.listdir(folder):  # noqa: PTH208
-        _sync(join(folder, entry))
-    _sync(folder)
-
-
 def _sync(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -198,21 +194,18 @@ def _sync(path: str) -> None:
         os.close(descriptor)
 
 
-# Files of one checkpoint: copied values of variables and the state, written and verified.
-#
-# file                                  contents
-# variables.index, variables.data-...   all variables, for `tf.train.Checkpoint(...).restore`
-# model.weights.h5                      weights, for ``model.load_weights`` of Keras
-# state.json                            everything else, with checksums of all values and files
-# DONE                                  nothing; written last
+# Files of one checkpoint.
 
 PREFIX = "variables"
 WEIGHTS = "model.weights.h5"
 STATE = "state.json"
 FORMAT = 2
 _UNREADABLE = (tf.errors.OpError, OSError, TypeError, ValueError)
-Check = Callable[[Mapping[str, Any]], object]
-"""Function that raises `DamagedError` if further entries of a state are wrong."""
+Check = Callable[[Mapping[str, Any]], Any]
+"""Function that returns what further entries of a state are, or raises `DamagedError`."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""Whole number from 0, as JSON has it."""
 
 
 class DamagedError(Exception):
@@ -223,53 +216,53 @@ class UnknownFormatError(Exception):
     """Format of another version of evener."""
 
 
-def is_count(value: Any) -> bool:
-    """Return whether a JSON value is a whole number from 0."""
-    return type(value) is int and 0 <= value < 2**63
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredVariable:
+    path: str
+    shape: tuple[Count, ...]
+    dtype: str
+    key: str
+    sha256: str
 
 
-def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number, a truth value or null, as attributes may be."""
-    return value is None or isinstance(value, int | float)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredPosition:
+    step: Count
+    epoch: Count
+    position: Any
 
 
-def is_text(value: Any) -> bool:
-    """Return whether a JSON value is a text."""
-    return isinstance(value, str)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredState:
+    """Entries of every state; programs and callbacks add theirs."""
+
+    format: Count
+    versions: dict[str, str]
+    position: _StoredPosition
+    random: dict[str, Any]
+    plan: dict[str, Any] | None
+    shares: tuple[float, ...] | None
+    files: dict[str, str]
+    variables: tuple[_StoredVariable, ...]
+    arrays: tuple[_StoredVariable, ...]
 
 
-_ENTRY = {"path": is_text, "shape": [is_count], "dtype": is_text, "key": is_text, "sha256": is_text}
-_STATE = {
-    "versions": {str: is_text},
-    "position": {"step": is_count, "epoch": is_count, "position": lambda value: True},
-    "random": random_state.check,
-    "plan": lambda value: value is None or isinstance(value, dict),
-    "shares": lambda value: value is None or all(map(is_number, value)),
-    "files": {str: is_text},
-    "variables": [_ENTRY],
-    "arrays": [_ENTRY],
-}
-
-
-def check(value: Any, kind: Any, where: str) -> None:
-    """Check that a JSON value is of a kind; `DamagedError` if it is not, or lacks an entry.
-
-    A kind is a function that returns whether a value is of it; a list with the kind of all items;
-    or a dictionary with the kinds of entries, or with that of all entries under `str`.
-    """
+def read_record(value: Any, kind: type[R], where: str) -> R:
+    """Return a record of a state; `DamagedError` if it is not as it was written."""
     try:
-        if isinstance(kind, dict | list) and type(value) is not type(kind):
-            raise TypeError(f"it is {value!r:.60}")
-        if isinstance(kind, dict):
-            for name in value if str in kind else kind:
-                check(value[name], kind.get(name, kind.get(str)), f"{where}.{name}")
-        elif isinstance(kind, list):
-            for index, item in enumerate(value):
-                check(item, kind[0], f"{where}[{index}]")
-        elif not kind(value):
-            raise ValueError(f"it is {value!r:.60}")
+        return from_plain(value, kind, place=where, complete=True)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise DamagedError(f"{STATE}: {where} is not as it was written: {error!r:.100}") from error
+        raise DamagedError(f"{STATE} is not as it was written: {error!s:.200}") from error
+
+
+def check_random(state: Any) -> None:
+    """Refuse states of random generators that cannot be put back."""
+    try:
+        is_right = random_state.check(state)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DamagedError(f"{STATE}: random states are not as written: {error!r:.100}") from error
+    if not is_right:
+        raise DamagedError(f"{STATE}: random states are not as written")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,30 +285,26 @@ class Loaded:
     values: tuple[np.ndarray, ...]
     arrays: Mapping[str, np.ndarray]
     state: Mapping[str, Any]
+    more: Any  # what the check of further entries has returned
 
 
-def copied_values(
+def copy_values(
     variables: ProgramVariables, buffers: Sequence[np.ndarray] | None = None
 ) -> list[np.ndarray]:
-    """Copy the values of variables to the host."""
+    """Copy the values of variables to the host, into buffers of an earlier call where they fit."""
     copies: list[np.ndarray] = []
     for index, item in enumerate(variables.named):
-        value = _host_value(item.variable)
-        if buffers is not None and _fits(buffers[index], value):
-            np.copyto(buffers[index], value)
-            copies.append(buffers[index])
+        variable = item.variable
+        value = variable.value if isinstance(variable, keras.Variable) else variable
+        array = np.asarray(value.numpy())
+        buffer = array if buffers is None else buffers[index]
+        is_as_before = buffer.shape == array.shape and buffer.dtype == array.dtype
+        if buffers is not None and buffer.ndim > 0 and is_as_before:
+            np.copyto(buffer, array)
+            copies.append(buffer)
         else:
-            copies.append(aligned_copy(value))
+            copies.append(aligned_copy(array))
     return copies
-
-
-def _host_value(variable: Any) -> np.ndarray:
-    value = variable.value if isinstance(variable, keras.Variable) else variable
-    return np.asarray(value.numpy())
-
-
-def _fits(buffer: np.ndarray, value: np.ndarray) -> bool:
-    return buffer.ndim > 0 and buffer.shape == value.shape and buffer.dtype == value.dtype
 
 
 def write(folder: str, contents: Contents) -> None:
@@ -351,8 +340,7 @@ def write_state(folder: str, state: dict[str, Any]) -> None:
     """Write the state of a checkpoint, with its checksum."""
     text = json.dumps({"format": FORMAT, **state}, indent=1, sort_keys=True)
     envelope = {"checksum": _text_checksum(text), "state": json.loads(text)}
-    with tf.io.gfile.GFile(join(folder, STATE), "w") as file:
-        file.write(json.dumps(envelope, indent=1, sort_keys=True))
+    _write_text(join(folder, STATE), json.dumps(envelope, indent=1, sort_keys=True))
 
 
 def _write_weights(folder: str, contents: Contents, model: keras.Model) -> None:
@@ -375,18 +363,18 @@ def _write_weights(folder: str, contents: Contents, model: keras.Model) -> None:
 
 def read(folder: str, name: str, check_more: Check) -> Loaded:
     """Read a checkpoint and verify all that it has."""
-    if not is_whole(folder):
+    if not tf.io.gfile.exists(join(folder, DONE)):
         raise DamagedError("its marker is missing")
-    state = _read_state(folder)
-    check_more(state)
-    entries = [*state["variables"], *state["arrays"]]
+    state, stored = _read_state(folder)
+    more = check_more(state)
+    entries = [*stored.variables, *stored.arrays]
     specs = [
-        VariableSpec(path=e["path"], shape=tuple(e["shape"]), dtype=e["dtype"], key=e["key"])
-        for e in entries
+        VariableSpec(path=each.path, shape=each.shape, dtype=each.dtype, key=each.key)
+        for each in entries
     ]
     try:
         files = {name: _file_checksum(join(folder, name)) for name in _files_in(folder)}
-        wrong = [name for name, _ in files.items() ^ state["files"].items()]
+        wrong = [name for name, _ in files.items() ^ stored.files.items()]
         if wrong:
             raise DamagedError(f"{min(wrong)} is missing, or has another checksum than was written")
         with tf.device("cpu:0"):
@@ -397,36 +385,40 @@ def read(folder: str, name: str, check_more: Check) -> Loaded:
                 dtypes=[tf.as_dtype(spec.dtype) for spec in specs],
             )
         values = [tensor.numpy() for tensor in tensors]
-        for spec, entry, value in zip(specs, entries, values, strict=True):
-            if (value.shape, _checksum(value)) != (spec.shape, entry["sha256"]):
-                raise DamagedError(f"variable {spec.path} has another checksum or shape")
+        for entry, value in zip(entries, values, strict=True):
+            if (value.shape, _checksum(value)) != (entry.shape, entry.sha256):
+                raise DamagedError(f"variable {entry.path} has another checksum or shape")
     except _UNREADABLE as error:
         raise DamagedError(f"the files {PREFIX}.* cannot be read: {error}") from error
-    count = len(state["variables"])
+    count = len(stored.variables)
     return Loaded(
         name=name,
         specs=tuple(specs[:count]),
         values=tuple(values[:count]),
         arrays={s.path: v for s, v in zip(specs[count:], values[count:], strict=True)},
         state=state,
+        more=more,
     )
 
 
-def _read_state(folder: str) -> dict[str, Any]:
+def _read_state(folder: str) -> tuple[dict[str, Any], _StoredState]:
     try:
         with tf.io.gfile.GFile(join(folder, STATE), "r") as file:
             envelope = json.loads(file.read())
         checksum, state = envelope["checksum"], envelope["state"]
         is_same = checksum == _text_checksum(json.dumps(state, indent=1, sort_keys=True))
-    except (*_UNREADABLE, LookupError, RecursionError) as error:
+        if is_same and state["format"] != FORMAT:
+            number = operator.index(state["format"])
+            raise UnknownFormatError(f"format {number}, and {FORMAT} is known")
+        names = {each.name for each in fields(_StoredState)}
+        own = {name: value for name, value in state.items() if name in names}
+    except (*_UNREADABLE, AttributeError, LookupError, RecursionError) as error:
         raise DamagedError(f"{STATE} cannot be read: {error}") from error
     if not is_same:
         raise DamagedError(f"{STATE} has another checksum than was written")
-    check(state, {"format": is_count}, "state")
-    if state["format"] != FORMAT:
-        raise UnknownFormatError(f"format {state['format']}, and {FORMAT} is known")
-    check(state, _STATE, "state")
-    return state
+    stored = read_record(own, _StoredState, "state")
+    check_random(stored.random)
+    return state, stored
 
 
 def _files_in(folder: str) -> list[str]:

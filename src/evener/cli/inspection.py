@@ -109,7 +109,7 @@ def audit(
     if as_json:
         print(found.to_json())
     else:
-        from evener.auditing.table import print_audit
+        from evener.auditing import print_audit
 
         print_audit(found)
     raise typer.Exit(1 if found.findings else 0)

@@ -31,7 +31,7 @@ from evener.errors import EvenerError, RunError
 if TYPE_CHECKING:
     from evener.plan import Plan
     from evener.recording.record import Recording
-    from evener.run.bench import Measured, TimedRun
+    from evener.run.bench import BenchRow, TimedRun
     from evener.run.session import Layout, Session
 
 AUTO = "auto"
@@ -345,7 +345,7 @@ def bench(
         benchmark.print_result(result, standard_output())
 
 
-def _record_fastest(rows: list[Measured], request: TimedRun, time_limit: float) -> tuple[str, str]:
+def _record_fastest(rows: list[BenchRow], request: TimedRun, time_limit: float) -> tuple[str, str]:
     """Record the fastest layout of several devices; return what limits it, and the folder."""
     from evener.recording.reading import read_records, summarise
     from evener.run.bench import fastest, limit_of, run_once

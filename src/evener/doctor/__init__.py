@@ -3,6 +3,7 @@
 diagnosis.py      the road: read, run, judge, order; `diagnose` and its result
 sources.py        the files of a program
 walk.py           a symbolic walk of their text: calls in order, with what is around each
+values.py         values and calls of the walk
 names.py          names and kinds of things of the libraries
 facts.py          what a run shows: plain records, written by the watched process
 watch/            the run of a few steps in a process of its own
@@ -13,7 +14,8 @@ numbers.py        rules: what trains something else than was meant
 placement.py      rules: devices and distribution
 memory.py         rules: what does not fit, or grows
 speed.py          rules: what a step waits for
-certain.py        rules on the text alone
+certain.py        rules on the text: devices and distribution
+written.py        rules on the text: training
 surroundings.py   the machine, the environment, the packages
 configuration.py  which findings are reported
 explain.py        help pages of codes, in pages/

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.placement import OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
-from evener.doctor.walk import Call, Items, Made, Value, constant, made_by, options
+from evener.doctor.values import Call, Items, Made, Value, constant, made_by, options
 
 _SETTERS = {
     "tf.config.set_memory_growth": "memory growth",

@@ -187,7 +187,11 @@ def diagnose(
         as_module=as_module,
         devices=devices,
         gpu_names=gpu_names,
-        limits=WatchLimits(time_limit_seconds=time_limit_seconds, num_steps=num_steps),
+        limits=WatchLimits(
+            time_limit_seconds=time_limit_seconds,
+            num_steps=num_steps,
+            num_loops=max(1, reading.num_trainings()),
+        ),
         gpu_memory_bytes=tuple(gpu.memory_total_bytes for gpu in around.gpus),
         sandbox=sandbox,
         on_progress=on_progress,

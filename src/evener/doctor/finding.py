@@ -12,7 +12,7 @@ from typing import Any
 from evener.doctor.facts import Facts, Line, Steps
 from evener.doctor.sources import Location, Source, Unread
 from evener.doctor.surroundings import Surroundings
-from evener.doctor.walk import Call
+from evener.doctor.values import Call
 from evener.errors import house_form
 from evener.run.eager_steps import EagerStep, eager_step_of
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from evener.base.text import format_bytes
 from evener.doctor.facts import Line
 from evener.doctor.finding import Case, Severity, Violation
-from evener.doctor.walk import Call, Items, constant
+from evener.doctor.values import Call, Items, constant
 
 _MIB = 2**20
 _PROTOBUF = 2**31  # largest graph

@@ -593,12 +593,16 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
     facts = case.facts
     if facts is None or not _trained(case) or facts.not_finite is not None:
         return
+    if any(each.learning_rate == 0 for each in facts.optimizers):
+        return
+    # Gradients in graphs are not read: a variable without one stays as it is.
     known = [
-        each
+        (each, each.gradient_norms or each.update_norms)
         for each in facts.variables
-        if each.trainable and len(each.gradient_norms) >= _MIN_STEPS
+        if each.trainable and each.num_applied
+        if len(each.gradient_norms or each.update_norms) >= _MIN_STEPS
     ]
-    zero = [each for each in known if not any(each.gradient_norms)]
+    zero = [each for each, norms in known if not any(norms)]
     if zero and (len(zero) * 2 >= len(known) or any(len(each.shape) > 1 for each in zero)):
         yield Violation(
             case.at(zero[0].where),
@@ -610,7 +614,9 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
             "initializer, and scale the inputs.",
             severity=None if len(zero) == len(known) else Severity.WARNING,
         )
-    large = [each for each in known if statistics.median(each.gradient_norms) > 1e3]
+    large = [
+        each for each, norms in known if each.gradient_norms and statistics.median(norms) > 1e3
+    ]
     has_clip = any(each.clips for each in facts.optimizers)
     if large and not has_clip and not _falls(() if case.steps is None else case.steps.losses):
         worst = max(large, key=lambda each: max(each.gradient_norms))
@@ -627,7 +633,15 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
 
 def unscaled_loss(case: Case) -> Iterator[Violation]:
     """Yield losses of a replica that are not scaled to the global batch."""
+    # Keras scales the losses of fit itself.
+    by_keras = (
+        {steps.where for steps in case.facts.steps if steps.kind == "fit"}
+        if (case.facts is not None)
+        else set()
+    )
     for gradient in case.facts.gradients if case.facts is not None else ():
+        if gradient.where in by_keras:
+            continue
         ratio, count = gradient.loss_ratio, gradient.num_replicas
         if count > 1 and ratio is not None and abs(ratio - 1) < 0.1:
             yield Violation(

@@ -76,7 +76,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-340", _ERROR, numbers.training_flag),
         ("DOC-341", _WARNING, numbers.sorted_data),
         ("DOC-342", _ERROR, written.shuffled_apart),
-        ("DOC-343", _ERROR, numbers.leaked_validation),
+        ("DOC-343", _ERROR, numbers.leaked_validation, written.same_validation),
         ("DOC-344", _ERROR, numbers.input_scale),
         ("DOC-345", _ERROR, numbers.repeated_batches, written.new_iterators),
         ("DOC-346", _WARNING, numbers.random_validation),

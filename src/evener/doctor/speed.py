@@ -50,17 +50,29 @@ def slow_input(case: Case) -> Iterator[Violation]:
             why=_why(slowest, data),
             fix=_fix(slowest, data),
             evidence=(_part(case, waiting, steps), *_stages(data)),
-            severity=None if waiting >= _MUCH * steps.step_seconds else Severity.HINT,
+            severity=None if _is_known(data, waiting, steps) else Severity.HINT,
             seconds=case.per_epoch(waiting),
         )
         return
+
+
+def _is_known(data: Pipeline | None, waiting: float, steps: Steps) -> bool:
+    """Return whether the wait is a good part of a step, and not that of a busy machine."""
+    if waiting < max(_MUCH * steps.step_seconds, 4 * _MIN_SECONDS):
+        return False
+    timed = (
+        [each.seconds for each in data.stages if each.seconds and each.kind != "prefetch"]
+        if (data is not None)
+        else []
+    )
+    return not timed or sum(timed) >= 0.3 * waiting
 
 
 def _slowest(data: Pipeline | None) -> Stage | None:
     """Return the stage that takes the time: that with the most seconds, else a suspect."""
     if data is None or not data.stages:
         return None
-    timed = [each for each in data.stages if each.seconds]
+    timed = [each for each in data.stages if each.seconds and each.kind != "prefetch"]
     if timed:
         return max(timed, key=lambda each: each.seconds or 0)
     return next((each for each in data.stages if each.calls_python or each.reads_files), None)
@@ -372,7 +384,7 @@ def slow_callbacks(case: Case) -> Iterator[Violation]:
             "update_freq='epoch'), or every 100 steps.",
             evidence=(_part(case, lost, steps),),
             # At the end of an epoch of a few steps it is no loss.
-            severity=None if call.per_step >= 0.5 or lost > steps.step_seconds else Severity.HINT,
+            severity=None if lost > 0.5 * steps.step_seconds else Severity.HINT,
             seconds=case.per_epoch(lost),
         )
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from evener.doctor.finding import Case, Violation
-from evener.doctor.walk import (
+from evener.doctor.values import (
     Call,
     Class,
     Computed,
@@ -406,6 +406,42 @@ def new_iterators(case: Case) -> Iterator[Violation]:
             fix="for batch in dataset: step(batch); or make the iterator once, before the loop.",
             evidence=(loop_text(call, loops[-1]),),
         )
+
+
+_SPLITS = ("dataset.take", "dataset.skip", "dataset.shard", "dataset.filter")
+
+
+def _arrays(value: Value | None) -> list[Made] | None:
+    """Return the arrays that data is made of; None if a part of it is taken."""
+    if isinstance(value, Items):
+        inner = [_arrays(each) for each in value.values]
+        return None if None in inner else [made for each in inner if each for made in each]
+    made = made_by(value)
+    while made is not None and made.name.startswith("dataset."):
+        if made.name in _SPLITS:
+            return None
+        made = made_by(made.owner)
+    if made is not None and made.name == "tf.data.Dataset.from_tensor_slices":
+        return _arrays(made.args[0]) if made.args else []
+    return [value] if isinstance(value, Made) and value.kind in ("array", "tensor") else []
+
+
+def same_validation(case: Case) -> Iterator[Violation]:
+    """Yield calls of fit that validate on the arrays, or a part of those, that they train on."""
+    for call in case.reading.named("model.fit"):
+        trained = _arrays(call.argument(0, "x"))
+        measured = _arrays(call.argument(None, "validation_data"))
+        if not trained or not measured or not call.is_certain or call.context.guards:
+            continue
+        # Of two slices of an array, it is not known whether they overlap.
+        whole = [each for each in trained if None not in each.path]
+        if any(_derives(measured[0], each) for each in whole[:1]):
+            yield Violation(
+                call.location,
+                "the validation data is made of the arrays that are trained on.",
+                why="Validation then measures what was learned by heart.",
+                fix="split once, before both: x[:n] and x[n:].",
+            )
 
 
 def constant_seeds(case: Case) -> Iterator[Violation]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from evener._tf_private.functions import stack
-from evener.auditing.records import GatheredOperation
+from evener.auditing import GatheredOperation
 from evener.base.text import ShownAsText
 from evener.base.user_code import is_own, short_path
 from evener.devices.names import device_name

@@ -26,7 +26,7 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private.models import SLOTS_AND_UPDATES, own_variables, sublayers
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import (
     current_device,
     keep_devices_of_waiting_variables,
@@ -37,12 +37,17 @@ from evener.devices.names import device_name
 from evener.errors import PlacementError
 from evener.pinning import placement
 
-_CALLS = Patch(
-    "calls of pinned layers",
+_PINNED = Patch(
+    "pinned layers",
     "keras:Operation.__call__",
     "keras:Layer.__call__",
-    why="A pinned layer computes on its device. Keras has no hook around a call.",
-    if_it_changes="Pinned layers compute on the first device.",
+    "keras:Layer.add_weight",
+    "keras:Model.compute_loss",
+    "keras:Model.compute_metrics",
+    why="A pinned layer computes, and makes its weights, on its device, those outside of a call "
+    "too, such as LoRA's; losses are computed on the device of the predictions. Keras has no hooks "
+    "for it.",
+    if_it_changes="Pinned layers compute on the first device, and predictions are copied there.",
 )
 _MADE = Patch(
     "layers in a pinned block",
@@ -51,30 +56,21 @@ _MADE = Patch(
     why="A layer that is made in ``with evener.pin(...)`` is pinned. Keras has no hook for it.",
     if_it_changes="Layers in such a block are not pinned.",
 )
-_WEIGHTS = Patch(
-    "weights of pinned layers",
-    "keras:Layer.add_weight",
-    why="Weights that are added outside of a call, such as those of LoRA, are made on the device "
-    "of their layer too.",
-    if_it_changes="Such weights are made on the first device.",
-)
-_LOSSES = Patch(
-    "losses and metrics",
-    "keras:Model.compute_loss",
-    "keras:Model.compute_metrics",
-    why="They run on the device of the predictions. Keras has no hook for it.",
-    if_it_changes="Predictions of pinned layers are copied to the first device.",
-)
 _DEVICE = "_evener_device"
 
 
 def install() -> None:
     """Let Keras run layers where they are pinned, and what trains them. Safe to call again."""
-    _CALLS.apply(wrap_with(_call))
+    _PINNED.apply_each(
+        {
+            "__call__": _call,
+            "add_weight": _add_weight,
+            "compute_loss": _compute_loss,
+            "compute_metrics": _compute_loss,
+        }
+    )
     _MADE.apply(_init)
-    _WEIGHTS.apply(wrap_with(_add_weight))
     keep_devices_of_waiting_variables()
-    _LOSSES.apply(wrap_with(_compute_loss))
     SLOTS_AND_UPDATES.apply_each(
         {
             "add_variable_from_reference": _add_slot,

@@ -25,16 +25,6 @@ from evener.planner.step_time import (
     phases_of,
 )
 
-# Groupings of devices: each group computes one replica.
-#
-# ::
-#
-#     cluster            groupings
-#     a  b  c            (a)(b)(c)   (a b)(c)   (b a)(c)   (a b c)   (a)(b)   (a)  ...
-#
-# A group of several devices is a pipeline in that order. A device may be left out. Devices of the
-# same type, memory and machine are interchangeable, so equivalent groupings are yielded once.
-
 Group = tuple[int, ...]
 """Device indices in the cluster, in the order of the stages."""
 
@@ -43,12 +33,23 @@ Grouping = tuple[Group, ...]
 MOST_FOR_ALL = 4
 """Largest number of devices for which all groupings are tried."""
 
+MOST_FOR_BEST_CUTS = 20_000
+"""Upper limit of stages x layers^2 for the optimal search of cuts."""
+
+_MOST_STAGES = 6
+
 
 def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
-    """Yield the groupings to try, each once.
+    """Yield the groupings to try, each once; no pipeline has more stages than the model layers.
 
-    For up to `MOST_FOR_ALL` devices these are all groupings. For more, they are those in which
-    every group has the same number of devices, all of one kind or in the same mix of kinds.
+    ::
+
+        cluster            groupings
+        a  b  c            (a)(b)(c)   (a b)(c)   (b a)(c)   (a b c)   (a)(b)   (a)  ...
+
+    A group of several devices is a pipeline in that order. A device may be left out. For up to
+    `MOST_FOR_ALL` devices these are all groupings. For more, they are those in which every group
+    has the same number of devices, all of one kind or in the same mix of kinds.
     """
     seen: set[tuple[object, ...]] = set()
     few = len(cluster.devices) <= MOST_FOR_ALL
@@ -76,12 +77,13 @@ def is_over_machines(grouping: Grouping, cluster: Cluster) -> bool:
 def _signature(group: Group, cluster: Cluster) -> tuple[object, ...]:
     """Return a key that is equal for equivalent groups: kinds, links and shared machines."""
     machines = [cluster.devices[device].machine for device in group]
-    links = [cluster.machines[machine].link for machine in machines]
-    first_seen = [machines.index(machine) for machine in machines]
-    kinds = [kind_of(device, cluster) for device in group]
     return tuple(
-        (*kind, link.bytes_per_second, first)
-        for kind, link, first in zip(kinds, links, first_seen, strict=True)
+        (
+            *kind_of(device, cluster),
+            cluster.machines[machine].link.bytes_per_second,
+            machines.index(machine),
+        )
+        for device, machine in zip(group, machines, strict=True)
     )
 
 
@@ -112,29 +114,23 @@ def _regular_groupings(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
     by_kind: dict[tuple[str, int], list[int]] = defaultdict(list)
     for device in range(len(cluster.devices)):
         by_kind[kind_of(device, cluster)].append(device)
-    kinds = list(by_kind)
-    for size in range(len(kinds), 0, -1):
-        for chosen in itertools.combinations(kinds, size):
-            devices = [by_kind[kind] for kind in chosen]
+    for size in range(len(by_kind), 0, -1):
+        for devices in itertools.combinations(by_kind.values(), size):
             yield tuple((device,) for of_kind in devices for device in of_kind)
             count = sum(map(len, devices))
-            for depth in _depths(count, num_layers):
-                # Groups of one kind.
+            # Powers of two, and all devices.
+            depths = [2**k for k in range(1, 11) if 2**k <= min(count, num_layers)]
+            if count not in depths and count <= min(64, num_layers):
+                depths.append(count)
+            for depth in depths:
                 if all(len(of_kind) % depth == 0 for of_kind in devices):
-                    yield tuple(group for of_kind in devices for group in _chunks(of_kind, depth))
-                if len(chosen) > 1 and count % depth == 0:
+                    yield tuple(
+                        tuple(of_kind[begin : begin + depth])
+                        for of_kind in devices
+                        for begin in range(0, len(of_kind), depth)
+                    )
+                if len(devices) > 1 and count % depth == 0:
                     yield from _mixed(devices, count // depth)
-
-
-def _depths(count: int, num_layers: int) -> list[int]:
-    """Return the numbers of stages to try: powers of two, and all devices."""
-    depths = [2**k for k in range(1, 11) if 2**k <= min(count, num_layers)]
-    return depths if count in depths or count > min(64, num_layers) else [*depths, count]
-
-
-def _chunks(devices: Sequence[int], depth: int) -> Iterator[Group]:
-    for begin in range(0, len(devices), depth):
-        yield tuple(devices[begin : begin + depth])
 
 
 def _mixed(devices: Sequence[Sequence[int]], num_groups: int) -> Iterator[Grouping]:
@@ -154,59 +150,47 @@ def _mixed(devices: Sequence[Sequence[int]], num_groups: int) -> Iterator[Groupi
         )
 
 
-# Cuts of a model into the stages of a pipeline.
-#
-# ::
-#
-#     layers    | 0 1 2 3 4 | 5 6 | 7 8 9 |        T = sum of t_s + (m - 1) max t_s
-#     stages        t_0       t_1    t_2
-#
-# T is the time of a pipeline of m micro-batches whose stages take t_s for each. For short models
-# the
-# cuts are optimal: for each number of layers and stages, all Pareto-optimal pairs (max, sum) are
-# kept. For long models only the maximum is minimized.
-#
-# Source: Y. Huang et al., "GPipe", 2019, section 2.3, for the time; the search is our own.
-
-CUTS_MOST_FOR_ALL = 20_000
-"""Upper limit of stages x layers^2 for the optimal search."""
-
-Seconds = Callable[[int, int, int], float]
+StageSeconds = Callable[[int, int, int], float]
 """Seconds of a micro-batch in a stage: stage number, first layer, last layer plus 1."""
 
-Fits = Callable[[int, int, int], bool]
-"""Whether a stage fits into the memory of its device; the arguments are those of `Seconds`."""
+StageFits = Callable[[int, int, int], bool]
+"""Whether a stage fits into the memory of its device; the arguments are those of `StageSeconds`."""
+
+_Way = tuple[float, float, tuple[int, ...]]
+"""Longest stage and sum of the stages' seconds, and the cuts so far."""
 
 
 def best_cuts(
     num_stages: int,
     num_layers: int,
     num_micro_batches: int,
-    seconds: Seconds,
-    fits: Fits,
+    seconds: StageSeconds,
+    fits: StageFits,
 ) -> tuple[int, ...] | None:
-    """Return the first layer of each stage, and the number of layers; None if no cuts fit."""
-    if num_stages * num_layers**2 <= CUTS_MOST_FOR_ALL:
-        return _by_all(num_stages, num_layers, num_micro_batches, seconds, fits)
-    return _by_maximum(num_stages, num_layers, seconds, fits)
+    """Return the first layer of each stage, and the number of layers; None if no cuts fit.
 
+    ::
 
-_Way = tuple[float, float, tuple[int, ...]]
-"""Maximum and sum of the stages' seconds, and the cuts so far."""
+        layers    | 0 1 2 3 4 | 5 6 | 7 8 9 |        T = sum of t_s + (m - 1) max t_s
+        stages        t_0       t_1    t_2
 
+    T is the time of a pipeline of m micro-batches whose stages take t_s for each. For short models
+    the cuts are optimal: for each number of layers and stages, all Pareto-optimal pairs (max, sum)
+    are kept. For long models only the maximum is minimized. More layers never take less time, and a
+    stage that fits also fits with fewer layers.
 
-def _by_all(
-    num_stages: int, num_layers: int, num_micro_batches: int, seconds: Seconds, fits: Fits
-) -> tuple[int, ...] | None:
+    Source: Y. Huang et al., "GPipe", 2019, section 2.3, for the time; the search is our own.
+    """
+    if num_stages * num_layers**2 > MOST_FOR_BEST_CUTS:
+        return _cuts_of_least_maximum(num_stages, num_layers, seconds, fits)
     ways: dict[int, list[_Way]] = {0: [(0.0, 0.0, (0,))]}
     for stage in range(num_stages):
         following: dict[int, list[_Way]] = {}
         for first, before in ways.items():
-            last = num_layers - (num_stages - stage - 1)
-            # The last stage gets all remaining layers.
-            ends = range(first + 1, last + 1)
-            if stage == num_stages - 1:
-                ends = range(num_layers, num_layers + 1)
+            is_last = stage == num_stages - 1
+            ends = range(
+                num_layers if is_last else first + 1, num_layers - (num_stages - stage - 1) + 1
+            )
             # The key is True if the stage does not fit, and stays True for more layers.
             count = bisect.bisect_left(
                 ends, True, key=lambda end, stage=stage, first=first: not fits(stage, first, end)
@@ -216,47 +200,42 @@ def _by_all(
                 following.setdefault(end, []).extend(
                     (max(most, took), total + took, (*cuts, end)) for most, total, cuts in before
                 )
-        ways = {end: _undominated(found) for end, found in following.items()}
+        ways = {}
+        for end, some in following.items():
+            kept: list[_Way] = []
+            for way in sorted(some):
+                if not kept or way[1] < kept[-1][1]:
+                    kept.append(way)
+            ways[end] = kept
     done = ways.get(num_layers)
     if not done:
         return None
     return min(done, key=lambda way: way[1] + (num_micro_batches - 1) * way[0])[2]
 
 
-def _undominated(ways: Sequence[_Way]) -> list[_Way]:
-    kept: list[_Way] = []
-    for way in sorted(ways):
-        if not kept or way[1] < kept[-1][1]:
-            kept.append(way)
-    return kept
-
-
-def _by_maximum(
-    num_stages: int, num_layers: int, seconds: Seconds, fits: Fits
+def _cuts_of_least_maximum(
+    num_stages: int, num_layers: int, seconds: StageSeconds, fits: StageFits
 ) -> tuple[int, ...] | None:
-    """Return the cuts with the least maximum, by bisection."""
-    most = max(seconds(stage, 0, num_layers) for stage in range(num_stages))
-    found = _greedy(num_stages, num_layers, most, seconds, fits)
-    if found is None:
-        return None
-    low, high = 0.0, most
-    while high - low > 1e-4 * high:
+    """Return the cuts with the least longest stage, by bisection."""
+    low, high = 0.0, max(seconds(stage, 0, num_layers) for stage in range(num_stages))
+    best = _greedy_cuts(num_stages, num_layers, high, seconds, fits)
+    while best is not None and high - low > 1e-4 * high:
         middle = (low + high) / 2
-        cuts = _greedy(num_stages, num_layers, middle, seconds, fits)
+        cuts = _greedy_cuts(num_stages, num_layers, middle, seconds, fits)
         if cuts is None:
             low = middle
         else:
-            found, high = cuts, middle
-    return found
+            best, high = cuts, middle
+    return best
 
 
-def _greedy(
-    num_stages: int, num_layers: int, most: float, seconds: Seconds, fits: Fits
+def _greedy_cuts(
+    num_stages: int, num_layers: int, most: float, seconds: StageSeconds, fits: StageFits
 ) -> tuple[int, ...] | None:
     """Return cuts in which each stage takes as many layers as possible; None if some are left.
 
     If a stage cannot take even one layer, it may be on a slow device; earlier stages may then have
-    to take fewer layers, so `_reachable` tries all cuts.
+    to take fewer layers, so all possible ends of each stage are tried.
     """
 
     def is_too_long(stage: int, first: int, end: int) -> bool:
@@ -265,57 +244,44 @@ def _greedy(
     cuts = [0]
     for stage in range(num_stages):
         first = cuts[-1]
-        last = num_layers - (num_stages - stage - 1)
-        ends = range(first + 1, last + 1)
+        ends = range(first + 1, num_layers - (num_stages - stage - 1) + 1)
         # The key is True if the stage is too long, and stays True for more layers.
         count = bisect.bisect_left(
-            ends,
-            True,
-            key=lambda end, stage=stage, first=first: is_too_long(stage, first, end),
+            ends, True, key=lambda end, stage=stage, first=first: is_too_long(stage, first, end)
         )
         if count == 0:
-            return _reachable(num_stages, num_layers, is_too_long)
+            break
         cuts.append(first + count)
-    return tuple(cuts) if cuts[-1] == num_layers else None
-
-
-def _reachable(
-    num_stages: int, num_layers: int, is_too_long: Callable[[int, int, int], bool]
-) -> tuple[int, ...] | None:
-    """Return cuts in which no stage is too long, from all possible ends of each stage."""
+    else:
+        return tuple(cuts) if cuts[-1] == num_layers else None
+    # By end, the first layer of each stage.
     begins: list[dict[int, int]] = [{0: 0}]
     for stage in range(num_stages):
-        last = num_layers - (num_stages - stage - 1)
         following: dict[int, int] = {}
         for first in begins[-1]:
-            for end in range(first + 1, last + 1):
+            for end in range(first + 1, num_layers - (num_stages - stage - 1) + 1):
                 if is_too_long(stage, first, end):
                     break
                 following.setdefault(end, first)
         begins.append(following)
     if num_layers not in begins[-1]:
         return None
-    cuts = [num_layers]
+    reached = [num_layers]
     for of_stage in reversed(begins[1:]):
-        cuts.append(of_stage[cuts[-1]])
-    return tuple(reversed(cuts))
-
-
-# Costs of a group of devices as one replica: cuts, and time and memory by number of samples.
-
-_MOST_STAGES = 6
+        reached.append(of_stage[reached[-1]])
+    return tuple(reversed(reached))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ReplicaShape:
     """Replica without its devices and its number of samples."""
 
-    cuts: tuple[int, ...]  # Index of the first layer of each stage, and the number of layers
-    num_micro_batches: int  # Micro-batches per step, at least 1
-    in_flight: int  # Most micro-batches that are alive at once, at least 1
+    cuts: tuple[int, ...]  # Index of the first layer of each stage, and the number of layers.
+    num_micro_batches: int
+    in_flight: int
 
     @classmethod
-    def of(cls, replica: ReplicaAssignment) -> Shape:
+    def of(cls, replica: ReplicaAssignment) -> ReplicaShape:
         """Return the shape of a replica."""
         return cls(
             cuts=(0, *(span.end for span in replica.spans)),
@@ -324,25 +290,19 @@ class Shape:
         )
 
     def assigned(self, group: Group, samples: int) -> ReplicaAssignment:
-        """Return the replica with a number of samples."""
+        """Return the replica on the devices of a group, with a number of samples."""
         num_micro_batches = min(self.num_micro_batches, samples)
+        stages = zip(group, itertools.pairwise(self.cuts), strict=True)
         return ReplicaAssignment(
             samples=samples,
-            spans=self.spans(group),
+            spans=tuple(Span(device, first, end) for device, (first, end) in stages),
             num_micro_batches=num_micro_batches,
             in_flight=min(self.in_flight, num_micro_batches),
         )
 
-    def spans(self, group: Group) -> tuple[Span, ...]:
-        """Return the stages on the devices of a group."""
-        return tuple(
-            Span(device, first, end)
-            for device, (first, end) in zip(group, itertools.pairwise(self.cuts), strict=True)
-        )
-
 
 class GroupCosts:
-    """Costs of groups for one profile and one choice of recomputed layers."""
+    """Costs of groups of devices as one replica, for one choice of recomputed layers."""
 
     def __init__(self, profile: CostProfile, recompute: tuple[bool, ...]) -> None:
         self.profile = profile
@@ -353,42 +313,45 @@ class GroupCosts:
         # Bytes that the first k layers need more if they are owned instead of fetched.
         more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
         self._own = list(itertools.accumulate(more, initial=0))
+        # The same replica occurs in several groupings, rounds and owner rules.
         self._total = functools.cache(self._curves)
-        self._route = functools.cache(self._links_of)
         self._memory_of = functools.cache(self._memory_of_span)
         self._sums = functools.cache(self._sums_of_type)
-        # The same replica occurs in several groupings, rounds and owner rules.
         self._passes = functools.cache(self._makespan)
         self._stages = functools.cache(self._curves_of_stages)
-        self._adding = functools.cache(self._adding_of_stages)
 
-    def seconds(self, group: Group, shape: Shape, samples: int, exchange: WeightSeconds) -> float:
+    def seconds(
+        self, group: Group, shape: ReplicaShape, samples: int, exchange: WeightSeconds
+    ) -> float:
         """Return the time of a step, by the formula for pipelines."""
         makespan, forwards, backwards = self._passes(group, shape, samples)
         arriving = max(0.0, exchange.arrival_seconds - forwards)
         leaving = max(0.0, exchange.departure_seconds - backwards)
         return makespan + arriving + leaving + exchange.update_seconds
 
-    def compute_seconds(self, group: Group, shape: Shape, samples: int) -> float:
+    def compute_seconds(self, group: Group, shape: ReplicaShape, samples: int) -> float:
         """Return the time of a step without the exchange and update of weights."""
         return self._passes(group, shape, samples)[0]
 
-    def _makespan(self, group: Group, shape: Shape, samples: int) -> tuple[float, float, float]:
+    def _makespan(
+        self, group: Group, shape: ReplicaShape, samples: int
+    ) -> tuple[float, float, float]:
         """Return the time of all passes, and of both passes of one micro-batch."""
         if samples == 0:
             return 0.0, 0.0, 0.0
         count = min(shape.num_micro_batches, samples)
         size = samples / count
-        forward, both, stages = self._stages(group, shape.cuts)
+        forward, both, stages, adding, travel = self._stages(group, shape.cuts)
         # Every micro-batch but the first adds its gradients to those before.
         added = 1 - 1 / count
         forwards = forward(size)
-        total = both(size) + added * sum(self._adding(group, shape.cuts))
-        longest = max(stage(size) + added * adding for stage, adding in stages)
+        total = both(size) + added * adding
         if len(group) == 1:
             makespan = count * total
         else:
-            once = total + 2 * self._crossing(group, shape.cuts, size)
+            latency, per_sample = travel
+            longest = max(stage(size) + added * of_stage for stage, of_stage in stages)
+            once = total + 2 * (latency + per_sample * size)
             in_flight = min(shape.in_flight, count)
             makespan = once + (count - 1) * max(longest, once / in_flight)
         replica = shape.assigned(group, samples)
@@ -402,69 +365,70 @@ class GroupCosts:
 
     def _curves_of_stages(
         self, group: Group, cuts: tuple[int, ...]
-    ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...]]:
-        """Return the sum of forward passes, that of all passes, and the costs of each stage.
+    ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...], float, tuple[float, float]]:
+        """Return the costs of a pipeline by the samples of a micro-batch.
 
-        The costs of a stage are the curve of its passes and the seconds of one gradient addition.
+        These are the sum of forward passes, that of all passes, for each stage the curve of its
+        passes and the seconds of one gradient addition, the sum of these additions, and the latency
+        and the seconds per sample of the transfers between all stages.
         """
-        found = [
-            self._total(self._type(device), first, end)
-            for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
+        cluster, times = self.profile.cluster, self.profile.times
+        types = [cluster.devices[device].type for device in group]
+        spans = list(zip(types, itertools.pairwise(cuts), strict=True))
+        passes = [self._total(name, first, end) for name, (first, end) in spans]
+        adding = [
+            math.fsum(layer.accumulate_seconds for layer in times[name][first:end])
+            for name, (first, end) in spans
         ]
-        adding = self._adding(group, cuts)
         stages = tuple(
-            dict.fromkeys((Curve.total(p), a) for p, a in zip(found, adding, strict=True))
+            dict.fromkeys((Curve.total(p), a) for p, a in zip(passes, adding, strict=True))
         )
         if len(stages) > _MOST_STAGES:
             # For many stages, one curve of their maxima; it is exact at the measured points.
             sample_counts = sorted({samples for stage, _ in stages for samples, _ in stage.points})
             most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in sample_counts))
             stages = ((most, max(adding)),)
-        forward = Curve.total(passes for passes, _ in found)
-        return forward, Curve.total(seconds for passes in found for seconds in passes), stages
-
-    def _adding_of_stages(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, ...]:
-        return tuple(
-            math.fsum(
-                layer.accumulate_seconds
-                for layer in self.profile.times[self._type(device)][first:end]
-            )
-            for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
-        )
+        latency = per_sample = 0.0
+        for (source, target), cut in zip(itertools.pairwise(group), cuts[1:], strict=False):
+            link = cluster.link(source, target)
+            latency += link.latency_seconds
+            per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
+        forward = Curve.total(of_stage for of_stage, _ in passes)
+        both = Curve.total(curve for of_stage in passes for curve in of_stage)
+        return forward, both, stages, sum(adding), (latency, per_sample)
 
     def most_samples(
         self,
         group: Group,
-        shape: Shape,
+        shape: ReplicaShape,
         limit: int,
         owned: Mapping[int, float],
         *,
         is_alone: bool,
     ) -> int:
-        """Return the most samples that fit into the memory of a group's devices, up to a limit."""
+        """Return the most samples that fit into the memory of a group's devices, up to a limit.
+
+        ``owned`` are the bytes that each device needs for the variables that it owns, beyond
+        fetching all weights.
+        """
+
+        def is_too_much(samples: int) -> bool:
+            room = self.room(group, shape, samples, owned, is_alone=is_alone)
+            return any(left < 0 for left in room.values())
+
         # The key is True if the samples do not fit, and stays True for more.
-        return bisect.bisect_left(
-            range(1, limit + 1),
-            True,
-            key=lambda samples: any(
-                left < 0
-                for left in self.room(group, shape, samples, owned, is_alone=is_alone).values()
-            ),
-        )
+        return bisect.bisect_left(range(1, limit + 1), True, key=is_too_much)
 
     def room(
         self,
         group: Group,
-        shape: Shape,
+        shape: ReplicaShape,
         samples: int,
         owned: Mapping[int, float],
         *,
         is_alone: bool,
     ) -> dict[int, float]:
-        """Return the free bytes of the devices of a group that have a memory limit.
-
-        The arguments are those of `most_samples`.
-        """
+        """Return the free bytes of the devices of a group that have a memory limit."""
         left: dict[int, float] = {}
         num_micro_batches = min(shape.num_micro_batches, samples)
         in_flight = min(shape.in_flight, num_micro_batches)
@@ -482,15 +446,18 @@ class GroupCosts:
     def cut(
         self, group: Group, num_micro_batches: int, size: float, own_part: float | None
     ) -> tuple[int, ...] | None:
-        """Return the best cuts of a group; None if none fit into the memory of its devices."""
+        """Return the best cuts of a group; None if none fit into the memory of its devices.
+
+        ``size`` are the samples of a micro-batch; ``own_part`` is the fraction of its variables
+        that each stage owns, or None to ignore memory.
+        """
         num_stages, num_layers = len(group), len(self._layers)
         if num_stages == 1:
             return (0, num_layers)
-        cluster = self.profile.cluster
+        devices = [self.profile.cluster.devices[device] for device in group]
         in_flight = min(num_stages, num_micro_batches)
-
         separate, fused = (
-            [self._sums(self._type(device), size, is_separate) for device in group]
+            [self._sums(device.type, size, is_separate) for device in devices]
             for is_separate in (True, False)
         )
 
@@ -499,59 +466,40 @@ class GroupCosts:
             return sums[stage][end] - sums[stage][first]
 
         def fits(stage: int, first: int, end: int) -> bool:
-            memory = cluster.devices[group[stage]].memory_bytes
+            memory = devices[stage].memory_bytes
             if memory is None or own_part is None:
                 return True
             alive = max(1, min(num_micro_batches, in_flight - stage))
             own = (self._own[end] - self._own[first]) * own_part
             needed = self._memory_of(first, end, num_micro_batches > 1, False)
-            total = needed.weights + needed.total(num_micro_batches, alive, size)
-            return own + total <= memory
+            return own + needed.weights + needed.total(num_micro_batches, alive, size) <= memory
 
         return best_cuts(num_stages, num_layers, num_micro_batches, seconds, fits)
 
-    def _type(self, device: int) -> str:
-        return self.profile.cluster.devices[device].type
-
     def _curves(self, type_name: str, first: int, end: int) -> tuple[Curve, Curve]:
-        times, separate = self.profile.times[type_name], passes_are_separate(end, self.recompute)
+        separate = passes_are_separate(end, self.recompute)
+        layers = list(
+            zip(self.profile.times[type_name][first:end], self.recompute[first:end], strict=True)
+        )
         return (
-            Curve.total(layer.forward for layer in times[first:end]),
+            Curve.total(layer.forward for layer, _ in layers),
             Curve.total(
                 curve
-                for layer, is_recomputed in zip(
-                    times[first:end], self.recompute[first:end], strict=True
-                )
+                for layer, is_recomputed in layers
                 for curve in layer.backward_curves(recompute=is_recomputed, separate=separate)
             ),
         )
 
     def _sums_of_type(self, type_name: str, size: float, separate: bool) -> list[float]:
         """Return the seconds of the first k layers, forward and backward, for each k."""
-        times = self.profile.times[type_name]
-        return list(
-            itertools.accumulate(
-                (
-                    layer.forward(size)
-                    + layer.backward_seconds(size, recompute=is_recomputed, separate=separate)
-                    for layer, is_recomputed in zip(times, self.recompute, strict=True)
-                ),
-                initial=0.0,
+        seconds = (
+            layer.forward(size)
+            + layer.backward_seconds(size, recompute=is_recomputed, separate=separate)
+            for layer, is_recomputed in zip(
+                self.profile.times[type_name], self.recompute, strict=True
             )
         )
-
-    def _crossing(self, group: Group, cuts: tuple[int, ...], size: float) -> float:
-        """Return the transfer seconds of a micro-batch of ``size`` samples between all stages."""
-        latency, per_sample = self._route(group, cuts)
-        return latency + per_sample * size
-
-    def _links_of(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, float]:
-        latency = per_sample = 0.0
-        for (source, target), cut in zip(itertools.pairwise(group), cuts[1:], strict=False):
-            link = self.profile.cluster.link(source, target)
-            latency += link.latency_seconds
-            per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
-        return latency, per_sample
+        return list(itertools.accumulate(seconds, initial=0.0))
 
     def _memory_of_span(
         self, first: int, end: int, accumulates: bool, is_alone: bool
@@ -571,20 +519,17 @@ class GroupCosts:
         return stage_memory(Span(0, first, end), model, mode, accumulates=accumulates)
 
 
-# Groups of devices with the same costs, and the best shapes of their replicas.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKind:
     """Groups with the same costs, and the shapes that they may have."""
 
-    groups: list[Group]  # Groups of devices
-    options: list[Shape]  # Shapes, by ascending numbers of micro-batches
-    costs: GroupCosts  # Costs of groups
-    exchange: WeightSeconds  # Exchange and update seconds of their weights
-    limited: bool  # Whether memory limits apply
-    owned: Mapping[int, float]  # Bytes for owned variables; see `GroupCosts.most_samples`
-    is_alone: bool  # Whether one group computes everything
+    groups: list[Group]
+    options: list[ReplicaShape]  # Shapes, by ascending numbers of micro-batches.
+    costs: GroupCosts
+    exchange: WeightSeconds
+    limited: bool  # Whether memory limits apply.
+    owned: Mapping[int, float]  # Bytes for owned variables; see `GroupCosts.most_samples`.
+    is_alone: bool  # Whether one group computes everything.
 
     def limits(self, batch_size: int) -> list[int]:
         """Return for each shape the most samples that fit into memory."""
@@ -596,36 +541,35 @@ class GroupKind:
             for shape in self.options
         ]
 
-    def timed(self, limits: list[int]) -> Callable[[int], float]:
-        """Return a function from samples to the seconds of the best shape that fits."""
-        group = self.groups[0]
-        return self._least(limits, lambda s, n: self.costs.seconds(group, s, n, self.exchange))
+    def least_seconds(self, limits: list[int], *, exchange: bool) -> Callable[[int], float]:
+        """Return a function from samples to the seconds of the best shape that fits.
 
-    def computing(self, limits: list[int]) -> Callable[[int], float]:
-        """Return the same for the seconds without the exchange and update of weights."""
+        Without ``exchange`` these are the seconds without the exchange and update of weights.
+        """
         group = self.groups[0]
-        return self._least(limits, lambda s, n: self.costs.compute_seconds(group, s, n))
 
-    def best(self, samples: int, limits: list[int], as_fast: float) -> Shape:
+        @functools.cache
+        def least(samples: int) -> float:
+            if samples == 0:
+                return 0.0
+            return min(
+                (
+                    self.costs.seconds(group, shape, samples, self.exchange)
+                    if exchange
+                    else self.costs.compute_seconds(group, shape, samples)
+                    for shape, limit in zip(self.options, limits, strict=True)
+                    if samples <= limit
+                ),
+                default=math.inf,
+            )
+
+        return least
+
+    def best(self, samples: int, limits: list[int], as_fast: float) -> ReplicaShape:
         """Return the shape with the fewest micro-batches that is as fast as the fastest."""
         fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
         seconds = [
             self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting
         ]
-        # The options are in ascending order of micro-batches.
         enough = min(seconds) * as_fast
         return next(s for s, took in zip(fitting, seconds, strict=True) if took <= enough)
-
-    def _least(
-        self, limits: list[int], seconds: Callable[[Shape, int], float]
-    ) -> Callable[[int], float]:
-        @functools.cache
-        def least(samples: int) -> float:
-            if samples == 0:
-                return 0.0
-            fitting = (
-                shape for shape, limit in zip(self.options, limits, strict=True) if samples <= limit
-            )
-            return min((seconds(shape, samples) for shape in fitting), default=math.inf)
-
-        return least

@@ -22,29 +22,16 @@ from evener.planner.assignment import (
 )
 from evener.planner.step_time import is_in_parts, step_has_barriers
 
-# Memory of a stage at each moment of a step, besides the variables that it owns.
-#
-# ::
-#
-#     bytes of one micro-batch       saved by a  saved by b  saved by c
-#                                    |===========|===========|===========|  backward pass of c
-#                                    |===========|===========| + gradients of c
-#                                    |===========| + gradients of b and c
-#
-# The peak is the moment that needs the most in total. A moment is left out if another one needs at
-# least as much for any number of samples.
-
-
-def has_order(replicas: Sequence[ReplicaAssignment], recompute: Sequence[bool]) -> bool:
-    """Whether the calls of a step follow a schedule; each then holds its inputs until it ends."""
-    return any(recompute) or any(map(is_in_parts, replicas))
+_AS_FAST = 0.999
+"""A device is faster than another if it takes less than this fraction of the other's time."""
 
 
 def gradients_wait(
     model: ModelCosts, replicas: Sequence[ReplicaAssignment], recompute: Sequence[bool]
 ) -> bool:
     """Whether no gradient is sent before the device has computed all of them."""
-    return model.updates_wait or has_order(replicas, recompute)
+    has_order = any(recompute) or any(map(is_in_parts, replicas))
+    return model.updates_wait or has_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +39,8 @@ class ExecutionMode:
     """Execution mode of a step, as far as the memory of its stages depends on it."""
 
     recompute: tuple[bool, ...]  # Whether the activations of each layer are recomputed
-    has_order: bool  # Whether the calls follow a schedule; see the function of this name
+    # Whether the calls follow a schedule; each then holds its inputs until it ends.
+    has_order: bool
     # Whether all gradients of a device may be alive at once. A single device applies its updates in
     # any order, maybe all at the end
     waits: bool
@@ -70,7 +58,7 @@ class ExecutionMode:
         is_alone = len(assignment.replicas) == 1
         return cls(
             recompute=assignment.recompute,
-            has_order=has_order(assignment.replicas, assignment.recompute),
+            has_order=any(assignment.recompute) or any(map(is_in_parts, assignment.replicas)),
             waits=is_alone or gradients_wait(model, assignment.replicas, assignment.recompute),
             has_barriers=step_has_barriers(assignment, model),
             is_alone=is_alone,
@@ -149,6 +137,14 @@ def stage_memory(
     """Return the memory of a stage besides the variables that it owns.
 
     ::
+
+        bytes of one micro-batch       saved by a  saved by b  saved by c
+                                       |===========|===========|===========|  backward pass of c
+                                       |===========|===========| + gradients of c
+                                       |===========| + gradients of b and c
+
+    The peak is the moment that needs the most in total. A moment is left out if another one needs
+    at least as much for any number of samples::
 
         calls with a schedule    inputs and results of a call are alive until it ends
         no schedule              one replica: TensorFlow chooses the order, so all tensors may be
@@ -282,21 +278,15 @@ def entering_bytes(model: ModelCosts, index: int) -> float:
     return model.layers[index - 1].boundary_bytes if index else model.input_bytes
 
 
-# Peak memory of every device in a step, from the costs of its layers.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
     """Peak memory of a step on one device, in bytes."""
 
-    variables: float = 0.0  # Owned weights, optimizer state and other variables
-    fetched: float = 0.0  # Weights fetched from other owners
-    # Gradients of the device, and those that arrive for the weights that it owns
-    gradients: float = 0.0
-    # Tensors saved by forward passes for backward passes, and input samples
-    activations: float = 0.0
-    # Temporary tensors of the layer that is being computed, and transfers between stages
-    workspace: float = 0.0
+    variables: float = 0.0  # Owned weights, optimizer state and other variables.
+    fetched: float = 0.0  # Weights fetched from other owners.
+    gradients: float = 0.0  # Gradients of the device, and those that arrive for its weights.
+    activations: float = 0.0  # Tensors saved for backward passes, and input samples.
+    workspace: float = 0.0  # Temporaries of the layer that is computed, transfers between stages.
 
     @property
     def total(self) -> int:
@@ -319,125 +309,99 @@ def predict_memory(
     peak_live: Sequence[Sequence[int]],
     seconds: Sequence[float] | None = None,
 ) -> dict[int, MemoryPrediction]:
-    """Return the peak memory by device index, that of the host under `HOST_OWNER`."""
+    """Return the peak memory by device index, that of the host under `HOST_OWNER`.
+
+    Args:
+        assignment: Layers that each device computes and owns.
+        model: Costs of the layers.
+        cluster: Devices.
+        peak_live: Most micro-batches alive at once in each stage of each replica.
+        seconds: Seconds of the passes of each replica; None if all are equal.
+    """
+    layers, owners = model.layers, assignment.owners
+    holders = holders_of(assignment.replicas, len(layers))
     mode = ExecutionMode.of(assignment, model)
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     arrival = GradientArrival(assignment, seconds, waits=waits)
-    at_once = _devices_at_once(assignment, mode)
-    needs = _Needs(model)
-    needs.add_owned(assignment, cluster, arrival, waits=waits)
-    for device, waiting in _waiting(assignment, model, at_once, arrival, waits=waits).items():
-        needs.add(device, gradients=waiting)
-    needs.add_stages(assignment, peak_live, mode, at_once)
-    return needs.with_updates()
+    needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
+    updating: dict[int, int] = defaultdict(int)
+    adding: dict[int, int] = defaultdict(int)
 
-
-class _Needs:
-    """Memory of the devices, added up."""
-
-    def __init__(self, model: ModelCosts) -> None:
-        self._model = model
-        self._of_device: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
-        self._updating: dict[int, int] = defaultdict(int)
-        self._adding: dict[int, int] = defaultdict(int)
-
-    def add(self, device: int, **parts: float) -> None:
-        """Add parts of the memory of a device, as in `MemoryPrediction`."""
-        self._of_device[device] = self._of_device[device].plus(**parts)
-
-    def add_owned(
-        self, assignment: Assignment, cluster: Cluster, arrival: GradientArrival, *, waits: bool
-    ) -> None:
-        """Add the variables of the owners, and the gradients that arrive before their update."""
-        layers = self._model.layers
-        holders = holders_of(assignment.replicas, len(layers))
-        shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
-        for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
-            if owner == EACH_MACHINE:
-                shared[devices].append(layer)
-                continue
-            # Gradients of other devices stay on the owner until it adds them.
-            is_holder = owner in devices
-            num_early, num_others = arrival.num_at(owner, devices), len(devices) - is_holder
-            self.add(
-                owner,
-                variables=layer.owned_bytes,
-                fetched=-layer.weight_bytes * is_holder,
-                gradients=layer.gradient_bytes * num_early,
-            )
-            late_bytes = layer.gradient_bytes * (num_others - num_early)
-            self._adding[owner] = max(self._adding[owner], late_bytes)
-            self._updating[owner] = max(self._updating[owner], layer.update_bytes)
-        for devices, of_machines in shared.items():
-            self._add_shared(of_machines, by_machine(devices, cluster).values(), waits=waits)
-
-    def _add_shared(
-        self, layers: Sequence[LayerCosts], machines: Iterable[Sequence[int]], *, waits: bool
-    ) -> None:
-        """Add layers of which each machine has a copy, sharded over its devices."""
-        variables = sum(layer.owned_bytes for layer in layers)
-        weights = sum(layer.weight_bytes for layer in layers)
-        gradients = sum(layer.gradient_bytes for layer in layers)
-        update = max(layer.update_bytes for layer in layers)
-        for here in machines:
+    # The variables of the owners, and the gradients that arrive before their update.
+    shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
+    for layer, devices, owner in zip(layers, holders, owners, strict=True):
+        if owner == EACH_MACHINE:
+            shared[devices].append(layer)
+            continue
+        # Gradients of other devices stay on the owner until it adds them.
+        is_holder = owner in devices
+        num_early, num_others = arrival.num_at(owner, devices), len(devices) - is_holder
+        needs[owner] = needs[owner].plus(
+            variables=layer.owned_bytes,
+            fetched=-layer.weight_bytes * is_holder,
+            gradients=layer.gradient_bytes * num_early,
+        )
+        adding[owner] = max(adding[owner], layer.gradient_bytes * (num_others - num_early))
+        updating[owner] = max(updating[owner], layer.update_bytes)
+    # Layers of which each machine has a copy, sharded over its devices.
+    for devices, some in shared.items():
+        variables = sum(layer.owned_bytes for layer in some)
+        weights = sum(layer.weight_bytes for layer in some)
+        gradients = sum(layer.gradient_bytes for layer in some)
+        for here in by_machine(devices, cluster).values():
             # Gradients of the other devices of the machine; without `waits` also its own, which
             # wait for the other machines.
             num_waiting = len(here) - 1 if waits else len(here)
             for device in here:
-                self.add(
-                    device,
+                needs[device] = needs[device].plus(
                     variables=variables / len(here),
                     fetched=-weights / len(here),
                     gradients=gradients * num_waiting / len(here),
                 )
-                self._updating[device] = max(self._updating[device], update)
+                update = max(layer.update_bytes for layer in some)
+                updating[device] = max(updating[device], update)
 
-    def add_stages(
-        self,
-        assignment: Assignment,
-        peak_live: Sequence[Sequence[int]],
-        mode: ExecutionMode,
-        at_once: Set[int],
-    ) -> None:
-        """Add the weights, activations and temporaries of the stages of all replicas."""
-        mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
-        stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
-        for replica, live in zip(assignment.replicas, peak_live, strict=True):
-            accumulates = replica.num_micro_batches > 1
-            for span, alive in zip(replica.spans, live, strict=True):
-                is_at_once = span.device in at_once
-                key = span.first, span.end, accumulates, is_at_once
-                if key not in stages:
-                    of_span = mode_at_once if is_at_once else mode
-                    stages[key] = stage_memory(span, self._model, of_span, accumulates=accumulates)
-                worst = stages[key].worst(
-                    replica.num_micro_batches,
-                    alive,
-                    replica.micro_batch,
-                    updating=self._updating.pop(span.device, 0),
-                )
-                self.add(span.device, fetched=stages[key].weights, **worst._asdict())
+    # Devices that compute a whole replica in one call beside other replicas.
+    at_once = {
+        replica.spans[0].device
+        for replica in assignment.replicas
+        if not (mode.is_alone or any(mode.recompute) or is_in_parts(replica))
+    }
+    waiting = _waiting_gradients(assignment, model, holders, at_once, arrival, waits=waits)
+    for device, size in waiting.items():
+        needs[device] = needs[device].plus(gradients=size)
 
-    def with_updates(self) -> dict[int, MemoryPrediction]:
-        """Return the memory with that of devices that own variables but run no stage."""
-        return {
-            owner: needed.plus(
-                gradients=self._adding[owner], workspace=self._updating.get(owner, 0)
+    # The weights, activations and temporaries of the stages of all replicas.
+    mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
+    stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
+    for replica, live in zip(assignment.replicas, peak_live, strict=True):
+        accumulates = replica.num_micro_batches > 1
+        for span, alive in zip(replica.spans, live, strict=True):
+            is_at_once = span.device in at_once
+            key = span.first, span.end, accumulates, is_at_once
+            if key not in stages:
+                of_span = mode_at_once if is_at_once else mode
+                stages[key] = stage_memory(span, model, of_span, accumulates=accumulates)
+            worst = stages[key].worst(
+                replica.num_micro_batches,
+                alive,
+                replica.micro_batch,
+                updating=updating.pop(span.device, 0),
             )
-            for owner, needed in self._of_device.items()
-        }
+            needs[span.device] = needs[span.device].plus(
+                fetched=stages[key].weights, **worst._asdict()
+            )
+    # Devices that own variables but run no stage only add gradients and apply updates.
+    return {
+        owner: needed.plus(gradients=adding[owner], workspace=updating.get(owner, 0))
+        for owner, needed in needs.items()
+    }
 
 
-def _devices_at_once(assignment: Assignment, mode: ExecutionMode) -> set[int]:
-    """Return the devices that compute a whole replica in one call beside other replicas."""
-    if mode.is_alone or any(mode.recompute):
-        return set()
-    return {replica.spans[0].device for replica in assignment.replicas if not is_in_parts(replica)}
-
-
-def _waiting(
+def _waiting_gradients(
     assignment: Assignment,
     model: ModelCosts,
+    holders: Sequence[tuple[int, ...]],
     at_once: Set[int],
     arrival: GradientArrival,
     *,
@@ -453,12 +417,11 @@ def _waiting(
     """
     if waits:
         more = sum(layer.other_gradient_bytes for layer in model.layers[1:])
-        found = dict.fromkeys(at_once, float(more))
+        sizes = dict.fromkeys(at_once, float(more))
         for layer, owner in zip(model.layers[1:], assignment.owners[1:], strict=True):
-            if owner in found:
-                found[owner] += layer.weight_bytes
-        return found
-    holders = holders_of(assignment.replicas, len(model.layers))
+            if owner in sizes:
+                sizes[owner] += layer.weight_bytes
+        return sizes
     own: dict[int, int] = defaultdict(int)
     unsent: dict[int, int] = defaultdict(int)
     most: dict[int, float] = defaultdict(float)
@@ -504,17 +467,12 @@ class GradientArrival:
         self._sorted: dict[tuple[int, ...], list[float]] = {}
 
     def num_at(self, owner: int, devices: tuple[int, ...]) -> int:
-        """Return the number of gradients of a layer that are early on its owner."""
-        others = len(devices) - (owner in devices)
+        """Return the number of gradients, from the devices of a layer, early on its owner."""
         if self._waits or owner not in devices:
-            return others
+            return len(devices) - (owner in devices)
         if devices not in self._sorted:
             self._sorted[devices] = sorted(self._seconds[device] for device in devices)
         return bisect.bisect_left(self._sorted[devices], self._seconds[owner] * _AS_FAST)
-
-
-_AS_FAST = 0.999
-"""A device is faster than another if it takes less than this fraction of the other's time."""
 
 
 def shortages(needs: Mapping[int, MemoryPrediction], cluster: Cluster) -> Iterator[tuple[int, int]]:

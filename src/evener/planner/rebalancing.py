@@ -1,6 +1,6 @@
-"""Feedback of measured times while a run goes on.
+"""Feedback of measured times while a run goes on: new shares, the faster of two plans, data waits.
 
-New shares, the faster of two plans, waits for data.
+All of it is pure: nothing here has a clock of its own or imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -20,134 +20,31 @@ from evener.errors import PlanError
 from evener.plan.parts import to_tuple
 from evener.plan.plan import check_shares
 
-# Speeds from measured steps, and ideal shares from speeds.
-
-_LEAST = 1e-250
-"""Lower bound of the ratio of two usable speeds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredSpeed:
-    """Measured speed with its error."""
-
-    median: float  # Median of samples / seconds
-    # Standard error of the median as a fraction of it; 0 for a single step, which has no error
-    # estimate
-    relative_error: float
-
-
-def measured_speed(steps: Sequence[tuple[float, float]]) -> MeasuredSpeed | None:
-    """Return the speed of a replica over a window, or None if nothing usable was measured.
-
-    The error is based on the median absolute deviation (MAD), which is robust to outliers: 1.4826
-    MAD estimates the standard deviation, and the error of a median is 1.2533 standard deviations
-    divided by the square root of the number of steps.
-
-    Source: P. J. Rousseeuw, C. Croux, "Alternatives to the Median Absolute Deviation", 1993,
-    section 1. Ours: the factor 1 + 1.5 / n, as the MAD of few steps is too small.
-
-    >>> measured_speed([(10, 1.0), (10, 1.0), (10, 1.0), (10, 50.0)])
-    MeasuredSpeed(median=10.0, relative_error=0.0)
-    """
-    speeds = [samples / seconds for samples, seconds in steps if samples > 0 and seconds > 0]
-    usable = [speed for speed in speeds if is_usable(speed)]
-    if not usable:
-        return None
-    median, num_steps = statistics.median(usable), len(usable)
-    deviation = 1.4826 * statistics.median(abs(speed - median) for speed in usable)
-    error = 1.2533 * deviation * (1 + 1.5 / num_steps) / math.sqrt(num_steps)
-    return MeasuredSpeed(median=median, relative_error=error / median)
-
-
-def is_usable(speed: float) -> bool:
-    """Whether shares can be divided by a speed; False for NaN."""
-    return 1e-100 <= speed <= 1e100
-
-
-def ideal_shares(
-    speeds: Sequence[float],
-    *,
-    minimum_share: float = 0.0,
-    maximum_shares: Sequence[float] = (),
-) -> tuple[float, ...]:
-    """Return fractions proportional to speed, within bounds.
-
-    Replicas that would fall below the minimum get the minimum, those that would exceed their
-    maximum get the maximum, and the others share the rest by speed.
-    """
-    most = tuple(maximum_shares) or (1.0,) * len(speeds)
-    if math.fsum(most) <= 1.0:
-        total = math.fsum(most)
-        return tuple(part / total for part in most) if total else ideal_shares(speeds)
-    fastest = max(speeds)
-    relative = [max(speed / fastest, _LEAST) for speed in speeds]
-    bounds = [(min(minimum_share, upper), upper) for upper in most]
-    bounded: dict[int, float] = {}
-    while True:
-        rest = 1.0 - math.fsum(bounded.values())
-        total = math.fsum(part for index, part in enumerate(relative) if index not in bounded)
-        shares = [bounded.get(k, rest * part / total) for k, part in enumerate(relative)]
-        below = {k: low - shares[k] for k, (low, _) in enumerate(bounds) if shares[k] < low}
-        above = {k: shares[k] - high for k, (_, high) in enumerate(bounds) if shares[k] > high}
-        # Fix the bounds of the side with the larger total violation, and repeat.
-        is_above = math.fsum(above.values()) >= math.fsum(below.values())
-        outside = {k: bounds[k][is_above] for k in (above if is_above else below)}
-        outside = {k: bound for k, bound in outside.items() if k not in bounded}
-        if not outside or len(bounded) + len(outside) == len(shares):
-            return tuple(shares)
-        bounded |= outside
-
-
-def seconds_per_sample(shares: Sequence[float], speeds: Sequence[float]) -> float:
-    """Return the predicted time of a step per sample of the batch.
-
-    It is that of the slowest replica: the largest share / speed.
-    """
-    return max(share / speed for share, speed in zip(shares, speeds, strict=True))
-
-
-# Rebalance the shares of replicas while training, from the times of their steps.
-#
-# A pure controller: it maps a state and the measurements of one window to the next state and maybe
-# an
-# event. It has no clock and does not import TensorFlow.
-#
-# ::
-#
-#     window            speeds                  shares
-#     (samples, s) -->  median of       -->     proportional to speed  -->  worth it, in two
-#     per replica       samples / s             at least minimum_share      windows? >= 5 %
-#
-#     changed  -->  next window: faster, by a quarter of the prediction?  --> no: back, and rest
-#
-# Noise within a window causes no change: the improvement is computed after the present speeds have
-# been raised by two standard errors. What lasts longer than a window, such as other programs and
-# the
-# fixed cost of a call, may cause one, which the next window takes back. Each time the rest before
-# the
-# next change is twice as long, and half as long after a change that was right: a long run loses
-# little by changes that were wrong.
-
-# Number of standard errors by which a speed may be better than measured.
-_STANDARD_ERRORS = 2.0
+T = TypeVar("T")
 
 Window = Sequence[Sequence[tuple[float, float]]]
 """Pairs (samples, seconds) of the last steps, for each replica in order."""
 
+_STANDARD_ERRORS = 2.0
+"""Number of standard errors by which a speed may be better or worse than measured."""
 
 _LEAST_OF_PREDICTION = 0.25
 """Part of the predicted improvement that the next window has to show."""
+
 _LONGEST_REST = 8
 """Windows between a change that was taken back and the next one, at most."""
 
+_LEAST_RATIO = 1e-250
+"""Lower bound of the ratio of two usable speeds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ShareTrial:
     """Change of shares that the next window has to confirm."""
 
-    before: tuple[float, ...]  # Fractions before the change
-    seconds: float  # Measured seconds per sample before the change
-    improvement: float  # Predicted fraction of the step time that is saved
+    before: tuple[float, ...]  # Fractions before the change.
+    seconds: float  # Measured seconds per sample before the change.
+    improvement: float  # Predicted fraction of the step time that is saved.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,17 +79,46 @@ class ShareRebalancer:
     minimum_share: float = 0.01
     maximum_shares: tuple[float, ...] = ()
     doubted: tuple[float, ...] | None = None
-    trial: Trial | None = None
+    trial: ShareTrial | None = None
     rest: int = 0
     next_rest: int = 1
 
     def __post_init__(self) -> None:
         """Store shares as fractions, and check the settings."""
-        checked = check_shares(self.shares)
-        object.__setattr__(self, "shares", _fractions(checked))
-        speeds = to_tuple(self.speeds) or (None,) * len(checked)
+        shares = check_shares(self.shares)
+        total, num_replicas = math.fsum(shares), len(shares)
+        # Keep fractions unchanged: a copied state must not drift.
+        if abs(total - 1.0) >= 1e-12:
+            shares = tuple(share / total for share in shares)
+        object.__setattr__(self, "shares", shares)
+        speeds = to_tuple(self.speeds) or (None,) * num_replicas
         object.__setattr__(self, "speeds", speeds)
-        _check_settings(self)
+        every = f"one for each of {num_replicas} replicas"
+        for name, most in (("threshold", 1.0), ("minimum_share", 1.0 / num_replicas)):
+            value = getattr(self, name)
+            if not 0.0 <= value <= most:
+                raise _wrong_setting(name, value, f"from 0 to {most:g}", f"{name}={most:g}")
+        for number, speed in enumerate(speeds):
+            if speed is not None and not is_usable(speed):
+                path = f"speeds[{number}]"
+                raise _wrong_setting(path, speed, "finite and above 0", f"None for {path}")
+        for number, most in enumerate(self.maximum_shares):
+            if not most >= 0:
+                path = f"maximum_shares[{number}]"
+                raise _wrong_setting(path, most, "0 or more", "1.0 for no limit")
+        if self.maximum_shares and len(self.maximum_shares) != num_replicas:
+            raise _wrong_setting("maximum_shares", self.maximum_shares, f"{every}, or none", "()")
+        if len(speeds) != num_replicas:
+            raise _wrong_setting("speeds", speeds, every, f"speeds={(None,) * num_replicas}")
+
+
+def _wrong_setting(name: str, value: object, right: str, remedy: str) -> PlanError:
+    return PlanError(
+        "PLAN-032",
+        f"{name} of the ShareRebalancer is {value}.",
+        why=f"it must be {right}.",
+        fix=f"write {remedy}, or leave it out.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +161,14 @@ def rebalance_shares(
 ) -> tuple[ShareRebalancer, Rebalanced | None]:
     """Rebalance the shares by the measurements of one window.
 
+    ::
+
+        window            speeds                  shares
+        (samples, s) -->  median of       -->     proportional to speed  -->  worth it, in two
+        per replica       samples / s             at least minimum_share      windows? >= 5 %
+
+        changed  -->  next window: faster, by a quarter of the prediction?  --> no: back, and rest
+
     The speed of a replica is the median of samples / seconds over the window, so single outliers do
     not count. Steps with 0 samples, and times that are not positive and finite, are ignored; a
     replica without a measurement keeps its last speed.
@@ -243,6 +177,11 @@ def rebalance_shares(
     from that window, and with those that follow from the one before, both judged at the speeds of
     that window. Steps that scatter make it harder: the speeds that the present shares are judged by
     are raised by two standard errors first, so that a window of noise changes nothing.
+
+    What lasts longer than a window, such as other programs and the fixed cost of a call, may cause
+    a change that the next window takes back. Each time the rest before the next change is twice as
+    long, and half as long after a change that was right: a long run loses little by changes that
+    were wrong.
 
     Args:
         rebalancer: Current state.
@@ -271,7 +210,6 @@ def rebalance_shares(
             why="the window needs one list of (samples, seconds) per replica; a list may be empty.",
             fix="for two replicas of which one was idle: [[(32, 0.1)], []].",
         )
-    trial = rebalancer.trial
     measured = [measured_speed(steps) for steps in window]
     latest = tuple(
         last if new is None else new.median
@@ -280,35 +218,69 @@ def rebalance_shares(
     speeds = tuple(speed for speed in latest if speed is not None)
     if len(speeds) < len(latest):
         return dataclasses.replace(rebalancer, speeds=latest), None
+    trial, before = rebalancer.trial, rebalancer.shares
     rebalancer = dataclasses.replace(rebalancer, speeds=latest, trial=None)
-    seconds = _measured_seconds(window)
+
+    def bounded(proportions: Sequence[float]) -> tuple[float, ...]:
+        return ideal_shares(
+            proportions,
+            minimum_share=rebalancer.minimum_share,
+            maximum_shares=rebalancer.maximum_shares,
+        )
+
+    seconds = _seconds_of_samples(window)
     if trial is not None and seconds is not None:
-        if _has_failed(trial, seconds):
-            return _taken_back(rebalancer, trial, seconds, speeds, step)
+        least = _LEAST_OF_PREDICTION * trial.improvement
+        if seconds > trial.seconds * (1.0 - least):
+            event = Rebalanced(
+                step=step,
+                before=before,
+                after=bounded(trial.before),
+                speeds=speeds,
+                improvement=max(0.0, 1.0 - trial.seconds / seconds),
+            )
+            rest = rebalancer.next_rest
+            return dataclasses.replace(
+                rebalancer,
+                shares=event.after,
+                doubted=None,
+                rest=rest,
+                next_rest=min(2 * rest, _LONGEST_REST),
+            ), event
         rebalancer = dataclasses.replace(rebalancer, next_rest=max(1, rebalancer.next_rest // 2))
     if rebalancer.rest:
         return dataclasses.replace(rebalancer, rest=rebalancer.rest - 1, doubted=None), None
+
+    # The present shares may be faster than measured.
     errors = [0.0 if new is None else new.relative_error for new in measured]
-    ideal = _ideal(rebalancer, speeds)
-    improvement = _sure_improvement(rebalancer.shares, ideal, speeds, errors)
+    best_speeds = [
+        speed * (1 + _STANDARD_ERRORS * error) for speed, error in zip(speeds, errors, strict=True)
+    ]
+
+    def sure_improvement(after: Sequence[float]) -> float:
+        return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, best_speeds)
+
+    ideal = bounded(speeds)
+    improvement = sure_improvement(ideal)
     if improvement < rebalancer.threshold or improvement <= 0:
         return dataclasses.replace(rebalancer, doubted=None), None
-    if not _is_confirmed(rebalancer, speeds, errors):
+    doubted = rebalancer.doubted
+    if doubted is None or sure_improvement(bounded(doubted)) < rebalancer.threshold:
         return dataclasses.replace(rebalancer, doubted=speeds), None
     event = Rebalanced(
         step=step,
-        before=rebalancer.shares,
+        before=before,
         after=ideal,
         speeds=speeds,
-        improvement=_improvement(rebalancer.shares, ideal, speeds),
+        improvement=1.0 - seconds_per_sample(ideal, speeds) / seconds_per_sample(before, speeds),
     )
     begun = None
     if seconds is not None:
-        begun = Trial(before=event.before, seconds=seconds, improvement=event.improvement)
+        begun = ShareTrial(before=before, seconds=seconds, improvement=event.improvement)
     return dataclasses.replace(rebalancer, shares=ideal, doubted=None, trial=begun), event
 
 
-def _measured_seconds(window: Window) -> float | None:
+def _seconds_of_samples(window: Window) -> float | None:
     """Return the median of the seconds per sample of whole steps, None if none is usable."""
     found: list[float] = []
     if len({len(steps) for steps in window}) == 1:
@@ -320,148 +292,135 @@ def _measured_seconds(window: Window) -> float | None:
     return statistics.median(found) if found else None
 
 
-def _has_failed(trial: Trial, seconds: float) -> bool:
-    least = _LEAST_OF_PREDICTION * trial.improvement
-    return seconds > trial.seconds * (1.0 - least)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSpeed:
+    """Measured speed with its error."""
+
+    median: float  # Median of samples / seconds.
+    # Standard error of the median as a fraction of it; 0 for a single step.
+    relative_error: float
 
 
-def _taken_back(
-    rebalancer: ShareRebalancer, trial: Trial, seconds: float, speeds: tuple[float, ...], step: int
-) -> tuple[ShareRebalancer, Rebalanced]:
-    """Return to the shares before a change, and rest."""
-    shares = _ideal(rebalancer, trial.before)
-    event = Rebalanced(
-        step=step,
-        before=rebalancer.shares,
-        after=shares,
-        speeds=speeds,
-        improvement=max(0.0, 1.0 - trial.seconds / seconds),
-    )
-    rest = rebalancer.next_rest
-    next_rest = min(2 * rest, _LONGEST_REST)
-    return dataclasses.replace(
-        rebalancer, shares=shares, doubted=None, rest=rest, next_rest=next_rest
-    ), event
+def measured_speed(steps: Sequence[tuple[float, float]]) -> MeasuredSpeed | None:
+    """Return the speed of a replica over a window, or None if nothing usable was measured.
+
+    The error is based on the median absolute deviation (MAD), which is robust to outliers: 1.4826
+    MAD estimates the standard deviation, and the error of a median is 1.2533 standard deviations
+    divided by the square root of the number of steps.
+
+    Source: P. J. Rousseeuw, C. Croux, "Alternatives to the Median Absolute Deviation", 1993,
+    section 1. Ours: the factor 1 + 1.5 / n, as the MAD of few steps is too small.
+
+    >>> measured_speed([(10, 1.0), (10, 1.0), (10, 1.0), (10, 50.0)])
+    MeasuredSpeed(median=10.0, relative_error=0.0)
+    """
+    speeds = [samples / seconds for samples, seconds in steps if samples > 0 and seconds > 0]
+    usable = [speed for speed in speeds if is_usable(speed)]
+    if not usable:
+        return None
+    median, num_steps = statistics.median(usable), len(usable)
+    deviation = 1.4826 * statistics.median(abs(speed - median) for speed in usable)
+    error = 1.2533 * deviation * (1 + 1.5 / num_steps) / math.sqrt(num_steps)
+    return MeasuredSpeed(median=median, relative_error=error / median)
 
 
-def _ideal(rebalancer: ShareRebalancer, speeds: Sequence[float]) -> tuple[float, ...]:
-    """Return the shares by speed, or other relative shares, within the bounds."""
-    return ideal_shares(
-        speeds,
-        minimum_share=rebalancer.minimum_share,
-        maximum_shares=rebalancer.maximum_shares,
-    )
+def is_usable(speed: float) -> bool:
+    """Whether shares can be divided by a speed; False for NaN."""
+    return 1e-100 <= speed <= 1e100
 
 
-def _improvement(before: Sequence[float], after: Sequence[float], speeds: Sequence[float]) -> float:
-    return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, speeds)
-
-
-def _sure_improvement(
-    before: Sequence[float],
-    after: Sequence[float],
+def ideal_shares(
     speeds: Sequence[float],
-    errors: Sequence[float],
-) -> float:
-    """Return the improvement if the present shares are faster than measured."""
-    kind = [
-        speed * (1 + _STANDARD_ERRORS * error) for speed, error in zip(speeds, errors, strict=True)
-    ]
-    return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, kind)
+    *,
+    minimum_share: float = 0.0,
+    maximum_shares: Sequence[float] = (),
+) -> tuple[float, ...]:
+    """Return fractions proportional to speed, or to other shares, within bounds.
+
+    Replicas that would fall below the minimum get the minimum, those that would exceed their
+    maximum get the maximum, and the others share the rest by speed. A lower maximum takes
+    precedence over the minimum; maxima that add up to less than 1 are the proportions. A share of 0
+    gets the excess of all others.
+
+    >>> ideal_shares([300, 100])
+    (0.75, 0.25)
+    >>> ideal_shares([100, 100, 100], maximum_shares=[1, 0.2, 1])
+    (0.4, 0.2, 0.4)
+    """
+    most = tuple(maximum_shares) or (1.0,) * len(speeds)
+    if math.fsum(most) <= 1.0:
+        total = math.fsum(most)
+        return tuple(part / total for part in most) if total else ideal_shares(speeds)
+    fastest = max(speeds)
+    relative = [max(speed / fastest, _LEAST_RATIO) for speed in speeds]
+    lows = [min(minimum_share, high) for high in most]
+    bounded: dict[int, float] = {}
+    while True:
+        rest = 1.0 - math.fsum(bounded.values())
+        total = math.fsum(part for index, part in enumerate(relative) if index not in bounded)
+        shares = [bounded.get(k, rest * part / total) for k, part in enumerate(relative)]
+        below = {k: low - shares[k] for k, low in enumerate(lows) if shares[k] < low}
+        above = {k: shares[k] - high for k, high in enumerate(most) if shares[k] > high}
+        # Fix the bounds of the side with the larger total violation, and repeat.
+        if math.fsum(above.values()) >= math.fsum(below.values()):
+            outside = {k: most[k] for k in above if k not in bounded}
+        else:
+            outside = {k: lows[k] for k in below if k not in bounded}
+        if not outside or len(bounded) + len(outside) == len(shares):
+            return tuple(shares)
+        bounded |= outside
 
 
-def _is_confirmed(
-    rebalancer: ShareRebalancer, speeds: Sequence[float], errors: Sequence[float]
-) -> bool:
-    """Whether this window confirms the change that the previous window proposed."""
-    if rebalancer.doubted is None:
-        return False
-    proposed = _ideal(rebalancer, rebalancer.doubted)
-    return _sure_improvement(rebalancer.shares, proposed, speeds, errors) >= rebalancer.threshold
+def seconds_per_sample(shares: Sequence[float], speeds: Sequence[float]) -> float:
+    """Return the predicted time of a step per sample of the batch: that of the slowest replica."""
+    return max(share / speed for share, speed in zip(shares, speeds, strict=True))
 
-
-def _fractions(shares: tuple[float, ...]) -> tuple[float, ...]:
-    total = math.fsum(shares)
-    # Keep fractions unchanged: a copied state must not drift.
-    if abs(total - 1.0) < 1e-12:
-        return shares
-    return tuple(share / total for share in shares)
-
-
-def _check_settings(rebalancer: ShareRebalancer) -> None:
-    num_replicas = len(rebalancer.shares)
-    bounds = {
-        "threshold": (rebalancer.threshold, 0.0, 1.0),
-        "minimum_share": (rebalancer.minimum_share, 0.0, 1.0 / num_replicas),
-    }
-    for name, (value, least, most) in bounds.items():
-        if not least <= value <= most:
-            raise _wrong_setting(name, value, f"from {least:g} to {most:g}", f"{name}={most:g}")
-    for number, speed in enumerate(rebalancer.speeds):
-        if speed is not None and not is_usable(speed):
-            path = f"speeds[{number}]"
-            raise _wrong_setting(path, speed, "finite and above 0", f"None for {path}")
-    for number, most in enumerate(rebalancer.maximum_shares):
-        if not most >= 0:
-            raise _wrong_setting(f"maximum_shares[{number}]", most, "0 or more", "1.0 for no limit")
-    if rebalancer.maximum_shares and len(rebalancer.maximum_shares) != num_replicas:
-        every = f"one for each of {num_replicas} replicas, or none"
-        raise _wrong_setting("maximum_shares", rebalancer.maximum_shares, every, "()")
-    if len(rebalancer.speeds) != num_replicas:
-        every = f"one for each of {num_replicas} replicas"
-        raise _wrong_setting("speeds", rebalancer.speeds, every, f"speeds={(None,) * num_replicas}")
-
-
-def _wrong_setting(name: str, value: object, right: str, remedy: str) -> PlanError:
-    return PlanError(
-        "PLAN-032",
-        f"{name} of the ShareRebalancer is {value}.",
-        why=f"it must be {right}.",
-        fix=f"write {remedy}, or leave it out.",
-    )
-
-
-# Trial of plans in the first steps of a run: which plan trains the next step, and which stays.
-#
-# A pure state machine without a clock: it is told the seconds of each step.
-#
-# ::
-#
-#     first plan ...      | plan 0   plan 1   plan 2 | plan 2   plan 1   plan 0 | plan 0 ...   |
-# kept
-#     until the run has   | warm-up, then a block of timed steps of each,       |              |
-#     lasted as long as   | in `ROUNDS` rounds, every second one backwards      |              |
-#     a change of plans   |
-#
-# A change of plans takes about as long as the first step, in which the step is traced. A run that
-# ends before it has trained for that long changes nothing; any other spends on changes no more than
-# a few times what it has trained. Source: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D. Sleator,
-# Competitive Snoopy Caching, 1988, section 1 (rent until the rent has cost the price).
-#
-# Rounds take turns, so that a machine that becomes slower does not decide. Plans are ordered from
-# the
-# simplest to the least simple, and a plan displaces a simpler one only if it is faster beyond the
-# spread of the times. Where one looks faster and the spread leaves it open, more rounds follow, up
-# to
-# `MOST_ROUNDS`, of these two alone.
 
 BLOCK = 4
 """Least number of timed steps of a plan in a round."""
+
 BLOCK_SECONDS = 0.2
 """Least seconds of these steps: a few steps of milliseconds tell more of the moment."""
+
 ROUNDS, MOST_ROUNDS = 3, 8
 """Rounds of a trial, and of one whose times leave it open."""
+
 LEAST_GAIN = 0.03
 """Fraction of the step time that a less simple plan has to save."""
 
 _FIRST_WARM_UP, _WARM_UP = 2, 1
+
 _TOO_SLOW, _FAR_TOO_SLOW = 1.5, 3.0
 """A plan whose fastest step takes so many times the median of another is not tried again: after two
 rounds, and after the first one, in which the machine may have been slow."""
 
 
 class PlanTrial:
-    """Trial of plans, numbered from the simplest to the least simple."""
+    """Trial of plans in the first steps of a run: which trains the next step, and which stays.
+
+    ::
+
+        first plan ...     | plan 0   plan 1   plan 2 | plan 2   plan 1   plan 0 | plan 0 ...
+        until the run has  | warm-up, then a block of timed steps of each,       | is kept
+        lasted as long as  | in `ROUNDS` rounds, every second one backwards      |
+        a change of plans  |
+
+    A change of plans takes about as long as the first step, in which the step is traced. A run that
+    ends before it has trained for that long changes nothing; any other spends on changes no more
+    than a few times what it has trained. Source: A. R. Karlin, M. S. Manasse, L. Rudolph, D. D.
+    Sleator, Competitive Snoopy Caching, 1988, section 1 (rent until the rent has cost the price).
+
+    Rounds take turns, so that a machine that becomes slower does not decide. Plans are numbered
+    from the simplest to the least simple, and a plan displaces a simpler one only if it is faster
+    beyond the spread of the times. Where one looks faster and the spread leaves it open, more
+    rounds follow, up to `MOST_ROUNDS`, of these two alone.
+
+    Attributes:
+        num_plans: Number of plans.
+        start: Plan that the run begins with, which is known to work.
+        current: Plan of the next step.
+        is_over: Whether the current plan stays.
+    """
 
     def __init__(self, num_plans: int, *, start: int) -> None:
         self.current = start
@@ -489,7 +448,7 @@ class PlanTrial:
         return statistics.median(seconds) if seconds else None
 
     def record(self, seconds: float) -> None:
-        """Enter a step of the current plan, and choose the plan of the next."""
+        """Enter the seconds of a step of the current plan, and choose the plan of the next."""
         if self.is_over:
             return
         self._num_done[self.current] += 1
@@ -498,14 +457,24 @@ class PlanTrial:
         elif not self._is_timing:
             self._spent.append(seconds)
             if len(self._spent) >= BLOCK and sum(self._spent) >= self._change_seconds:
-                self._begin()
+                others = [plan for plan in self._plans if plan != self.start]
+                forward = [*others, self.start]
+                for number in range(ROUNDS):
+                    self._waiting += forward if number % 2 == 0 else forward[::-1]
+                self._continue()
         elif self._to_skip:
             self._to_skip -= 1
         else:
             block = self._blocks[self.current][-1]
             block.append(seconds)
             if len(block) >= BLOCK and sum(block) >= BLOCK_SECONDS:
-                self._drop_slow_plans()
+                # Plans that are far too slow are dropped, so that a trial costs little.
+                medians = [m for m in map(self.median_seconds, self._plans) if m is not None]
+                for plan in tuple(self._plans):
+                    timed = self._seconds(plan)
+                    factor = _TOO_SLOW if len(self._blocks[plan]) > 1 else _FAR_TOO_SLOW
+                    if timed and min(timed) > factor * min(medians):
+                        self._drop(plan)
                 self._continue()
 
     def fail(self) -> None:
@@ -521,13 +490,9 @@ class PlanTrial:
     def _seconds(self, plan: int) -> list[float]:
         return [seconds for block in self._blocks[plan] for seconds in block]
 
-    def _begin(self) -> None:
-        others = [plan for plan in self._plans if plan != self.start]
-        forward = [*others, self.start]
-        for number in range(ROUNDS):
-            order = forward if number % 2 == 0 else forward[::-1]
-            self._waiting += order
-        self._continue()
+    def _drop(self, plan: int) -> None:
+        self._plans.remove(plan)
+        self._waiting = deque(waiting for waiting in self._waiting if waiting != plan)
 
     def _continue(self) -> None:
         """Turn to the next block; the trial is over if there is none."""
@@ -549,43 +514,25 @@ class PlanTrial:
         The order is that of the turns: the plan that ran last begins.
         """
         best = self._fastest()
-        for plan in self._timed():
+        for plan in self._plans:
             num_rounds = min(len(self._blocks[plan]), len(self._blocks[best]))
-            if num_rounds < MOST_ROUNDS and self._looks_faster(plan, best):
+            is_open = self._seconds(plan) and num_rounds < MOST_ROUNDS
+            if is_open and self._looks_faster(plan, best):
                 return [best, plan] if self.current == best else [plan, best]
         return []
 
-    def _drop(self, plan: int) -> None:
-        self._plans.remove(plan)
-        self._waiting = deque(waiting for waiting in self._waiting if waiting != plan)
-
-    def _drop_slow_plans(self) -> None:
-        """Drop plans that are far too slow, so that a trial costs little."""
-        medians = [m for m in map(self.median_seconds, self._plans) if m is not None]
-        for plan in tuple(self._plans):
-            seconds = self._seconds(plan)
-            factor = _TOO_SLOW if len(self._blocks[plan]) > 1 else _FAR_TOO_SLOW
-            if seconds and min(seconds) > factor * min(medians):
-                self._drop(plan)
-
-    def _timed(self) -> list[int]:
-        return [plan for plan in self._plans if self._seconds(plan)]
-
     def _fastest(self) -> int:
         """Return the simplest plan that no less simple plan surely beats."""
-        timed = self._timed()
-        if not timed:
-            return self.start
-        best, *others = timed
-        for plan in others:
+        timed = [plan for plan in self._plans if self._seconds(plan)]
+        best = timed[0] if timed else self.start
+        for plan in timed[1:]:
             if self._is_surely_faster(plan, best):
                 best = plan
         return best
 
     def _looks_faster(self, plan: int, simpler: int) -> bool:
-        found, other = self._seconds(plan), self._seconds(simpler)
-        gain = (1 - LEAST_GAIN) * statistics.median(other)
-        return plan > simpler and statistics.median(found) <= gain
+        gain = (1 - LEAST_GAIN) * statistics.median(self._seconds(simpler))
+        return plan > simpler and statistics.median(self._seconds(plan)) <= gain
 
     def _is_surely_faster(self, plan: int, simpler: int) -> bool:
         """Whether a plan is faster in three of four rounds, and in the median beyond the spread."""
@@ -597,52 +544,55 @@ class PlanTrial:
         lost = [mine >= its for mine, its in zip(*medians, strict=False)]
         if sum(lost) > len(lost) // 4:
             return False
-        fast, slow = _speed(self._seconds(plan)), _speed(self._seconds(simpler))
+        none = MeasuredSpeed(median=0.0, relative_error=0.0)
+        fast, slow = (
+            measured_speed([(1.0, step) for step in self._seconds(k)]) or none
+            for k in (plan, simpler)
+        )
         least = fast.median * (1 - _STANDARD_ERRORS * fast.relative_error)
         return least > slow.median * (1 + _STANDARD_ERRORS * slow.relative_error)
 
 
-def _speed(seconds: list[float]) -> MeasuredSpeed:
-    found = measured_speed([(1.0, step) for step in seconds])
-    return found or MeasuredSpeed(median=0.0, relative_error=0.0)
-
-
-# Time that a worker waits for its data: every worker reads all of it.
-#
-# A state machine with a clock of its caller. It tells once, of the first `NUM_STEPS` steps in a row
-# of which waiting is a large part.
-
-T = TypeVar("T")
-
 NUM_STEPS = 50
-LEAST_PART = 0.2
-LEAST_SECONDS = 1.0
-"""Least part of the time, and least seconds of waiting, that are told."""
+
+LEAST_PART, LEAST_SECONDS = 0.2, 1.0
+"""Least part of the time, and least seconds of waiting, that are reported."""
 
 
 class DataWait:
-    """Time that a worker waits for its data."""
+    """Time that a worker waits for its data: every worker reads all of it.
+
+    It reports once, of the first `NUM_STEPS` steps in a row of which waiting is a large part.
+
+    Args:
+        report: Function that is called with a line, once.
+        explain: Function that returns what the workers do with their data, as a clause.
+        num_steps: Function that returns the number of steps so far: what is read between two
+            batches without a step counts for nothing. None if there is a step behind each.
+        clock: Clock in seconds.
+    """
 
     def __init__(
         self,
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         explain: Callable[[], str],
         *,
         num_steps: Callable[[], int] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._tell, self._explain, self._clock = tell, explain, clock
+        self._report, self._explain, self._clock = report, explain, clock
         self._count = num_steps or itertools.count().__next__
         self._count_before = -1
-        self._is_told = self._is_taking = False
+        self._is_reported = self._is_taking = False
         self._last: float | None = None
         self._num_steps = 0
         self._waited = self._total = 0.0
 
     def take(self, read: Callable[[], Sequence[T]]) -> Sequence[T]:
-        """Take the next batches.
+        """Take the next batches; ``read`` returns none at the end of the data.
 
-        The first ones of an epoch, which fill buffers, do not count.
+        The first ones of an epoch, which fill buffers, do not count. ``read`` may come back here
+        for the batches that it reads by itself.
         """
         if self._is_taking:
             return read()
@@ -658,18 +608,15 @@ class DataWait:
             self._waited += ended - began
             self._total += ended - self._last
             if self._num_steps == NUM_STEPS:
-                self._conclude()
+                is_large = self._waited >= max(LEAST_SECONDS, LEAST_PART * self._total)
+                if is_large and not self._is_reported:
+                    self._is_reported = True
+                    self._report(
+                        f"this worker waited for its data {format_seconds(self._waited)} of the "
+                        f"{format_seconds(self._total)} of {NUM_STEPS} steps: {self._explain()}; "
+                        "cache or prefetch the data, or map it in parallel"
+                    )
+                self._num_steps, self._waited, self._total = 0, 0.0, 0.0
         self._count_before = count
         self._last = ended if batches else None
         return batches
-
-    def _conclude(self) -> None:
-        is_large = self._waited >= max(LEAST_SECONDS, LEAST_PART * self._total)
-        if is_large and not self._is_told:
-            self._is_told = True
-            self._tell(
-                f"this worker waited for its data {format_seconds(self._waited)} of the "
-                f"{format_seconds(self._total)} of {NUM_STEPS} steps: {self._explain()}; "
-                "cache or prefetch the data, or map it in parallel"
-            )
-        self._num_steps, self._waited, self._total = 0, 0.0, 0.0

@@ -9,17 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
+from evener.base.records import from_plain
 from evener.base.text import format_seconds
 from evener.errors import PlanError, ProfileError
 from evener.plan.parts import Predicted
 from evener.plan.plan import Plan
-
-# Measured step times of a run, and the reader of its report file.
-#
-# ``evener run --report-file FILE`` writes the file. The output of ``evener run --json``, whose last
-# line is such an object, is accepted too.
 
 LEAST_STEPS = 20
 """Least number of timed steps of a usable run."""
@@ -103,13 +99,23 @@ def run_times(
 
 
 def read_run(path: Path) -> MeasuredRun:
-    """Return the run of a report file."""
+    """Return the run of a report file, which ``evener run --report-file FILE`` writes.
+
+    The output of ``evener run --json``, whose last line is such an object, is accepted too.
+    """
     try:
         text = path.read_text(encoding="utf-8")
-        return _read(_object_in(text), str(path))
-    except ProfileError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, PlanError) as error:
+        try:
+            fields: Any = json.loads(text)
+        except ValueError:
+            # The output of the script and of evener precedes the report.
+            fields = json.loads((text.strip().splitlines() or [""])[-1])
+        plan = Plan.from_json(json.dumps(fields["plan"]))
+        steps = fields["steps"]
+        num_steps = 0 if steps is None else from_plain(steps["num_steps"], int)
+        if num_steps >= LEAST_STEPS:
+            return MeasuredRun(plan=plan, times=from_plain(steps, RunTimes, place="steps"))
+    except (OSError, ValueError, TypeError, KeyError) as error:
         problem = error.what if isinstance(error, PlanError) else f"{type(error).__name__}: {error}"
         raise ProfileError(
             "PROF-050",
@@ -117,65 +123,22 @@ def read_run(path: Path) -> MeasuredRun:
             why=f"{problem}.",
             fix="Write one: evener run --plan PLAN --report-file FILE train.py.",
         ) from None
-
-
-def _object_in(text: str) -> dict[str, Any]:
-    try:
-        return cast("dict[str, Any]", json.loads(text))
-    except ValueError:
-        # The output of the script and of evener precedes the report.
-        lines = text.strip().splitlines() or [""]
-        return cast("dict[str, Any]", json.loads(lines[-1]))
-
-
-def _read(fields: Mapping[str, Any], source: str) -> MeasuredRun:
-    plan = Plan.from_json(json.dumps(fields["plan"]))
-    steps = cast("dict[str, Any]", fields["steps"] or {"num_steps": 0})
-    num_steps = int(steps["num_steps"])
-    if num_steps < LEAST_STEPS:
-        raise ProfileError(
-            "PROF-051",
-            f"The run of {source} timed {num_steps} steps; at least {LEAST_STEPS} are needed.",
-            why=f"The first {NUM_FIRST_STEPS} steps of a run are not timed, nor are steps with "
-            "deterministic operations and eager steps; nor, on one device in one part, steps that "
-            "are no call of strategy.run or fit.",
-            fix="Run more steps.",
-        )
-    return MeasuredRun(
-        plan=plan,
-        times=RunTimes(
-            num_steps=num_steps,
-            samples=tuple(map(int, steps["samples"])),
-            step_seconds=float(steps["step_seconds"]),
-            busy_seconds={name: float(seconds) for name, seconds in steps["busy_seconds"].items()},
-            hardware={str(name): str(text) for name, text in steps["hardware"].items()},
-            with_updates=bool(steps.get("with_updates", False)),
-        ),
+    raise ProfileError(
+        "PROF-051",
+        f"The run of {path} timed {num_steps} steps; at least {LEAST_STEPS} are needed.",
+        why=f"The first {NUM_FIRST_STEPS} steps of a run are not timed, nor are steps with "
+        "deterministic operations and eager steps; nor, on one device in one part, steps that "
+        "are no call of strategy.run or fit.",
+        fix="Run more steps.",
     )
 
-
-# Deviation of a run from the prediction of its plan.
-#
-# ::
-#
-#     step   |  a device computes (busy)  |  everything else: transfers of weights, gradients,  |
-#            |                            |  devices wait for each other and for data, updates  |
-#
-# The part with the largest difference is reported: the busy time of a device, or everything else on
-# the device that computes longest. On one device without micro-batches, passes and updates are
-# timed
-# together::
-#
-#     step   |  the device computes and updates variables  |  waiting for data and for Python  |
-#
-# The plan has no prediction for the second part.
 
 TOLERANCE = 0.15
 """Tolerated error, as a fraction of the predicted step time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DeviatingPart:
     """Part of a step."""
 
     device: str | None  # Device that computes; None for everything but computation
@@ -191,7 +154,7 @@ class Part:
     def __str__(self) -> str:
         """Return one sentence without a full stop.
 
-        >>> print(Part(device="gpu:1", predicted_seconds=0.08, measured_seconds=0.124))
+        >>> print(DeviatingPart(device="gpu:1", predicted_seconds=0.08, measured_seconds=0.124))
         gpu:1 computed for 124.0 ms of a step, and 80.0 ms were predicted
         """
         measured = format_seconds(self.measured_seconds)
@@ -213,7 +176,7 @@ class Deviation:
     predicted_seconds: float  # Predicted seconds of a step
     measured_seconds: float  # Seconds of the median step
     num_steps: int  # Number of timed steps
-    worst: Part | None  # Part with the largest error; None if the plan predicts no parts
+    worst: DeviatingPart | None  # Part with the largest error; None if the plan predicts no parts
 
     @property
     def what(self) -> str:
@@ -233,49 +196,52 @@ class Deviation:
 
 
 def deviation(predicted: Predicted, times: RunTimes | None) -> Deviation | None:
-    """Return the deviation of a run from a prediction, or None."""
+    """Return the deviation of a run from a prediction, or None if there is none to report.
+
+    ::
+
+        step   |  a device computes (busy)  |  everything else: transfers of weights, gradients,  |
+               |                            |  devices wait for each other and for data, updates  |
+
+    The part with the largest difference is reported: the busy time of a device, or everything else
+    on the device that computes longest. On one device without micro-batches, passes and updates are
+    timed together, and the plan has no prediction for the second part::
+
+        step   |  the device computes and updates variables  |  waiting for data and for Python  |
+    """
     if times is None or times.num_steps < LEAST_STEPS or predicted.step_seconds <= 0:
         return None
     if predicted.batch_size not in (None, times.batch_size):
         return None
     if abs(times.step_seconds - predicted.step_seconds) <= TOLERANCE * predicted.step_seconds:
         return None
-    parts = _parts(predicted, times)
+    measured: Mapping[str, float] = times.busy_seconds
+    expected: Mapping[str, float] = predicted.busy_seconds
+    if times.with_updates:
+        expected = dict.fromkeys(measured, predicted.step_seconds)
+    parts: list[DeviatingPart] = []
+    if expected and measured:
+        longest = max(expected.values()), max(measured.values())
+        parts = [
+            *(
+                DeviatingPart(
+                    device=name,
+                    predicted_seconds=seconds,
+                    measured_seconds=measured.get(name, 0.0),
+                    with_updates=times.with_updates,
+                )
+                for name, seconds in expected.items()
+            ),
+            DeviatingPart(
+                device=None,
+                predicted_seconds=max(0.0, predicted.step_seconds - longest[0]),
+                measured_seconds=max(0.0, times.step_seconds - longest[1]),
+                with_updates=times.with_updates,
+            ),
+        ]
     return Deviation(
         predicted_seconds=predicted.step_seconds,
         measured_seconds=times.step_seconds,
         num_steps=times.num_steps,
         worst=max(parts, key=lambda part: part.off_seconds, default=None),
     )
-
-
-def _parts(predicted: Predicted, times: RunTimes) -> list[Part]:
-    if times.with_updates:
-        return _parts_of_whole_steps(predicted, times)
-    expected, measured = predicted.busy_seconds, times.busy_seconds
-    if not expected or not measured:
-        return []
-    parts = [
-        Part(device=name, predicted_seconds=seconds, measured_seconds=measured.get(name, 0.0))
-        for name, seconds in expected.items()
-    ]
-    waiting = Part(
-        device=None,
-        predicted_seconds=max(0.0, predicted.step_seconds - max(expected.values())),
-        measured_seconds=max(0.0, times.step_seconds - max(measured.values())),
-    )
-    return [*parts, waiting]
-
-
-def _parts_of_whole_steps(predicted: Predicted, times: RunTimes) -> list[Part]:
-    """Return the parts of steps on one device, whose busy time includes updates."""
-    ((device, busy),) = times.busy_seconds.items()
-    computed = Part(
-        device=device,
-        predicted_seconds=predicted.step_seconds,
-        measured_seconds=busy,
-        with_updates=True,
-    )
-    waited = max(0.0, times.step_seconds - busy)
-    waiting = Part(device=None, predicted_seconds=0.0, measured_seconds=waited, with_updates=True)
-    return [computed, waiting]

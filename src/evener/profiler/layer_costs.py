@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import graphlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,20 +18,214 @@ from evener.partition.tasks import Task
 from evener.plan.profile import LayerCosts, ModelCosts
 from evener.profiler.layers import LayerTasks, SplitStep, kinds_of, split_step
 
-# Temporary memory of nodes that run one after the other, and of layers in one fused call.
-#
-# ::
-#
-#     separate call        holds its arguments until it ends, and so does its caller
-#     fused call           frees results of neighbouring layers after their last use
+
+def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
+    """Return the device-independent costs of the layers of a step. Nothing is run.
+
+    The layers are in the order in which samples pass through them. Variables that belong to no
+    layer, such as the totals of metrics, count as state of the last one.
+    """
+    split = step if isinstance(step, SplitStep) else split_step(step)
+    traced, last = split.traced, len(split.layers) - 1
+    saved, crossing = _saved_and_crossing(split)
+    fused = FusedCall(split)
+    barriers = _barriers(split)
+    layers: list[LayerCosts] = []
+    for number, (tasks, kind) in enumerate(zip(split.layers, kinds_of(split), strict=True)):
+        owned = dict.fromkeys(("weight", "slot", "state"), 0)
+        for variable in split.variables:
+            if variable.layer == number or (number == last and variable.layer is None):
+                owned[variable.role] += variable.num_bytes
+        passes = (*tasks.forward, *tasks.backward)
+        gradients = sum(num_bytes(tensor, 1) for tensor in _sums(split, tasks))
+        forward_barriers, backward_barriers, waiting_bytes = barriers[number]
+        layers.append(
+            LayerCosts(
+                name=split.chain.names[number],
+                weight_bytes=owned["weight"],
+                optimizer_bytes=owned["slot"],
+                state_bytes=owned["state"],
+                other_gradient_bytes=max(0, gradients - owned["weight"]),
+                update_bytes=round(max((_workspace(t, _fixed) for t in tasks.once), default=0.0)),
+                activation_bytes=sum(map(bytes_per_sample, saved[number])),
+                boundary_bytes=sum(map(bytes_per_sample, crossing[number])),
+                workspace_bytes=max(
+                    (_workspace(task, bytes_per_sample) for task in passes), default=0.0
+                ),
+                fused_workspace_bytes=fused.workspace(number),
+                fused_gradient_bytes=fused.gradients(number),
+                forward_flops=flops_per_sample(_nodes(tasks.forward)),
+                forward_barriers=forward_barriers,
+                backward_barriers=backward_barriers,
+                barrier_bytes=waiting_bytes,
+                kind=kind,
+            )
+        )
+    # Clipping by the global norm makes the update of a layer depend on others' gradients.
+    before: dict[Task, set[int]] = {
+        task: {k} for k, layer in enumerate(split.layers) for task in layer.once
+    }
+    for task in split.rest:
+        before[task] = {k for other in _tasks_before(split, task) for k in before.get(other, ())}
+    updates_wait = any(
+        before.get(other, set[int]()) - {number}
+        for number, layer in enumerate(split.layers)
+        for task in layer.once
+        for other in _tasks_before(split, task)
+    )
+    inputs = zip(traced.graph.inputs, traced.batch_axes, strict=False)
+    return ModelCosts(
+        name=name,
+        layers=tuple(layers),
+        input_bytes=sum(bytes_per_sample(tensor) for tensor, axis in inputs if axis is not None),
+        updates_wait=updates_wait,
+    )
+
+
+def _fixed(tensor: Tensor) -> float:
+    # A variable read shares the memory of the variable.
+    return 0.0 if tensor.node.op == "ReadVariableOp" else num_bytes(tensor, 1)
+
+
+def _nodes(tasks: Sequence[Task]) -> list[Node]:
+    return [node for task in tasks for node in task.nodes]
+
+
+def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
+    """Return the tasks whose results a task reads."""
+    task_of = split.partition.task_of
+    found = {task_of.get(tensor.node) for node in task.nodes for tensor in node.inputs}
+    return {other for other in found if other is not None and other is not task}
+
+
+def _sums(split: SplitStep, layer: LayerTasks) -> Iterator[Tensor]:
+    """Yield the results of the backward pass of a layer that are sums over the samples."""
+    states = split.partition.sharding.states
+    for task in layer.backward:
+        for tensor in task.fetches:
+            if isinstance(states[tensor], Partial):
+                yield tensor
+
+
+def _read_tensors(split: SplitStep, task: Task) -> Iterator[tuple[Tensor, Any, Task]]:
+    """Yield the tensors of other tasks that a task reads, the request for each, and its task."""
+    partition = split.partition
+    for node in task.nodes:
+        for tensor, request in partition.requests(node):
+            if not isinstance(request, Numbers) and not tensor.is_sizes:
+                maker = partition.task_of.get(tensor.node)
+                if maker is not None and maker is not task:
+                    yield tensor, request, maker
+
+
+def _saved_and_crossing(split: SplitStep) -> tuple[list[set[Tensor]], list[set[Tensor]]]:
+    """Return for each layer what backward passes read of it, and what crosses the cut behind it.
+
+    ::
+
+        layer 0   forward ──a──> layer 1   forward ──b──> loss
+                     c                        d
+                  backward <──────────     backward <──────
+
+        a and b cross the cuts after their layers; those of a, b, c, d that a backward pass reads
+        are saved, and count for the layer that has computed them
+    """
+    partition, count = split.partition, len(split.layers)
+    layer_of: dict[Task | None, int] = {
+        task: number for number, layer in enumerate(split.layers) for task in layer.forward
+    }
+    saved: list[set[Tensor]] = [set() for _ in range(count)]
+    crossing: list[set[Tensor]] = [set() for _ in range(count)]
+    for number, layer in enumerate(split.layers):
+        for task in (*layer.forward, *layer.backward, *layer.once):
+            for tensor, _, _ in _read_tensors(split, task):
+                if isinstance(partition.sharding.states[tensor], Partial):
+                    continue
+                buffer = tensor if task in layer_of else buffer_of(tensor)
+                maker = layer_of.get(partition.task_of.get(buffer.node))
+                if maker is None:
+                    continue
+                if task in layer_of:
+                    for cut in range(min(maker, number), max(maker, number)):
+                        crossing[cut].add(tensor)
+                else:
+                    saved[maker].add(buffer)
+    return saved, crossing
+
+
+def _barriers(split: SplitStep) -> list[tuple[int, int, float]]:
+    """Return for each layer its barriers forward and backward, and the bytes alive across them.
+
+    Barriers are reductions over the global batch in the middle of the model::
+
+        layer             depth of its tasks              barriers
+        conv              forward 0      backward 4       0, 0
+        batch_norm        forward 0 1 2  backward 2 3 4   2, 2     mean, variance; their gradients
+        dense             forward 2      backward 2       0, 0
+
+    The depth of a task is the number of barriers before it: of waits for all micro-batches, by the
+    task itself or by the tasks that it depends on. The bytes are per sample, without saved
+    activations.
+    """
+    partition = split.partition
+    depths: dict[Task, int] = {}
+    for task in partition.tasks:
+        depth = 0
+        for tensor, request, other in _read_tensors(split, task):
+            if other in depths:
+                is_same = task.is_parts and serves(partition.sharding.states[tensor], request)
+                depth = max(depth, depths[other] + (other.is_parts and not is_same))
+        depths[task] = depth
+
+    # Until which depth each tensor is alive, but for saved activations.
+    ahead = {task for layer in split.layers for task in layer.forward}
+    until: dict[Tensor, int] = {}
+    saved: set[Tensor] = set()
+    for task, depth in depths.items():
+        for tensor, _, _ in _read_tensors(split, task) if task.is_parts else ():
+            buffer = buffer_of(tensor)
+            maker = partition.task_of.get(buffer.node)
+            is_sum = isinstance(partition.sharding.states[tensor], Partial)
+            if maker is not None and maker.is_parts and not is_sum:
+                until[buffer] = max(depth, until.get(buffer, 0))
+                if maker in ahead and task not in ahead:
+                    saved.add(buffer)
+    waiting: dict[int, float] = defaultdict(float)
+    for tensor, last in until.items():
+        if tensor not in saved:
+            for depth in range(depths[partition.task_of[tensor.node]] + 1, last + 1):
+                waiting[depth] += bytes_per_sample(tensor)
+
+    now = 0
+
+    def passed(tasks: Sequence[Task]) -> range:
+        """Return the depths of the barriers in a pass, which follows those before."""
+        nonlocal now
+        before, now = now, max([now, *(depths[task] for task in tasks)])
+        return range(before + 1, now + 1)
+
+    forward = [passed(layer.forward) for layer in split.layers]
+    backward = [passed(layer.backward) for layer in reversed(split.layers)]
+    return [
+        (
+            len(there),
+            len(back),
+            max((waiting.get(depth, 0.0) for depth in (*there, *back)), default=0.0),
+        )
+        for there, back in zip(forward, reversed(backward), strict=True)
+    ]
 
 
 class FusedCall:
     """Memory of layers in one fused call of all passes.
 
+    ::
+
+        separate call        holds its arguments until it ends, and so does its caller
+        fused call           frees results of neighbouring layers after their last use
+
     Nodes run in the order of the step: of the two products in the gradient of a `Dense`, the one
-        that
-    reads the weight runs first, so the gradient of the weight can reuse its memory.
+    that reads the weight runs first, so the gradient of the weight can reuse its memory.
     """
 
     def __init__(self, split: SplitStep) -> None:
@@ -51,39 +244,38 @@ class FusedCall:
 
         Output gradients, which the next layers have computed, count.
         """
-        return max(self._forward(number), self._backward(number))
+        layer = self._split.layers[number]
 
-    def _forward(self, number: int) -> float:
         def size(buffer: Tensor) -> float:
             # Tensors that others read are activations or cross to the next layer.
             others = self._read_forward.get(buffer, set()) - {number}
             is_left = bool(others) or buffer in self._read_backward
             return 0.0 if is_left else bytes_per_sample(buffer)
 
-        return _most(_nodes(self._split.layers[number].forward), size)
-
-    def _backward(self, number: int) -> float:
-        layer = self._split.layers[number]
-        nodes = _nodes(layer.backward)
-        own = set(_nodes(layer.forward))
-        task_of = self._split.partition.task_of
+        forward = _peak_growth(_nodes(layer.forward), size)
+        nodes, own = _nodes(layer.backward), set(_nodes(layer.forward))
         before: dict[Tensor, float] = {}
         gradients = 0.0
         for buffer in _last_positions(nodes):
-            maker = task_of.get(buffer.node)
+            maker = self._split.partition.task_of.get(buffer.node)
             is_gradient = maker in self._of_backward and maker not in layer.backward
             if buffer.is_sizes or not (is_gradient or buffer.node in own):
                 continue
-            size = bytes_per_sample(buffer)
-            gradients += size * is_gradient
+            gradients += bytes_per_sample(buffer) if is_gradient else 0.0
             # Backward passes run from the last layer to the first.
             if min(self._read_backward[buffer]) == number:
-                before[buffer] = size
+                before[buffer] = bytes_per_sample(buffer)
         results = {buffer_of(tensor) for task in layer.backward for tensor in task.fetches}
-        # TensorFlow runs what is ready first; which nodes these are depends on the threads.
-        orders = (nodes, _as_ready(nodes))
-        most = max(_most(each, bytes_per_sample, results=results, before=before) for each in orders)
-        return gradients + most
+        # TensorFlow runs what is ready first; which nodes these are depends on the threads. The
+        # second order is that in which the inputs of nodes are there, the earliest first.
+        here = set(nodes)
+        makers = {node: [t.node for t in node.inputs if t.node in here] for node in nodes}
+        as_ready = list(graphlib.TopologicalSorter(makers).static_order())
+        backward = gradients + max(
+            _peak_growth(order, bytes_per_sample, results=results, before=before)
+            for order in (nodes, as_ready)
+        )
+        return max(forward, backward)
 
     def gradients(self, number: int) -> int:
         """Return the most bytes by which gradients of a layer exceed its weights already freed."""
@@ -98,7 +290,7 @@ class FusedCall:
             for variable in self._split.variables
             if variable.role == "weight" and variable.layer == number
         )
-        sums = {buffer_of(tensor) for tensor in sums_of(self._split, layer)}
+        sums = {buffer_of(tensor) for tensor in _sums(self._split, layer)}
         if any(tensor.dtype == tf.variant for node in nodes for tensor in node.inputs):
             # Loops keep weights in tensor lists until the end of the backward pass.
             return sum(num_bytes(tensor, 1) for tensor in sums)
@@ -112,32 +304,10 @@ class FusedCall:
         return most
 
 
-def sums_of(split: SplitStep, layer: LayerTasks) -> Iterator[Tensor]:
-    """Yield the results of the backward pass of a layer that are sums over the samples."""
-    states = split.partition.sharding.states
-    for task in layer.backward:
-        for tensor in task.fetches:
-            if isinstance(states[tensor], Partial):
-                yield tensor
-
-
-def workspace(task: Task, size: Callable[[Tensor], float]) -> float:
+def _workspace(task: Task, size: Callable[[Tensor], float]) -> float:
     """Return the peak temporary memory of a task, without its arguments and results."""
     handed_over = {buffer_of(tensor) for tensor in task.fetches}
-    return _most(task.nodes, lambda tensor: 0.0 if tensor in handed_over else size(tensor))
-
-
-def _nodes(tasks: Sequence[Task]) -> list[Node]:
-    return [node for task in tasks for node in task.nodes]
-
-
-def _as_ready(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes in the order in which their inputs are there, the earliest first."""
-    here = set(nodes)
-    makers = {
-        node: [tensor.node for tensor in node.inputs if tensor.node in here] for node in nodes
-    }
-    return list(graphlib.TopologicalSorter(makers).static_order())
+    return _peak_growth(task.nodes, lambda tensor: 0.0 if tensor in handed_over else size(tensor))
 
 
 def _last_positions(nodes: Sequence[Node]) -> dict[Tensor, int]:
@@ -147,14 +317,18 @@ def _last_positions(nodes: Sequence[Node]) -> dict[Tensor, int]:
     }
 
 
-def _most(
+def _peak_growth(
     nodes: Sequence[Node],
     size: Callable[[Tensor], float],
     *,
     results: Collection[Tensor] = (),
     before: Mapping[Tensor, float] | None = None,
 ) -> float:
-    """Return the peak growth of memory while nodes run one after the other."""
+    """Return the peak growth of memory while nodes run one after the other.
+
+    ``results`` stay alive after the last node; the tensors of ``before`` are alive at first, with
+    their sizes, and are freed after their last use.
+    """
     last = _last_positions(nodes)
     now = most = 0.0
     living = dict(before or {})
@@ -166,277 +340,12 @@ def _most(
         if has_trait(node, IN_PLACE):
             taken = max(sizes, default=0.0)
             now, ended = now - taken, ended - taken
-        for tensor in _made(node):
-            living[tensor] = size(tensor)
-            now += living[tensor]
+        for tensor in node.outputs:
+            is_new = buffer_of(tensor) is tensor and not tensor.is_sizes
+            if is_new and tensor.dtype != tf.variant:
+                living[tensor] = size(tensor)
+                now += living[tensor]
         most = max(most, now)
         unread = [tensor for tensor in node.outputs if tensor not in last and tensor not in results]
         now -= ended + sum(living.pop(tensor, 0.0) for tensor in unread)
     return most
-
-
-def _made(node: Node) -> Iterator[Tensor]:
-    for tensor in node.outputs:
-        is_new = buffer_of(tensor) is tensor and not tensor.is_sizes
-        if is_new and tensor.dtype != tf.variant:
-            yield tensor
-
-
-# Bytes that layers save for their backward pass, pass to later layers, and need temporarily.
-#
-# ::
-#
-#     layer 0   forward ──a──> layer 1   forward ──b──> loss
-#                  c                        d
-#               backward <──────────     backward <──────
-#
-#     a and b cross the cuts after their layers; those of a, b, c, d that a backward pass reads are
-#     saved, and count for the layer that has computed them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerBytes:
-    """Memory of a layer, in bytes."""
-
-    activations: float  # Bytes per sample of its results that a backward pass reads
-    # Bytes per sample of the results of this and earlier layers that later layers read
-    boundary: float
-    workspace: float  # Peak temporary bytes per sample of one of its tasks
-    # Peak temporary bytes per sample excluding saved activations, in a fused call
-    fused_workspace: float
-    # Most bytes by which its gradients exceed its weights already freed, in a fused call
-    fused_gradients: int
-    gradients: int  # Bytes of the results of its backward pass that are sums over the samples
-    update: int  # Peak temporary bytes of its update
-
-
-def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
-    """Return the bytes of every layer."""
-    makers: dict[Task, int] = {}
-    for number, layer in enumerate(split.layers):
-        makers.update(dict.fromkeys(layer.forward, number))
-    count = len(split.layers)
-    kept: list[set[Tensor]] = [set() for _ in range(count)]
-    crossing: list[set[Tensor]] = [set() for _ in range(count)]
-    for number, layer in enumerate(split.layers):
-        for task in (*layer.backward, *layer.once):
-            for tensor in given(split, task):
-                buffer = buffer_of(tensor)
-                made_by = split.partition.task_of.get(buffer.node)
-                maker = None if made_by is None else makers.get(made_by)
-                if maker is not None:
-                    kept[maker].add(buffer)
-        for task in layer.forward:
-            for tensor in given(split, task):
-                maker = makers.get(split.partition.task_of[tensor.node])
-                if maker is not None:
-                    for cut in range(min(maker, number), max(maker, number)):
-                        crossing[cut].add(tensor)
-    fused = FusedCall(split)
-    return [
-        LayerBytes(
-            activations=sum(map(bytes_per_sample, kept[number])),
-            boundary=sum(map(bytes_per_sample, crossing[number])),
-            workspace=max(
-                (workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
-                default=0.0,
-            ),
-            fused_workspace=fused.workspace(number),
-            fused_gradients=fused.gradients(number),
-            gradients=sum(num_bytes(tensor, 1) for tensor in sums_of(split, layer)),
-            update=round(max((workspace(task, _fixed) for task in layer.once), default=0.0)),
-        )
-        for number, layer in enumerate(split.layers)
-    ]
-
-
-def given(split: SplitStep, task: Task) -> Iterator[Tensor]:
-    """Yield the tensors of other tasks that a task reads; a tensor may occur repeatedly."""
-    partition = split.partition
-    for node in task.nodes:
-        for tensor, request in partition.requests(node):
-            if isinstance(request, Numbers) or tensor.is_sizes:
-                continue
-            maker = partition.task_of.get(tensor.node)
-            is_sum = isinstance(partition.sharding.states[tensor], Partial)
-            if maker is not None and maker is not task and not is_sum:
-                yield tensor
-
-
-def updates_wait(split: SplitStep) -> bool:
-    """Whether the update of a layer depends on the gradients of other layers.
-
-    Clipping by the global norm does: no weight is updated before all gradients are computed.
-    """
-    of_layers = {task: {k} for k, layer in enumerate(split.layers) for task in layer.once}
-    for task in split.rest:
-        read = (of_layers.get(before, set[int]()) for before in _tasks_before(split, task))
-        of_layers[task] = set[int]().union(*read)
-    return any(
-        of_layers.get(before, set[int]()) - {number}
-        for number, layer in enumerate(split.layers)
-        for task in layer.once
-        for before in _tasks_before(split, task)
-    )
-
-
-def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
-    """Return the tasks whose results a task reads."""
-    task_of = split.partition.task_of
-    found = {task_of.get(tensor.node) for node in task.nodes for tensor in node.inputs}
-    return {other for other in found if other is not None and other is not task}
-
-
-def _fixed(tensor: Tensor) -> float:
-    # A variable read shares the memory of the variable.
-    return 0.0 if tensor.node.op == "ReadVariableOp" else num_bytes(tensor, 1)
-
-
-# Barriers of a step: reductions over the global batch in the middle of the model.
-#
-# ::
-#
-#     layer             depth of its tasks              barriers
-#     conv              forward 0      backward 4       0, 0
-#     batch_norm        forward 0 1 2  backward 2 3 4   2, 2     mean, variance; their gradients
-#     dense             forward 2      backward 2       0, 0
-#
-# The depth of a task is the number of barriers before it: of waits for all micro-batches, by the
-# task
-# itself or by the tasks that it depends on.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Barriers:
-    """Barriers of one layer."""
-
-    forward: int  # Number of barriers in its forward pass
-    backward: int  # Number of barriers in its backward pass
-    # Most bytes per sample that are alive across one of them, excluding saved activations
-    waiting_bytes: float
-
-
-def barriers_of(split: SplitStep) -> list[Barriers]:
-    """Return the barriers of each layer."""
-    depths = _depths(split)
-    waiting = _waiting(split, depths)
-    now = 0
-
-    def passed(tasks: Sequence[Task]) -> range:
-        nonlocal now
-        before, now = now, max([now, *(depths[task] for task in tasks)])
-        return range(before + 1, now + 1)
-
-    forward = [passed(layer.forward) for layer in split.layers]
-    backward = [passed(layer.backward) for layer in reversed(split.layers)]
-    return [
-        Barriers(
-            forward=len(ahead),
-            backward=len(back),
-            waiting_bytes=max((waiting.get(depth, 0.0) for depth in (*ahead, *back)), default=0.0),
-        )
-        for ahead, back in zip(forward, reversed(backward), strict=True)
-    ]
-
-
-def _waiting(split: SplitStep, depths: Mapping[Task, int]) -> dict[int, float]:
-    """Return the bytes per sample that are alive across each barrier, by its depth."""
-    ahead = {task for layer in split.layers for task in layer.forward}
-    until: dict[Tensor, int] = {}
-    kept: set[Tensor] = set()
-    for task, depth in depths.items():
-        if task.is_parts:
-            for tensor in given(split, task):
-                buffer = buffer_of(tensor)
-                maker = split.partition.task_of.get(buffer.node)
-                if maker is not None and maker.is_parts:
-                    until[buffer] = max(depth, until.get(buffer, 0))
-                    if maker in ahead and task not in ahead:
-                        kept.add(buffer)
-    found: dict[int, float] = {}
-    for tensor, last in until.items():
-        if tensor not in kept:
-            for depth in range(depths[split.partition.task_of[tensor.node]] + 1, last + 1):
-                found[depth] = found.get(depth, 0.0) + bytes_per_sample(tensor)
-    return found
-
-
-def _depths(split: SplitStep) -> dict[Task, int]:
-    depths: dict[Task, int] = {}
-    for task in split.partition.tasks:
-        found = 0
-        for other, waits in _needed(split, task):
-            if other in depths:
-                found = max(found, depths[other] + waits)
-        depths[task] = found
-    return depths
-
-
-def _needed(split: SplitStep, task: Task) -> Iterator[tuple[Task, bool]]:
-    """Yield the tasks that a task reads, and whether it waits for all their micro-batches."""
-    partition = split.partition
-    for node in task.nodes:
-        for tensor, request in partition.requests(node):
-            if isinstance(request, Numbers) or tensor.is_sizes:
-                continue
-            other = partition.task_of.get(tensor.node)
-            if other is not None and other is not task:
-                held = partition.sharding.states[tensor]
-                is_same = task.is_parts and serves(held, request)
-                yield other, other.is_parts and not is_same
-
-
-# Costs of layers that are the same on any device: bytes and operations.
-
-
-def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
-    """Return the device-independent costs of the layers of a step. Nothing is run."""
-    split = step if isinstance(step, SplitStep) else split_step(step)
-    kinds = kinds_of(split)
-    found = bytes_of_layers(split)
-    barriers = barriers_of(split)
-    layers = [
-        dataclasses.replace(
-            _costs_of(split, k, found[k], kinds[k]),
-            forward_barriers=barriers[k].forward,
-            backward_barriers=barriers[k].backward,
-            barrier_bytes=barriers[k].waiting_bytes,
-        )
-        for k in range(len(split.layers))
-    ]
-    traced = split.traced
-    samples = [
-        tensor
-        for tensor, axis in zip(traced.graph.inputs, traced.batch_axes, strict=False)
-        if axis is not None
-    ]
-    return ModelCosts(
-        name=name,
-        layers=tuple(layers),
-        input_bytes=sum(map(bytes_per_sample, samples)),
-        updates_wait=updates_wait(split),
-    )
-
-
-def _costs_of(split: SplitStep, number: int, found: LayerBytes, kind: str) -> LayerCosts:
-    owned = dict.fromkeys(("weight", "slot", "state"), 0)
-    is_last = number == len(split.layers) - 1
-    for variable in split.variables:
-        if variable.layer == number or (is_last and variable.layer is None):
-            owned[variable.role] += variable.num_bytes
-    nodes = [node for task in split.layers[number].forward for node in task.nodes]
-    return LayerCosts(
-        name=split.chain.names[number],
-        weight_bytes=owned["weight"],
-        optimizer_bytes=owned["slot"],
-        state_bytes=owned["state"],
-        other_gradient_bytes=max(0, found.gradients - owned["weight"]),
-        update_bytes=found.update,
-        activation_bytes=found.activations,
-        boundary_bytes=found.boundary,
-        workspace_bytes=found.workspace,
-        fused_workspace_bytes=found.fused_workspace,
-        fused_gradient_bytes=found.fused_gradients,
-        forward_flops=flops_per_sample(nodes),
-        kind=kind,
-    )

@@ -57,11 +57,7 @@ class Measured:
         self._busy: dict[str, float] = {}
 
     def line(self, now: float) -> dict[str, Any]:
-        """Return what was measured since the last call.
-
-        Args:
-            now: Seconds since the start of the record.
-        """
+        """Return what was measured since the last call."""
         controller = self._strategy.share_controller
         if controller is not self._controller:
             # A trial of plans uses others, with totals of their own.

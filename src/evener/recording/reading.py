@@ -132,21 +132,12 @@ class RunRecord(RunDescription, frozen=True, kw_only=True):
 
     @property
     def end(self) -> RecordLine | None:
-        """Event of the end of the run; None if it runs, or was killed."""
         ends = [event for event in self.events if event.get("event") in ("end", "failed")]
         return ends[-1] if ends else None
 
 
 def read_records(folder: Path) -> tuple[RunRecord, ...]:
-    """Return the record in a folder, or those of several workers, the first worker first.
-
-    Args:
-        folder: Folder that ``evener run --record`` or ``evener launch --record`` has written.
-
-    Raises:
-        RunError: RUN-103 if there is no record, RUN-104 if it is of a newer version of evener,
-            RUN-105 if it cannot be read.
-    """
+    """Return the record in a folder, or those of several workers, the first worker first."""
     try:
         if (folder / RECORD).exists():
             return (_read(folder),)
@@ -287,7 +278,6 @@ class Activity:
 
     @property
     def seconds(self) -> float:
-        """Its duration."""
         return self.end - self.begin
 
 
@@ -304,10 +294,6 @@ def activities(
 
     A gap before a task ends when the last result that the task needs has arrived. Until another
     device has computed that result, the device waits for it; from then on, it is on its way.
-
-    Args:
-        spans: Descriptions of the spans, as in ``steps.jsonl``.
-        step: Begins and ends of the spans, in microseconds.
 
     >>> spans = [{"device": "gpu:0", "kind": "forward"}, {"device": "gpu:1", "kind": "forward"},
     ...          {"device": "gpu:0", "kind": "update", "after": [0, 1]}]
@@ -394,12 +380,7 @@ class DeviceTime:
 
 
 def time_of(row: Sequence[Activity], length: float) -> DeviceTime:
-    """Return the seconds of a device by kind; overlapping tasks count once, for the first.
-
-    Args:
-        row: Its activities, by their begin.
-        length: Length of the step, in seconds.
-    """
+    """Return the seconds of a device by kind; overlapping tasks count once, for the first."""
     seconds: dict[str, float] = dict.fromkeys(("compute", "update", "once", COPY, IDLE), 0.0)
     wait: dict[str, float] = {}
     now = 0.0
@@ -444,12 +425,10 @@ class Summary:
     losses: Mapping[str, float | str]
 
     def to_json(self) -> str:
-        """Return the figures as one line of JSON."""
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
 def summarise(record: RunRecord) -> Summary:
-    """Return the figures of a run."""
     steps = sorted(usual_steps(record), key=step_length)
     quarter = len(steps) // 4
     times: dict[str, list[DeviceTime]] = {}

@@ -160,7 +160,6 @@ class Recording:
         self._folder.add(LOSSES, line)
 
     def __enter__(self) -> Recording:
-        """Begin to record."""
         self._stack.enter_context(watching(self._emit))
         self._stack.enter_context(
             adding_callbacks(lambda: Losses(self._folder, self._now, Pace(*_LOSSES_PACE)))
@@ -278,9 +277,6 @@ class RecordFolder:
 
     Attributes:
         problem: Reason why nothing is written any more; empty if all is well.
-
-    Raises:
-        RunError: RUN-100 if the folder holds a record already; RUN-101 if it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -331,7 +327,6 @@ class RecordFolder:
                 self._files.pop(name).close()
 
     def close(self) -> None:
-        """Close the files. Safe to call again."""
         with self._lock:
             while self._files:
                 _, file = self._files.popitem()
@@ -399,17 +394,14 @@ class Losses(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Take note of the epoch."""
         self._epoch = epoch
 
     # Not on_train_batch_end: before it, Keras reads the logs of every batch.
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Read the losses and metrics if that is due."""
         if batch and self._pace.is_due(self._clock()):
             self._write(self.model.get_metrics_result(), {"batch": batch})
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Write the losses and metrics of the epoch."""
         self._write(logs or {}, {})
 
     def _write(self, logs: Mapping[str, Any], batch: Mapping[str, int]) -> None:
@@ -426,7 +418,6 @@ def written_values(logs: Mapping[str, Any]) -> dict[str, float | str]:
 
 
 def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the logs that are single numbers."""
     numbers: dict[str, float] = {}
     for name, value in logs.items():
         try:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evener.report.comparison import Comparison, compare
-    from evener.report.progress import Progress
-    from evener.report.work import DeviceWork
+    from evener.report.progress import DeviceWork, Progress
 
 # Imported when first used: a picture of an audit does not need Keras.
 _HOMES = {
     "Comparison": "evener.report.comparison",
-    "DeviceWork": "evener.report.work",
+    "DeviceWork": "evener.report.progress",
     "Progress": "evener.report.progress",
     "compare": "evener.report.comparison",
 }

@@ -23,12 +23,7 @@ _FIRST_WORDS = frozenset(
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
-    """Print all findings in their order, and their number.
-
-    Args:
-        diagnosis: Result of the doctor.
-        console: Console to print to; None for standard output.
-    """
+    """Print all findings in their order, and their number."""
     console = standard_output(highlight=False) if console is None else console
     for finding in diagnosis.findings:
         _print_finding(finding, console)
@@ -42,7 +37,6 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
 
 
 def print_rules(rules: tuple[Rule, ...], console: Console | None = None) -> None:
-    """Print the list of all rules."""
     console = standard_output(highlight=False) if console is None else console
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("code", "family", "severity", "finds"):

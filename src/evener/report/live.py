@@ -245,21 +245,15 @@ class Screen(Protocol):
     replaces_bar: bool
     """Whether Keras's own progress bar would show the same, in the same place."""
 
-    def open(self) -> None:
-        """Begin to show."""
-        ...
+    def open(self) -> None: ...
 
-    def show(self, state: LiveState) -> None:
-        """Show a state, which replaces the last one."""
-        ...
+    def show(self, state: LiveState) -> None: ...
 
     def say(self, text: str) -> None:
         """Show a line that stays, such as an event or the end of an epoch."""
         ...
 
-    def close(self) -> None:
-        """End; what was shown stays. Safe to call again."""
-        ...
+    def close(self) -> None: ...
 
 
 def can_draw(environ: Mapping[str, str]) -> bool:
@@ -291,12 +285,7 @@ def screen_of(console: Console) -> Screen | None:
 
 
 class TerminalScreen:
-    """The view at the lower end of a terminal, under the output of the program.
-
-    Args:
-        console: Console of the terminal; None for that of standard error.
-        redirects: Whether standard output and standard error appear above the view.
-    """
+    """The view at the lower end of a terminal, under the output of the program."""
 
     replaces_bar = True
 
@@ -318,11 +307,9 @@ class TerminalScreen:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the view of this process is on the terminal."""
         return self._live.is_started and os.getpid() == self._process
 
     def open(self) -> None:
-        """Let all output appear above the view from now on."""
         with self.lock:
             self._live.start()
             self._console.show_cursor(True)
@@ -400,7 +387,6 @@ class Above:
 
     @property
     def buffer(self) -> _Bytes:
-        """The same stream for bytes."""
         return _Bytes(self)
 
     @property
@@ -409,7 +395,6 @@ class Above:
         return self.rest.rstrip("\r").rpartition("\r")[2].replace("\b", "")
 
     def write(self, text: str) -> int:
-        """Write a text; return the number of its characters."""
         if not self._screen.is_drawn:
             return self.stream.write(text)
         with self._screen.lock:
@@ -447,13 +432,7 @@ def _redirect_handlers(before: Any, after: Any) -> None:
 
 
 class LineScreen:
-    """Plain lines: one for each epoch and event, and one every ten seconds.
-
-    Args:
-        file: Stream for the lines.
-        replaces_bar: Whether Keras's own progress bar is written to the same terminal.
-        clock: Function that returns the time in seconds.
-    """
+    """Plain lines: one for each epoch and event, and one every ten seconds."""
 
     def __init__(
         self,
@@ -471,7 +450,6 @@ class LineScreen:
         self._is_open = False
 
     def open(self) -> None:
-        """Begin to show."""
         self._is_open = True
 
     def show(self, state: LiveState) -> None:
@@ -483,14 +461,12 @@ class LineScreen:
                 self.say(f"evener: {line}")
 
     def say(self, text: str) -> None:
-        """Print a line."""
         if self._is_open and os.getpid() == self._process:
             self._due = self._clock() + _LINE_SECONDS
             self._file.write(f"{printable(text, keeps_colours=True)}\n")
             self._file.flush()
 
     def close(self) -> None:
-        """End."""
         self._is_open = False
 
 
@@ -505,13 +481,11 @@ class NotebookScreen:
         self._handle: Any = None
 
     def open(self) -> None:
-        """Show an empty view."""
         from IPython.display import display
 
         self._handle = display(self._html(), display_id=True)
 
     def show(self, state: LiveState) -> None:
-        """Update the view."""
         self._state = state
         if self._handle is not None:
             self._handle.update(self._html())
@@ -522,7 +496,6 @@ class NotebookScreen:
         self.show(self._state)
 
     def close(self) -> None:
-        """End; the view stays."""
         self._handle = None
 
     def _html(self) -> Any:
@@ -532,7 +505,6 @@ class NotebookScreen:
 
 
 def text_of_view(state: LiveState) -> str:
-    """Return the view as plain text."""
     return text_of(lambda console: console.print(panel(state), no_wrap=True))
 
 
@@ -545,13 +517,7 @@ def is_shown() -> bool:
 
 
 class LiveView:
-    """Shows the state of a training twice a second, in a context.
-
-    Args:
-        screen: Place where it appears.
-        state: Function that returns the state, called by a thread; None to show nothing new.
-        refresh_seconds: Time between two updates, above 0.
-    """
+    """Shows the state of a training twice a second, in a context."""
 
     def __init__(
         self,
@@ -568,14 +534,12 @@ class LiveView:
         self._thread = threading.Thread(target=self._run, name="evener live view", daemon=True)
 
     def __enter__(self) -> LiveView:
-        """Begin to show."""
         _shown.append(self)
         self._screen.open()
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Show the last state, which stays, and restore the terminal."""
         # A fork of the program has no thread, and shows nothing.
         if os.getpid() != self._process:
             return
@@ -634,13 +598,11 @@ class FileScreen:
         """Begin to show."""
 
     def show(self, state: LiveState) -> None:
-        """Write the state."""
         with self._lock:
             self._state = state
             self._write()
 
     def say(self, text: str) -> None:
-        """Add a line."""
         with self._lock:
             self._num_lines += 1
             self._lines = [*self._lines, text][-_MOST_LINES:]
@@ -660,13 +622,7 @@ class FileScreen:
 
 
 class JobState:
-    """The states of all workers of a job as one, and their new lines.
-
-    Args:
-        folder: Folder of the files.
-        screen: Screen that takes the lines of the first worker.
-        clock: Function that returns the time of files, in seconds.
-    """
+    """The states of all workers of a job as one, and their new lines."""
 
     def __init__(
         self, folder: Path, screen: Screen, *, clock: Callable[[], float] = time.time
@@ -696,12 +652,7 @@ class JobState:
 
 
 def is_wanted(live: bool | None, environ: Mapping[str, str]) -> bool:
-    """Return whether a command shows a live view.
-
-    Args:
-        live: Whether the user asks for it; None for the default: on a terminal.
-        environ: Environment variables.
-    """
+    """Return whether a command shows a live view."""
     if live is None:
         return FOLDER in environ or can_draw({**environ, "NO_COLOR": ""})
     return live
@@ -709,11 +660,7 @@ def is_wanted(live: bool | None, environ: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def live_job(environ: dict[str, str] | os._Environ[str]) -> Iterator[None]:
-    """Show the training of the workers that are started in the block.
-
-    Args:
-        environ: Environment that workers get; it names the folder of their files in the block.
-    """
+    """Show the training of the workers that are started in the block."""
     with tempfile.TemporaryDirectory(prefix="evener-live-") as folder:
         screen = screen_of_process(environ)
         environ[FOLDER] = folder

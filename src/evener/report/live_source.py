@@ -53,11 +53,6 @@ class FitProgress(keras.callbacks.Callback):
     """Epoch, step and losses of a ``fit``, for a thread that reads them.
 
     To read losses waits for the step that runs, so they are read once a second.
-
-    Args:
-        say: Function that takes the line of a completed epoch.
-        begin: Function that takes this callback when training begins.
-        clock: Function that returns the time in seconds.
     """
 
     def __init__(
@@ -90,20 +85,17 @@ class FitProgress(keras.callbacks.Callback):
         return max(0, steps_left) * (self._clock() - began) / done
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Begin."""
         self.num_epochs = int(self.params.get("epochs") or 1)
         self.num_steps = self.params.get("steps")
         # Not when it is made: evaluation has the same callbacks.
         self._begin(self)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Begin an epoch."""
         self.epoch, self.step = epoch, 0
         self._began = self._clock()
 
     # Not on_train_batch_end: before it, Keras reads the logs of every batch.
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Take note of the step, and read the losses if that is due."""
         self.step = batch
         if batch == 0:
             return
@@ -130,12 +122,7 @@ class FitProgress(keras.callbacks.Callback):
 
 
 class StrategySource:
-    """Reads the state of a strategy's training; for one thread.
-
-    Args:
-        strategy: The strategy, which has run no step yet.
-        worker: Number of this worker; None for a single process.
-    """
+    """Reads the state of a strategy's training; for one thread."""
 
     def __init__(self, strategy: Strategy, *, worker: int | None = None) -> None:
         self._strategy = strategy
@@ -150,11 +137,6 @@ class StrategySource:
         strategy.share_controller.keep_spans()
 
     def state(self, fit: FitProgress | None) -> LiveState:
-        """Return the state now.
-
-        Args:
-            fit: Keras's ``fit`` that runs, or the last one; None for other loops.
-        """
         rate, devices = self.measured()
         if fit is None:
             step = 0 if self._last_step is None else self._last_step.number + 1
@@ -225,11 +207,7 @@ class StrategySource:
 
 
 def source_of(strategy: Strategy | None) -> StrategySource | None:
-    """Return the source of a strategy; None if there is none, or it cannot begin to measure.
-
-    Args:
-        strategy: The strategy. Steps that it has traced before do not count their work.
-    """
+    """Return the source of a strategy; None if there is none, or it cannot begin to measure."""
     if strategy is None:
         return None
     controller = strategy.share_controller
@@ -255,12 +233,7 @@ def waits_of(step: RecordedStep) -> dict[str, tuple[Mapping[str, float], float]]
 
 @contextlib.contextmanager
 def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
-    """Show the training of a strategy in the block, where ``fit`` is followed by itself.
-
-    Args:
-        strategy: Strategy that has run no step yet.
-        environ: Environment variables.
-    """
+    """Show the training of a strategy in the block, where ``fit`` is followed by itself."""
     group = group_of_process()
     worker = None if group is None else group.index
     if worker is not None and FOLDER in environ:

@@ -74,9 +74,6 @@ def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
     """Return the page of one run, or of two side by side, as HTML that needs nothing else.
 
     All texts of a record are escaped, and lose their control codes.
-
-    Args:
-        runs: Records of each run: one, or those of its workers.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -309,7 +306,6 @@ def _charts(records: Sequence[RunRecord], seconds: float) -> list[Chart]:
 
 
 def _device_points(records: Sequence[RunRecord], name: str, number: int) -> list[Point]:
-    """Return the points of a device, from the record of the worker that has measured it."""
     points: list[Point] = []
     for record in records:
         points = []
@@ -471,17 +467,6 @@ def chart(
     from_zero: bool = True,
     unit: float = 1.0,
 ) -> Chart | None:
-    """Return a chart; None if no series has a value.
-
-    Args:
-        title: Heading.
-        series: Name and points of each line.
-        seconds: End of the time axis.
-        text: Function that formats a value.
-        events: Seconds and descriptions of events.
-        from_zero: Whether the values begin at 0.
-        unit: Unit in which the ticks are round.
-    """
     shown = [(name, thinned(points)) for name, points in series]
     values = [v for _, points in shown for _, v in points if v is not None]
     if not values:

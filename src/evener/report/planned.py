@@ -1,4 +1,25 @@
-"""A plan and its predicted cost as text: stages, one step over time, memory, remedies."""
+"""A plan and its predicted cost as text: stages, one step over time, memory, remedies.
+
+The stages are a picture with a row for each device, its layers, and the bytes between stages::
+
+             ┌──────────────────────────────────┐
+     gpu:0   │ embedding..block_5      7 layers │ 320 samples, 83.3%
+             ├─▼ 16.8 MiB ──────────────────────┤     bytes to the next stage, per micro-batch
+     gpu:1   │ block_6..head           5 layers │
+             ├──────────────────────────────────┤     another replica: no activations sent
+     gpu:2   │ embedding..head        12 layers │ 64 samples, 16.7%
+             └──────────────────────────────────┘
+
+The step over time has a row for each device, scaled to the width of the terminal::
+
+     > forward, < backward, = transfers, u update, . idle, 0 1 2: the micro-batch
+     gpu:0   ==0>>1>>2>>3>>.....0<<<<1<<<<2<<<<3<<<<==u
+     gpu:1   ==...0>>0<<<<1>>1<<<<2>>2<<<<3>>3<<<<....u
+
+    ==         transfer of weights or gradients that no computation hides
+    0>> 0<<<   the forward and the backward pass of micro-batch 0
+    .          idle
+"""
 
 from __future__ import annotations
 
@@ -19,107 +40,69 @@ from evener.planner.assignment import HOST_OWNER, Assignment, ReplicaAssignment,
 from evener.planner.planning import Planned, specialties
 from evener.planner.prediction import Prediction
 
-# Groups of equal replicas of a plan, each drawn once in a picture.
-
 MOST_ROWS = 12
 """Largest number of rows of a picture; a row is a device, or several that compute the same."""
 
 _FEW = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaGroup:
-    """Replicas that compute the same on devices of the same types."""
-
-    numbers: tuple[int, ...]  # Indices of the replicas among those with samples, ascending
-    replica: ReplicaAssignment  # First of these replicas
-    devices: tuple[tuple[str, ...], ...]  # Names of the devices of each stage, one for each replica
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The text for the devices of each stage."""
-        return tuple(map(devices_label, self.devices))
-
-
-def replica_groups(assignment: Assignment, cluster: Cluster) -> list[ReplicaGroup]:
-    """Return the replicas in groups, in the order of the first of each."""
-    numbers: dict[object, list[int]] = {}
-    for number, replica in enumerate(assignment.replicas):
-        numbers.setdefault(_look(replica, cluster), []).append(number)
-    return [_group(assignment, alike, cluster) for alike in numbers.values()]
-
-
-def devices_label(names: Sequence[str]) -> str:
-    """Return a text for devices.
-
-    >>> devices_label(["gpu:0", "gpu:1"]), devices_label([f"gpu:{k}" for k in range(8)])
-    ('gpu:0, gpu:1', 'gpu:0..gpu:7 x8')
-    """
-    if len(names) <= _FEW:
-        return ", ".join(names)
-    worker = names[0].rpartition("/")[0]
-    # All are on one machine, which the first name says.
-    last = names[-1].removeprefix(f"{worker}/") if worker else names[-1]
-    return f"{names[0]}..{last} x{len(names)}"
-
-
-def widest_label(width: int) -> int:
-    """Return the largest number of columns for the device names in a line of ``width``."""
-    return max(16, width * 2 // 5)
-
-
-def shortened(text: str, width: int) -> str:
-    """Return a text with its middle left out if it is longer than a width, at least 1.
-
-    >>> shortened("encoder/block_11/attention", 12)
-    'encode…ntion'
-    """
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
-
-
-def _group(assignment: Assignment, numbers: Sequence[int], cluster: Cluster) -> ReplicaGroup:
-    replicas = [assignment.replicas[number] for number in numbers]
-    names = [[cluster.devices[span.device].name for span in replica.spans] for replica in replicas]
-    return ReplicaGroup(
-        numbers=tuple(numbers), replica=replicas[0], devices=tuple(zip(*names, strict=True))
-    )
-
-
-def _look(replica: ReplicaAssignment, cluster: Cluster) -> object:
-    """Return a key that is equal for replicas that are drawn as one."""
-    devices = [cluster.devices[span.device] for span in replica.spans]
-    order = {span.device: None for span in replica.spans}
-    return (
-        (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
-        tuple((span.first, span.end, list(order).index(span.device)) for span in replica.spans),
-        tuple(device.type for device in devices),
-        # Whether each stage is in the machine of the one before it.
-        tuple(device.machine == devices[0].machine for device in devices),
-    )
-
-
-# A plan as a picture: a row for each device with its layers, and the bytes between stages.
-#
-# ::
-#
-#              ┌──────────────────────────────────┐
-#      gpu:0   │ embedding..block_5      7 layers │ 320 samples, 83.3%
-#              ├─▼ 16.8 MiB ──────────────────────┤     bytes to the next stage, per micro-batch
-#      gpu:1   │ block_6..head           5 layers │
-#              ├──────────────────────────────────┤     another replica: no activations sent
-#      gpu:2   │ embedding..head        12 layers │ 64 samples, 16.7%
-#              └──────────────────────────────────┘
-
 _LEAST_BOX, _WIDEST_BOX = 10, 56
+_MARKS = {"forward": ">", "backward": "<"}
+_MEANINGS = {
+    ">": "> forward",
+    "<": "< backward",
+    "=": "= transfers",
+    "u": "u update",
+    ".": ". idle",
+}
+_LEAST_COLUMNS = 20
+_BAR_WIDTH = 24
+_SHORT_BAR_WIDTH = 16
+# As wide as the table of the plan.
+_WIDEST = 100
+_PARTS = {
+    "variables": ("#", "variables"),
+    "fetched": ("f", "weights of other devices"),
+    "gradients": ("g", "gradients"),
+    "activations": ("a", "activations"),
+    "workspace": ("w", "workspace"),
+}
 
 
-def draw_stages(assignment: Assignment, profile: CostProfile, *, width: int) -> list[str]:
-    """Return the lines of the picture."""
+def print_planned(planned: Planned, console: Console | None = None) -> None:
+    """Print a plan with its predicted cost."""
+    console = standard_output() if console is None else console
+    console.print(Text(str(planned.plan)), soft_wrap=True)
+    console.print(Text("\nWhat each device computes"))
+    for line in stage_lines(planned, console.width):
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text(f"\nA step of {planned.batch_size} samples"))
+    for line in time_lines(planned):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+    console.print(Text("\nThe step over time"))
+    for line in step_lines(planned, console.width):
+        console.print(Text(line), soft_wrap=True)
+    legend = ", ".join(f"{letter} {name}" for letter, name in _PARTS.values())
+    console.print(Text(f"\nMemory ({legend})"))
+    console.print(memory_table(planned, console.width))
+    if planned.problem:
+        console.print(Text(f"\nDoes not fit: {planned.problem}."), soft_wrap=True)
+    if planned.remedies:
+        console.print(Text("\nWhat would help"))
+        for remedy in planned.remedies:
+            console.print(Text(f"  {remedy}"), soft_wrap=True)
+
+
+def stage_lines(planned: Planned, width: int) -> list[str]:
+    """Return a picture of the stages and the bytes between them, ``width`` columns wide."""
+    assignment, profile = planned.assignment, planned.profile
+    width = min(width, _WIDEST)
     groups = replica_groups(assignment, profile.cluster)
-    drawn = _first_rows(groups)
+    num_rows, num_drawn = 0, 0
+    for group in groups:
+        num_rows += len(group.devices)
+        if num_drawn and num_rows > MOST_ROWS:
+            break
+        num_drawn += 1
+    drawn = groups[:num_drawn]
     label_width = min(
         widest_label(width), max(len(text) for group in drawn for text in group.labels)
     )
@@ -143,217 +126,37 @@ def draw_stages(assignment: Assignment, profile: CostProfile, *, width: int) -> 
     for number, (group, share) in enumerate(zip(drawn, shares, strict=True)):
         if number:
             lines.append(f"{blank}├{'─' * (box + 2)}┤")
-        arrows = [f"{blank}{_arrow(text, box)}" for text in _passing(group, profile)]
+        arrows = _passing(group, profile)
         for stage, span in enumerate(group.replica.spans):
             label = shortened(group.labels[stage], label_width)
-            row = f" {label:{label_width}} │ {_in_box(*_layers(span, profile.model), box)} │"
+            names, count = _layers(span, profile.model)
+            names = shortened(names, box - len(count) - 1)
+            row = f" {label:{label_width}} │ {names}{count:>{box - len(names)}} │"
             lines.append(f"{row} {share}" if stage == 0 else row)
-            lines += arrows[stage : stage + 1]
+            for text in arrows[stage : stage + 1]:
+                line = text[: box + 2] + text[0] * (box + 2 - len(text))
+                lines.append(f"{blank}╞{line}╡" if text[0] == "═" else f"{blank}├{line}┤")
     lines.append(f"{blank}└{'─' * (box + 2)}┘")
-    for note in _notes(groups[len(drawn) :], assignment, profile.cluster):
+    for note in _notes(groups[num_drawn:], assignment, profile.cluster):
         lines += [f" {line}" for line in textwrap.wrap(note, width - 1)]
     return lines
 
 
-def _first_rows(groups: list[ReplicaGroup]) -> list[ReplicaGroup]:
-    """Return the first groups with `MOST_ROWS` devices in all; at least one group."""
-    drawn = 0
-    for number, group in enumerate(groups):
-        drawn += len(group.devices)
-        if number and drawn > MOST_ROWS:
-            return groups[:number]
-    return groups
-
-
-def _notes(others: list[ReplicaGroup], assignment: Assignment, cluster: Cluster) -> Iterator[str]:
-    if others:
-        count = sum(len(set(names)) for group in others for names in group.devices)
-        yield f"and {count} more devices in {sum(len(group.numbers) for group in others)} replicas"
-    machines = {
-        cluster.devices[span.device].machine
-        for replica in assignment.replicas
-        for span in replica.spans
-    }
-    if len(machines) > 1 and len(assignment.replicas) > 1:
-        yield (
-            f"═ between machines: {_rate(cluster)}; "
-            f"gradients of {len(machines)} machines are added up over it"
-        )
-
-
-def _share(group: ReplicaGroup, batch_size: int, *, micro_batches: bool) -> str:
-    """Return the samples of each replica of a group."""
-    samples = group.replica.samples
-    text = f"{samples} sample{'s' if samples > 1 else ''}, {samples / batch_size:.1%}"
-    if len(group.numbers) > 1:
-        text += " each"
-    count = group.replica.num_micro_batches
-    return text if count == 1 or not micro_batches else f"{text}, {count} micro-batches"
-
-
-def _layers(span: Span, model: ModelCosts) -> tuple[str, str]:
-    """Return the first and the last layer of a stage, and the number of layers."""
-    first, last = model.layers[span.first].name, model.layers[span.end - 1].name
-    count = span.end - span.first
-    return (first, "1 layer") if count == 1 else (f"{first}..{last}", f"{count} layers")
-
-
-def _in_box(names: str, count: str, width: int) -> str:
-    names = shortened(names, width - len(count) - 1)
-    return f"{names}{count:>{width - len(names)}}"
-
-
-def _passing(group: ReplicaGroup, profile: CostProfile) -> list[str]:
-    """Return the text for each pair of successive stages; it begins with ``═`` between machines."""
-    spans, cluster = group.replica.spans, profile.cluster
-    found: list[str] = []
-    for before, after in itertools.pairwise(spans):
-        size = profile.model.layers[before.end - 1].boundary_bytes * group.replica.micro_batch
-        machines = {cluster.devices[span.device].machine for span in (before, after)}
-        text = format_bytes(size)
-        found.append(f"═▼ {text}, {_rate(cluster)} " if len(machines) > 1 else f"─▼ {text} ")
-    return found
-
-
-def _arrow(text: str, box: int) -> str:
-    is_far = text.startswith("═")
-    line = text[: box + 2] + text[0] * (box + 2 - len(text))
-    return f"╞{line}╡" if is_far else f"├{line}┤"
-
-
-def _rate(cluster: Cluster) -> str:
-    """Return the bandwidth of the network, in the units of datasheets."""
-    return f"{cluster.network.bytes_per_second / 1e9:.3g} GB/s"
-
-
-# One step of a plan over time: a row for each device, scaled to the width of the terminal.
-#
-# ::
-#
-#      > forward, < backward, = transfers, u update, . idle, 0 1 2: the micro-batch
-#      gpu:0   ==0>>1>>2>>3>>.....0<<<<1<<<<2<<<<3<<<<==u
-#      gpu:1   ==...0>>0<<<<1>>1<<<<2>>2<<<<3>>3<<<<....u
-#
-#     ==         transfer of weights or gradients that no computation hides
-#     0>> 0<<<   the forward and the backward pass of micro-batch 0
-#     .          idle
-
-_MARKS = {"forward": ">", "backward": "<"}
-_MEANINGS = {
-    ">": "> forward",
-    "<": "< backward",
-    "=": "= transfers",
-    "u": "u update",
-    ".": ". idle",
-}
-_LEAST_COLUMNS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """Activity of a device during part of a step."""
-
-    begin_seconds: float  # Start, in seconds since the start of the step
-    end_seconds: float  # End, in seconds since the start of the step
-    mark: str  # Character that is drawn
-    label: str = ""  # Number of the micro-batch, drawn first if there is room for all of them
-
-
-def draw_timeline(
-    assignment: Assignment, prediction: Prediction, cluster: Cluster, *, width: int
-) -> list[str]:
-    """Return the lines of the picture: the legend, a row for each device, the scale."""
-    rows: list[tuple[str, list[Activity]]] = []
-    for group in replica_groups(assignment, cluster):
+def step_lines(planned: Planned, width: int) -> list[str]:
+    """Return a picture of one step over time, ``width`` columns wide."""
+    prediction, cluster = planned.prediction, planned.profile.cluster
+    width, seconds = min(width, _WIDEST), prediction.step_seconds
+    rows: list[tuple[str, list[DrawnSpan]]] = []
+    for group in replica_groups(planned.assignment, cluster):
         for label, tasks in _devices(group, prediction):
             if len(rows) < MOST_ROWS:
-                rows.append((label, list(_activities(tasks, group, prediction))))
-    return _drawn(rows, prediction.step_seconds, width)
-
-
-def paint(
-    activities: Sequence[Activity], seconds: float, columns: int, *, labels: bool = True
-) -> str:
-    """Return the row of a device: ``columns`` characters for a step of ``seconds``.
-
-    >>> forward = Activity(begin_seconds=0.0, end_seconds=2.0, mark=">", label="0")
-    >>> backward = Activity(begin_seconds=2.0, end_seconds=6.0, mark="<", label="0")
-    >>> paint([forward, backward], 8.0, 16)
-    '0>>>0<<<<<<<....'
-    """
-    row = ["."] * columns
-    for activity in activities:
-        begin, end = _columns(activity, seconds, columns)
-        text = activity.label if labels else ""
-        row[begin:end] = text + activity.mark * (end - begin - len(text))
-    return "".join(row)
-
-
-def _columns(activity: Activity, seconds: float, columns: int) -> tuple[int, int]:
-    """Return the first column of an activity, and the column after its last."""
-    begin, end = (
-        min(columns, round(when / seconds * columns)) if seconds else 0
-        for when in (activity.begin_seconds, activity.end_seconds)
-    )
-    return begin, end
-
-
-def _devices(
-    group: ReplicaGroup, prediction: Prediction
-) -> Iterator[tuple[str, Sequence[TimedTask]]]:
-    """Yield the label and the tasks of each device of a group, in the order of the stages."""
-    number = group.numbers[0]
-    times = prediction.timelines[number]
-    if times is None:
-        passes = prediction.replicas[number].passes[0]
-        yield group.labels[0], _one_stage(passes, group.replica.num_micro_batches)
-        return
-    first_stages: dict[int, int] = {}
-    for stage, span in enumerate(group.replica.spans):
-        first_stages.setdefault(span.device, stage)
-    for stage, tasks in zip(first_stages.values(), times.events, strict=True):
-        yield group.labels[stage], tasks
-
-
-def _one_stage(passes: tuple[float, float], num_micro_batches: int) -> list[TimedTask]:
-    """Return the tasks of a replica of one stage: each micro-batch forward and backward."""
-    forward, backward = passes
-    found: list[TimedTask] = []
-    now = 0.0
-    for number in range(num_micro_batches):
-        found.append(TimedTask(Task("forward", 0, number), now, now + forward))
-        now += forward + backward
-        found.append(TimedTask(Task("backward", 0, number), now - backward, now))
-    return found
-
-
-def _activities(
-    tasks: Sequence[TimedTask], group: ReplicaGroup, prediction: Prediction
-) -> Iterator[Activity]:
-    """Yield the activities of a device: weights arrive, passes, gradients are sent, update."""
-    replica = prediction.replicas[group.numbers[0]]
-    waits = replica.arrival_seconds
-    yield Activity(begin_seconds=0.0, end_seconds=waits, mark="=")
-    for task, begin, end in tasks:
-        yield Activity(
-            begin_seconds=waits + begin,
-            end_seconds=waits + end,
-            mark=_MARKS[task.kind],
-            label=str(task.micro_batch) if group.replica.num_micro_batches > 1 else "",
-        )
-    updates = replica.seconds - replica.update_seconds
-    computed = updates - (replica.communication_seconds - waits)
-    yield Activity(begin_seconds=computed, end_seconds=updates, mark="=")
-    yield Activity(begin_seconds=updates, end_seconds=replica.seconds, mark="u")
-
-
-def _drawn(rows: Sequence[tuple[str, Sequence[Activity]]], seconds: float, width: int) -> list[str]:
+                rows.append((label, list(_spans(tasks, group, prediction))))
     label_width = min(widest_label(width), max(len(label) for label, _ in rows))
     columns = max(_LEAST_COLUMNS, width - label_width - 4)
-    numbered = [activity for _, activities in rows for activity in activities if activity.label]
+    numbered = [activity for _, each in rows for activity in each if activity.label]
     spans = [(_columns(activity, seconds, columns), len(activity.label)) for activity in numbered]
     labels = all(end - begin > length for (begin, end), length in spans)
-    painted = [paint(activities, seconds, columns, labels=labels) for _, activities in rows]
+    painted = [paint(each, seconds, columns, labels=labels) for _, each in rows]
     meanings = [text for mark, text in _MEANINGS.items() if any(mark in row for row in painted)]
     if numbered and labels:
         meanings.append("0 1 2: the micro-batch")
@@ -365,56 +168,6 @@ def _drawn(rows: Sequence[tuple[str, Sequence[Activity]]], seconds: float, width
         ),
         f"{' ' * (label_width + 3)}0{format_seconds(seconds):>{columns - 1}}",
     ]
-
-
-# A plan and its predicted cost as text: pictures, time, memory, remedies.
-
-_BAR_WIDTH = 24
-_SHORT_BAR_WIDTH = 16
-# As wide as the table of the plan.
-_WIDEST = 100
-_PARTS = {
-    "variables": "#",
-    "fetched": "f",
-    "gradients": "g",
-    "activations": "a",
-    "workspace": "w",
-}
-
-
-def print_planned(planned: Planned, console: Console | None = None) -> None:
-    """Print a plan with its predicted cost."""
-    console = standard_output() if console is None else console
-    console.print(Text(str(planned.plan)), soft_wrap=True)
-    console.print(Text("\nWhat each device computes"))
-    for line in stage_lines(planned, console.width):
-        console.print(Text(line), soft_wrap=True)
-    console.print(Text(f"\nA step of {planned.batch_size} samples"))
-    for line in time_lines(planned):
-        console.print(Text(f"  {line}"), soft_wrap=True)
-    console.print(Text("\nThe step over time"))
-    for line in step_lines(planned, console.width):
-        console.print(Text(line), soft_wrap=True)
-    console.print(Text(f"\nMemory ({_legend()})"))
-    console.print(memory_table(planned, console.width))
-    if planned.problem:
-        console.print(Text(f"\nDoes not fit: {planned.problem}."), soft_wrap=True)
-    if planned.remedies:
-        console.print(Text("\nWhat would help"))
-        for remedy in planned.remedies:
-            console.print(Text(f"  {remedy}"), soft_wrap=True)
-
-
-def stage_lines(planned: Planned, width: int) -> list[str]:
-    """Return a picture of the stages and the bytes between them, ``width`` columns wide."""
-    return draw_stages(planned.assignment, planned.profile, width=min(width, _WIDEST))
-
-
-def step_lines(planned: Planned, width: int) -> list[str]:
-    """Return a picture of one step over time, ``width`` columns wide."""
-    return draw_timeline(
-        planned.assignment, planned.prediction, planned.profile.cluster, width=min(width, _WIDEST)
-    )
 
 
 def time_lines(planned: Planned) -> Iterator[str]:
@@ -458,7 +211,7 @@ def memory_table(planned: Planned, width: int = _WIDEST) -> Table:
             memory, name = cluster.devices[device].memory_bytes, cluster.devices[device].name
         whole = max(memory or 0, needed.total, 1)
         bar = "".join(
-            letter * round(bar_width * parts[part] / whole) for part, letter in _PARTS.items()
+            letter * round(bar_width * parts[part] / whole) for part, (letter, _) in _PARTS.items()
         )
         largest = max(parts, key=lambda part: parts[part])
         table.add_row(
@@ -466,14 +219,206 @@ def memory_table(planned: Planned, width: int = _WIDEST) -> Table:
             Text(f"[{bar[:bar_width]:{bar_width}}]"),
             Text(format_bytes(needed.total)),
             Text("-" if memory is None else format_bytes(memory)),
-            Text(f"{_named(largest)} {format_bytes(parts[largest])}"),
+            Text(f"{_PARTS[largest][1]} {format_bytes(parts[largest])}"),
         )
     return table
 
 
-def _legend() -> str:
-    return ", ".join(f"{letter} {_named(part)}" for part, letter in _PARTS.items())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroup:
+    """Replicas that compute the same on devices of the same types."""
+
+    numbers: tuple[int, ...]  # Indices of the replicas among those with samples, ascending
+    replica: ReplicaAssignment  # First of these replicas
+    devices: tuple[tuple[str, ...], ...]  # Names of the devices of each stage, one for each replica
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The text for the devices of each stage."""
+        return tuple(map(devices_label, self.devices))
 
 
-def _named(part: str) -> str:
-    return "weights of other devices" if part == "fetched" else part
+def replica_groups(assignment: Assignment, cluster: Cluster) -> list[ReplicaGroup]:
+    numbers: dict[object, list[int]] = {}
+    for number, replica in enumerate(assignment.replicas):
+        numbers.setdefault(_look(replica, cluster), []).append(number)
+    groups: list[ReplicaGroup] = []
+    for alike in numbers.values():
+        replicas = [assignment.replicas[number] for number in alike]
+        names = [[cluster.devices[s.device].name for s in replica.spans] for replica in replicas]
+        devices = tuple(zip(*names, strict=True))
+        groups.append(ReplicaGroup(numbers=tuple(alike), replica=replicas[0], devices=devices))
+    return groups
+
+
+def devices_label(names: Sequence[str]) -> str:
+    """Return a text for devices.
+
+    >>> devices_label(["gpu:0", "gpu:1"]), devices_label([f"gpu:{k}" for k in range(8)])
+    ('gpu:0, gpu:1', 'gpu:0..gpu:7 x8')
+    """
+    if len(names) <= _FEW:
+        return ", ".join(names)
+    worker = names[0].rpartition("/")[0]
+    # All are on one machine, which the first name says.
+    last = names[-1].removeprefix(f"{worker}/") if worker else names[-1]
+    return f"{names[0]}..{last} x{len(names)}"
+
+
+def widest_label(width: int) -> int:
+    """Return the largest number of columns for the device names in a line of ``width``."""
+    return max(16, width * 2 // 5)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text with its middle left out if it is longer than a width, at least 1.
+
+    >>> shortened("encoder/block_11/attention", 12)
+    'encode…ntion'
+    """
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _look(replica: ReplicaAssignment, cluster: Cluster) -> object:
+    """Return a key that is equal for replicas that are drawn as one."""
+    devices = [cluster.devices[span.device] for span in replica.spans]
+    order = {span.device: None for span in replica.spans}
+    return (
+        (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
+        tuple((span.first, span.end, list(order).index(span.device)) for span in replica.spans),
+        tuple(device.type for device in devices),
+        # Whether each stage is in the machine of the one before it.
+        tuple(device.machine == devices[0].machine for device in devices),
+    )
+
+
+def _notes(others: list[ReplicaGroup], assignment: Assignment, cluster: Cluster) -> Iterator[str]:
+    if others:
+        count = sum(len(set(names)) for group in others for names in group.devices)
+        yield f"and {count} more devices in {sum(len(group.numbers) for group in others)} replicas"
+    machines = {
+        cluster.devices[span.device].machine
+        for replica in assignment.replicas
+        for span in replica.spans
+    }
+    if len(machines) > 1 and len(assignment.replicas) > 1:
+        yield (
+            f"═ between machines: {_rate(cluster)}; "
+            f"gradients of {len(machines)} machines are added up over it"
+        )
+
+
+def _share(group: ReplicaGroup, batch_size: int, *, micro_batches: bool) -> str:
+    samples = group.replica.samples
+    text = f"{samples} sample{'s' if samples > 1 else ''}, {samples / batch_size:.1%}"
+    if len(group.numbers) > 1:
+        text += " each"
+    count = group.replica.num_micro_batches
+    return text if count == 1 or not micro_batches else f"{text}, {count} micro-batches"
+
+
+def _layers(span: Span, model: ModelCosts) -> tuple[str, str]:
+    """Return the first and the last layer of a stage, and the number of layers."""
+    first, last = model.layers[span.first].name, model.layers[span.end - 1].name
+    count = span.end - span.first
+    return (first, "1 layer") if count == 1 else (f"{first}..{last}", f"{count} layers")
+
+
+def _passing(group: ReplicaGroup, profile: CostProfile) -> list[str]:
+    """Return the text for each pair of successive stages; it begins with ``═`` between machines."""
+    spans, cluster = group.replica.spans, profile.cluster
+    found: list[str] = []
+    for before, after in itertools.pairwise(spans):
+        size = profile.model.layers[before.end - 1].boundary_bytes * group.replica.micro_batch
+        machines = {cluster.devices[span.device].machine for span in (before, after)}
+        text = format_bytes(size)
+        found.append(f"═▼ {text}, {_rate(cluster)} " if len(machines) > 1 else f"─▼ {text} ")
+    return found
+
+
+def _rate(cluster: Cluster) -> str:
+    """Return the bandwidth of the network, in the units of datasheets."""
+    return f"{cluster.network.bytes_per_second / 1e9:.3g} GB/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnSpan:
+    """Activity of a device during part of a step."""
+
+    begin_seconds: float  # Start, in seconds since the start of the step
+    end_seconds: float  # End, in seconds since the start of the step
+    mark: str  # Character that is drawn
+    label: str = ""  # Number of the micro-batch, drawn first if there is room for all of them
+
+
+def paint(
+    activities: Sequence[DrawnSpan], seconds: float, columns: int, *, labels: bool = True
+) -> str:
+    """Return the row of a device: ``columns`` characters for a step of ``seconds``.
+
+    >>> forward = DrawnSpan(begin_seconds=0.0, end_seconds=2.0, mark=">", label="0")
+    >>> backward = DrawnSpan(begin_seconds=2.0, end_seconds=6.0, mark="<", label="0")
+    >>> paint([forward, backward], 8.0, 16)
+    '0>>>0<<<<<<<....'
+    """
+    row = ["."] * columns
+    for activity in activities:
+        begin, end = _columns(activity, seconds, columns)
+        text = activity.label if labels else ""
+        row[begin:end] = text + activity.mark * (end - begin - len(text))
+    return "".join(row)
+
+
+def _columns(activity: DrawnSpan, seconds: float, columns: int) -> tuple[int, int]:
+    """Return the first column of an activity, and the column after its last."""
+    begin, end = (
+        min(columns, round(when / seconds * columns)) if seconds else 0
+        for when in (activity.begin_seconds, activity.end_seconds)
+    )
+    return begin, end
+
+
+def _devices(
+    group: ReplicaGroup, prediction: Prediction
+) -> Iterator[tuple[str, Sequence[TimedTask]]]:
+    """Yield the label and the tasks of each device of a group, in the order of the stages."""
+    number = group.numbers[0]
+    times = prediction.timelines[number]
+    if times is None:
+        forward, backward = prediction.replicas[number].passes[0]
+        one_stage: list[TimedTask] = []
+        now = 0.0
+        for micro_batch in range(group.replica.num_micro_batches):
+            one_stage.append(TimedTask(Task("forward", 0, micro_batch), now, now + forward))
+            now += forward + backward
+            one_stage.append(TimedTask(Task("backward", 0, micro_batch), now - backward, now))
+        yield group.labels[0], one_stage
+        return
+    first_stages: dict[int, int] = {}
+    for stage, span in enumerate(group.replica.spans):
+        first_stages.setdefault(span.device, stage)
+    for stage, tasks in zip(first_stages.values(), times.events, strict=True):
+        yield group.labels[stage], tasks
+
+
+def _spans(
+    tasks: Sequence[TimedTask], group: ReplicaGroup, prediction: Prediction
+) -> Iterator[DrawnSpan]:
+    """Yield the activities of a device: weights arrive, passes, gradients are sent, update."""
+    replica = prediction.replicas[group.numbers[0]]
+    waits = replica.arrival_seconds
+    yield DrawnSpan(begin_seconds=0.0, end_seconds=waits, mark="=")
+    for task, begin, end in tasks:
+        yield DrawnSpan(
+            begin_seconds=waits + begin,
+            end_seconds=waits + end,
+            mark=_MARKS[task.kind],
+            label=str(task.micro_batch) if group.replica.num_micro_batches > 1 else "",
+        )
+    updates = replica.seconds - replica.update_seconds
+    computed = updates - (replica.communication_seconds - waits)
+    yield DrawnSpan(begin_seconds=computed, end_seconds=updates, mark="=")
+    yield DrawnSpan(begin_seconds=updates, end_seconds=replica.seconds, mark="u")

@@ -1,11 +1,16 @@
-"""Progress while training, for any Keras model: throughput, shares, memory, time left."""
+"""Progress while training, for any Keras model: throughput, shares, memory, time left.
+
+The share controller of a strategy writes the last few steps into a ring buffer. The ring is read
+before it wraps around, and its new steps are added to the totals. The exact number of samples of an
+epoch is the weight with which Keras averages the loss.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,24 +18,190 @@ import keras
 from rich.console import Console
 from rich.text import Text
 
+from evener._tf_private.models import model_strategy
+from evener.devices.names import device_name
+from evener.plan import split_batch
 from evener.recording.measured import MemoryUse, gpu_memory
 from evener.recording.record import scalars
 from evener.report.comparison import DEVICE_LOGS
 from evener.report.live import LiveDevice, LiveState, LiveView, epoch_line, is_shown, screen_of
 from evener.report.live_source import StrategySource, source_of
-from evener.report.work import (
-    DeviceWork,
-    Owned,
-    TrainingDevices,
-    WorkCounter,
-    samples_in_epoch,
-    training_devices_of,
-)
+from evener.strategy import Strategy
 from evener.strategy.shares import WINDOW
 
-# The throughput of training: samples per second, and the time that is left.
+_NUM_MARKS = 8
+_NUM_MEASUREMENTS = 8
 
-_WINDOW = 8
+Step = tuple[tuple[float, float], ...]
+"""The (samples, seconds) of every replica in one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """The variables that a device owns, and their bytes."""
+
+    num_variables: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWork:
+    """The work of one device since training began, and the variables it owns.
+
+    Args:
+        device: Name of the device.
+        share: Fraction of every batch that it computes now; None for a device that only owns
+            variables.
+        num_samples: The samples it has trained on; None if they are not counted.
+        busy_seconds: The duration of its forward and backward passes; None if they are not
+            timed, as on a single device.
+        owned: The variables it owns.
+        memory: The memory that TensorFlow uses there; None if unknown, as for a CPU.
+    """
+
+    device: str
+    share: float | None
+    num_samples: int | None
+    busy_seconds: float | None
+    owned: Owned
+    memory: MemoryUse | None = None
+
+
+class StrategyDevices:
+    """The devices of an evener strategy."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy = strategy
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self.strategy.replica_devices
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        return self.strategy.shares
+
+    def last_steps(self) -> list[Step]:
+        return list(zip(*self.strategy.share_controller.last_steps(), strict=True))
+
+    def owned(self) -> dict[str, Owned]:
+        owned = {name: Owned() for name in self.devices}
+        for variable in self.strategy.owner_registry.variables:
+            device = self.strategy.name_in_plan(variable.device)
+            before = owned.get(device, Owned())
+            owned[device] = Owned(
+                num_variables=before.num_variables + 1,
+                num_bytes=before.num_bytes + variable.num_bytes,
+            )
+        return owned
+
+
+class SingleDevice:
+    """The device of a model that was created without an evener strategy."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        variables = [getattr(variable.value, "device", "") for variable in model.variables]
+        self.devices = (device_name(next(filter(None, variables), "")),)
+        self.shares = (1.0,)
+
+    def last_steps(self) -> list[Step]:
+        return []
+
+    def owned(self) -> dict[str, Owned]:
+        """Return the variables of the model and of its optimizer."""
+        optimizer = getattr(self._model, "optimizer", None)
+        variables = [*self._model.variables, *(optimizer.variables if optimizer else ())]
+        unique = {id(variable): variable for variable in variables}.values()
+        num_bytes = sum(v.value.dtype.size * v.value.shape.num_elements() for v in unique)
+        return {self.devices[0]: Owned(num_variables=len(unique), num_bytes=num_bytes)}
+
+
+def training_devices_of(model: keras.Model) -> StrategyDevices | SingleDevice:
+    strategy = model_strategy(model)
+    return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
+
+
+def samples_in_epoch(model: keras.Model) -> int | None:
+    """Return the samples trained on since the metrics were reset; None if Keras does not count.
+
+    Keras logs the loss as a mean weighted by the samples of every batch, so the sum of the weights
+    is their number.
+    """
+    trackers: Sequence[Any] = [metric for metric in model.metrics if metric.name == "loss"]
+    count = getattr(trackers[0], "count", None) if trackers else None
+    return None if count is None else round(float(count.numpy()))
+
+
+def new_steps(seen: Sequence[Step], now: Sequence[Step]) -> list[Step]:
+    """Return the steps that were added to a ring buffer since it was last read.
+
+    No two steps take equally long on all devices to the microsecond, so the steps common to both
+    readings are the longest end of the first that is the beginning of the second.
+
+    >>> new_steps([((1, 0.1),), ((1, 0.2),)], [((1, 0.2),), ((1, 0.3),)])
+    [((1, 0.3),)]
+    """
+    for both in range(min(len(seen), len(now)), 0, -1):
+        if list(seen[-both:]) == list(now[:both]):
+            return list(now[both:])
+    return list(now)
+
+
+class WorkCounter:
+    """Counts samples and busy seconds of every device."""
+
+    def __init__(self, devices: StrategyDevices | SingleDevice) -> None:
+        self._devices = devices
+        self._read_steps = devices.last_steps()
+        count = len(devices.devices)
+        self._samples = [0] * count
+        self._seconds = [0.0] * count
+        self._epoch_samples = [0] * count
+        self._epoch_seconds = [0.0] * count
+        self.is_timed = False
+        self.last_epoch_seconds = (0.0,) * count
+
+    def read(self, num_in_epoch: int | None = None) -> None:
+        """Add the steps that came since the last reading."""
+        now = self._devices.last_steps()
+        for step in new_steps(self._read_steps, now):
+            self.is_timed = True
+            for k, (samples, seconds) in enumerate(step):
+                self._epoch_samples[k] += round(samples)
+                self._epoch_seconds[k] += seconds
+        self._read_steps = now
+        if not self.is_timed and num_in_epoch is not None:
+            self._epoch_samples = list(split_batch(num_in_epoch, self._devices.shares))
+
+    def end_epoch(self, num_in_epoch: int | None) -> None:
+        """Add an epoch to the total.
+
+        Steps that were overwritten in the ring before it was read (``fit`` with a large
+        ``steps_per_execution``) are assumed to equal those that were read on average.
+        """
+        self.read(num_in_epoch)
+        counted = sum(self._epoch_samples)
+        if num_in_epoch is not None and num_in_epoch > counted:
+            like = self._epoch_samples if counted else self._devices.shares
+            missed = split_batch(num_in_epoch - counted, like)
+            scale = num_in_epoch / counted if counted else 1.0
+            self._epoch_samples = [a + b for a, b in zip(self._epoch_samples, missed, strict=True)]
+            self._epoch_seconds = [seconds * scale for seconds in self._epoch_seconds]
+        self.last_epoch_seconds = tuple(self._epoch_seconds)
+        self._samples, self._seconds = list(self.samples), list(self.seconds)
+        self._epoch_samples = [0] * len(self._samples)
+        self._epoch_seconds = [0.0] * len(self._samples)
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """The samples of every device since training began."""
+        return tuple(a + b for a, b in zip(self._samples, self._epoch_samples, strict=True))
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """The busy seconds of every device since training began."""
+        return tuple(a + b for a, b in zip(self._seconds, self._epoch_seconds, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +222,18 @@ class Throughput:
     def __init__(self) -> None:
         self._first: Measurement | None = None
         self._epoch: Measurement | None = None
-        self._last: deque[Measurement] = deque(maxlen=_WINDOW)
+        self._last: deque[Measurement] = deque(maxlen=_NUM_MEASUREMENTS)
 
     @property
     def has_started(self) -> bool:
-        """Whether there is a measurement."""
         return self._first is not None
 
     def add(self, measurement: Measurement) -> None:
-        """Add a measurement."""
         self._last.append(measurement)
         if self._first is None:
             self._first = self._epoch = measurement
 
     def start_epoch(self, measurement: Measurement) -> None:
-        """Measure the throughput of an epoch from here."""
         if self._first is not None:
             self._epoch = measurement
 
@@ -78,7 +246,6 @@ class Throughput:
         return (sum(_rates(self._epoch, now)) or None) if self._epoch is not None else None
 
     def seconds_left(self, now: Measurement, num_steps: int) -> float | None:
-        """Return the seconds for the remaining steps; None if unknown."""
         if self._first is None or now.num_steps <= self._first.num_steps:
             return None
         done = now.num_steps - self._first.num_steps
@@ -93,11 +260,6 @@ def _rates(first: Measurement, last: Measurement) -> tuple[float, ...]:
         (after - before) / seconds
         for before, after in zip(first.samples, last.samples, strict=True)
     )
-
-
-# Progress while training, for any Keras model: throughput, shares, memory, time left.
-
-_NUM_MARKS = 8
 
 
 class Progress(keras.callbacks.Callback):
@@ -147,7 +309,7 @@ class Progress(keras.callbacks.Callback):
         refresh_seconds: float = 0.5,
         in_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        find_devices: Callable[[keras.Model], TrainingDevices] = training_devices_of,
+        find_devices: Callable[[keras.Model], StrategyDevices | SingleDevice] = training_devices_of,
         memory_of: Callable[[str], MemoryUse | None] = gpu_memory,
     ) -> None:
         super().__init__()
@@ -162,7 +324,7 @@ class Progress(keras.callbacks.Callback):
         self._screen = screen_of(self._console)
         self._source: StrategySource | None = None
         self._state = LiveState(title=title)
-        self._devices: TrainingDevices | None = None
+        self._devices: StrategyDevices | SingleDevice | None = None
         self._num_steps: int | None = None
         self._epoch_rate: float | None = None
         self._metrics: dict[str, float] = {}
@@ -188,7 +350,19 @@ class Progress(keras.callbacks.Callback):
                 training.devices, training.shares, samples, seconds, strict=False
             )
         ]
-        return (*computing, *self._owners_only(owned))
+        owners_only = [
+            DeviceWork(
+                device=name,
+                share=None,
+                num_samples=None,
+                busy_seconds=None,
+                owned=what,
+                memory=self._memory_of(name),
+            )
+            for name, what in owned.items()
+            if name not in training.devices and what.num_variables
+        ]
+        return (*computing, *owners_only)
 
     def close(self) -> None:
         """End the live display and restore the terminal. Safe to call again."""
@@ -206,11 +380,9 @@ class Progress(keras.callbacks.Callback):
             params["verbose"] = 0
 
     def __enter__(self) -> Progress:
-        """Return the callback itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the live display."""
         self.close()
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -259,7 +431,12 @@ class Progress(keras.callbacks.Callback):
             self._counter.read(self._samples_in_epoch() if is_due else None)
             self._read_at = batch
         if is_due:
-            self._update()
+            now = self._now()
+            self._updated_at = now.seconds
+            self._throughput.add(now)
+            if self._live is not None:
+                self._metrics = scalars(self.model.get_metrics_result())
+                self._show()
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """End the training part of an epoch, before validation resets the metrics."""
@@ -327,17 +504,10 @@ class Progress(keras.callbacks.Callback):
     def _samples_in_epoch(self) -> int | None:
         return samples_in_epoch(self.model) if self._counts_samples else None
 
-    def _update(self) -> None:
-        now = self._now()
-        self._updated_at = now.seconds
-        self._throughput.add(now)
-        if self._live is not None:
-            self._metrics = scalars(self.model.get_metrics_result())
-            self._show()
-
     def _show(self) -> None:
         """Hand the state over to the thread that displays it."""
-        self._state = self._state_now(rate=self._rate())
+        rate = sum(self._throughput.rates()) if self._counts_samples else 0.0
+        self._state = self._state_now(rate=rate or None)
 
     def _rows(self) -> tuple[LiveDevice, ...]:
         """Return what every device that computes does now."""
@@ -345,30 +515,17 @@ class Progress(keras.callbacks.Callback):
         assert training is not None
         if self._source is not None:
             return self._source.measured()[1]
-        busy = self._busy()
-        memory = [self._memory_of(name) for name in training.devices]
-        return tuple(
-            LiveDevice(
-                name=name,
-                share=share,
-                busy=busy[k] if busy else None,
-                memory_bytes=use and use.current_bytes,
-            )
-            for k, (name, share, use) in enumerate(
-                zip(training.devices, training.shares, memory, strict=True)
-            )
-        )
-
-    def _busy(self) -> tuple[float, ...]:
-        """Return the fraction of the last seconds in which each device computed, if timed."""
+        # The fraction of the last seconds in which each device computed, if timed.
         self._busy_marks.append((self._clock(), self._counter.seconds))
         (since, before), (now, after) = self._busy_marks[0], self._busy_marks[-1]
-        if not self._counter.is_timed or now <= since:
-            return ()
-        return tuple((b - a) / (now - since) for a, b in zip(before, after, strict=True))
-
-    def _rate(self) -> float | None:
-        return (sum(self._throughput.rates()) or None) if self._counts_samples else None
+        is_known = self._counter.is_timed and now > since
+        rows: list[LiveDevice] = []
+        for number, (name, share) in enumerate(zip(training.devices, training.shares, strict=True)):
+            use = self._memory_of(name)
+            busy = (after[number] - before[number]) / (now - since) if is_known else None
+            memory_bytes = None if use is None else use.current_bytes
+            rows.append(LiveDevice(name=name, share=share, busy=busy, memory_bytes=memory_bytes))
+        return tuple(rows)
 
     def _state_now(self, *, rate: float | None) -> LiveState:
         num_epochs = self.params.get("epochs", 1)
@@ -389,18 +546,3 @@ class Progress(keras.callbacks.Callback):
             seconds_left=seconds_left,
             devices=self._rows(),
         )
-
-    def _owners_only(self, owned: Mapping[str, Owned]) -> list[DeviceWork]:
-        assert self._devices is not None
-        return [
-            DeviceWork(
-                device=name,
-                share=None,
-                num_samples=None,
-                busy_seconds=None,
-                owned=what,
-                memory=self._memory_of(name),
-            )
-            for name, what in owned.items()
-            if name not in self._devices.devices and what.num_variables
-        ]

@@ -27,57 +27,11 @@ from evener.plan import Plan
 from evener.planner.run_times import RunTimes, deviation, run_times
 from evener.profiler.profile import hardware_of
 from evener.recording.measured import count_work, gpu_memory, shares_of_devices
-from evener.report.work import DeviceWork, Owned, StrategyDevices
+from evener.report.progress import DeviceWork, Owned, StrategyDevices
 from evener.run.session import Session
 from evener.strategy import Strategy
 
-# A table of the work of devices.
-
 _UNKNOWN = "-"
-
-
-def device_table(devices: Sequence[DeviceWork]) -> Table:
-    """Return a table of the work of each device."""
-    columns: list[tuple[str, list[str]]] = [
-        ("device", [d.device for d in devices]),
-        ("share", [_percent(d.share) for d in devices]),
-    ]
-    columns.append(("samples", [_count(d.num_samples) for d in devices]))
-    if any(d.busy_seconds is not None for d in devices):
-        columns.append(("computing", [_seconds(d.busy_seconds) for d in devices]))
-    columns.append(("variables", [_count(d.owned.num_variables) for d in devices]))
-    columns.append(("owned", [format_bytes(d.owned.num_bytes) for d in devices]))
-    if any(d.memory is not None for d in devices):
-        columns.append(("in use (peak)", [_memory(d) for d in devices]))
-    # The table has to fit in 80 columns.
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for index, (heading, _) in enumerate(columns):
-        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
-    for row in zip(*(cells for _, cells in columns), strict=True):
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
-def _percent(share: float | None) -> str:
-    return _UNKNOWN if share is None else f"{share:.1%}".replace("%", " %")
-
-
-def _count(number: int | None) -> str:
-    return _UNKNOWN if number is None else f"{number:,}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return _UNKNOWN if seconds is None else format_seconds(seconds)
-
-
-def _memory(device: DeviceWork) -> str:
-    if device.memory is None:
-        return _UNKNOWN
-    used, peak = device.memory.current_bytes, device.memory.peak_bytes
-    return f"{format_bytes(used)} ({format_bytes(peak)})"
-
-
-# The report of `evener run --report`: devices, shares and notes, as a table or as JSON.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +57,36 @@ class ScriptRun:
         return json.dumps(fields, ensure_ascii=False)
 
 
+def device_table(devices: Sequence[DeviceWork]) -> Table:
+    # The table has to fit in 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    is_timed = any(device.busy_seconds is not None for device in devices)
+    has_memory = any(device.memory is not None for device in devices)
+    headings = ["device", "share", "samples", "computing", "variables", "owned", "in use (peak)"]
+    hidden = {*([] if is_timed else ["computing"]), *([] if has_memory else ["in use (peak)"])}
+    for heading in headings:
+        if heading not in hidden:
+            justify = "left" if heading == "device" else "right"
+            table.add_column(heading, justify=justify, no_wrap=True)
+    for work in devices:
+        samples, seconds, memory = work.num_samples, work.busy_seconds, work.memory
+        cells = [
+            work.device,
+            _UNKNOWN if work.share is None else f"{work.share:.1%}".replace("%", " %"),
+            _UNKNOWN if samples is None else f"{samples:,}",
+            _UNKNOWN if seconds is None else format_seconds(seconds),
+            f"{work.owned.num_variables:,}",
+            format_bytes(work.owned.num_bytes),
+            _UNKNOWN
+            if memory is None
+            else f"{format_bytes(memory.current_bytes)} ({format_bytes(memory.peak_bytes)})",
+        ]
+        shown = zip(headings, cells, strict=True)
+        table.add_row(*(Text(cell) for heading, cell in shown if heading not in hidden))
+    return table
+
+
 def step_times(strategy: Strategy) -> RunTimes | None:
-    """Return the times of the last counted steps; None if none were timed."""
     names = list(shares_of_devices(strategy))
     hardware = {name: hardware_of(name) for name in names}
     records = strategy.share_controller.step_records()
@@ -131,12 +113,17 @@ def compare_with_plan(
 def report_of(
     script: str, strategy: Strategy, notes: Sequence[str], *, plan: Plan | None = None
 ) -> ScriptRun:
-    """Return the report of a run."""
     shares, owned = shares_of_devices(strategy), StrategyDevices(strategy).owned()
-    samples, seconds = _counted_work(strategy)
-
-    # Operations that have to be deterministic are not counted.
-    is_counted = strategy.share_controller.counts and not is_deterministic()
+    controller = strategy.share_controller
+    samples: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    # Eager steps, and operations that have to be deterministic, are not timed.
+    if controller.counts and any(controller.total_samples()):
+        seconds = controller.busy_seconds()
+        for replica, count in zip(strategy.plan.replicas, controller.total_samples(), strict=True):
+            for device in dict.fromkeys(stage.device for stage in replica.stages):
+                samples[device] = samples.get(device, 0) + count
+    is_counted = controller.counts and not is_deterministic()
     was_divided = bool(samples) or len(shares) < 2 or not is_counted
 
     def is_own(name: str) -> bool:
@@ -166,19 +153,6 @@ def report_of(
     )
 
 
-def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]:
-    """Return the samples of each device, and its busy seconds by TensorFlow's name, if counted."""
-    controller = strategy.share_controller
-    # Eager steps, and operations that have to be deterministic, are not timed.
-    if not controller.counts or not any(controller.total_samples()):
-        return {}, {}
-    samples: dict[str, int] = {}
-    for replica, count in zip(strategy.plan.replicas, controller.total_samples(), strict=True):
-        for device in dict.fromkeys(stage.device for stage in replica.stages):
-            samples[device] = samples.get(device, 0) + count
-    return samples, controller.busy_seconds()
-
-
 def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = None) -> None:
     """Print a report: as text on standard error, as JSON in the last line of standard output."""
     if as_json:
@@ -192,20 +166,17 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
     if run.steps is not None:
         seconds = format_seconds(run.steps.step_seconds)
         console.print(Text(f"A step: {seconds}, the median of {run.steps.num_steps}"))
-    _print_list(console, "Changes of shares", run.changes)
-    _print_list(console, "Gathered on one device", run.gathered)
-    _print_list(console, "Compared with one device", run.checks)
+    lists = {
+        "Changes of shares": run.changes,
+        "Gathered on one device": run.gathered,
+        "Compared with one device": run.checks,
+    }
     # Its notes were printed when they were made, on the same stream.
-
-
-def _print_list(console: Console, heading: str, lines: Sequence[str]) -> None:
-    if lines:
-        console.print(Text(f"{heading}:"))
-    for line in lines:
-        console.print(Text(f"  {line}"), soft_wrap=True)
-
-
-# End of a run of a script: it is compared with its plan, and its report printed or written.
+    for heading, lines in lists.items():
+        if lines:
+            console.print(Text(f"{heading}:"))
+        for line in lines:
+            console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def report_at_the_end(
@@ -220,18 +191,15 @@ def report_at_the_end(
     Call it before the script runs: modules of the script may have the names of modules that the
     report imports, and an import that executes code at exit loses the exit status of Ctrl-C.
     """
-    if not session.strategy.share_controller.counts:
-        count_work(session.strategy)
+    count_work(session.strategy)
     process = os.getpid()
     # The script may change the folder.
     path = None if file is None else file.absolute()
 
     def at_exit() -> None:
-        # Forks of the script exit too.
-        if os.getpid() != process:
-            return
-        # All workers have the same program and options: the report is there once.
-        if not session.is_shown:
+        # Forks of the script exit too. All workers have the same program and options: the report is
+        # there once.
+        if os.getpid() != process or not session.is_shown:
             return
         # Another plan may have been faster in a trial.
         given = plan if session.strategy.runs_by(plan) else None

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from evener._tf_private.patches import Patch
+from evener.base.records import from_json, to_json
 from evener.errors import EvenerError
-from evener.run.bench import StepTimes, TimedRun
+from evener.run.bench import TimedRun, TimedSteps
 from evener.run.child_process import end_with
 
 if TYPE_CHECKING:
@@ -33,16 +34,23 @@ _COMPILE = Patch(
 def main() -> None:
     """Answer the request on the command line."""
     file = Path(sys.argv[1])
-    request = TimedRun.from_json(file.read_text(encoding="utf-8"))
+    request = from_json(file.read_text(encoding="utf-8"), TimedRun)
+
+    def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(self, *args, **{**kwargs, "jit_compile": request.jit_compile})
+
+        return compile
+
     if request.jit_compile is not None:
-        _COMPILE.apply(lambda original: _compiling(original, jit=request.jit_compile))
+        _COMPILE.apply(compiling)
     run = _Run(request, file)
     try:
         run.run()
     except EvenerError as error:
-        run.answer(StepTimes(problem=f"{error.code}: {error.what}"))
+        run.answer(TimedSteps(problem=f"{error.code}: {error.what}"))
     except Exception as error:
-        run.answer(StepTimes(problem=_problem(request, error)))
+        run.answer(TimedSteps(problem=_problem(request, error)))
     run.end()
 
 
@@ -73,14 +81,14 @@ class _Run:
                 self._run_evener(script)
 
     def _run_evener(self, script: Script) -> None:
-        from evener.plan import Plan
         from evener.recording.measured import count_work
         from evener.run.bench_steps import time_calls, watch_strategy
         from evener.run.session import Layout, prepare
 
         request = self._request
-        plan = Plan.from_json(request.plan) if request.plan else None
-        layout = Layout(devices=request.devices, plan=plan, shares=request.shares, verify=False)
+        layout = Layout(
+            devices=request.devices, plan=request.plan, shares=request.shares, verify=False
+        )
         session = prepare(script, layout)
         self._strategy = session.strategy
         if request.record:
@@ -110,7 +118,11 @@ class _Run:
     def done(self, seconds: Sequence[float]) -> None:
         """Answer with the steps after the warm-up, and end the process."""
         timed = tuple(seconds[self._request.num_warm_up :])
-        self.answer(StepTimes(seconds=timed, batch_size=self._batch_size()))
+        batch_size = None
+        if self._strategy is not None:
+            records = self._strategy.share_controller.step_records()
+            batch_size = max((sum(record.samples) for record in records), default=None)
+        self.answer(TimedSteps(seconds=timed, batch_size=batch_size))
 
     def end(self) -> NoReturn:
         """Answer with the steps that the script had."""
@@ -121,11 +133,11 @@ class _Run:
             self.done(seconds)
         if not seconds:
             why = "a loop of its own, which only evener times" if not self._strategy else "no step"
-            self.answer(StepTimes(problem=f"no step was timed: {why}"))
+            self.answer(TimedSteps(problem=f"no step was timed: {why}"))
         needed = self._request.num_warm_up + _FEWEST
-        self.answer(StepTimes(problem=f"{len(seconds)} steps; {needed} are needed"))
+        self.answer(TimedSteps(problem=f"{len(seconds)} steps; {needed} are needed"))
 
-    def answer(self, times: StepTimes) -> NoReturn:
+    def answer(self, times: TimedSteps) -> NoReturn:
         """Write the answer and end the process, with its threads."""
         if os.getpid() != self._process:
             # A process that the program forked has no answer to give.
@@ -134,13 +146,7 @@ class _Run:
         self._lock.acquire()
         with contextlib.suppress(OSError):
             self._stack.close()
-        end_with(self._file, times.to_json())
-
-    def _batch_size(self) -> int | None:
-        if self._strategy is None:
-            return None
-        records = self._strategy.share_controller.step_records()
-        return max((sum(record.samples) for record in records), default=None)
+        end_with(self._file, to_json(times))
 
 
 def _problem(request: TimedRun, error: Exception) -> str:
@@ -148,13 +154,6 @@ def _problem(request: TimedRun, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
     last = f"{type(error).__name__}: {lines[-1][:300]}"
     return last if request.kind == "evener" else f"the script does not run under it: {last}"
-
-
-def _compiling(original: Callable[..., Any], *, jit: bool | None) -> Callable[..., Any]:
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self, *args, **{**kwargs, "jit_compile": jit})
-
-    return compile
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import keras
 
 from evener._tf_private.functions import CALLS_OF_SCRIPTS
 from evener.run.loops import is_called_by_script
-from evener.run.replace import instead_of
+from evener.run.replace import replace_with
 from evener.strategy import Strategy
 from evener.strategy.step_audit import trains
 
@@ -58,30 +58,26 @@ def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
     others: list[object] = []
     last = 0.0
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
-        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal step, last
-            if not is_called_by_script(sys._getframe(1)):
-                return original(function, *args, **kwargs)
-            now = time.perf_counter()
-            if function is step:
-                seconds.append(now - last)
-                last = now
-                if len(seconds) >= num_steps:
-                    done(seconds)
-            results = original(function, *args, **kwargs)
-            if step is None and function not in others:
-                # It is traced now.
-                if trains(function.get_concrete_function(*args, **kwargs)):
-                    step, last = function, now
-                else:
-                    others.append(function)
-            return results
+    def call(original: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        nonlocal step, last
+        if not is_called_by_script(sys._getframe(2)):
+            return original(function, *args, **kwargs)
+        now = time.perf_counter()
+        if function is step:
+            seconds.append(now - last)
+            last = now
+            if len(seconds) >= num_steps:
+                done(seconds)
+        results = original(function, *args, **kwargs)
+        if step is None and function not in others:
+            # It is traced now.
+            if trains(function.get_concrete_function(*args, **kwargs)):
+                step, last = function, now
+            else:
+                others.append(function)
+        return results
 
-        return __call__
-
-    CALLS_OF_SCRIPTS.apply(wrap)
+    CALLS_OF_SCRIPTS.apply(replace_with(call))
 
 
 def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:

@@ -33,7 +33,7 @@ from evener.base.libraries import check_backend
 from evener.devices import resolve_devices
 from evener.devices.machine import lowest_capability, runtime_initialised
 from evener.errors import DeviceError
-from evener.run.replace import instead_of
+from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, callers, user_line
 from evener.strategy.placed_graph import ASKED
 
@@ -233,12 +233,10 @@ REPLACED = {
 }
 """The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`, and their effect."""
 
-STRATEGIES = {
-    "MirroredStrategy": ("devices",),
-    "OneDeviceStrategy": ("device",),
-    "CentralStorageStrategy": ("compute_devices", "parameter_device"),
-}
-"""The strategies of ``tf.distribute`` that take devices, and the names of these arguments."""
+STRATEGIES = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
+"""The strategies of ``tf.distribute`` that take devices."""
+_ALL_GPUS_BY_DEFAULT = {"devices", "compute_devices"}
+_DEVICE_ARGUMENTS = {*_ALL_GPUS_BY_DEFAULT, "device", "parameter_device"}
 
 _IMPORTED_AS = (
     *("config", "config.experimental", "test", "data", "data.experimental"),
@@ -285,19 +283,17 @@ PIN = Patch(
     why="A GPU name selects its stand-in there too.",
     if_it_changes=FUNCTIONS.if_it_changes,
 )
-STRATEGY_DEVICES = {
-    name: Patch(
-        f"devices of {name}",
-        *_each_class_once(name),
-        why="A GPU name selects its stand-in there too, and so does the default, all GPUs.",
-        if_it_changes="Strategies of TensorFlow train on one device where there is no GPU.",
-    )
-    for name in STRATEGIES
-}
+STRATEGY_DEVICES = Patch(
+    "devices of strategies",
+    *(target for name in STRATEGIES for target in _each_class_once(name)),
+    why="A GPU name selects its stand-in there too, and so does the default, all GPUs.",
+    if_it_changes="Strategies of TensorFlow train on one device where there is no GPU.",
+)
 
 # These select GPU kernels by the same functions.
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
 _AUTOGRAPH = "tensorflow.python.autograph."
+_OWN_FRAMES = (__name__, replace_with.__module__)
 
 
 def answer_as_gpus(
@@ -309,22 +305,19 @@ def answer_as_gpus(
     if stand_ins is not None and used.are_not_needed:
         return
     replacements = _Replacements(used, report, are_trained_on=are_trained_on)
-    FUNCTIONS.apply_by_name(replacements.instead_of)
+    FUNCTIONS.apply_by_name(replacements.replace)
     IMPORTED.apply_by_name(lambda _, name: attribute(tf, name.removeprefix("tensorflow.")))
-    PIN.apply(replacements.of_pin)
-    LOCAL_DEVICES.apply(replacements.of_local_devices)
+    PIN.apply(replace_with(replacements.pin))
+    LOCAL_DEVICES.apply(replace_with(replacements.list_local_devices))
     if not are_trained_on:
-        for name, patch in STRATEGY_DEVICES.items():
-            patch.apply(
-                functools.partial(replacements.of_strategy_init, arguments=STRATEGIES[name])
-            )
+        STRATEGY_DEVICES.apply(replace_with(replacements.init_strategy))
 
 
 def _is_called_by_script() -> bool:
     for frame in callers():
         name = str(frame.f_globals.get("__name__", ""))
         # The doctor's watcher stands between a program and this.
-        if name != __name__ and not name.startswith((_AUTOGRAPH, "evener.doctor.watch.")):
+        if name not in _OWN_FRAMES and not name.startswith((_AUTOGRAPH, "evener.doctor.watch.")):
             return name.partition(".")[0] not in _LIBRARIES
     return False
 
@@ -357,78 +350,61 @@ class _Replacements:
         self._are_trained_on = are_trained_on
         self._grows: dict[int, bool] = {}
 
-    def instead_of(self, original: Callable[..., Any], name: str) -> Any:
+    def replace(self, original: Callable[..., Any], name: str) -> Any:
         """Return the replacement of a function of TensorFlow."""
         if name in ("device", "copy_to_device", "prefetch_to_device"):
-            return self._on_emulated_gpus(original)
+            return replace_with(self._on_stand_ins)(original)
         method: Callable[..., Any] = getattr(self, name.replace("virtual", "logical"))
 
-        @instead_of(original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
+        def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if not _is_called_by_script() or self._used.are_not_needed:
                 return original(*args, **kwargs)
             return method(original, *args, **kwargs)
 
-        return replacement
+        return replace_with(call)(original)
 
-    def _on_emulated_gpus(self, original: Callable[..., Any]) -> Any:
-        @instead_of(original)
-        def replacement(*args: Any, **kwargs: Any) -> Any:
-            named = {key: self._used.substitute(value) for key, value in kwargs.items()}
-            scope = original(*map(self._used.substitute, args), **named)
-            asked = self._used.asked(next(iter([*args, *kwargs.values()]), None))
-            if asked is None or self._are_trained_on or tf.executing_eagerly():
-                return scope
-            return _with_requested_gpu(scope, asked)
+    def _on_stand_ins(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        named = {key: self._used.substitute(value) for key, value in kwargs.items()}
+        scope = original(*map(self._used.substitute, args), **named)
+        asked = self._used.asked(next(iter([*args, *kwargs.values()]), None))
+        if asked is None or self._are_trained_on or tf.executing_eagerly():
+            return scope
+        return _with_requested_gpu(scope, asked)
 
-        return replacement
+    def pin(self, original: Callable[..., Any], device: Any) -> Any:
+        return original(self._used.substitute(device))
 
-    def of_pin(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the replacement of `evener.pin`: a GPU name selects its stand-in."""
+    def init_strategy(
+        self, original: Callable[..., None], strategy: Any, /, *args: Any, **kwargs: Any
+    ) -> None:
+        """Create a strategy of TensorFlow on the stand-ins."""
+        if self._used.are_not_needed:
+            original(strategy, *args, **kwargs)
+            return
+        bound = inspect.signature(original).bind(strategy, *args, **kwargs)
+        given = bound.arguments
+        for name in _ALL_GPUS_BY_DEFAULT.intersection(inspect.signature(original).parameters):
+            # If the script has hidden them, TensorFlow uses the CPU.
+            if given.get(name) is None:
+                given[name] = self._used.logical or None
+        for name in _DEVICE_ARGUMENTS.intersection(given):
+            given[name] = self._used.substitute(given[name])
+        original(*bound.args, **bound.kwargs)
 
-        @instead_of(original)
-        def pin(device: Any) -> Any:
-            return original(self._used.substitute(device))
-
-        return pin
-
-    def of_strategy_init(self, original: Callable[..., None], arguments: tuple[str, ...]) -> Any:
-        """Return an ``__init__`` that creates a strategy of TensorFlow on the stand-ins."""
-
-        @instead_of(original)
-        def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
-            if self._used.are_not_needed:
-                original(strategy, *args, **kwargs)
-                return
-            bound = inspect.signature(original).bind(strategy, *args, **kwargs)
-            given, first = bound.arguments, arguments[0]
-            if first != "device" and given.get(first) is None:
-                # All GPUs; if the script has hidden them, TensorFlow uses the CPU.
-                given[first] = self._used.logical or None
-            named = {key: self._used.substitute(given[key]) for key in arguments if key in given}
-            given.update(named)
-            original(*bound.args, **bound.kwargs)
-
-        return __init__
-
-    def of_local_devices(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """Return the replacement of ``device_lib.list_local_devices``."""
-
-        @instead_of(original)
-        def list_local_devices(*args: Any, **kwargs: Any) -> list[Any]:
-            found = original(*args, **kwargs)
-            if not _is_called_by_script() or self._used.are_not_needed:
-                return found
-            self._used.report_once()
-            for index, name in enumerate(self._used.names):
-                gpu = type(found[0])()
-                gpu.CopyFrom(found[0])
-                gpu.name, gpu.device_type = f"/device:GPU:{index}", "GPU"
-                gpu.physical_device_desc = f"device: {index}, name: stand-in {name}"
-                found.append(gpu)
-            return found
-
-        return list_local_devices
+    def list_local_devices(
+        self, original: Callable[..., list[Any]], *args: Any, **kwargs: Any
+    ) -> list[Any]:
+        devices = original(*args, **kwargs)
+        if not _is_called_by_script() or self._used.are_not_needed:
+            return devices
+        self._used.report_once()
+        for index, name in enumerate(self._used.names):
+            gpu = type(devices[0])()
+            gpu.CopyFrom(devices[0])
+            gpu.name, gpu.device_type = f"/device:GPU:{index}", "GPU"
+            gpu.physical_device_desc = f"device: {index}, name: stand-in {name}"
+            devices.append(gpu)
+        return devices
 
     def list_physical_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
         return self._listed(original, device_type, self._used.physical)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evener.auditing.records import Audit
+from evener.auditing import Audit
 from evener.base.libraries import check_installed
 from evener.devices.spec import spec_from
 from evener.errors import EvenerWarning, PlacementError, RunError

@@ -40,7 +40,7 @@ from evener.partition.report import NEARLY_ALL
 from evener.plan.parts import parse_device_name
 from evener.run.eager_steps import advice_for, eager_step_of
 from evener.run.hoister import Hoister
-from evener.run.replace import instead_of
+from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, callers, is_other, line_of_loop, user_line
 from evener.strategy import Strategy
 from evener.strategy.arguments import has_batch
@@ -73,53 +73,38 @@ def is_called_by_script(caller: FrameType) -> bool:
     )
 
 
-def outside(strategy: Strategy) -> Callable[[], bool]:
-    """Return a function that returns whether its caller runs outside of replicas."""
-    return functools.partial(_is_outside, strategy)
-
-
 def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     """Let a `tf.function` that the script calls with a batch run on all devices."""
     devices = ", ".join(strategy.plan.device_names)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
-        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (_is_outside(strategy) and is_called_by_script(sys._getframe(1))):
+    def call(original: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # The frame behind that of the replacement.
+        if not (is_outside(strategy) and is_called_by_script(sys._getframe(2))):
+            return original(function, *args, **kwargs)
+        name = getattr(function.python_function, "__name__", "a function")
+        if not has_batch((args, kwargs)):
+            take_batches(function)
+            with running_bodies(functools.partial(run_body, name)):
                 return original(function, *args, **kwargs)
-            name = getattr(function.python_function, "__name__", "a function")
-            if not has_batch((args, kwargs)):
-                take_batches(function)
-                with running_bodies(functools.partial(_run_body, name)):
-                    return original(function, *args, **kwargs)
-            notes.add(f"{name} runs on {devices}", user_line())
-            return strategy.run(function, args=args, kwargs=kwargs)
+        notes.add(f"{name} runs on {devices}", user_line())
+        return strategy.run(function, args=args, kwargs=kwargs)
 
-        return __call__
-
-    def _run_body(name: str, body: Callable[[Any], Any], batch: Any) -> Any:
-        if not _is_outside(strategy) or not has_batch(batch):
+    def run_body(name: str, body: Callable[[Any], Any], batch: Any) -> Any:
+        if not is_outside(strategy) or not has_batch(batch):
             return body(batch)
         notes.add(f"{name} takes its batches itself, and each runs on {devices}", user_line())
         return strategy.run(body, args=(batch,))
 
-    CALLS_OF_SCRIPTS.apply(wrap)
+    CALLS_OF_SCRIPTS.apply(replace_with(call))
 
 
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
     """Note the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
-    _UPDATES.apply(lambda original: _noticing(original, strategy, notes, hoister))
-
-
-def _noticing(
-    original: Callable[..., Any], strategy: Strategy, notes: Notes, hoister: Hoister | None
-) -> Callable[..., Any]:
     is_noted = False
 
-    @instead_of(original)
-    def apply(self: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal is_noted
-        line = line_of_loop() if not is_noted and _is_outside(strategy) else None
+        line = line_of_loop() if not is_noted and is_outside(strategy) else None
         if line is not None and not (hoister is not None and hoister.explains(line)):
             source = "".join(linecache.getlines(line.path))
             advice = advice_for(source, line.number, is_traced=not tf.executing_eagerly())
@@ -128,12 +113,12 @@ def _noticing(
             if advice is not None:
                 is_noted = True
                 notes.add_unpartitioned(strategy.plan.device_names, advice, line)
-        return original(self, *args, **kwargs)
+        return original(*args, **kwargs)
 
-    return apply
+    _UPDATES.apply(replace_with(apply))
 
 
-def _is_outside(strategy: Strategy) -> bool:
+def is_outside(strategy: Strategy) -> bool:
     """Return whether this is no replica: neither of the strategy nor of another one."""
     if not tf.distribute.has_strategy():
         return True
@@ -144,10 +129,11 @@ def _is_outside(strategy: Strategy) -> bool:
 _ENGINE = ("evener.", "tensorflow.")
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 
-_BEGINS = Patch(
-    "tapes of scripts that begin",
+_TAPES = Patch(
+    "tapes of scripts",
     "tensorflow:GradientTape.__enter__",
-    why="The time of eager gradients begins with their tape.",
+    "tensorflow:GradientTape.gradient",
+    why="The time of eager gradients begins with their tape, and ends with them.",
     if_it_changes="`evener run` does not say that gradients are computed on one device.",
 )
 _PLACED = Patch(
@@ -155,12 +141,6 @@ _PLACED = Patch(
     "tensorflow:device",
     why="What an eager script places itself is computed on other devices than the first.",
     if_it_changes="`evener run` says of such a device that it had little to do.",
-)
-_GRADIENTS = Patch(
-    "gradients of scripts",
-    "tensorflow:GradientTape.gradient",
-    why="The time of eager gradients ends with them.",
-    if_it_changes=_BEGINS.if_it_changes,
 )
 
 
@@ -182,20 +162,16 @@ class IdleDevices:
         """Count from now on, until the process ends."""
         around_functions_run(self._counting)
         self._tapes.watch()
-        _PLACED.apply(self._placing)
+        _PLACED.apply(replace_with(self._device))
 
-    def _placing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
-        def device(*args: Any, **kwargs: Any) -> Any:
-            asked = next(iter((*args, *kwargs.values())), "")
-            if tf.executing_eagerly() and is_other(asked, self._strategy):
-                modules = (str(frame.f_globals.get("__name__")) for frame in callers())
-                caller = next(name for name in modules if not name.startswith("evener.run."))
-                self._notes.num_placed += not caller.startswith(_ENGINE)
-                self._has_pins |= caller.startswith("evener.pinning")
-            return original(*args, **kwargs)
-
-        return device
+    def _device(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        asked = next(iter((*args, *kwargs.values())), "")
+        if tf.executing_eagerly() and is_other(asked, self._strategy):
+            modules = (str(frame.f_globals.get("__name__")) for frame in callers())
+            caller = next(name for name in modules if not name.startswith("evener.run."))
+            self._notes.num_placed += not caller.startswith(_ENGINE)
+            self._has_pins |= caller.startswith("evener.pinning")
+        return original(*args, **kwargs)
 
     @contextlib.contextmanager
     def _counting(self, function: Any) -> Iterator[None]:
@@ -311,29 +287,23 @@ class _EagerTapes:
 
     def watch(self) -> None:
         """Count from now on, until the process ends."""
-        _BEGINS.apply(self._beginning)
-        _GRADIENTS.apply(self._computing)
+        wraps = {"__enter__": replace_with(self._begin), "gradient": replace_with(self._compute)}
+        _TAPES.apply_by_name(lambda original, name: wraps[name](original))
 
-    def _beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
-        def __enter__(tape: Any) -> Any:
-            tape._evener_began = time.perf_counter()
-            return original(tape)
+    def _begin(self, original: Callable[..., Any], tape: Any) -> Any:
+        tape._evener_began = time.perf_counter()
+        return original(tape)
 
-        return __enter__
-
-    def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
-        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(tape, target, sources, *args, **kwargs)
-            if tf.executing_eagerly():
-                self._see(sources)
-                now = time.perf_counter()
-                self._seconds += now - getattr(tape, "_evener_began", now)
-                tape._evener_began = now
-            return found
-
-        return gradient
+    def _compute(
+        self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        gradients = original(tape, target, sources, *args, **kwargs)
+        if tf.executing_eagerly():
+            self._see(sources)
+            now = time.perf_counter()
+            self._seconds += now - getattr(tape, "_evener_began", now)
+            tape._evener_began = now
+        return gradients
 
     def seconds(self) -> float:
         """Return the seconds from the begin of each tape to its gradients; 0 if nothing trained."""

@@ -27,7 +27,7 @@ from evener._tf_private.models import AUDITED_UPDATES
 from evener._tf_private.patches import Patch
 from evener.errors import EvenerError, did_you_mean
 from evener.run.questions import StepRequest, TargetError
-from evener.run.replace import instead_of
+from evener.run.replace import replace_with
 from evener.run.script import callers, user_line
 
 _GRADIENTS = Patch(
@@ -49,16 +49,12 @@ def stopping_eager_updates(
     """Stop the first eager step before its update: ``taken`` gets its line and does not return."""
     process = os.getpid()
 
-    def stopping(original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
-        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if tf.executing_eagerly() and os.getpid() == process and if_called():
-                taken(str(user_line() or ""))
-            return original(optimizer, *args, **kwargs)
+    def apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly() and os.getpid() == process and if_called():
+            taken(str(user_line() or ""))
+        return original(*args, **kwargs)
 
-        return apply
-
-    with AUDITED_UPDATES.applied(stopping):
+    with AUDITED_UPDATES.applied(replace_with(apply)):
         yield
 
 
@@ -79,18 +75,15 @@ class EagerLoops:
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Watch every tape, in this process."""
-        return _GRADIENTS.applied(self._watched)
 
-    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
         def gradient(
-            tape: tf.GradientTape, target: Any, sources: Any, *more: Any, **options: Any
+            original: Any, tape: Any, target: Any, sources: Any, *more: Any, **options: Any
         ) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
                 self._see(sources)
             return original(tape, target, sources, *more, **options)
 
-        return gradient
+        return _GRADIENTS.applied(replace_with(gradient))
 
     def ended(self) -> None:
         """See whether the last gradients were followed by a step: no others come after them."""

@@ -8,22 +8,26 @@ from collections.abc import Callable
 from typing import Any
 
 from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.patches import Wrap
 
 
-def instead_of(
-    original: Callable[..., Any],
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for the replacement of a function.
+def replace_with(replacement: Callable[..., Any]) -> Wrap:
+    """Return a wrap whose result calls a function of the original and its arguments.
 
-    The replacement gets the name and the signature of the original: Keras writes configurations
-    from the signature of ``__init__``. AutoGraph treats it as a function of TensorFlow: it does not
-    convert it, and converts the program's functions that it calls as it did.
+    The result has the name and the signature of the original: Keras writes configurations from the
+    signature of ``__init__``. AutoGraph treats it as a function of TensorFlow: it does not convert
+    it, and converts the program's functions that it calls as it did. Its frame is one of this
+    folder, which tracebacks of scripts leave out.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        wrapped: Any = functools.wraps(original)(function)
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        wrapped: Any = call
         wrapped.__signature__ = inspect.signature(original)
         leave_to_autograph(wrapped)
         return wrapped
 
-    return decorate
+    return wrap

@@ -143,7 +143,9 @@ class Session:
         hoister = None
         hoisted = None
         if self.hoist:
-            hoister = Hoister(self.strategy, self.notes, is_outside=loops.outside(self.strategy))
+            hoister = Hoister(
+                self.strategy, self.notes, is_outside=lambda: loops.is_outside(self.strategy)
+            )
             hoisted = hoist_script(self.script, hoister)
         loops.run_loops(self.strategy, self.notes, hoister)
         strategies.refuse_mistakes()

@@ -19,8 +19,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any, NamedTuple
 
 import keras
@@ -33,7 +31,7 @@ from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import around_new_variables
 from evener.base.user_code import is_own
 from evener.errors import RunError
-from evener.run.replace import instead_of
+from evener.run.replace import replace_with
 from evener.run.script import Loading, Notes, UserLine, callers, user_line
 from evener.strategy import Strategy
 from evener.workers.process import group_of_process
@@ -60,8 +58,9 @@ def _targets(*names: str) -> Iterator[str]:
 _MADE = Patch(
     "strategies that scripts make",
     *_targets(*REPLACED),
-    why="A script with a strategy of TensorFlow trains under the one of the run.",
-    if_it_changes="Such scripts train under TensorFlow's strategy.",
+    "evener:Strategy",
+    why="A script that makes a strategy trains under the one of the run.",
+    if_it_changes="Such scripts train under another strategy than that of the run.",
 )
 _LEFT = Patch(
     "strategies that are left alone",
@@ -75,28 +74,60 @@ _CURRENT = Patch(
     why="Scripts ask for the strategy outside of scopes too.",
     if_it_changes="Such scripts get TensorFlow's default strategy.",
 )
-_OWN = Patch(
-    "evener.Strategy in scripts",
-    "evener:Strategy",
-    why="A script that makes a strategy of evener trains under the one of the run.",
-    if_it_changes="Such scripts have two strategies.",
-)
 
 
 def replace_strategies(strategy: Strategy, notes: Notes) -> None:
     """Replace the strategies that a script would make, in every public module."""
+    named = f"evener.Strategy on {', '.join(strategy.plan.device_names)}"
 
-    def give(name: str, shown: str) -> Strategy:
-        if name == "MultiWorkerMirroredStrategy" and group_of_process() is None:
-            _refuse_several_workers(name)
-        line = user_line()
-        notes.add(f"{shown} -> {_named(strategy)}{_differs(name)}", line)
-        return strategy
+    def give_class(original: type, name: str) -> Any:
+        """Return a class that gives the strategy of the run."""
 
-    _MADE.apply_by_name(lambda original, name: _giving(name, original, give))
-    _LEFT.apply_by_name(lambda original, name: _noted(name, original, notes))
-    _CURRENT.apply(lambda original: _found(original, strategy, notes))
-    _OWN.apply_by_name(lambda original, name: _giving(name, original, give))
+        def give(shown: str) -> Strategy:
+            if name == "MultiWorkerMirroredStrategy" and group_of_process() is None:
+                _refuse_several_workers(name)
+            is_central = name == "CentralStorageStrategy"
+            how = " (its variables are owned by all devices, not kept in one place)"
+            notes.add(f"{shown} -> {named}{how if is_central else ''}", user_line())
+            return strategy
+
+        members = {
+            "_evener_instead": give,
+            "__doc__": original.__doc__,
+            "__module__": original.__module__,
+            "__qualname__": name,
+        }
+        # One of the originals has a metaclass of its own.
+        kind = type("_InPlace", tuple(dict.fromkeys((_InPlace, type(original)))), {})
+        return kind(name, (original,), members)
+
+    def note_class(original: type, name: str) -> type:
+        """Return a class that is what it was, but says that evener has no part in it."""
+        init: Any = original.__init__
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            why = "evener has no part in what is trained under it"
+            notes.add(f"{name} is left alone: {why}", user_line())
+            init(self, *args, **kwargs)
+
+        members = {"__init__": __init__, "__module__": original.__module__}
+        return type(original)(original.__name__, (original,), members)
+
+    def current(original: Callable[[], Any]) -> Callable[[], Any]:
+        def get_strategy() -> Any:
+            """Return the strategy of this context; for the script, evener's if there is none."""
+            asker = sys._getframe(1).f_code.co_filename
+            # Keras asks too, and must get what it got before.
+            if not is_own(asker) or tf.distribute.has_strategy():
+                return original()
+            notes.add(f"tf.distribute.get_strategy() -> {named}", user_line())
+            return strategy
+
+        return get_strategy
+
+    _MADE.apply_by_name(give_class)
+    _LEFT.apply_by_name(note_class)
+    _CURRENT.apply(current)
     own: Any = evener.Strategy
     own.one_per_device = Strategy.one_per_device
 
@@ -112,7 +143,11 @@ class _InPlace(type):
         instead: Callable[[str], Any] | None = vars(cls).get("_evener_instead")
         if instead is None:
             return super().__call__(*args, **kwargs)
-        return instead(_shown(cls.__name__, args, kwargs))
+        # As somebody may have written the call.
+        pairs = (f"{key}={value!r}" for key, value in kwargs.items())
+        written = ", ".join([*map(repr, args), *pairs])
+        written = written if len(written) <= _LONGEST_ARGUMENTS else "..."
+        return instead(f"{cls.__name__}({written})")
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if "_evener_instead" not in vars(cls):
@@ -121,47 +156,14 @@ class _InPlace(type):
         return isinstance(instance, (Strategy, original))
 
 
-def _giving(name: str, original: type, give: Callable[[str, str], Strategy]) -> Any:
-    members = {
-        "_evener_instead": lambda shown: give(name, shown),
-        "__doc__": original.__doc__,
-        "__module__": original.__module__,
-        "__qualname__": name,
-    }
-    # One of the originals has a metaclass of its own.
-    kind = type("_InPlace", tuple(dict.fromkeys((_InPlace, type(original)))), {})
-    return kind(name, (original,), members)
-
-
-def _noted(name: str, original: type, notes: Notes) -> type:
-    """Return a class that is what it was, but says that evener has no part in it."""
-    init: Any = original.__init__
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        why = "evener has no part in what is trained under it"
-        notes.add(f"{name} is left alone: {why}", user_line())
-        init(self, *args, **kwargs)
-
-    members = {"__init__": __init__, "__module__": original.__module__}
-    return type(original)(original.__name__, (original,), members)
-
-
-def _found(original: Callable[[], Any], strategy: Strategy, notes: Notes) -> Callable[[], Any]:
-    def get_strategy() -> Any:
-        """Return the strategy of this context; for the script, evener's where there is none."""
-        asker = sys._getframe(1).f_code.co_filename
-        # Keras asks too, and must find what was found before.
-        if not is_own(asker) or tf.distribute.has_strategy():
-            return original()
-        notes.add(f"tf.distribute.get_strategy() -> {_named(strategy)}", user_line())
-        return strategy
-
-    return get_strategy
-
-
 def _refuse_several_workers(name: str) -> None:
     config = os.environ.get("TF_CONFIG", "").strip()
-    num_workers = _num_workers(config) if config else 0
+    try:
+        cluster = json.loads(config)["cluster"]
+        num_workers = sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        # Not a cluster: TensorFlow takes it for one worker as well.
+        return
     if num_workers > 1:
         raise RunError(
             "RUN-005",
@@ -170,31 +172,6 @@ def _refuse_several_workers(name: str) -> None:
             "the only worker.",
             fix="Set TF_CONFIG before evener run starts, or start the workers with evener launch.",
         )
-
-
-def _num_workers(config: str) -> int:
-    try:
-        cluster = json.loads(config)["cluster"]
-        return sum(len(cluster.get(kind, ())) for kind in ("chief", "worker"))
-    except (ValueError, LookupError, TypeError, AttributeError):
-        # Not a cluster: TensorFlow takes it for one worker as well.
-        return 0
-
-
-def _named(strategy: Strategy) -> str:
-    return f"evener.Strategy on {', '.join(strategy.plan.device_names)}"
-
-
-def _differs(name: str) -> str:
-    if name == "CentralStorageStrategy":
-        return " (its variables are owned by all devices, not kept in one place)"
-    return ""
-
-
-def _shown(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a call as somebody may have written it."""
-    written = ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
-    return f"{name}({written if len(written) <= _LONGEST_ARGUMENTS else '...'})"
 
 
 _MODELS = Patch(
@@ -219,49 +196,45 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
         return tf.variable_creator_scope(create)
 
     around_new_variables(owner_scope)
-    _MODELS.apply(lambda original: init_in_scope(original, strategy, notes))
+    _MODELS.apply(replace_with(_make_in_scope(strategy, notes)))
 
 
-def init_in_scope(
-    original: Callable[..., None], strategy: Strategy, notes: Notes
-) -> Callable[..., None]:
-    """Return a replacement for the ``__init__`` of a model or a trainer."""
+def _make_in_scope(strategy: Strategy, notes: Notes) -> Callable[..., None]:
+    """Return what is called instead of the ``__init__`` of a model or a trainer."""
     where = f"in an evener scope, on {', '.join(strategy.plan.device_names)}"
     is_reported = False
 
-    @instead_of(original)
-    def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:
+    def make(original: Callable[..., None], model: Any, /, *args: Any, **kwargs: Any) -> None:
         nonlocal is_reported
         if tf.distribute.has_strategy():
-            original(self, *args, **kwargs)
+            original(model, *args, **kwargs)
             return
         if not is_reported:
             is_reported = True
             notes.add(f"Keras models are created {where}", user_line())
         with strategy.scope():
-            original(self, *args, **kwargs)
+            original(model, *args, **kwargs)
 
-    return __init__
+    return make
 
 
 _MODULE = "tf_keras"
-_LEGACY_KERAS_MODELS = Patch(
+_LEGACY_MODELS = Patch(
     "models of Keras 2",
     f"{_MODULE}:Model.__init__",
     why="A model belongs to the strategy in whose scope it is made, and scripts have no scope.",
     if_it_changes="Models of Keras 2 of unchanged scripts train on one device.",
 )
-_OPTIMIZERS = Patch(
-    "optimizers of Keras 2",
+_PARTS = Patch(
+    "weights, optimizers and slots of Keras 2",
+    f"{_MODULE}:layers.Layer.add_weight",
     f"{_MODULE}:optimizers.Optimizer.__init__",
-    why="An optimizer changes averages of weights by the strategy in whose scope it is made.",
-    if_it_changes="Optimizers with use_ema=True end with an error about nested scopes.",
-)
-_SLOTS = Patch(
-    "slots of older optimizers of Keras 2",
     f"{_MODULE}:optimizers.legacy.Optimizer.add_slot",
-    why="Such an optimizer makes a slot only in the scope in which its variable was made.",
-    if_it_changes="Eager steps with these optimizers end with an error that names the scope.",
+    why="A layer may be built before its model is made, and Keras 2 refuses to compile a model "
+    "with weights from outside of the scope. An optimizer changes averages of weights by the "
+    "strategy in whose scope it is made, and an older one makes a slot only in that scope.",
+    if_it_changes="Models of unchanged scripts, optimizers with use_ema=True and eager steps with "
+    "older optimizers end with errors of Keras 2 that name the scope.",
 )
 _REDUCTIONS = Patch(
     "reductions of Keras 2",
@@ -270,49 +243,31 @@ _REDUCTIONS = Patch(
     "the samples of its own. A strategy of evener has one replica, which has the whole batch.",
     if_it_changes="Loops whose loss is the mean over the batch end with an error of Keras 2.",
 )
-_WEIGHTS = Patch(
-    "weights of Keras 2",
-    f"{_MODULE}:layers.Layer.add_weight",
-    why="A layer may be built before its model is made, and Keras 2 refuses to compile a model "
-    "with weights from outside of the scope.",
-    if_it_changes="Models of unchanged scripts end with an error of Keras 2 that names the scope.",
-)
 
 
 def attach_legacy_models(strategy: Strategy, notes: Notes) -> None:
     """Let new models of ``tf_keras`` belong to a strategy, once the script has imported it."""
 
+    def in_scope(original: Callable[..., Any], part: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if tf.distribute.has_strategy():
+            return original(part, *args, **kwargs)
+        with strategy.scope():
+            return original(part, *args, **kwargs)
+
     def attach() -> None:
-        _LEGACY_KERAS_MODELS.apply(lambda original: init_in_scope(original, strategy, notes))
-        _OPTIMIZERS.apply(lambda original: _in_scope(original, strategy))
-        _WEIGHTS.apply(lambda original: _in_scope(original, strategy))
-        _SLOTS.apply(lambda original: _in_scope(original, strategy))
-        _REDUCTIONS.apply(lambda original: _over_the_batch(original))
+        _LEGACY_MODELS.apply(replace_with(_make_in_scope(strategy, notes)))
+        _PARTS.apply(replace_with(in_scope))
+        _REDUCTIONS.apply(replace_with(_reduce_over_batch))
 
     # What a script makes by `tf.Variable` has no scope, and Keras 2 refuses to compile with it.
     strategy.extended.outside = tf.distribute.get_strategy()
     Loading((_MODULE,), attach).watch()
 
 
-def _in_scope(original: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]:
-    @instead_of(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.distribute.has_strategy():
-            return original(self, *args, **kwargs)
-        with strategy.scope():
-            return original(self, *args, **kwargs)
-
-    return method
-
-
-def _over_the_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @instead_of(original)
-    def reduction(loss: Any) -> Any:
-        if isinstance(tf.distribute.get_strategy(), Strategy):
-            loss._allow_sum_over_batch_size = True
-        return original(loss)
-
-    return reduction
+def _reduce_over_batch(original: Callable[..., Any], loss: Any) -> Any:
+    if isinstance(tf.distribute.get_strategy(), Strategy):
+        loss._allow_sum_over_batch_size = True
+    return original(loss)
 
 
 _HARDWARE = "physical_device:"
@@ -326,91 +281,62 @@ _DEVICE = Patch(
     if_it_changes="RUN-008 is not raised.",
 )
 _LAYERS = Patch(
-    "layers that are made in calls",
+    "layers that are made in calls, and their weights",
     "keras:Layer.__init__",
+    "keras:Layer.add_weight",
     why="A layer that is made in each call trains nothing. Keras does not notice it.",
     if_it_changes="RUN-009 is not raised.",
-)
-_MISTAKES_WEIGHTS = Patch(
-    "weights of layers that are made in calls",
-    "keras:Layer.add_weight",
-    why=_LAYERS.why,
-    if_it_changes=_LAYERS.if_it_changes,
 )
 
 
 def refuse_mistakes() -> None:
-    """Let the mistakes of the table above end the script."""
-    _refuse_names_of_hardware()
-    _refuse_fresh_layers()
-
-
-def _refuse_names_of_hardware() -> None:
-    _DEVICE.apply(_naming_logical_devices)
-
-
-def _naming_logical_devices(
-    original: Callable[..., AbstractContextManager[Any]],
-) -> Callable[..., AbstractContextManager[Any]]:
-    @instead_of(original)
-    def device(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
-        given = next(iter([*args, *kwargs.values()]), None)
-        name = getattr(given, "name", given)
-        if isinstance(name, str) and name.lstrip("/").startswith(_HARDWARE):
-            line = next(_user_lines(), None)
-            if line is not None:
-                raise _name_of_hardware(name, line)
-        return original(*args, **kwargs)
-
-    return device
-
-
-def _name_of_hardware(name: str, line: UserLine) -> RunError:
-    logical = "/" + name.lstrip("/").removeprefix(_HARDWARE)
-    error = RunError(
-        "RUN-008",
-        f"{line}: tf.device({name!r}) names a piece of hardware.",
-        why="tf.config.list_physical_devices gives names for tf.config alone; tf.device takes "
-        "those of logical devices, into which hardware may be cut.",
-        fix=f"write tf.device({logical!r}), or take the names from "
-        "tf.config.list_logical_devices. To use all devices, leave tf.device out and call the "
-        "step by strategy.run.",
-    )
-    return _at(line, error)
-
-
-def _refuse_fresh_layers() -> None:
+    """End the script at calls that no script can mean: RUN-008, RUN-009."""
+    _DEVICE.apply(replace_with(_refuse_hardware))
     made_in_calls: weakref.WeakKeyDictionary[keras.Layer, _Made] = weakref.WeakKeyDictionary()
     # For each layer that is called: the lines in it that have made a layer with weights.
     first: weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, weakref.ref[keras.Layer]]]
     first = weakref.WeakKeyDictionary()
 
-    def making_noted(original: Callable[..., None]) -> Callable[..., None]:
-        @instead_of(original)
-        def __init__(self: keras.Layer, *args: Any, **kwargs: Any) -> None:
-            outer = _layer_being_called()
-            line = None if outer is None else _line_in_call()
-            if outer is not None and line is not None:
-                made_in_calls[self] = _Made(weakref.ref(outer), line)
-            original(self, *args, **kwargs)
+    def make(original: Callable[..., None], layer: Any, /, *args: Any, **kwargs: Any) -> None:
+        outer = _layer_being_called()
+        line = None if outer is None else _line_in_call()
+        if outer is not None and line is not None:
+            made_in_calls[layer] = _Made(weakref.ref(outer), line)
+        original(layer, *args, **kwargs)
 
-        return __init__
+    def add_weight(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+        made = made_in_calls.get(layer)
+        outer: Any = None if made is None else made.outer()
+        holds = outer is not None and any(inner is layer for inner in all_layers(outer))
+        if made is not None and outer is not None and not holds:
+            before = first.setdefault(outer, {}).setdefault(made.line, weakref.ref(layer))
+            if before() is not layer:
+                raise _fresh_layer(layer, outer, made.line)
+        return original(layer, *args, **kwargs)
 
-    def weights_refused(original: Callable[..., Any]) -> Callable[..., Any]:
-        @instead_of(original)
-        def add_weight(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
-            made = made_in_calls.get(self)
-            outer = None if made is None else made.outer()
-            if made is not None and outer is not None and not _holds(outer, self):
-                before = first.setdefault(outer, {}).setdefault(made.line, weakref.ref(self))
-                if before() is not self:
-                    raise _fresh_layer(self, outer, made.line)
-            return original(self, *args, **kwargs)
+    wraps = {"__init__": replace_with(make), "add_weight": replace_with(add_weight)}
+    _LAYERS.apply_by_name(lambda original, name: wraps[name](original))
 
-        return add_weight
 
-    _LAYERS.apply(making_noted)
-    _MISTAKES_WEIGHTS.apply(weights_refused)
+def _refuse_hardware(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    given = next(iter([*args, *kwargs.values()]), None)
+    name = getattr(given, "name", given)
+    if isinstance(name, str) and name.lstrip("/").startswith(_HARDWARE):
+        file, number = next((each for each in reversed(stack()) if is_own(each[0])), ("", 0))
+        if file:
+            line = UserLine(path=file, number=number)
+            logical = "/" + name.lstrip("/").removeprefix(_HARDWARE)
+            error = RunError(
+                "RUN-008",
+                f"{line}: tf.device({name!r}) names a piece of hardware.",
+                why="tf.config.list_physical_devices gives names for tf.config alone; tf.device "
+                "takes those of logical devices, into which hardware may be cut.",
+                fix=f"write tf.device({logical!r}), or take the names from "
+                "tf.config.list_logical_devices. To use all devices, leave tf.device out and call "
+                "the step by strategy.run.",
+            )
+            raise _at(line, error)
+    return original(*args, **kwargs)
 
 
 class _Made(NamedTuple):
@@ -424,16 +350,12 @@ def _layer_being_called() -> keras.Layer | None:
     """Return the outermost layer in whose call, and not in a ``build`` in it, this happens."""
     outer = None
     for frame in callers():
-        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
-        if name == "build" and outer is None and isinstance(_self_of(frame), keras.Layer):
+        name, owner = frame.f_code.co_name, frame.f_locals.get("self")
+        if name == "build" and outer is None and isinstance(owner, keras.Layer):
             return None
-        if name == "__call__" and module == _LAYER:
-            outer = _self_of(frame) or outer
+        if name == "__call__" and frame.f_globals.get("__name__") == _LAYER:
+            outer = owner or outer
     return outer
-
-
-def _self_of(frame: FrameType) -> Any:
-    return frame.f_locals.get("self")
 
 
 def _line_in_call() -> UserLine | None:
@@ -447,10 +369,6 @@ def _line_in_call() -> UserLine | None:
     return line
 
 
-def _holds(outer: Any, inner: keras.Layer) -> bool:
-    return any(layer is inner for layer in all_layers(outer))
-
-
 def _fresh_layer(layer: keras.Layer, outer: keras.Layer, line: UserLine) -> RunError:
     kind = type(layer).__name__
     error = RunError(
@@ -462,13 +380,6 @@ def _fresh_layer(layer: keras.Layer, outer: keras.Layer, line: UserLine) -> RunE
         "self.layer(...) here.",
     )
     return _at(line, error)
-
-
-def _user_lines() -> Iterator[UserLine]:
-    """Yield the person's lines that have led here, innermost first, as they were written."""
-    for file, number in reversed(stack()):
-        if is_own(file):
-            yield UserLine(path=file, number=number)
 
 
 def _at(line: UserLine, error: RunError) -> RunError:

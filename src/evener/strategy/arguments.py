@@ -35,11 +35,7 @@ class Arguments:
 
     @property
     def num_samples(self) -> int | None:
-        """The number of samples, None if it is not known before the step runs.
-
-        Raises:
-            DataError: DATA-010 if arguments have different numbers of samples.
-        """
+        """The number of samples, None if it is not known before the step runs."""
         return self.samples_along(self.axes)
 
     def samples_along(self, axes: Sequence[int | None]) -> int | None:
@@ -60,7 +56,6 @@ class Arguments:
         return any(isinstance(leaf, _Composite) for leaf in tf.nest.flatten(self.structure))
 
     def pack(self, tensors: Sequence[Any]) -> Any:
-        """Return the nested arguments with other tensors."""
         rest = iter(tensors)
 
         def value_of(leaf: Any) -> Any:
@@ -89,11 +84,7 @@ _TENSOR = _Marker()
 
 
 class _Composite:
-    """Stands for a ragged, sparse or other composite tensor in the structure of arguments.
-
-    Args:
-        value: The composite tensor.
-    """
+    """Stands for a ragged, sparse or other composite tensor in the structure of arguments."""
 
     def __init__(self, value: Any) -> None:
         spec: Any = tf.type_spec_from_value(value)
@@ -142,15 +133,7 @@ def _is_equal(first: Any, second: Any) -> bool:
 
 
 def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
-    """Find the tensors among the arguments of a step, and the axes that count samples.
-
-    Args:
-        args: Nested arguments: tensors, arrays, composite tensors, or anything else.
-        in_axes: ``FOUND``; or an axis, None, or a nest of them: a prefix of the nest of arguments.
-
-    Raises:
-        DataError: DATA-011, DATA-012 if ``in_axes`` does not fit the arguments.
-    """
+    """Find the tensors among the arguments of a step, and the axes that count samples."""
     args = tf.nest.map_structure(_as_tensor, args)
     leaves = tf.nest.flatten(args)
     stand_ins = [_stand_in(leaf) for leaf in leaves]

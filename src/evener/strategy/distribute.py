@@ -266,11 +266,6 @@ class DistributedStep(Generic[P, R]):
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the step.
-
-        Raises:
-            DataError: DATA-010 to DATA-012 if the arguments do not fit ``in_axes``.
-        """
         try:
             return self._call(_by_signature(self._signature, args), kwargs)
         except Exception as error:
@@ -363,7 +358,6 @@ class DistributedStep(Generic[P, R]):
 
     @functools.cached_property
     def _function(self) -> Any:
-        """The step as it is written, traced."""
         function = tf.function(self._converted)
         take_batches(function)
         return function
@@ -409,13 +403,7 @@ def _by_signature(signature: Sequence[Any] | None, args: tuple[Any, ...]) -> tup
 
 
 def _sizes(num_samples: int | None, trace: PreparedStep, controller: ShareController) -> list[int]:
-    """Return the samples of each replica; of a step without samples, the rows that it draws.
-
-    Args:
-        num_samples: Number of samples of the batch; None if no argument has samples.
-        trace: Step that will run.
-        controller: Shares of the replicas.
-    """
+    """Return the samples of each replica; of a step without samples, the rows that it draws."""
     shares = controller.shares
     if num_samples is not None:
         controller.limit_for(num_samples, trace.memory_limits)
@@ -487,14 +475,6 @@ class StepTraces:
         shapes: Callable[[], Sequence[tf.TensorShape]],
         make: Trace,
     ) -> PreparedStep:
-        """Return a trace that serves arguments.
-
-        Args:
-            arguments: Arguments of a call.
-            program: The trace of the program's function that serves them.
-            shapes: Function that returns the shapes of the tensors in that trace.
-            make: Function that traces the step, if no trace serves them.
-        """
         key = arguments.key(), tf.executing_eagerly()
         step = program.steps.get(key)
         if step is None:

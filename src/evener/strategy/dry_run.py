@@ -30,8 +30,6 @@ from evener._tf_private.models import build_for_step
 from evener._tf_private.random_numbers import operation_seeds, set_operation_seeds
 from evener.errors import EvenerError, PlacementError
 
-# Traces a function for an audit, and restores the random state.
-
 # Fragments of the errors of TensorFlow and NumPy for a symbolic tensor used as a value.
 _EAGER_ONLY = (
     "symbolic",
@@ -105,16 +103,6 @@ def _eager_only(fn: Any, error: Exception) -> PlacementError:
     )
 
 
-# The placed graph of one step, without running the step.
-#
-#     the call ──► Python code runs ──► a traced function is about to run
-#                                       └── the call is stopped: the function and its inputs
-#     a copy of the function ──► optimized, placed, partitioned ──► rejected for its inputs
-#
-# The graph is the one that would run, made from the trace that the program itself uses. None of its
-# operations runs: variables, slots, random states, datasets and files do not change.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedCall:
     """A call of a traced function that was stopped before it ran."""
@@ -124,7 +112,6 @@ class StoppedCall:
 
     @property
     def name(self) -> str:
-        """The name of the function in TensorFlow."""
         return tf.compat.as_str(self.function.name)
 
 
@@ -165,49 +152,32 @@ def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCa
 
 
 def place(stopped: StoppedCall) -> Placed:
-    """Return the function of a stopped call as TensorFlow places it."""
-    given = (stopped.function, stopped.inputs)
-    graphs = placed_without_running(*given, optimized=True)
+    inputs, functions = stopped.inputs, function_graphs(stopped.function)
+    graphs = placed_without_running(stopped.function, inputs, optimized=True)
     if graphs is None:
-        return _compiled(stopped)
-    written = placed_without_running(*given, optimized=False)
-    return Placed(
-        graph=graphs.post_optimization_graph,
-        parts=tuple(graphs.partition_graphs),
-        written=written.post_optimization_graph,
-        functions=function_graphs(stopped.function),
-        name=stopped.name,
-        inputs=stopped.inputs,
-    )
-
-
-def _compiled(stopped: StoppedCall) -> Placed:
-    """Return a function that XLA compiles: a single call, on one device."""
-    functions = function_graphs(stopped.function)
-    graph = tf.compat.v1.GraphDef()
-    graph.library.CopyFrom(functions[stopped.name].as_graph_def().library)
-    graph.library.function.add().CopyFrom(stopped.function.definition)
-    call = graph.node.add(name="compiled", op="StatefulPartitionedCall")
-    call.attr["f"].func.name = stopped.name
-    call.device = _device_of_all(stopped.inputs)
+        # XLA compiles it: a single call, on the device of its variables, else the first GPU.
+        graph = tf.compat.v1.GraphDef()
+        graph.library.CopyFrom(functions[stopped.name].as_graph_def().library)
+        graph.library.function.add().CopyFrom(stopped.function.definition)
+        call = graph.node.add(name="compiled", op="StatefulPartitionedCall")
+        call.attr["f"].func.name = stopped.name
+        owners = [tensor.device for tensor in inputs if tensor.dtype == tf.resource]
+        gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+        call.device = [*owners, *gpus, "/device:CPU:0"][0]
+        parts, written = (), graph
+    else:
+        graph, parts = graphs.post_optimization_graph, tuple(graphs.partition_graphs)
+        plain = placed_without_running(stopped.function, inputs, optimized=False)
+        written = plain.post_optimization_graph
     return Placed(
         graph=graph,
-        parts=(),
-        written=graph,
+        parts=parts,
+        written=written,
         functions=functions,
         name=stopped.name,
-        inputs=stopped.inputs,
+        inputs=inputs,
     )
 
-
-def _device_of_all(inputs: tuple[Any, ...]) -> str:
-    """Return the device of a compiled function: that of its variables, else the first GPU."""
-    of_variables = [tensor.device for tensor in inputs if tensor.dtype == tf.resource]
-    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
-    return [*of_variables, *gpus, "/device:CPU:0"][0]
-
-
-# A batch from each iterator that a step takes: the sizes of its tensors follow from it.
 
 _ARGUMENTS = ("_Arg", "_DeviceArg")
 _FORWARDING = ("Identity", "Switch", "Enter")
@@ -221,29 +191,19 @@ def draw_batches(placed: Placed) -> dict[str, list[Any]]:
     nodes = {node.name: node for node in placed.graph.node}
     drawn: dict[str, list[Any]] = {}
     for name, node in nodes.items():
-        taken = _source(nodes, node.input[0]) if node.op == "IteratorGetNext" else None
-        if taken is not None and taken.op in _ARGUMENTS:
-            elements = _draw(node, placed.inputs[taken.attr["index"].i])
-            if elements:
-                drawn[name] = elements
+        if node.op != "IteratorGetNext":
+            continue
+        source: Any = nodes.get(node.input[0].partition(":")[0])
+        while source is not None and source.op in _FORWARDING:
+            source = nodes.get(source.input[0].partition(":")[0])
+        if source is None or source.op not in _ARGUMENTS:
+            continue
+        # The audit reports unknown sizes of an iterator that is exhausted or fails.
+        with contextlib.suppress(tf.errors.OpError):
+            shapes = node.attr["output_shapes"].list.shape
+            drawn[name] = tf.raw_ops.IteratorGetNext(
+                iterator=placed.inputs[source.attr["index"].i],
+                output_types=[tf.dtypes.as_dtype(t) for t in node.attr["output_types"].list.type],
+                output_shapes=[tf.TensorShape(shape) for shape in shapes],
+            )
     return drawn
-
-
-def _source(nodes: dict[str, Any], tensor: str) -> Any | None:
-    """Return the node that produces a tensor; nodes that only forward it are skipped."""
-    node = nodes.get(tensor.partition(":")[0])
-    while node is not None and node.op in _FORWARDING:
-        node = nodes.get(node.input[0].partition(":")[0])
-    return node
-
-
-def _draw(node: Any, iterator: Any) -> list[Any]:
-    try:
-        return tf.raw_ops.IteratorGetNext(
-            iterator=iterator,
-            output_types=[tf.dtypes.as_dtype(t) for t in node.attr["output_types"].list.type],
-            output_shapes=[tf.TensorShape(s) for s in node.attr["output_shapes"].list.shape],
-        )
-    except tf.errors.OpError:
-        # The audit reports unknown sizes.
-        return []

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from evener._tf_private.graphs import operation_definition, operation_names, registered_kernels
-from evener.auditing.records import Reason
+from evener.auditing import Reason
 
 # A kernel for every kind of device is registered as one for "DEFAULT".
 _ON_GPUS = ("GPU", "DEFAULT")
@@ -42,7 +42,6 @@ class NotOnGpu:
 
 
 def kernel_source() -> Literal["TensorFlow", "table"]:
-    """Return the source of the kernels: the installed TensorFlow, or the table."""
     return "TensorFlow" if _has_gpu_kernels() else "table"
 
 
@@ -173,7 +172,7 @@ def _merged_by(name: str, kernels: Iterable[Kernel]) -> list[Kernel]:
 @functools.cache
 def table() -> dict[str, tuple[Kernel, ...]]:
     """Return the table that evener ships: the GPU kernels of every type of operation."""
-    packed = importlib.resources.files("evener.auditing").joinpath(TABLE).read_bytes()
+    packed = importlib.resources.files("evener.strategy").joinpath(TABLE).read_bytes()
     return {
         op_type: tuple(
             Kernel(dtypes={n: tuple(d) for n, d in dtypes.items()}, on_host=on_host)

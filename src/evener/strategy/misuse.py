@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener._tf_private.graphs import written_resources
-from evener.auditing.records import GatheredOperation
+from evener.auditing import GatheredOperation
 from evener.base.text import format_bytes
 from evener.base.user_code import is_own
 from evener.devices.names import device_name
@@ -69,7 +69,6 @@ class Warnings:
 
     @property
     def has_given_unused(self) -> bool:
-        """Whether it was warned that the strategy is not used."""
         return "ENG-088" in self._given
 
     def eager_run(self) -> None:
@@ -121,15 +120,7 @@ def warn_of_one_device(
     bodies: Iterable[PartitionedStep],
     devices: Sequence[str],
 ) -> None:
-    """Warn if a step that loops over its data trains, and next to nothing of it is in parts.
-
-    Args:
-        function: Traced step, which was called.
-        args: Arguments of the call.
-        kwargs: Keyword arguments of the call.
-        bodies: Bodies of its loops, partitioned.
-        devices: Names of the devices.
-    """
+    """Warn if a step that loops over its data trains, and next to nothing of it is in parts."""
     report = StepReport.of(bodies)
     once = sum(report.flops_once.values())
     if len(devices) < 2 or report.flops_of_parts > (1 - NEARLY_ALL) * (
@@ -174,13 +165,6 @@ def add_note_on_memory(
 
     The error stays what it is. A step is not repeated with less: some of its variables may have
     been updated already.
-
-    Args:
-        error: TensorFlow's; its message names the device.
-        devices: The devices that compute, such as ``"gpu:0"``.
-        shares: The part of every batch that each of them computes; sums to 1.
-        owned_bytes: Bytes of the variables that each device owns.
-        gathered: Operations that are computed once, from the samples of all devices.
     """
     match = _DEVICE.search(error.message)
     name = device_name(match.group()) if match else ""

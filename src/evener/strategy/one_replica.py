@@ -24,11 +24,6 @@ class OneReplica(tf.distribute.Strategy):
         return self
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled.
-
-        Raises:
-            EngineError: ENG-090, always.
-        """
         raise EngineError(
             "ENG-090",
             "A strategy cannot be pickled.",
@@ -99,7 +94,6 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
         return self._owner_registry.create(next_creator, **kwargs)
 
     def variable_created_in_scope(self, v: Any) -> bool:
-        """Return whether a variable was made in the scope, or counts as made in it."""
         if super().variable_created_in_scope(v):
             return True
         return self.outside is not None and self.outside.extended.variable_created_in_scope(v)
@@ -183,7 +177,6 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
         return 1
 
     def read_var(self, v: Any) -> Any:
-        """Return the value of a variable."""
         return v.read_value()
 
     def value_container(self, value: Any) -> Any:

@@ -35,16 +35,7 @@ class OwnedVariable:
 
 
 class OwnerRegistry:
-    """Every variable made in a strategy's scope, with its owner.
-
-    Args:
-        plan: Plan with the rules by which owners are chosen.
-        devices: Names of the devices that may own, in the order of the plan.
-        own_name: Returns the device of this process for one of them. With several workers, all
-            choose owners alike, among the devices of the worker that has most.
-        all_alike: Whether several workers choose. Variables that are gone count as long as the
-            process lives then: each worker frees them at another time.
-    """
+    """Every variable made in a strategy's scope, with its owner."""
 
     def __init__(
         self,
@@ -69,23 +60,17 @@ class OwnerRegistry:
 
     @property
     def variables(self) -> tuple[OwnedVariable, ...]:
-        """All variables that were owned, in the order in which they were made."""
         return tuple(self._variables.values())
 
     def owned_bytes(self) -> dict[str, int]:
         """Return the bytes of variables on each device; of those that still exist."""
-        found = {HOST_DEVICE: 0}
+        owned: Counter[str] = Counter({HOST_DEVICE: 0})
         for device, num_bytes in self._load.items():
-            own = self._own(device)
-            found[own] = found.get(own, 0) + num_bytes - self._gone[device]
-        return found
+            owned[self._own(device)] += num_bytes - self._gone[device]
+        return dict(owned)
 
     def common_owner(self, handle: Any) -> str | None:
-        """Return TensorFlow's name of the owner in the common partition; None for other variables.
-
-        Args:
-            handle: Handle of a variable.
-        """
+        """Return TensorFlow's name of the owner in the common partition, by a handle."""
         device = self._common.get(id(handle))
         return None if device is None else tf_device(device)
 
@@ -97,7 +82,6 @@ class OwnerRegistry:
         return variable._unique_id in self._variables
 
     def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        """Make a variable on its owner, register it, and return it."""
         beside = kwargs.pop("colocate_with", None)
         made = keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"
@@ -144,17 +128,20 @@ class OwnerRegistry:
         if self._plan.owners == "sharded" and not self._plan.is_staged:
             return min(self._devices, key=self._fullness)
         named = self._plan.owner_of(path)
-        device = None if named is None else without_worker(named)
-        if device is None and self._plan.is_staged:
-            return self._at_its_stage(path)
-        if device is None:
-            raise _without_owner(path, self._plan)
-        return device
-
-    def _at_its_stage(self, path: str) -> str:
-        """Return the emptiest of the devices that compute with a variable."""
-        computing = [*map(without_worker, computing_devices(path, self._plan.replicas))]
-        return min(computing or self._devices, key=self._fullness)
+        if named is not None:
+            return without_worker(named)
+        if self._plan.is_staged:
+            computing = [*map(without_worker, computing_devices(path, self._plan.replicas))]
+            return min(computing or self._devices, key=self._fullness)
+        rules = () if isinstance(self._plan.owners, str) else self._plan.owners
+        patterns = [rule.pattern for rule in rules]
+        raise EngineError(
+            "ENG-010",
+            f"The variable {path!r} has no owner.",
+            why=f"No pattern of the plan's owners matches it: {', '.join(patterns)}."
+            + did_you_mean(path, patterns),
+            fix="Add a rule for it, or end the rules with '*' and a device.",
+        )
 
     def _fullness(self, device: str) -> float:
         """Return the fullness of a device; variables go to the emptiest one: list scheduling.
@@ -166,18 +153,6 @@ class OwnerRegistry:
         capacity = self._capacity.get(device) or smallest or 1
         counted = self._load[device] - (0 if self._all_alike else self._gone[device])
         return counted / capacity
-
-
-def _without_owner(path: str, plan: Plan) -> EngineError:
-    rules = () if isinstance(plan.owners, str) else plan.owners
-    patterns = [rule.pattern for rule in rules]
-    return EngineError(
-        "ENG-010",
-        f"The variable {path!r} has no owner.",
-        why=f"No pattern of the plan's owners matches it: {', '.join(patterns)}."
-        + did_you_mean(path, patterns),
-        fix="Add a rule for it, or end the rules with '*' and a device.",
-    )
 
 
 def _size_before(made: Any | None, kwargs: dict[str, Any]) -> int | None:

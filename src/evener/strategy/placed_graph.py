@@ -1,13 +1,28 @@
 """Reads a placed graph: its operations, copies between devices, collectives and fallbacks.
 
-Every node has a Python operation with a source line (origins), a kind of work (dataflow) and sizes.
+Every node has a Python operation with a source line, a kind of work, and sizes.
+
+TensorFlow inlines the functions that a step calls into one graph and optimizes it. A node records
+the function and the name it had there; nodes that TensorFlow adds (the switches of a condition,
+folded constants) do not. The kinds of work::
+
+    forward    every node that is none of the others
+    gradient   operations made by a tape or `tf.gradients`, and those that only read gradients
+    optimizer  between the gradients and the variables: from the last gradient operation to
+               the writes that depend on one, with all their other inputs (slots, learning
+               rates), unless a gradient needs them too; and operations made by an optimizer's
+               ``apply``
+    input      iterators and datasets, and operations that unpack their elements
+
+Gradient operations are identified by the stack that made them (in a tape, in a backward function),
+optimizer operations by the graph; names are not used.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +31,11 @@ import tensorflow as tf
 
 from evener._tf_private.functions import definition_frames
 from evener._tf_private.graphs import copy_handle_data
-from evener.auditing.records import Collective, Copy, Fallback, Kind, Line, Operation
+from evener.auditing import Collective, Copy, Fallback, Kind, Line, Operation
 from evener.base.user_code import is_own
 from evener.devices.names import GPU, kind_of, qualified_name
 from evener.strategy import kernels
 from evener.strategy.dry_run import Placed
-
-# Devices of an audit: those that exist, and those that operations request.
 
 ASKED = "_evener_asked"
 """The attribute of an operation that holds the GPU it requests, such as ``"gpu:1"``."""
@@ -47,20 +60,14 @@ def is_gpu(name: str) -> bool:
 
 def present() -> tuple[str, ...]:
     """Return the logical devices of TensorFlow, GPUs first."""
+
+    def order(name: str) -> tuple[bool, str, int]:
+        kind, _, number = name.rpartition(":")
+        return not is_gpu(name), kind, int(number or 0)
+
     names = {qualified_name(device.name) or "" for device in tf.config.list_logical_devices()}
-    return tuple(sorted(names, key=lambda name: (not is_gpu(name), _number(name))))
+    return tuple(sorted(names, key=order))
 
-
-def _number(name: str) -> tuple[str, int]:
-    kind, _, number = name.rpartition(":")
-    return kind, int(number or 0)
-
-
-# The Python operation behind each node of a placed graph, and the source line that made it.
-#
-# TensorFlow inlines the functions that a step calls into one graph and optimizes it. A node records
-# the function and the name it had there; nodes that TensorFlow adds (the switches of a condition,
-# folded constants) do not.
 
 _TAPES = (
     ("tensorflow/python/eager/imperative_grad.py", "imperative_grad"),
@@ -82,20 +89,18 @@ class Origins:
         self._frames: dict[tf.Operation, list[tuple[str, int, str]]] = {}
 
     def of(self, node: Any, function: str | None = None) -> tf.Operation | None:
-        """Return the Python operation behind a node, or None."""
         debug = node.experimental_debug_info
         if function is None and debug.original_func_names:
             return self._find(debug.original_func_names[-1], debug.original_node_names[-1])
-        return self._find(function or self._name, node.name) or self._lowered(node.name)
-
-    def _lowered(self, name: str) -> tf.Operation | None:
-        """Return the condition or loop that a node was lowered from, or None."""
-        while "/" in name:
+        operation = self._find(function or self._name, node.name)
+        name = node.name
+        while operation is None and "/" in name:
+            # It may be lowered from a condition or a loop.
             name = name.rpartition("/")[0]
             operation = self._find(self._name, name)
-            if operation is not None:
-                return operation if operation.type in _LOWERED else None
-        return None
+            if operation is not None and operation.type not in _LOWERED:
+                return None
+        return operation
 
     def _find(self, function: str, name: str) -> tf.Operation | None:
         graph = self._functions.get(function)
@@ -125,7 +130,6 @@ class Origins:
         return None
 
     def is_made_by_tape(self, operation: tf.Operation) -> bool:
-        """Return whether a tape or `tf.gradients` made an operation."""
         return any(
             function == tape and file.endswith(where)
             for file, _, function in self.frames(operation)
@@ -133,26 +137,11 @@ class Origins:
         )
 
     def is_made_by_optimizer(self, operation: tf.Operation) -> bool:
-        """Return whether the ``apply`` of a Keras optimizer made an operation."""
         return any(
             function in _APPLIES and any(part in file for part in _OPTIMIZERS)
             for file, _, function in self.frames(operation)
         )
 
-
-# The dataflow between the nodes of a placed graph, and the kind of work of every node.
-#
-#     forward    every node that is none of the others
-#     gradient   operations made by a tape or `tf.gradients`, and those that only read gradients
-#     optimizer  between the gradients and the variables: from the last gradient operation to
-#                the writes that depend on one, with all their other inputs (slots, learning
-#                rates), unless a gradient needs them too; and operations made by an optimizer's
-#                ``apply``
-#     input      iterators and datasets, and operations that unpack their elements
-#
-# Gradient operations are identified by the stack that made them (in a tape, in a backward
-# function),
-# optimizer operations by the graph; names are not used.
 
 # Nodes that only move tensors into and out of functions and devices.
 PLUMBING = frozenset(
@@ -194,7 +183,13 @@ def flow_of(nodes: Iterable[Any]) -> Flow:
         taken = dict.fromkeys(
             tensor.partition(":")[0] for tensor in node.input if tensor[:1] != "^"
         )
-        taken.update(dict.fromkeys(_written_before(node, by_name)))
+        if node.op == "ReadVariableOp":
+            # It reads what was written before.
+            for control in (name[1:] for name in node.input if name.startswith("^")):
+                earlier = by_name.get(control)
+                if earlier is not None and writes_variables(earlier.op):
+                    if earlier.input[0] == node.input[0]:
+                        taken[control] = None
         inputs[name] = tuple(
             producer
             for producer in taken
@@ -210,22 +205,35 @@ def flow_of(nodes: Iterable[Any]) -> Flow:
 
 
 def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[str, Kind]:
-    """Return the kind of work of every node."""
     made = {name: origins.of(node, function) for name, node in flow.nodes.items()}
     gradient = {n for n, op in made.items() if op is not None and origins.is_made_by_tape(op)}
-    _join_unknown(flow, made, gradient)
-    optimizer = _optimizer(flow, gradient)
+    # Nodes that TensorFlow added; in reverse, so that one of them can follow another.
+    for name in reversed([name for name, operation in made.items() if operation is None]):
+        consumers = flow.outputs[name]
+        if consumers and all(consumer in gradient for consumer in consumers):
+            gradient.add(name)
+    needed, after = flow.before(gradient), flow.after(gradient)
+    writes = {n for n in after - gradient - needed if writes_variables(flow.nodes[n].op)}
+    leading = flow.before(writes, stop=frozenset(gradient))
+    handles = {n for n in leading if flow.nodes[n].op in PLUMBING}
+    optimizer = (writes | leading) - gradient - needed - handles
     optimizer |= {
         n
         for n, op in made.items()
         if op is not None and n not in gradient and origins.is_made_by_optimizer(op)
     }
-    needed = flow.before(gradient)
     # Gradients that are only read, as for their norm.
-    gradient |= flow.after(gradient) - needed - optimizer
+    gradient |= after - needed - optimizer
+    data = {name for name, node in flow.nodes.items() if is_data(node.op)}
+    waiting = list(data)
+    while waiting:
+        for name in flow.outputs[waiting.pop()]:
+            if name not in data and flow.nodes[name].op in _OPTIONALS:
+                data.add(name)
+                waiting.append(name)
     kinds: dict[str, Kind] = dict.fromkeys(flow.nodes, "forward")
     kinds |= dict.fromkeys(gradient, "gradient")
-    kinds |= dict.fromkeys(_input(flow), "input")
+    kinds |= dict.fromkeys(data, "input")
     kinds |= dict.fromkeys(optimizer, "optimizer")
     return kinds
 
@@ -250,16 +258,7 @@ def kinds_after(
     return found
 
 
-def in_loops(flow: Flow) -> set[str]:
-    """Return the nodes that run in every iteration of a loop."""
-    enters = [name for name, node in flow.nodes.items() if node.op == "Enter"]
-    exits = frozenset(name for name, node in flow.nodes.items() if node.op == "Exit")
-    inside = _reached(enters, flow.outputs, exits)
-    return {*enters, *inside} - exits
-
-
 def is_data(op_type: str) -> bool:
-    """Return whether a type of operation is one of `tf.data`."""
     return bool(_DATA.fullmatch(op_type))
 
 
@@ -270,50 +269,6 @@ def writes_variables(op_type: str) -> bool:
     (True, False)
     """
     return bool(_WRITES.fullmatch(op_type))
-
-
-def _written_before(node: Any, by_name: Mapping[str, Any]) -> list[str]:
-    """Return the writes of a variable on which a read of it has a control dependency."""
-    if node.op != "ReadVariableOp":
-        return []
-    earlier_nodes = [by_name.get(control[1:]) for control in node.input if control.startswith("^")]
-    return [
-        earlier.name
-        for earlier in earlier_nodes
-        if earlier is not None
-        and writes_variables(earlier.op)
-        and earlier.input[0] == node.input[0]
-    ]
-
-
-def _optimizer(flow: Flow, gradient: set[str]) -> set[str]:
-    after = flow.after(gradient) - gradient
-    needed = flow.before(gradient)
-    writes = {n for n in after - needed if writes_variables(flow.nodes[n].op)}
-    leading = flow.before(writes, stop=frozenset(gradient))
-    handles = {n for n in leading if flow.nodes[n].op in PLUMBING}
-    return (writes | leading) - gradient - needed - handles
-
-
-def _input(flow: Flow) -> set[str]:
-    data = {name for name, node in flow.nodes.items() if is_data(node.op)}
-    waiting = list(data)
-    while waiting:
-        for name in flow.outputs[waiting.pop()]:
-            if name not in data and flow.nodes[name].op in _OPTIONALS:
-                data.add(name)
-                waiting.append(name)
-    return data
-
-
-def _join_unknown(flow: Flow, made: Mapping[str, Any], gradient: set[str]) -> None:
-    """Add nodes that TensorFlow added to the gradients, if all their consumers are gradients."""
-    unknown = [name for name, op in made.items() if op is None]
-    # In reverse, so that one of them can follow another.
-    for name in reversed(unknown):
-        consumers = flow.outputs[name]
-        if consumers and all(consumer in gradient for consumer in consumers):
-            gradient.add(name)
 
 
 def _reached(
@@ -329,13 +284,8 @@ def _reached(
     return found
 
 
-# The sizes of the tensors of a placed graph, for the inputs for which it was placed.
-
-_ARGUMENTS = ("_Arg", "_DeviceArg")
-
-
 class TensorSizes:
-    """The bytes of the tensors of one placed graph.
+    """The bytes of the tensors of one placed graph, for the inputs for which it was placed.
 
     TensorFlow's shape functions infer them from the shapes of the inputs. The size of a tensor
     whose shape depends on values is unknown before the step runs.
@@ -344,75 +294,59 @@ class TensorSizes:
     def __init__(
         self, graph: Any, inputs: Sequence[Any], drawn: Mapping[str, Sequence[Any]]
     ) -> None:
-        self._arguments = {
-            node.name: inputs[node.attr["index"].i]
+        self._outputs: dict[str, Sequence[Any]] = {
+            node.name: [inputs[node.attr["index"].i]]
             for node in graph.node
-            if node.op in _ARGUMENTS and node.attr["index"].i < len(inputs)
+            if node.op in ("_Arg", "_DeviceArg") and node.attr["index"].i < len(inputs)
         }
-        known = {f"{name}:0": tensor for name, tensor in self._arguments.items()}
-        known |= {f"{n}:{i}": t for n, tensors in drawn.items() for i, t in enumerate(tensors)}
-        self._outputs: dict[str, Sequence[Any]] = {**_inferred(graph, known), **drawn}
+        self._outputs.update(drawn)
+        known = {f"{n}:{i}": x for n, xs in self._outputs.items() for i, x in enumerate(xs)}
+        plain = tf.compat.v1.GraphDef()
+        plain.versions.CopyFrom(graph.versions)
+        plain.library.CopyFrom(graph.library)
+        for node in graph.node:
+            if node.op not in PLUMBING:
+                bare = plain.node.add()
+                bare.CopyFrom(node)
+                # Without device, control inputs and private attributes.
+                bare.device = ""
+                for name in [name for name in bare.attr if name.startswith("_")]:
+                    del bare.attr[name]
+                del bare.input[:]
+                bare.input.extend(tensor for tensor in node.input if not tensor.startswith("^"))
+        used = {tensor for node in plain.node for tensor in node.input}
+        inferring = tf.Graph()
+        with inferring.as_default():
+            placeholders: dict[str, tf.Tensor] = {}
+            for name, tensor in known.items():
+                placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+                if tensor.dtype == tf.resource:
+                    copy_handle_data(tensor, placeholder)
+                if name in used or name.removesuffix(":0") in used:
+                    placeholders[name] = placeholder
+            try:
+                tf.graph_util.import_graph_def(plain, name="", input_map=placeholders)
+            except ValueError:
+                # Not every placed graph can be imported again; then sizes are unknown.
+                return
+        for operation in inferring.get_operations():
+            self._outputs.setdefault(operation.name, list(operation.outputs))
 
     def num_bytes(self, tensor: str) -> int | None:
-        """Return the bytes of a tensor, or None if they are unknown."""
+        """Return the bytes of a tensor, such as ``"name:1"``, or None if they are unknown."""
         name, _, index = tensor.partition(":")
-        if name in self._arguments:
-            return num_bytes_of(self._arguments[name])
-        outputs = self._outputs.get(name, ())
-        number = int(index or 0)
-        return num_bytes_of(outputs[number]) if number < len(outputs) else None
+        return num_bytes_of(self._outputs.get(name, ()), int(index or 0))
 
 
-def num_bytes_of(tensor: Any) -> int | None:
-    """Return the bytes of a tensor, or None if its shape or the size of its dtype is unknown."""
-    shape = tensor.shape
-    if not tensor.dtype.size or shape.rank is None or not shape.is_fully_defined():
+def num_bytes_of(outputs: Sequence[Any], number: int) -> int | None:
+    """Return the bytes of an output, or None if its shape or the size of its dtype is unknown."""
+    if number >= len(outputs):
         return None
-    return math.prod(shape.as_list()) * tensor.dtype.size
+    tensor = outputs[number]
+    if not tensor.dtype.size or not tensor.shape.is_fully_defined():
+        return None
+    return math.prod(tensor.shape.as_list()) * tensor.dtype.size
 
-
-def _inferred(graph: Any, known: Mapping[str, Any]) -> dict[str, list[tf.Tensor]]:
-    """Return the outputs of every node of a placed graph, with inferred shapes."""
-    plain = tf.compat.v1.GraphDef()
-    plain.versions.CopyFrom(graph.versions)
-    plain.library.CopyFrom(graph.library)
-    for node in graph.node:
-        if node.op not in PLUMBING:
-            plain.node.add().CopyFrom(_bare(node))
-    inferring = tf.Graph()
-    with inferring.as_default():
-        given = {name: _placeholder(tensor) for name, tensor in known.items()}
-        used = {tensor for node in plain.node for tensor in node.input}
-        needed = {n: t for n, t in given.items() if n in used or n.removesuffix(":0") in used}
-        try:
-            tf.graph_util.import_graph_def(plain, name="", input_map=needed)
-        except ValueError:
-            # Not every placed graph can be imported again; then sizes are unknown.
-            return {}
-    return {op.name: list(op.outputs) for op in inferring.get_operations()}
-
-
-def _bare(node: Any) -> Any:
-    """Return a node without its device, control inputs and private attributes."""
-    bare = type(node)()
-    bare.CopyFrom(node)
-    bare.device = ""
-    for name in [name for name in bare.attr if name.startswith("_")]:
-        del bare.attr[name]
-    data = [tensor for tensor in node.input if not tensor.startswith("^")]
-    del bare.input[:]
-    bare.input.extend(data)
-    return bare
-
-
-def _placeholder(tensor: Any) -> tf.Tensor:
-    placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
-    if tensor.dtype == tf.resource:
-        copy_handle_data(tensor, placeholder)
-    return placeholder
-
-
-# Reads a placed graph: its operations, copies between devices, collectives and fallbacks.
 
 _COLLECTIVE = re.compile(
     r"Collective(Reduce|Gather|BcastSend|BcastRecv|AllToAll|ReduceScatter)\w*|Nccl\w+"
@@ -425,23 +359,16 @@ _NO_WORK = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PlacedOperation:
-    """An operation with its node in the placed graph and the Python operation behind it."""
-
-    operation: Operation
-    node: Any
-    made: tf.Operation | None
-
-
 class GraphReader:
-    """Reads one placed graph."""
+    """Reads one placed graph.
+
+    Attributes:
+        operations: All operations, including those of functions that are not inlined.
+        fallbacks: The operations that do not run on their requested GPU.
+    """
 
     def __init__(
-        self,
-        placed: Placed,
-        assume_gpus: bool,
-        drawn: Mapping[str, Sequence[Any]],
+        self, placed: Placed, assume_gpus: bool, drawn: Mapping[str, Sequence[Any]]
     ) -> None:
         self._placed = placed
         self._assume_gpus = assume_gpus
@@ -455,21 +382,56 @@ class GraphReader:
         }
         self._sizes = TensorSizes(placed.graph, placed.inputs, drawn)
         self._present = present()
-        self._placed_operations = [*self._inlined(), *self._in_functions()]
-
-    def operations(self) -> tuple[Operation, ...]:
-        """Return all operations, including those of functions that are not inlined."""
-        return tuple(placed.operation for placed in self._placed_operations)
+        self.operations: list[Operation] = []
+        self.fallbacks: list[Fallback] = []
+        for name, node in self._flow.nodes.items():
+            if not _only_moves(node):
+                device = qualified_name(node.device) or ""
+                self._add(node, device, self._kinds[name], self._origins.of(node), None)
+        # Those of functions that are not inlined, each once.
+        for name, node in self._flow.nodes.items():
+            device = qualified_name(node.device) or ""
+            for function in _called(node):
+                self._add_function(function, self._kinds[name], device, name, {name})
 
     def copies(self) -> tuple[Copy, ...]:
         """Return all tensors that are copied from one device to another."""
-        looped = in_loops(self._flow)
-        return tuple(
-            self._copy(node, looped)
-            for part in self._placed.parts
-            for node in part.node
-            if node.op == "_Send" and _carries_data(node)
-        )
+        enters = [name for name, node in self._flow.nodes.items() if node.op == "Enter"]
+        exits = frozenset(name for name, node in self._flow.nodes.items() if node.op == "Exit")
+        looped = {*enters, *_reached(enters, self._flow.outputs, exits)} - exits
+        copies: list[Copy] = []
+        for send in (node for part in self._placed.parts for node in part.node):
+            if send.op != "_Send" or send.attr["client_terminated"].b:
+                continue
+            tensor, target = send.input[0], send.attr["recv_device"].s.decode()
+            name, _, index = tensor.partition(":")
+            if name.startswith("^") or "/ctrl/_" in name:
+                continue  # A control dependency.
+            node: Any = self._flow.nodes.get(name)
+            made = None if node is None else self._origins.of(node)
+            num_bytes = self._sizes.num_bytes(tensor)
+            # In loops, the Python graph has more static shapes. Fused operations have outputs
+            # without a counterpart in Python.
+            if num_bytes is None and made is not None and made.type == node.op:
+                num_bytes = num_bytes_of(made.outputs, int(index or 0))
+            lines = [
+                self._line(consumer)
+                for consumer in self._flow.outputs.get(name, ())
+                if self._flow.nodes[consumer].device == target
+            ]
+            copies.append(
+                Copy(
+                    tensor=tensor,
+                    num_bytes=num_bytes,
+                    source=qualified_name(send.attr["send_device"].s.decode()) or "",
+                    target=qualified_name(target) or "",
+                    kind=self._kinds.get(name, "forward"),
+                    line=self._origins.line(made),
+                    needed_by=next((line for line in lines if line is not None), None),
+                    in_loop=name in looped,
+                )
+            )
+        return tuple(copies)
 
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collective operations, one for each participating device."""
@@ -485,28 +447,12 @@ class GraphReader:
             if _COLLECTIVE.fullmatch(node.op)
         )
 
-    def fallbacks(self) -> tuple[Fallback, ...]:
-        """Return the operations that do not run on their requested GPU."""
-        found = map(self._fallback, self._placed_operations)
-        return tuple(fallback for fallback in found if fallback is not None)
+    def _line(self, name: str) -> Line | None:
+        return self._origins.line(self._origins.of(self._flow.nodes[name]))
 
-    def _inlined(self) -> Iterator[_PlacedOperation]:
-        for name, node in self._flow.nodes.items():
-            if node.op in PLUMBING or (node.op in CALLS and _called(node)):
-                continue
-            used = qualified_name(node.device) or ""
-            yield self._operation(node, used, self._kinds[name], self._origins.of(node), None)
-
-    def _in_functions(self) -> Iterator[_PlacedOperation]:
-        """Yield the operations of functions that are not inlined, each once."""
-        for name, node in self._flow.nodes.items():
-            used = qualified_name(node.device) or ""
-            for function in _called(node):
-                yield from self._of_function(function, self._kinds[name], used, name, {name})
-
-    def _of_function(
-        self, function: str, kind: Kind, used: str, within: str, entered: set[str]
-    ) -> Iterator[_PlacedOperation]:
+    def _add_function(
+        self, function: str, kind: Kind, device: str, within: str, entered: set[str]
+    ) -> None:
         if function not in self._library or function in entered:
             return
         flow = flow_of(self._library[function].node_def)
@@ -515,111 +461,76 @@ class GraphReader:
         for name, node in flow.nodes.items():
             # A forward operation in there does the kind of work of the call.
             inner_kind = kind if kinds[name] == "forward" and not trains else kinds[name]
-            if node.op not in PLUMBING and not (node.op in CALLS and _called(node)):
-                made = self._origins.of(node, function)
-                yield self._operation(node, used, inner_kind, made, within)
+            if not _only_moves(node):
+                self._add(node, device, inner_kind, self._origins.of(node, function), within)
             for inner in _called(node):
-                yield from self._of_function(inner, inner_kind, used, within, {*entered, function})
+                self._add_function(inner, inner_kind, device, within, {*entered, function})
 
-    def _operation(
-        self, node: Any, used: str, kind: Kind, made: tf.Operation | None, within: str | None
-    ) -> _PlacedOperation:
+    def _add(
+        self, node: Any, device: str, kind: Kind, made: tf.Operation | None, within: str | None
+    ) -> None:
         operation = Operation(
             name=node.name,
             type=node.op,
             requested=None if made is None else requested(made),
-            device=used,
+            device=device,
             kind=kind,
             line=self._origins.line(made),
             within=within,
         )
-        return _PlacedOperation(operation=operation, node=node, made=made)
-
-    def _copy(self, send: Any, looped: set[str]) -> Copy:
-        tensor = send.input[0]
-        name = tensor.partition(":")[0]
-        target = send.attr["recv_device"].s.decode()
-        return Copy(
-            tensor=tensor,
-            num_bytes=self._num_bytes(tensor),
-            source=qualified_name(send.attr["send_device"].s.decode()) or "",
-            target=qualified_name(target) or "",
-            kind=self._kinds.get(name, "forward"),
-            line=self._line(name),
-            needed_by=self._needed_by(name, target),
-            in_loop=name in looped,
-        )
-
-    def _num_bytes(self, tensor: str) -> int | None:
-        """Return the size of a tensor; in loops, the Python graph has more static shapes."""
-        known = self._sizes.num_bytes(tensor)
-        name, _, index = tensor.partition(":")
-        node = self._flow.nodes.get(name)
-        made = None if node is None else self._origins.of(node)
-        if known is not None or node is None or made is None or made.type != node.op:
-            return known
-        # Fused operations have outputs without a counterpart in Python.
-        number = int(index or 0)
-        return num_bytes_of(made.outputs[number]) if number < len(made.outputs) else None
-
-    def _line(self, name: str) -> Any:
-        node = self._flow.nodes.get(name)
-        return None if node is None else self._origins.line(self._origins.of(node))
-
-    def _needed_by(self, name: str, device: str) -> Any:
-        consumers = [
-            consumer
-            for consumer in self._flow.outputs.get(name, ())
-            if self._flow.nodes[consumer].device == device
-        ]
-        return next(
-            (line for consumer in consumers if (line := self._line(consumer)) is not None), None
-        )
-
-    def _fallback(self, placed: _PlacedOperation) -> Fallback | None:
-        operation = placed.operation
-        if operation.within is not None or operation.type in _NO_WORK:
-            return None
-        if operation.kind == "input" and is_data(operation.type):
-            return None
-        found = self._why_not(placed)
-        if found is None:
-            return None
-        return Fallback(
-            operation=operation.name,
-            type=operation.type if placed.made is None else placed.made.type,
-            requested=operation.requested,
-            device=operation.device,
-            reason=found.reason,
-            why=found.why,
-            line=operation.line,
-        )
-
-    def _why_not(self, placed: _PlacedOperation) -> kernels.NotOnGpu | None:
-        requested, used = placed.operation.requested, placed.operation.device
-        if self._assume_gpus if requested is None else is_gpu(requested):
-            # Grappler may have replaced it by an operation that only the CPU has.
-            op_type, attr = _before_optimization(placed)
-            found = kernels.why_not_on_gpu(op_type, _dtypes(attr))
-            if found is not None:
-                return found
-        # Where a CPU device stands in for the requested GPU, `here` is that device.
-        here = requested if placed.made is None else qualified_name(placed.made.device)
-        if requested is None or used in (requested, here):
-            return None
-        if requested not in self._present and here not in self._present:
-            return (
-                None if self._is_assumed(requested) else _no_such_device(requested, self._present)
+        self.operations.append(operation)
+        if within is not None or node.op in _NO_WORK or (kind == "input" and is_data(node.op)):
+            return
+        reason = self._why_not_there(operation, node, made)
+        if reason is not None:
+            self.fallbacks.append(
+                Fallback(
+                    operation=node.name,
+                    type=node.op if made is None else made.type,
+                    requested=operation.requested,
+                    device=device,
+                    reason=reason.reason,
+                    why=reason.why,
+                    line=operation.line,
+                )
             )
-        return _colocated(requested, used) if is_gpu(requested) and not is_gpu(used) else None
 
-    def _is_assumed(self, requested: str) -> bool:
-        """Return whether the requested GPU is one that the audit only assumes to exist."""
-        return self._assume_gpus and is_gpu(requested) and not any(map(is_gpu, self._present))
+    def _why_not_there(
+        self, operation: Operation, node: Any, made: tf.Operation | None
+    ) -> kernels.NotOnGpu | None:
+        wanted, used = operation.requested, operation.device
+        if self._assume_gpus if wanted is None else is_gpu(wanted):
+            # Grappler may have replaced it by an operation that only the CPU has.
+            attrs = node.attr if made is None else made.node_def.attr
+            dtypes = {
+                name: tf.dtypes.as_dtype(value.type).name
+                for name, value in attrs.items()
+                if value.HasField("type") and value.type
+            }
+            reason = kernels.why_not_on_gpu(node.op if made is None else made.type, dtypes)
+            if reason is not None:
+                return reason
+        # Where a CPU device stands in for the requested GPU, `here` is that device.
+        here = wanted if made is None else qualified_name(made.device)
+        if wanted is None or used in (wanted, here):
+            return None
+        if wanted not in self._present and here not in self._present:
+            if self._assume_gpus and is_gpu(wanted) and not any(map(is_gpu, self._present)):
+                return None  # The audit only assumes that it exists.
+            return kernels.NotOnGpu(
+                reason="no_such_device",
+                why=f"{wanted} does not exist; TensorFlow has {', '.join(self._present)}, and soft "
+                "placement used another device",
+            )
+        if not is_gpu(wanted) or is_gpu(used):
+            return None
+        return kernels.NotOnGpu(
+            reason="beside",
+            why=f"{wanted} exists; TensorFlow colocated it with a variable or an input on {used}",
+        )
 
 
 def _called(node: Any) -> list[str]:
-    """Return the names of the functions that a node calls."""
     names = []
     for value in node.attr.values():
         if value.HasField("func"):
@@ -628,38 +539,6 @@ def _called(node: Any) -> list[str]:
     return names
 
 
-def _carries_data(send: Any) -> bool:
-    """Return whether a node sends a tensor, and not a control dependency."""
-    if send.attr["client_terminated"].b:
-        return False
-    name = send.input[0].partition(":")[0]
-    return not (name.startswith("^") or "/ctrl/_" in name)
-
-
-def _before_optimization(placed: _PlacedOperation) -> tuple[str, Any]:
-    if placed.made is None:
-        return placed.node.op, placed.node.attr
-    return placed.made.type, placed.made.node_def.attr
-
-
-def _dtypes(attr: Any) -> dict[str, str]:
-    return {
-        name: tf.dtypes.as_dtype(value.type).name
-        for name, value in attr.items()
-        if value.HasField("type") and value.type
-    }
-
-
-def _no_such_device(requested: str, present: tuple[str, ...]) -> kernels.NotOnGpu:
-    return kernels.NotOnGpu(
-        reason="no_such_device",
-        why=f"{requested} does not exist; TensorFlow has {', '.join(present)}, and soft placement "
-        "used another device",
-    )
-
-
-def _colocated(requested: str, used: str) -> kernels.NotOnGpu:
-    return kernels.NotOnGpu(
-        reason="beside",
-        why=f"{requested} exists; TensorFlow colocated it with a variable or an input on {used}",
-    )
+def _only_moves(node: Any) -> bool:
+    """Return whether a node only moves tensors, or calls a function that is told instead."""
+    return node.op in PLUMBING or (node.op in CALLS and bool(_called(node)))

@@ -48,22 +48,7 @@ def chosen_plan(
     batch_norm: BatchNormName | None,
     group: Group | None = None,
 ) -> Plan:
-    """Take the devices of a strategy into use, and return its plan; see `evener.Strategy`.
-
-    Args:
-        plan: Plan, which excludes the other arguments; None for a replica on every device.
-        devices: Device spec, or names.
-        shares: Relative shares, or ``"even"``.
-        owners: Rules of owners.
-        batch_norm: Statistics of BatchNormalization.
-        group: The workers of the job; None if this process trains alone.
-
-    Raises:
-        DeviceError: If a device does not exist or cannot be configured any more.
-        PlanError: If shares, owners or batch_norm do not fit the devices; PLAN-051 if a plan was
-            given together with others; PLAN-053 if it is something else than a plan; if the plan
-            is for devices that this machine lacks.
-    """
+    """Take the devices of a strategy into use, and return its plan; see `evener.Strategy`."""
     _check_is_plan(plan)
     if plan is None:
         everywhere = [
@@ -127,9 +112,6 @@ def devices_of_all(group: Group, own: Sequence[PlanDevice]) -> list[PlanDevice]:
     """Return the devices of all workers, such as ``"worker:1/gpu:0"``, in their order.
 
     A worker that died before it told them has a place for its replacement, with those of another.
-
-    Raises:
-        RunError: RUN-094 if the others expect other devices here.
     """
     listed = [[d.name, d.kind, d.memory_bytes] for d in own]
     told = dict(group.exchange("devices", [group.index, listed]))
@@ -146,11 +128,7 @@ def devices_of_all(group: Group, own: Sequence[PlanDevice]) -> list[PlanDevice]:
 
 
 def own_devices(group: Group, plan: Plan) -> list[str]:
-    """Return the devices of this worker in a plan for several, without their worker.
-
-    Raises:
-        PlanError: PLAN-052 if the plan is not for the workers of the job.
-    """
+    """Return the devices of this worker in a plan for several, without their worker."""
     names = [parse_device_name(device.name) for device in plan.devices]
     planned = {-1 if name.worker is None else name.worker for name in names}
     if planned != set(range(group.count)):
@@ -181,14 +159,6 @@ def devices_of_owners(plan: Plan) -> list[str]:
 def arrange(
     plan: Plan, group: Group | None, *, measured: bool, by_xla: bool = True
 ) -> tuple[Layout, ShareController]:
-    """Return the layout of a plan, and its shares.
-
-    Args:
-        plan: The plan.
-        group: The workers of the job; None if this process trains alone.
-        measured: Whether the shares are rebalanced by measured times.
-        by_xla: Whether XLA compiles the parts of functions with ``jit_compile=True``.
-    """
     layout = Layout.of(plan, group, by_xla=by_xla)
     if group is None:
         memory_bytes = [device.memory_bytes for device in plan.devices] if measured else ()

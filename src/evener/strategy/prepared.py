@@ -26,7 +26,7 @@ from evener._tf_private.graphs import written_resources
 from evener._tf_private.random_numbers import counting_from, is_deterministic
 from evener._tf_private.tapes import keep_order_of_variables
 from evener._tf_private.tensors import in_xla
-from evener.auditing.records import write_gathered
+from evener.auditing import write_gathered
 from evener.base.user_code import is_own, short_path
 from evener.devices.names import device_name, kind_of, without_worker
 from evener.errors import DataError, EngineError
@@ -77,27 +77,16 @@ class StepRecords:
         self._live_ranges: list[list[LiveRange]] = []
 
     def add(self, step: PreparedStep) -> None:
-        """Add the report and the memory of a step."""
         self._reports.append(step.report)
         self._live_ranges.append(live_ranges_of(step.partitioned))
 
     def report(self) -> StepReport:
-        """Return one report of all steps."""
         return StepReport.merged(self._reports)
 
     def memory_estimate(
         self, replicas: Sequence[Replica], num_samples: int, owned: Mapping[str, int]
     ) -> dict[str, MemoryEstimate]:
-        """Return the need of the most demanding step in the memory of every device.
-
-        Args:
-            replicas: Replicas of the plan, with their current shares.
-            num_samples: Samples of the global batch.
-            owned: Bytes of the variables of every device, by names such as ``"gpu:0"``.
-
-        Raises:
-            EngineError: ENG-011 if no step was partitioned yet, ENG-100 with several workers.
-        """
+        """Return the need of the most demanding step in the memory of every device."""
         names = [stage.device for replica in replicas for stage in replica.stages]
         if any(without_worker(name) != name for name in names):
             raise EngineError(
@@ -145,16 +134,6 @@ class StepContext:
 
 class PreparedStep:
     """A step that was traced for arguments of one kind.
-
-    Args:
-        step: The step.
-        arguments: Arguments of the first call.
-        specs: Specs of their tensors.
-        context: Its devices, shares, owners and records.
-        streams: Random numbers of the trace of the program in whose place it stands.
-        num_samples: Size of all batches, if the specs name it.
-        first_draw: Number of its first operation that draws, in the graph around it; None if it
-            has a graph of its own.
 
     Attributes:
         traced: The step as it was traced.
@@ -339,13 +318,6 @@ class PreparedStep:
         return function.get_concrete_function()
 
     def __call__(self, tensors: Sequence[Any], sizes: Sequence[int], state: StreamState) -> Any:
-        """Run the step outside of graphs, and return its results.
-
-        Args:
-            tensors: Arguments of the step, flat.
-            sizes: Number of samples of each replica.
-            state: Positions of its random streams.
-        """
         if self._checker is not None:
             self._checker.offer(tensors)
         streams = self.traced.streams
@@ -371,7 +343,6 @@ class PreparedStep:
         return repack(self.traced.structure, results)
 
     def plain(self, tensors: Sequence[Any], device: str) -> Any:
-        """Run the step as it was traced, on one device."""
         with tf.device(device):
             return repack(self.traced.structure, self.traced.concrete(*tensors))
 
@@ -380,7 +351,6 @@ class PreparedStep:
         return [variable.handle for variable in self.variables]
 
     def pack(self, arrays: Sequence[Any]) -> Any:
-        """Return arrays in the structure of the results."""
         outputs = pack_results(list(self.traced.concrete.outputs), arrays)
         return repack(self.traced.structure, outputs)
 
@@ -440,12 +410,7 @@ def _can_run_twice(step: PreparedStep, handles: Collection[Tensor]) -> bool:
 
 
 def not_put_back(nodes: Iterable[Node], handles: Collection[Tensor]) -> Iterator[Node]:
-    """Yield the operations whose effects stay when variables are put back.
-
-    Args:
-        nodes: Operations of a graph.
-        handles: Arguments of the graph that are handles of variables.
-    """
+    """Yield the operations whose effects stay when variables are put back."""
     for node in nodes:
         if not node.has_side_effect or node.op in _HARMLESS:
             continue
@@ -500,13 +465,6 @@ def run_timed(
     On a CPU the step waits for the first clock, or a busy host would read it late. Steps without a
     batch, steps that XLA compiles together with their caller, and steps with operations that have
     to be deterministic are not timed.
-
-    Args:
-        run_once: Function that runs the step on ``args`` and ``kwargs``, and returns its results.
-        args: Arguments of the step.
-        kwargs: Keyword arguments of the step.
-        device: Device on which it runs, such as ``"/device:GPU:0"``.
-        recorder: Recorder of the begin of the step, its samples and its seconds.
     """
     graph: Any = tf.compat.v1.get_default_graph()
     cannot_be_timed = is_deterministic() or in_xla(graph)

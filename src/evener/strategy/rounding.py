@@ -108,29 +108,14 @@ def gap(expected: np.ndarray, actual: np.ndarray) -> float:
 
 
 def relative_difference(expected: np.ndarray, actual: np.ndarray, least: float) -> float:
-    """Return the largest difference of two arrays, relative to the largest number of the first.
-
-    Args:
-        expected: Array.
-        actual: Array of the same meaning.
-        least: Least number that a difference is divided by.
-
-    Returns:
-        The difference; for unequal exact numbers 1, for other shapes or nans infinity.
-    """
+    """Return the largest difference of two arrays, relative to the largest number of the first."""
     if expected.shape == actual.shape and not is_inexact(expected):
         return float(not np.array_equal(expected, actual))
     return gap(expected, actual) / max(magnitude(expected), least, float(np.finfo(np.float32).tiny))
 
 
 def rounding_of(traced: TracedStep, devices: Iterable[str] = ()) -> float:
-    """Return the rounding of the least precise arithmetic of a step.
-
-    Args:
-        traced: Step.
-        devices: Devices of the step. GPUs multiply float32 matrices in TensorFloat-32, unless
-            that is turned off.
-    """
+    """Return the rounding of the least precise arithmetic of a step."""
     dtypes = set(_dtypes(traced.graph))
     halves = [ROUNDINGS[dtype] for dtype in _HALVES if dtype in dtypes]
     if any(kind_of(name).has_tensor_float_32 for name in devices):
@@ -155,13 +140,6 @@ def disturbed(
     """Return tensors whose floating-point numbers have other last places.
 
     So any other order of summation would give them.
-
-    Args:
-        tensors: Tensors.
-        variables: Variables that they are the values of; state that is not trained is changed by
-            its own rounding. None for arguments of a step.
-        seed: Number of the change.
-        epsilon: Rounding of the least precise dtype that the step computes in.
     """
     changed = []
     for number, tensor in enumerate(tensors):
@@ -200,13 +178,6 @@ class Moved:
 
 
 def moved(expected: np.ndarray, actual: np.ndarray, *, without_few: bool = False) -> Moved:
-    """Return the statistics of a difference.
-
-    Args:
-        expected: Tensor.
-        actual: Tensor of the same meaning.
-        without_few: Whether the few largest numbers of the difference are left out.
-    """
     largest = gap(expected, actual)
     if not np.isfinite(largest) or not largest:
         return Moved(largest=largest)
@@ -237,15 +208,6 @@ def is_beyond(
     held: float = 0.0,
     epsilon: float = ROUNDINGS[tf.float32],
 ) -> bool:
-    """Return whether a difference is more than rounding.
-
-    Args:
-        difference: Difference from the expected tensor.
-        noise: Differences that other last places cause on one device.
-        expected: Expected tensor.
-        held: Largest number of the variable that the tensor is the change of; 0 for results.
-        epsilon: Rounding of the least precise dtype that the step computes in.
-    """
     if not is_inexact(expected):
         return difference.largest > max((item.largest for item in noise), default=0.0)
     rounding = ROUNDINGS.get(tf.as_dtype(expected.dtype), _OF_EIGHT_BITS)
@@ -268,12 +230,6 @@ def find_differences(
     A difference counts if it stays with other last places of the inputs: rounding that crosses a
     kink does not. And if it is beyond what they change on each side: numbers that are rounding
     themselves, such as the gradient of a bias before a normalization, do not differ.
-
-    Args:
-        compute: Function of inputs that computes both sides.
-        inputs: Inputs of both sides.
-        epsilon: Relative rounding of the least precise dtype in the step.
-        kinds: Kind of each tensor; tensors of a kind have a floor in common.
     """
     tolerance = max(SMALLEST, _ROUNDINGS_OF_STEP * epsilon)
     expected, actual = compute(inputs)

@@ -40,12 +40,7 @@ _MOST_OTHERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Way to run a step.
-
-    Args:
-        plan: Plan of the step.
-        by_xla: Whether XLA compiles it, if it is to be compiled.
-    """
+    """Way to run a step."""
 
     plan: Plan
     by_xla: bool = True
@@ -60,17 +55,7 @@ class Way:
 
 
 class RunTrial:
-    """Trial of plans by a function that trains: the first, or the one that trains after it.
-
-    Args:
-        ways: Plans from the simplest to the least simple, then those without XLA.
-        prepared: List of the steps that are traced, from which they are taken.
-        start: Plan that the run begins with, by its number.
-        under: Function that returns a context in which a plan is used, by its number.
-        settle: Function that is called with the number of the plan that stays.
-        tell: Function that is called with a line about the trial.
-        clock: Clock in seconds.
-    """
+    """Trial of plans by a function that trains: the first, or the one that trains after it."""
 
     def __init__(
         self,
@@ -97,7 +82,6 @@ class RunTrial:
 
     @property
     def is_over(self) -> bool:
-        """Whether the plan is chosen."""
         return self._trial.is_over
 
     @property
@@ -118,15 +102,7 @@ class RunTrial:
         repeatable: Callable[[], Callable[[int], R] | None] | None = None,
         may_leave_xla: bool = False,
     ) -> R:
-        """Run a step of the program by the current plan.
-
-        Args:
-            step: Identity of the step, such as its function.
-            run: Function that runs it, given the number of the plan.
-            repeatable: Function that returns one which does so and can be called again; or None if
-                there is none. Default: ``run`` can be called again.
-            may_leave_xla: Whether XLA compiles it, and the program does not insist on that.
-        """
+        """Run a step of the program by the current plan."""
         traced = self._take_prepared()
         if self._cannot_change:
             return self._keep_start(run)
@@ -227,7 +203,6 @@ class RunTrial:
 
 
 def _copies(variables: Any) -> list[tuple[tf.Variable, tf.Tensor]]:
-    """Return variables with copies of their values on the host."""
     with tf.device(HOST):
         return [(variable, tf.identity(variable.read_value())) for variable in variables]
 

@@ -79,7 +79,6 @@ class StepSpans:
         self._traces.append(tuple(spans))
 
     def last(self) -> RecordedStep | None:
-        """Return the last step; None if there was none."""
         row = self._row.numpy()
         if not row.size:
             return None
@@ -139,13 +138,6 @@ class StepHistory:
 class ShareController:
     """Shares of a strategy's replicas, and their times; the `Recorder` of its steps.
 
-    Args:
-        devices: Names of the replicas' devices, for the log.
-        shares: Relative shares to begin with.
-        measured: Whether the shares are rebalanced by the measured times.
-        memory_bytes: Memory of each device, which rebalanced shares obey; None where it is not
-            limited, empty for no limits.
-
     Attributes:
         before_part: See `evener.partition.times.Recorder`.
         is_measured: Whether the shares are rebalanced by the measured times.
@@ -202,11 +194,7 @@ class ShareController:
         return self.is_measured and any(size is not None for size in self.memory_bytes)
 
     def count(self, devices: Sequence[str]) -> None:
-        """Count samples and busy seconds from the next traced step on, with one replica too.
-
-        Args:
-            devices: TensorFlow's names of the devices that compute, such as ``"/device:GPU:0"``.
-        """
+        """Count samples and busy seconds from the next traced step on, with one replica too."""
         self._counted = tuple(devices)
         with tf.init_scope(), tf.device(HOST):
             self._total_samples = tf.Variable(
@@ -242,7 +230,6 @@ class ShareController:
         return self._spans is not None
 
     def last_step(self) -> RecordedStep | None:
-        """Return the spans of the last step, if they are kept."""
         return None if self._spans is None else self._spans.last()
 
     def record_spans(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
@@ -253,13 +240,7 @@ class ShareController:
     def record_totals(
         self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
     ) -> None:
-        """Add a step to the totals; part of the step's graph.
-
-        Args:
-            began: Begin of its first part, seconds in float64.
-            samples: Samples of each replica, float64 of shape ``[num_replicas]``.
-            seconds: Busy seconds of each device in the step, float32 or float64 scalars.
-        """
+        """Add a step to the totals; part of the step's graph."""
         zero = tf.constant(0.0, tf.float64)
         by_device = [tf.cast(seconds.get(name, zero), tf.float64) for name in self._counted]
         with tf.device(HOST):
@@ -276,11 +257,7 @@ class ShareController:
             self.variable.assign(self._rebalancer.shares)
 
     def limit(self, maximum_shares: Sequence[float]) -> tuple[float, ...]:
-        """Let no replica get more than a part of each batch from now on; return the shares.
-
-        Args:
-            maximum_shares: One per replica, 0 or more. Earlier limits stay.
-        """
+        """Let no replica get more than a part of each batch from now on; return the shares."""
         with self._lock:
             before = self._rebalancer.maximum_shares or (1.0,) * len(self._devices)
             most = tuple(map(min, before, maximum_shares))
@@ -303,12 +280,7 @@ class ShareController:
             return self._rebalancer.shares
 
     def shares_in_graph(self, num_samples: tf.Tensor, limits: MemoryLimits | None) -> tf.Tensor:
-        """Return the shares in the graph that is being made, float64 of shape ``[num_replicas]``.
-
-        Args:
-            num_samples: Samples of the global batch, int32 scalar.
-            limits: Memory limits of the step; None for no limits.
-        """
+        """Return the shares in the graph that is being made, within memory limits."""
         if limits is None:
             return self.variable.read_value()
         # Variables cannot be made while a function is traced again; this one can grow.
@@ -342,10 +314,6 @@ class ShareController:
 
         Part of the step's graph: the shares are rebalanced while the step runs, because nothing of
         ours is called between two steps of Keras's ``fit``.
-
-        Args:
-            samples: Samples of each replica, float64 vector.
-            seconds: Time of each replica, float64 vector.
         """
         with tf.device(HOST):
             row = tf.cast(self._steps.read_value() % WINDOW, tf.int32)
@@ -367,7 +335,6 @@ class ShareController:
     def _rebalance_in_step(
         self, num_steps: Any, samples: Any, seconds: Any, shares: Any
     ) -> npt.NDArray[np.float64]:
-        """Return the shares from the next step on."""
         with self._lock:
             if tuple(shares) != self._rebalancer.shares:
                 return np.asarray(self._rebalancer.shares)  # a person has set others meanwhile
@@ -466,7 +433,6 @@ class SharesOfWorkers(ShareController):
     def _rebalance_in_step(
         self, num_steps: Any, samples: Any, seconds: Any, shares: Any
     ) -> npt.NDArray[np.float64]:
-        """Return the shares from the next step on."""
         label = f"times {int(num_steps)}"
         times = self._group.reduce_if_there(label, np.asarray(seconds, np.float64), "max")
         with self._lock:

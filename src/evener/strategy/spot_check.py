@@ -95,7 +95,6 @@ class NotDoneError(Exception):
 
 
 def not_done(error: Exception) -> SpotCheck:
-    """Return the result of a check that an error has ended."""
     reason = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_REASON]}"
     if isinstance(error, NotDoneError):
         reason = str(error)
@@ -103,14 +102,7 @@ def not_done(error: Exception) -> SpotCheck:
 
 
 class StepChecker:
-    """Checks a partitioned step once.
-
-    Args:
-        step: Partitioned step.
-        traced: Step as it was traced.
-        when_checked: Function that is called with the result.
-        takes_all: Whether arguments fit whole batches alone; such batches have to be small.
-    """
+    """Checks a partitioned step once."""
 
     def __init__(
         self,
@@ -155,11 +147,7 @@ class StepChecker:
         return None if self._takes_all else sum(self._sizes)
 
     def offer(self, tensors: Sequence[Any]) -> None:
-        """Take the first samples of a batch, outside of graphs, if a check is due.
-
-        Args:
-            tensors: Arguments of the step, flat.
-        """
+        """Take the first samples of a batch, outside of graphs, if a check is due."""
         if self._begin <= time.time():
             try:
                 rows = [as_array(tensor) for tensor in self._rows(tensors)]
@@ -250,12 +238,7 @@ class StepChecker:
             self._end(dataclasses.replace(result, seconds=time.perf_counter() - began))
 
     def _compare(self, arrays: Sequence[np.ndarray], sizes: Sequence[int]) -> SpotCheck:
-        """Compare the parts of the step with the whole step, on copies of the variables.
-
-        Args:
-            arrays: Arguments with the samples, and values of the graph around the step.
-            sizes: Number of samples of each part.
-        """
+        """Compare the parts of the step with the whole step, on copies of the variables."""
         traced = self._traced
         self._go_on()
         extent = extent_of(self._step)
@@ -404,7 +387,6 @@ def _name(traced: TracedStep, tensor: Tensor, extent: Extent) -> str:
 
 
 def _captured_variables(traced: TracedStep) -> dict[Tensor, tf.Variable]:
-    """Return the variables of a step, by the arguments that are their handles."""
     by_handle = {id(variable.handle): variable for variable in traced.concrete.graph.variables}
     pairs = zip(traced.capture_inputs, traced.captures, strict=True)
     return {tensor: by_handle[id(value)] for tensor, value in pairs if id(value) in by_handle}

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private.functions import function_graphs
-from evener.auditing.records import Audit, read_gathered
+from evener.auditing import Audit, read_gathered
 from evener.errors import PlacementError
 from evener.strategy import kernels, placed_graph
 from evener.strategy.dry_run import (
@@ -23,8 +23,6 @@ from evener.strategy.dry_run import (
     unchanged_random_state,
 )
 from evener.strategy.placed_graph import GraphReader, Origins, writes_variables
-
-# Whether a traced function is a training step.
 
 # TensorFlow's function that initializes new variables.
 _INITIALIZATION = "initialize_variables"
@@ -111,9 +109,6 @@ def _no_step(model: keras.Model, why: str, fix: str) -> PlacementError:
     )
 
 
-# `evener.audit`: the placement of one step, and its copies between devices.
-
-
 def audit(fn: Any, *args: Any, assume_gpus: bool = False, **kwargs: Any) -> Audit:
     """Return the device of every operation of one step, and the copies between devices.
 
@@ -161,7 +156,6 @@ def audit_of(
     assume_gpus: bool = False,
     draw: bool = False,
 ) -> Audit:
-    """Return the audit of a call that was stopped before it ran."""
     placed = place(stopped)
     reader = GraphReader(placed, assume_gpus, draw_batches(placed) if draw else {})
     return Audit(
@@ -169,10 +163,10 @@ def audit_of(
         devices=placed_graph.present(),
         assume_gpus=assume_gpus,
         kernels_from=kernels.kernel_source(),
-        operations=reader.operations(),
+        operations=tuple(reader.operations),
         copies=reader.copies(),
         collectives=reader.collectives(),
-        fallbacks=reader.fallbacks(),
+        fallbacks=tuple(reader.fallbacks),
         gathered=read_gathered(placed.functions.values()),
     )
 

@@ -180,7 +180,6 @@ class Strategy(OneReplica):
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
     def __repr__(self) -> str:
-        """Return the devices and the layout."""
         plan = self._arrangement.plan
         return f"<evener.Strategy on {', '.join(plan.device_names)}: {plan.layout}>"
 
@@ -462,11 +461,7 @@ class Strategy(OneReplica):
         return next(owners, None)
 
     def _run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run a `tf.function` that XLA cannot compile, since its variables are on other devices.
-
-        Raises:
-            EngineError: ENG-092 while a tape records, which cannot differentiate parts.
-        """
+        """Run a `tf.function` that XLA cannot compile, since its variables are on other devices."""
         if not tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
         raise misuse.compiled_under_tape(self._arrangement.plan.device_names)

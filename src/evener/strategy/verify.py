@@ -44,15 +44,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 
 def chosen_verification(verify: bool | None) -> bool | None:
-    """Return the verification of steps: the one asked for, else that of ``EVENER_VERIFY``.
-
-    Args:
-        verify: True for the first run of every step, False for none, None for a few samples unless
-            the environment says 1 or 0.
-
-    Raises:
-        EngineError: ENG-012 if the environment says something else.
-    """
+    """Return the verification of steps: the one asked for, else that of ``EVENER_VERIFY``."""
     text = os.environ.get(VARIABLE, "")
     if verify is not None or not text:
         return verify
@@ -114,14 +106,7 @@ class Verification:
 
 
 class Verifier:
-    """Compares the first run of a step with the same step on one device.
-
-    Args:
-        step: Name of the step.
-        variables: Variables that the step may change.
-        epsilon: Rounding of the least precise dtype that the step computes in.
-        when_compared: Function that is called with the differences.
-    """
+    """Compares the first run of a step with the same step on one device."""
 
     def __init__(
         self,
@@ -146,16 +131,7 @@ class Verifier:
         partitioned: Callable[[], Sequence[Any]],
         tensors: Sequence[Any],
     ) -> Sequence[Any]:
-        """Run a step in the graph that is being made; in its first run, on one device as well.
-
-        Args:
-            plain: Function of the arguments that runs it on one device, and returns flat tensors.
-            partitioned: Function that runs it on all devices, and returns the same tensors.
-            tensors: Arguments of the step.
-
-        Returns:
-            Results of the partitioned step.
-        """
+        """Run a step in the graph that is being made; in its first run, on one device as well."""
 
         def run_plain(arguments: Sequence[Any], after: Sequence[Any]) -> list[Any]:
             """Return the variables after a run on one device, and its results."""

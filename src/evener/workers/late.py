@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -32,13 +32,10 @@ from evener.errors import RunError
 from evener.workers.connections import Listener, ask
 from evener.workers.faults import nobody_tells, other_program
 from evener.workers.job import Job
+from evener.workers.member import Member
 from evener.workers.mesh import Mesh, pack, unpack
 from evener.workers.messages import View
 from evener.workers.wire import PeerLost
-
-if TYPE_CHECKING:
-    from evener.workers.group import Group
-    from evener.workers.member import Member
 
 LIMIT_BYTES = 256 << 20
 """Most bytes of results that are kept for replacements."""
@@ -223,6 +220,19 @@ class Outline(Protocol):
     def pack(self, arrays: Sequence[np.ndarray]) -> Any: ...
 
 
+class Joining(Protocol):
+    """The group that a replacement joins."""
+
+    view: View  # The view that it has joined.
+
+    @property
+    def point(self) -> Point: ...
+
+    def ask(self, view: View, number: int) -> list[CallResults]: ...
+
+    def join(self) -> State: ...
+
+
 class Late:
     """Calls and exchanges that a replacement has missed.
 
@@ -247,7 +257,7 @@ class Late:
             raise nobody_tells("The others have begun the job again.")
         return False
 
-    def next_results(self, group: Group) -> CallResults | None:
+    def next_results(self, group: Joining) -> CallResults | None:
         """Return the results of the next call, or None when this worker has caught up.
 
         RUN-094 if the others make no call here, RUN-095 if no worker hands over the results.
@@ -263,7 +273,7 @@ class Late:
                     return None
         return self._waiting.popleft()
 
-    def _join(self, group: Group) -> None:
+    def _join(self, group: Joining) -> None:
         """Join the others, and fetch all that is missed until the point of their state.
 
         So nobody needs to live on until this worker comes there.

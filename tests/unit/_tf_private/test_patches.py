@@ -26,88 +26,82 @@ DECLARING = tuple(
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
-    "batches of workers": "TensorFlowTrainer._make_function OwnedIterator.__next__",
-    "summaries and profiles of workers": "create_summary_file_writer ProfilerSession",
-    "models and checkpoints that workers read": 3,
-    "models, checkpoints and backups that workers write": 12,
-    "epochs of fit": 4,
     "XLA of models": 3,
-    "runs of traced functions": "AtomicFunction.call_flat",
-    "slots and updates of variables": 4,
-    "optimizers of Keras 2": "optimizers.Optimizer.__init__",
-    "reductions of Keras 2": "losses.Loss._get_reduction",
-    "slots of older optimizers of Keras 2": "optimizers.legacy.Optimizer.add_slot",
-    "weights of Keras 2": "layers.Layer.add_weight",
-    "best weights of workers": "EarlyStopping.on_train_begin EarlyStopping.on_epoch_end",
     "batches of iterators": (
-        "OwnedIterator.__next__ "
-        "OwnedIterator.get_next "
-        "OwnedIterator.get_next_as_optional "
-        "DistributedIteratorBase.__next__ "
-        "DistributedIteratorBase.get_next "
+        "OwnedIterator.__next__ OwnedIterator.get_next OwnedIterator.get_next_as_optional "
+        "DistributedIteratorBase.__next__ DistributedIteratorBase.get_next "
         "DistributedIteratorBase.get_next_as_optional"
     ),
+    "batches of workers": "TensorFlowTrainer._make_function OwnedIterator.__next__",
+    "batches that functions take": "OwnedIterator._next_internal",
+    "best weights of workers": "EarlyStopping.on_train_begin EarlyStopping.on_epoch_end",
     "building of models": "TensorFlowTrainer._maybe_symbolic_build",
-    "callbacks of a watched program": (
-        "callbacks.CallbackList.on_train_begin "
-        "callbacks.CallbackList.on_train_batch_begin "
-        "callbacks.CallbackList.on_train_batch_end "
-        "callbacks.CallbackList.on_train_end"
-    ),
+    "callbacks of a watched program": 5,
     "callbacks of runs that are followed": "CallbackList.__init__",
-    "calls of pinned layers": "Operation.__call__ Layer.__call__",
+    "calls around the steps of a watched program": 19,
     "compiled functions outside of run": "Function.__call__",
-    "devices of CentralStorageStrategy": "distribute.experimental.CentralStorageStrategy.__init__",
-    "devices of MirroredStrategy": (
-        "distribute.MirroredStrategy.__init__ compat.v1.distribute.MirroredStrategy.__init__"
-    ),
-    "devices of OneDeviceStrategy": (
-        "distribute.OneDeviceStrategy.__init__ compat.v1.distribute.OneDeviceStrategy.__init__"
-    ),
-    "devices of variables that wait": "Variable.__init__",
-    "devices with names of hardware": "device compat.v1.device compat.v2.device",
+    "cross entropies of a watched program": 3,
+    "datasets that a watched program distributes": 2,
+    "datasets that a watched program makes": 27,
+    "devices of gradients": 11,
+    "devices of strategies": 5,
+    "devices of variables that wait": "Variable.__init__ Variable._deferred_initialize",
     "devices that scripts ask for": "device",
+    "devices with names of hardware": "device compat.v1.device compat.v2.device",
+    "downloads of workers": 10,
     "draws in hoisted steps": (
         "get_seed random_standard_normal random_uniform random_uniform_int truncated_normal"
     ),
-    "evener.Strategy in scripts": "Strategy",
+    "eager operations of a watched program": "TFE_Py_FastPathExecute",
+    "epochs of fit": 4,
     "evener.pin in scripts": "pin",
     "evener.use_devices in scripts": "use_devices",
+    "files of callbacks": "file_utils file_utils file_utils file_utils",
     "filters of tracebacks": "_process_traceback_frames _process_traceback_frames",
     "fit with checkpoints": "TensorFlowTrainer.fit.<fn>.cell_contents",
     "functions that name GPUs": 69,
+    "fused BatchNormalization": "compat.v1.nn.fused_batch_norm",
     "generators of a strategy": "Generator._preprocess_key",
     "gradients of a watched program": "GradientTape.gradient",
     "gradients of audited programs": "GradientTape.gradient",
-    "gradients of scripts": "GradientTape.gradient",
-    "devices of gradients": 11,
+    "iterations over datasets in a watched program": (
+        "DatasetV2.__iter__ DistributedDataset.__iter__"
+    ),
     "jit_compile of benchmarks": "Model.compile",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
-    "layers that are made in calls": "Layer.__init__",
+    "layers that are made in calls, and their weights": "Layer.__init__ Layer.add_weight",
+    "layers that behave otherwise in training": 7,
     "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",
     "loops over datasets": (
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
     ),
-    "batches that functions take": "OwnedIterator._next_internal",
-    "losses and metrics": "Model.compute_loss Model.compute_metrics",
-    "fused BatchNormalization": "compat.v1.nn.fused_batch_norm",
+    "losses of TensorFlow in a watched program": 3,
+    "losses of a watched program": "losses.Loss.__call__",
+    "metrics of a watched program": 5,
+    "models and checkpoints that workers read": 3,
     "models of Keras 2": "Model.__init__",
+    "models of a watched program": "Model.__init__",
     "models of scripts": "Model.__init__ TensorFlowTrainer.__init__",
+    "models, checkpoints and backups that workers write": 12,
     "modules that name GPUs": 8,
     "new variables": "Variable._initialize",
-    "variables of custom gradients": "frozenset sorted",
-    "downloads of workers": 10,
-    "files of callbacks": "file_utils file_utils file_utils file_utils",
+    "optimizers of a watched program": "optimizers.Optimizer.__init__",
+    "pinned layers": 5,
+    "pins of a watched program": "device",
     "predict with batches that lack rows": "TensorFlowTrainer.predict",
+    "readers of files in a watched program": 3,
     "reads of replaced workers": "BaseResourceVariable._read_variable_op",
     "reads of tensors on the host": "_EagerTensorBase._numpy",
     "reads of unknown dimensions": (
         "TensorShape.__getitem__ TensorShape.__iter__ TensorShape.as_list TensorShape.num_elements"
     ),
+    "reductions of Keras 2": "losses.Loss._get_reduction",
     "runs of a watched program": "StrategyBase.run",
+    "runs of traced functions": "AtomicFunction.call_flat",
+    "scopes that a watched program enters": "StrategyBase.scope",
+    "settings of a watched program": 15,
     "settings of devices": (
-        "config.set_visible_devices "
-        "config.set_logical_device_configuration "
+        "config.set_visible_devices config.set_logical_device_configuration "
         "config.experimental.set_visible_devices "
         "config.experimental.set_virtual_device_configuration "
         "config.experimental.set_memory_growth"
@@ -117,29 +111,34 @@ PATCHES = {
         "config.threading.set_inter_op_parallelism_threads"
     ),
     "shuffles of arrays": "random.shuffle",
+    "slots and updates of variables": 4,
+    "start of devices in a watched program": (
+        "Context.ensure_initialized Context._initialize_physical_devices"
+    ),
     "statistics of BatchNormalization": "layers.BatchNormalization.call",
     "strategies of optimizers": "TFOptimizer._distribution_strategy",
+    "strategies that a watched program makes": "StrategyBase.__init__",
     "strategies that are left alone": 10,
-    "strategies that scripts make": 14,
-    "tapes of scripts that begin": "GradientTape.__enter__",
+    "strategies that scripts make": 15,
+    "summaries and profiles of workers": "create_summary_file_writer ProfilerSession",
+    "tapes of a watched program": "GradientTape.__enter__ GradientTape.__exit__",
+    "tapes of scripts": "GradientTape.__enter__ GradientTape.gradient",
     "tf.distribute.get_strategy in scripts": (
-        "distribute.get_strategy "
-        "compat.v1.distribute.get_strategy "
+        "distribute.get_strategy compat.v1.distribute.get_strategy "
         "compat.v2.distribute.get_strategy"
     ),
     "the old list of devices": "list_local_devices",
-    "unseeded generators of NumPy": "default_rng",
     "traced functions of workers": "Function.__call__",
     "traced functions that a script calls": "Function.__call__",
     "traced functions that a watched program calls": "Function.__call__",
     "traced functions that a watched program makes": "Function.__init__",
+    "unseeded generators of NumPy": "default_rng",
     "updates of a watched program": "optimizers.Optimizer.apply",
     "updates of audited programs": "optimizers.Optimizer.apply",
     "updates of scripts": "optimizers.Optimizer.apply",
     "values of large variables": "Variable._initialize",
-    "variables that have waited": "Variable._deferred_initialize",
-    "weights of layers that are made in calls": "Layer.add_weight",
-    "weights of pinned layers": "Layer.add_weight",
+    "variables of custom gradients": "frozenset sorted",
+    "weights, optimizers and slots of Keras 2": 3,
 }
 # Attributes of TensorFlow and Keras that are set otherwise.
 _SET = re.compile(

@@ -8,8 +8,7 @@ import io
 import pytest
 from rich.console import Console
 
-from evener.auditing import Audit
-from evener.auditing.table import print_audit
+from evener.auditing import Audit, print_audit
 from unit.auditing.test_audit_result import AUDIT
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from evener.base.records import from_json, to_json
 from evener.plan import Plan
 from evener.recording.reading import DeviceTime, Summary, read_records, summarise
 from evener.run import bench
 from evener.run.bench import (
     BenchResult,
+    BenchRow,
     Contender,
-    Measured,
-    StepTimes,
     TimedRun,
+    TimedSteps,
     contenders,
     limit_of,
     measure,
@@ -55,10 +56,10 @@ def test_with_xla_every_layout_is_there_twice() -> None:
 
 
 def test_requests_and_answers_cross_a_process_boundary() -> None:
-    request = TimedRun(target="t.py", args=("a b",), plan=PLAN.to_json(), jit_compile=False)
-    assert TimedRun.from_json(request.to_json()) == request
-    times = StepTimes(seconds=(0.1, 0.2), batch_size=8)
-    assert StepTimes.from_json(times.to_json()) == times
+    request = TimedRun(target="t.py", args=("a b",), plan=PLAN, jit_compile=False)
+    assert from_json(to_json(request), TimedRun) == request
+    times = TimedSteps(seconds=(0.1, 0.2), batch_size=8)
+    assert from_json(to_json(times), TimedSteps) == times
 
 
 def test_contenders_run_in_turns_and_one_that_fails_runs_once(
@@ -66,12 +67,12 @@ def test_contenders_run_in_turns_and_one_that_fails_runs_once(
 ) -> None:
     ran: list[str] = []
 
-    def run_once(contender: Contender, request: TimedRun, *, limit_seconds: float) -> StepTimes:
+    def run_once(contender: Contender, request: TimedRun, *, limit_seconds: float) -> TimedSteps:
         ran.append(contender.name)
         if contender.kind == "mirrored":
-            return StepTimes(problem="no NCCL")
+            return TimedSteps(problem="no NCCL")
         size = 32 if contender.shares is None else None
-        return StepTimes(seconds=(9.0, float(len(ran)), 0.0), batch_size=size)
+        return TimedSteps(seconds=(9.0, float(len(ran)), 0.0), batch_size=size)
 
     monkeypatch.setattr(bench, "run_once", run_once)
     found = [
@@ -93,9 +94,9 @@ def test_the_table_has_the_spread_the_ratio_and_the_command() -> None:
     alone, mirrored, even, *_ = names()
     result = BenchResult(
         rows=(
-            Measured(contender=alone, rounds=(0.02, 0.01, 0.03), batch_size=100),
-            Measured(contender=mirrored, problem="no NCCL"),
-            Measured(contender=even, rounds=(0.008,), batch_size=100),
+            BenchRow(contender=alone, rounds=(0.02, 0.01, 0.03), batch_size=100),
+            BenchRow(contender=mirrored, problem="no NCCL"),
+            BenchRow(contender=even, rounds=(0.008,), batch_size=100),
         ),
         limit="The network.",
         record="/tmp/r",
@@ -135,10 +136,10 @@ def test_devices_that_compute_are_no_limit(summary: Summary) -> None:
 
 def test_ranges_that_overlap_are_told() -> None:
     rows = [
-        Measured(contender=Contender(name="a"), rounds=(0.010, 0.020, 0.030)),
-        Measured(contender=Contender(name="b"), rounds=(0.029, 0.040, 0.050)),
-        Measured(contender=Contender(name="c"), rounds=(0.031,)),
-        Measured(contender=Contender(name="d"), problem="failed"),
+        BenchRow(contender=Contender(name="a"), rounds=(0.010, 0.020, 0.030)),
+        BenchRow(contender=Contender(name="b"), rounds=(0.029, 0.040, 0.050)),
+        BenchRow(contender=Contender(name="c"), rounds=(0.031,)),
+        BenchRow(contender=Contender(name="d"), problem="failed"),
     ]
     assert [row.contender.name for row in overlapping(rows[0], rows)] == ["b"]
     console = Console(file=io.StringIO(), width=120)

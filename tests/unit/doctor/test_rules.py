@@ -293,6 +293,11 @@ CASES: list[tuple[str, Facts, Facts]] = [
     ("DOC-310", model(num_trainable=0), model(num_trainable=1)),
     (
         "DOC-333",
+        facts(variables=(variable(gradient_norms=(), update_norms=(0.0,) * 5),)),
+        facts(variables=(variable(gradient_norms=(), update_norms=(0.0, 0.1, 0.0)),)),
+    ),
+    (
+        "DOC-333",
         facts(variables=(variable(gradient_norms=(0.0,) * 5),)),
         facts(variables=(variable(gradient_norms=(0.0, 0.1, 0.0)),)),
     ),

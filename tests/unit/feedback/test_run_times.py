@@ -88,7 +88,7 @@ def test_a_report_is_read_as_a_file_or_its_last_line(tmp_path: Path, before: str
         ("[]", "PROF-050", "TypeError"),
         ("{}", "PROF-050", "'plan'"),
         (json.dumps(report(plan={"version": 1})), "PROF-050", "missing the key"),
-        (json.dumps(report(steps={"num_steps": 30})), "PROF-050", "'samples'"),
+        (json.dumps(report(steps={"num_steps": 30})), "PROF-050", "missing the key 'samples'"),
         (json.dumps(report(19)), "PROF-051", "first 5 steps"),
         (json.dumps(report(steps=None)), "PROF-051", "on one device in one part"),
     ],

@@ -85,7 +85,7 @@ def test_of_long_models_the_longest_stage_is_the_shortest_possible(
         return end - first <= most_layers
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(groups, "MOST_FOR_ALL", 0)
+        patch.setattr(groups, "MOST_FOR_BEST_CUTS", 0)
         found = best_cuts(len(speeds), len(layers), 1, seconds, fits)
     possible = [
         cuts

@@ -50,7 +50,7 @@ def test_made_up_samples_name_many_rows() -> None:
     split = split_step(step)
     limits = index_limits(step.graph, {})
     values = Values(32, {variable.handle: variable for variable in split.variables}, limits)
-    rows = values.of(TensorArgument(step.graph.inputs[0], Sharded(0)))
+    rows = values.value(TensorArgument(step.graph.inputs[0], Sharded(0)))
     assert rows.shape == (32, 4)
     found = tf.unique(tf.reshape(rows, [-1])).y.numpy()
     assert found.min() >= 0

@@ -11,8 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from evener.report.live import LiveState, LiveView, Screen
-from evener.report.progress import Progress
-from evener.report.work import MemoryUse, Owned, Step
+from evener.report.progress import MemoryUse, Owned, Progress, Step
 from evener.strategy.shares import WINDOW
 
 

@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from evener.report.live import LiveView, TerminalScreen
-from evener.report.work import MemoryUse, Owned
+from evener.report.progress import MemoryUse, Owned
 from unit.report.fakes import FakeDevices, FakeModel, Run
 from unit.report.live.terminals import Terminal
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import evener
 import evener.report
 from evener.recording.measured import gpu_memory
-from evener.report.work import (
+from evener.report.progress import (
     SingleDevice,
     StrategyDevices,
     new_steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_what_is_no_gpu_is_left_to_tensorflow() -> None:
 def test_operations_of_a_graph_know_which_gpu_they_ask_for() -> None:
     used = EmulatedGpus(["cpu:0", "cpu:2"], print)
     answers = device_calls._Replacements(used, print, are_trained_on=False)
-    device = answers.instead_of(tf.device, "device")
+    device = answers.replace(tf.device, "device")
 
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -138,7 +139,7 @@ def test_a_strategy_is_made_on_the_stand_ins() -> None:
     def original(strategy, devices=None, cross_device_ops=None):
         given.append((devices, cross_device_ops))
 
-    make = answers.of_strategy_init(original, ("devices",))
+    make = functools.partial(answers.init_strategy, original)
     make(None)
     make(None, ["/gpu:1", "/cpu:0"], 3)
     make(None, devices=None, cross_device_ops=4)
@@ -167,10 +168,10 @@ def test_a_gpu_that_is_found_later_is_left_alone(monkeypatch: pytest.MonkeyPatch
     said = Said()
     assert EmulatedGpus(None, said).substitute("/GPU:0") == "/GPU:0"
     answers = answers_of(None, said)
-    listed = answers.instead_of(tf.config.list_physical_devices, "list_physical_devices")
+    listed = answers.replace(tf.config.list_physical_devices, "list_physical_devices")
     assert listed() == [GPU]
     init = lambda strategy, devices=None: given.append(devices)  # noqa: E731
-    make = answers.of_strategy_init(init, ("devices",))
+    make = functools.partial(answers.init_strategy, init)
     given = list[Any]()
     make(None)
     make(None, ["/gpu:0", "/gpu:0"])
