@@ -688,7 +688,8 @@ def _number(value: Any) -> float | None:
 
 def _sample(seconds: float, now: Seconds, before: Seconds) -> Seconds:
     spent = {kind: now[kind] - before[kind] for kind in (*_SPANS, "operations")}
-    return defaultdict(float, spent, step=seconds)
+    # The watcher's own time is none of the program's.
+    return defaultdict(float, spent, step=seconds - (now["watcher"] - before["watcher"]))
 
 
 def _graph_facts(function: _Function) -> dict[str, Any]:

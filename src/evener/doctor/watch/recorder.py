@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Protocol
 
 from evener.base.user_code import is_own, is_rewritten
@@ -152,12 +152,22 @@ def _kind_of(filename: str) -> str:
     return "own" if is_own(filename) else "library"
 
 
+# By code object: every eager operation asks for all frames.
+_is_library: dict[CodeType, bool] = {}
+
+
 def own_frame(frame: FrameType | None = None) -> FrameType | None:
     """Return the innermost frame of user code, rewritten by AutoGraph or not, in this thread."""
     frame = frame or sys._getframe(1)
-    while frame is not None and _kind_of(frame.f_code.co_filename) == "library":
+    while frame is not None:
+        code = frame.f_code
+        is_library = _is_library.get(code)
+        if is_library is None:
+            is_library = _is_library[code] = _kind_of(code.co_filename) == "library"
+        if not is_library:
+            return frame
         frame = frame.f_back
-    return frame
+    return None
 
 
 def own_line(frame: FrameType | None = None) -> Line | None:

@@ -136,19 +136,22 @@ class Times:
                 if not tf.executing_eagerly():
                     return self._draw_in_graph(take)
                 batch = self.span("input", take)
-                for listen in self.draw_listeners:
-                    self._recorder.safely(listen, iterator)
-                if self._recorder.is_training:
-                    self._recorder.safely(self.kept.give, tf.nest.flatten(batch), own_line())
-                size = self._recorder.safely(_num_samples, batch)
-                if isinstance(size, int):
-                    self._last_size = size
+                self.span("watcher", self._recorder.safely, self._note_draw, iterator, batch)
                 return batch
             finally:
                 self._drawing.inside = False
 
         leave_to_autograph(draw)
         return draw
+
+    def _note_draw(self, iterator: Any, batch: Any) -> None:
+        for listen in self.draw_listeners:
+            self._recorder.safely(listen, iterator)
+        if self._recorder.is_training:
+            self.kept.give(tf.nest.flatten(batch), own_line())
+        size = _num_samples(batch)
+        if isinstance(size, int):
+            self._last_size = size
 
     def _draw_in_graph(self, take: Callable[[], Any]) -> Any:
         waited, samples = self._variables()
@@ -182,12 +185,11 @@ class Times:
                 return original(tensor)
             began = self._clock()
             value = self.span("read", original, tensor)
-            is_library = bool(self._kinds) and self._kinds[-1] in ("input", "function", "watcher")
-            where = None if is_library else self._recorder.safely(_reader, sys._getframe(1))
-            if where is not None:
-                found = self._reads.setdefault(where, [0, 0.0])
-                found[0] += 1
-                found[1] += self._clock() - began
+            seconds = self._clock() - began
+            # What a library reads for itself is no line of the program.
+            if not self._kinds or self._kinds[-1] not in ("input", "function", "watcher"):
+                frame = sys._getframe(1)
+                self.span("watcher", self._recorder.safely, self._note_read, frame, seconds)
             return value
 
         return read
@@ -199,16 +201,27 @@ class Times:
                 return original(*args)
             began = self._clock()
             result = self.span("eager", original, *args)
-            self.num_eager += 1
-            where = self._recorder.safely(own_line)
-            if where is not None:
-                found = self._eager.setdefault(where, [0, 0.0])
-                found[0] += 1
-                found[1] += self._clock() - began
-                self._recorder.safely(self.kept.give, result, where)
+            seconds = self._clock() - began
+            self.span("watcher", self._recorder.safely, self._note_operation, result, seconds)
             return result
 
         return execute
+
+    def _note_read(self, frame: FrameType, seconds: float) -> None:
+        where = _reader(frame)
+        if where is not None:
+            found = self._reads.setdefault(where, [0, 0.0])
+            found[0] += 1
+            found[1] += seconds
+
+    def _note_operation(self, result: Any, seconds: float) -> None:
+        self.num_eager += 1
+        where = own_line()
+        if where is not None:
+            found = self._eager.setdefault(where, [0, 0.0])
+            found[0] += 1
+            found[1] += seconds
+            self.kept.give(result, where)
 
 
 def _longest(lines: dict[Line, list[float]]) -> list[tuple[Line, list[float]]]:
