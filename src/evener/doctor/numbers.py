@@ -422,7 +422,8 @@ def gradients_of_others(case: Case) -> Iterator[Violation]:
 
 def frozen_and_trained(case: Case) -> Iterator[Violation]:
     """Yield variables that are not trainable and are trained."""
-    if case.facts is None:
+    # What one training trained, the next may freeze.
+    if case.facts is None or len(case.facts.steps) != 1:
         return
     found = [each for each in case.facts.variables if not each.trainable and each.num_applied]
     if found:
