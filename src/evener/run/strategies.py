@@ -1,4 +1,4 @@
-"""What a script makes belongs to the strategy of the run: strategies, models, variables.
+"""Strategies, models and variables that a script makes belong to the strategy of the run.
 
 The script does not run inside ``strategy.scope()``: a scope holds in one thread, and until
 ``keras.utils.clear_session``. Instead, a new variable gets an owner and a new model gets the
