@@ -190,7 +190,7 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
     request = audit_request(f"steps:{name}" if ":" not in name else name, (), script=None, **given)
     first = HereFirst(request, Path("request.json"))
     with pytest.raises(Answered) as answered:
-        first.run(lambda: call_step(importlib.import_module, request, first.found))
+        first.run(lambda: call_step(importlib.import_module, request, first.answer_audit))
     return answered.value.args[0]
 
 

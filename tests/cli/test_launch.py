@@ -17,7 +17,7 @@ import pytest
 from cli.commands import SOURCE, assert_wrong_usage, run
 from evener.cli.conventions import WrongUsage
 from evener.cli.run import read_layout
-from evener.run.session import Layout
+from evener.run.session import RunLayout
 
 SCRIPT = """
     import os
@@ -183,7 +183,7 @@ def test_a_worker_that_ends_with_0_in_mid_training_has_not_finished(
 
 
 def test_shares_are_those_of_the_devices_of_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(shares: str) -> Layout:
+    def read(shares: str) -> RunLayout:
         return read_layout(devices="cpu:1", plan=None, shares=shares, verify=None)
 
     with pytest.raises(WrongUsage, match="PLAN-010"):

@@ -509,9 +509,9 @@ def test_the_choice_of_checks_reaches_the_strategy(
 
     script = tmp_path / "train.py"
     script.write_text("print(1)\n")
-    layouts: list[session.Layout] = []
+    layouts: list[session.RunLayout] = []
 
-    def prepare(_: object, layout: session.Layout, **__: object) -> session.Session:
+    def prepare(_: object, layout: session.RunLayout, **__: object) -> session.Session:
         layouts.append(layout)
         raise SystemExit(7)
 

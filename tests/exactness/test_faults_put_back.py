@@ -10,7 +10,7 @@ import pytest
 from evener.graph.ops import arithmetic
 from evener.graph.ops.registry import OPERATIONS
 from evener.graph.ops.states import PARTIALS, Decision, Partial
-from evener.partition import functions, tasks
+from evener.partition import build, tasks
 from exactness.fuzz.check import Trial, check
 from exactness.test_found_programs import program_of
 
@@ -19,7 +19,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def sizes_of_parts(patch: pytest.MonkeyPatch) -> None:
     """A part takes the number of a size from what it holds, although that is its own maximum."""
-    for module in (tasks, functions):
+    for module in (tasks, build):
         patch.setattr(module, "is_known_to_parts", lambda source, state: True)
 
 

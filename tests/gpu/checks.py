@@ -19,7 +19,6 @@ import tensorflow as tf
 import evener
 from evener import Plan
 from evener.devices.names import tf_device
-from evener.partition.times import Times
 from exactness.compare import assert_equal, state_of
 from gpu.ground import BATCH, Ground, agrees_with_one_device, build, device_of, placed, rows, train
 from gpu.traced import operations
@@ -248,21 +247,21 @@ def check_a_slowed_device_gets_less(ground: Ground) -> None:
     reference = train("mlp", build("mlp", ground.one_device()), epochs=12)
     strategy = ground.strategy(shares=None)
     model = build("mlp", strategy.scope())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Times, "timed", _timed_slowly(ground, part=1))
-        candidate = train("mlp", model, epochs=12)
+    strategy.share_controller.before_part = _slow(ground, part=1)
+    candidate = train("mlp", model, epochs=12)
     assert strategy.share_controller.events
     assert strategy.shares[0] > 0.6
     _agree(reference, candidate, within=ground.tolerance)
 
 
-def _timed_slowly(ground: Ground, *, part: int) -> Callable[..., list[Any]]:
-    """Return a `Times.timed` where a part waits for something useless, for each of its rows."""
-    timed = Times.timed
+def _slow(ground: Ground, *, part: int) -> Callable[[int, tf.Tensor], tf.Tensor]:
+    """Return what a part computes in vain before its task, for each of its rows."""
     operand = tf.constant(np.eye(ground.slow_size, dtype="float32"))
     where = ground.devices[part] if ground.slow_on == "own" else ground.slow_on
 
-    def wait(rows: tf.Tensor) -> tf.Tensor:
+    def wait(replica: int, rows: tf.Tensor) -> tf.Tensor:
+        if replica != part:
+            return tf.zeros([])
         with tf.device(tf_device(where)):
             return tf.while_loop(
                 lambda k, _: k < rows,
@@ -271,29 +270,7 @@ def _timed_slowly(ground: Ground, *, part: int) -> Callable[..., list[Any]]:
                 maximum_iterations=BATCH,
             )[1]
 
-    def timed_slowly(
-        self: Times,
-        index: int,
-        call: Callable[..., Any],
-        arguments: list[Any],
-        waits: Any,
-        note: Any = None,
-    ) -> list[Any]:
-        def slowly(given: list[Any]) -> list[Any]:
-            rows = next((tf.shape(given[k])[0] for k in waits if given[k].shape.rank), None)
-            if index != part or rows is None:
-                return call(given)
-            with tf.control_dependencies([wait(rows)]):
-                return call(
-                    [
-                        given[k] if k not in waits else tf.identity(given[k])
-                        for k in range(len(given))
-                    ]
-                )
-
-        return timed(self, index, slowly, arguments, waits, note)
-
-    return timed_slowly
+    return wait
 
 
 def _is_slot_of(slot: str, variable: str) -> bool:

@@ -43,7 +43,13 @@ from evener.workers.job import Job
 from evener.workers.membership import Membership
 from evener.workers.messages import Failed, Leave, Message, Stop
 from evener.workers.output import Console
-from evener.workers.supervisor import JobControl, LaunchSettings, Start, Supervisor, WorkerCommand
+from evener.workers.supervisor import (
+    JobControl,
+    LaunchSettings,
+    Supervisor,
+    WorkerCommand,
+    WorkerStart,
+)
 from evener.workers.wire import PeerLost
 from workers.simulated_network import Line, Network, SimulatedMember
 from workers.simulated_world import (
@@ -399,7 +405,7 @@ class Launcher:
             self._supervisor._start((index, 0))
         self._supervisor._choose_chief()
 
-    def _begin(self, start: Start) -> Any:
+    def _begin(self, start: WorkerStart) -> Any:
         index, incarnation = start.source
         start.environ("host")
         started = Process(self._world, index, incarnation, lambda code: start.on_end(code, ""))

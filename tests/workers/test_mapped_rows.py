@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from evener._tf_private.datasets import LastMaps
 from evener.partition.shard import is_row_wise
-from evener.workers.own_rows import OwnRows
+from evener.workers.own_rows import OwnRowsPipeline
 from exactness.steps.case import BuiltStep, normal
 from exactness.steps.runs import Run, check
 from workers.in_threads import (
@@ -69,7 +69,7 @@ def two_arrays(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
     return normal(rng, n, 6), normal(rng, n, 4)
 
 
-class _EagerRows(OwnRows):
+class _EagerRows(OwnRowsPipeline):
     """Rows that are mapped in the thread of their worker.
 
     The workers are threads of one process here, and those that wait for others keep the threads of

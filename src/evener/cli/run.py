@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from evener.plan import Plan
     from evener.recording.record import Recording
     from evener.run.bench import BenchRow, TimedRun
-    from evener.run.session import Layout, Session
+    from evener.run.session import RunLayout, Session
 
 AUTO = "auto"
 """Value of ``--plan`` for the best plan, which is found before the run."""
@@ -189,11 +189,11 @@ def run(
 
 def read_layout(
     *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
-) -> Layout:
+) -> RunLayout:
     """Return the layout that options ask for; for ``--plan auto`` without the plan."""
     from evener.devices.spec import spec_from
     from evener.plan import Plan
-    from evener.run.session import Layout
+    from evener.run.session import RunLayout
 
     spec = spec_from(devices, os.environ)
     if plan == AUTO and shares is not None:
@@ -202,7 +202,7 @@ def read_layout(
         )
     if plan is None or plan == AUTO:
         values = _read_shares(shares, num_devices=spec.num_devices)
-        return Layout(devices=devices, shares=values, verify=verify)
+        return RunLayout(devices=devices, shares=values, verify=verify)
     for option, value in (("--devices", devices), ("--shares", shares)):
         if value is not None:
             raise typer.BadParameter(
@@ -220,7 +220,7 @@ def read_layout(
             reason = f"cannot be read: {error.strerror}"
         raise typer.BadParameter(f"{path} {reason}", param_hint="'--plan'") from None
     with wrong_usage(str(path)):
-        return Layout(plan=Plan.from_json(text), verify=verify)
+        return RunLayout(plan=Plan.from_json(text), verify=verify)
 
 
 def _read_shares(text: str | None, *, num_devices: int | None) -> str | list[float] | None:

@@ -96,9 +96,9 @@ class PartSymbol(str):
 
     def __new__(cls, kind: str, rows: Size) -> PartSymbol:
         """Return the symbol of a kind, ``"b"`` or ``"o"``, for a size that is split."""
-        made = super().__new__(cls, kind if rows == BATCH else f"{kind}[{rows}]")
-        made.rows = rows
-        return made
+        symbol = super().__new__(cls, kind if rows == BATCH else f"{kind}[{rows}]")
+        symbol.rows = rows
+        return symbol
 
     @property
     def is_offset(self) -> bool:
@@ -111,10 +111,10 @@ def symbols_of_step(size: Size) -> set[str]:
 
     Neither the batch size is among them nor what is another number in every part.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for name in symbols_of(size):
-        found |= symbols_of_step(name.rows) if isinstance(name, PartSymbol) else {name}
-    return found - {"B"}
+        names |= symbols_of_step(name.rows) if isinstance(name, PartSymbol) else {name}
+    return names - {"B"}
 
 
 def symbols_of(size: Size) -> set[str]:

@@ -145,9 +145,10 @@ def take_streams_out(graph: Graph) -> Streams | None:
 
     nodes, graph.nodes = graph.nodes, []
     counters = graph.new_input(tf.TensorSpec([len(names), 2], tf.uint64))
-    alg, *found = graph.add(before, [counters])
+    alg, *added = graph.add(before, [counters])
+    own_counters, keys = added[: len(names)], added[len(names) :]
     graph.nodes += nodes
-    for node, counter, key in zip(drawn, found, found[len(names) :], strict=False):
+    for node, counter, key in zip(drawn, own_counters, keys, strict=True):
         shape, *limits = node.inputs
         node.inputs = [shape, key, counter, alg, *limits]
         dtypes = {"dtype": node.outputs[0].dtype, "Tshape": shape.dtype}
@@ -186,7 +187,7 @@ def draws_from_seeds(graph: Graph) -> bool:
 
 def has_hidden_draws(graph: Graph, *, is_inside: bool = False) -> bool:
     """Return whether bodies of loops and conditions draw."""
-    found = False
+    is_hidden = False
     for node in graph:
         if is_inside and draws(node):
             if not has_seed(node):
@@ -197,8 +198,8 @@ def has_hidden_draws(graph: Graph, *, is_inside: bool = False) -> bool:
                     fix="Call keras.utils.set_random_seed(1) at the start, or draw in front of the "
                     "loop.",
                 )
-            found = True
+            is_hidden = True
         if node.op in LOOPS | CONDITIONS:
             bodies = node.bodies or bodies_of(node, graph)
-            found |= any([has_hidden_draws(b, is_inside=True) for b in bodies.values()])
-    return found
+            is_hidden |= any([has_hidden_draws(b, is_inside=True) for b in bodies.values()])
+    return is_hidden

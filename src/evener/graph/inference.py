@@ -9,7 +9,7 @@ them, are recognised with the shapes of their bodies.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from evener.graph.dims import (
     symbols_of,
 )
 from evener.graph.nodes import Graph, Node, Role, RowLoop, SymbolTable, Tensor
-from evener.graph.ops.lists import UNLIKE_ELEMENTS, list_length, of_any_length, origin
+from evener.graph.ops.lists import UNLIKE_ELEMENTS, any_length, list_length, origin
 from evener.graph.ops.registry import COPY, Shape, has_trait, operation, truth_of
 from evener.graph.rewrites import LOOPS, num_leading
 
@@ -48,11 +48,20 @@ def find_row_loop(node: Node) -> RowLoop | None:
     """Return how a loop goes over rows; None if it is not certain that it does."""
     if node.op not in LOOPS or not node.bodies:
         return None
-    finder = _Finder(node)
-    return finder.found() if finder.is_certain() else None
+    finder = _RowLoopFinder(node)
+    if not finder.is_certain():
+        return None
+    return RowLoop(
+        count=next(iter(finder.counts)),
+        roles=tuple(finder.roles),
+        tests=frozenset(finder.tests),
+        at_rows=finder.at_rows,
+        made=frozenset(finder.made),
+        indices=frozenset(finder.indices),
+    )
 
 
-class _Finder:
+class _RowLoopFinder:
     """Finds the roles of the arguments, and holds the body to them."""
 
     def __init__(self, node: Node) -> None:
@@ -65,23 +74,12 @@ class _Finder:
                     self._uses[origin(tensor)].append((user, index))
         for index, tensor in enumerate(self._body.outputs):
             self._uses[origin(tensor)].append((None, index))
-        self._roles: list[Role] = []
-        self._at_rows: dict[Node, int] = {}
-        self._made: set[Node] = set()
-        self._indices: set[int] = set()
-        self._tests: set[Node] = set()
-        self._counts: set[Size] = set()
-
-    def found(self) -> RowLoop:
-        """Return what was found."""
-        return RowLoop(
-            count=next(iter(self._counts)),
-            roles=tuple(self._roles),
-            tests=frozenset(self._tests),
-            at_rows=self._at_rows,
-            made=frozenset(self._made),
-            indices=frozenset(self._indices),
-        )
+        self.roles: list[Role] = []
+        self.at_rows: dict[Node, int] = {}
+        self.made: set[Node] = set()
+        self.indices: set[int] = set()
+        self.tests: set[Node] = set()
+        self.counts: set[Size] = set()
 
     def is_certain(self) -> bool:
         """Find all roles; return whether they are certain."""
@@ -89,16 +87,29 @@ class _Finder:
             role = self._simple_role(index)
             if role is None:
                 return False
-            self._roles.append(role)
-        if not self._find_tests(self._node.bodies["cond"].outputs[0]) or len(self._counts) != 1:
+            self.roles.append(role)
+        if not self._find_tests(self._node.bodies["cond"].outputs[0]) or len(self.counts) != 1:
             return False
-        if not isinstance(next(iter(self._counts)), Dim):
+        if not isinstance(next(iter(self.counts)), Dim):
             return False
-        lists = [k for k, role in enumerate(self._roles) if role is Role.WRITTEN]
-        if not all(self._follow(index) for index in lists):
+        lists = [k for k, role in enumerate(self.roles) if role is Role.WRITTEN]
+        if not all(map(self._follow, lists)):
             return False
         self._find_reads()
-        return self._is_in_one_order() and all(map(self._is_of_all_rows, range(len(self._roles))))
+        if Role.POPPED in self.roles:
+            counters = [k for k, role in enumerate(self.roles) if role is Role.COUNTER]
+            # Rows from the last to the first have other numbers than the rounds of a part.
+            if Role.PUSHED in self.roles or not all(map(self._only_counts, counters)):
+                return False
+        if not all(map(self._is_at_row, self.at_rows)):
+            return False
+        # Lists that change have as many elements as there are rounds.
+        for role, given in zip(self.roles, self._node.inputs, strict=True):
+            if role is Role.PUSHED and origin(given).node.op != "EmptyTensorList":
+                return False
+            if role in (Role.WRITTEN, Role.POPPED) and list_length(given) not in self.counts:
+                return False
+        return True
 
     def _simple_role(self, index: int) -> Role | None:
         """Return a role; of a list that changes ``WRITTEN``, whatever changes it."""
@@ -138,16 +149,16 @@ class _Finder:
         if node.op != "Less":
             return False
         counter, limit = map(origin, node.inputs)
-        if counter not in arguments or self._roles[arguments.index(counter)] is not Role.COUNTER:
+        if counter not in arguments or self.roles[arguments.index(counter)] is not Role.COUNTER:
             return False
         if limit in arguments:
-            if self._roles[arguments.index(limit)] is not Role.SAME:
+            if self.roles[arguments.index(limit)] is not Role.SAME:
                 return False
             limit = self._node.inputs[arguments.index(limit)]
         if limit.value is None:
             return False
-        self._tests.add(node)
-        self._counts |= set(limit.value)
+        self.tests.add(node)
+        self.counts |= set(limit.value)
         return True
 
     def _follow(self, index: int) -> bool:
@@ -157,7 +168,7 @@ class _Finder:
             changing: list[tuple[Node | None, int]] = []
             for node, position in self._uses[tensor]:
                 if node is not None and node.op == "TensorListGetItem":
-                    self._at_rows[node] = index
+                    self.at_rows[node] = index
                 elif node is None or not _asks_a_size(node):
                     changing.append((node, position))
             if len(changing) != 1:
@@ -172,7 +183,7 @@ class _Finder:
 
     def _is_change(self, node: Node, position: int, index: int) -> bool:
         if node.op == "TensorListSetItem":
-            self._at_rows[node] = index
+            self.at_rows[node] = index
             return position == 0 and not node.bool_attr("resize_if_index_out_of_bounds")
         if node.op == "AddN":
             others = [origin(t) for k, t in enumerate(node.inputs) if k != position]
@@ -180,8 +191,8 @@ class _Finder:
         if node.op == "TensorListPushBack" and position == 0:
             item = origin(node.inputs[1])
             arguments = self._body.inputs
-            if item in arguments and self._roles[arguments.index(item)] is Role.COUNTER:
-                self._indices.add(index)
+            if item in arguments and self.roles[arguments.index(item)] is Role.COUNTER:
+                self.indices.add(index)
             return True
         return node.op == "TensorListPopBack"
 
@@ -195,31 +206,26 @@ class _Finder:
             return False
         if write.bool_attr("resize_if_index_out_of_bounds"):
             return False
-        self._at_rows[write] = index
-        self._made.add(fresh.node)
-        return (list_length(fresh) or 0) in self._counts
+        self.at_rows[write] = index
+        self.made.add(fresh.node)
+        return (list_length(fresh) or 0) in self.counts
 
     def _set_role(self, index: int, changes: set[str]) -> bool:
         """Set the role of a list by what changes it in a round."""
         once = {"TensorListPushBack": Role.PUSHED, "TensorListPopBack": Role.POPPED}
         for op, role in once.items():
             if op in changes:
-                self._roles[index] = role
-                reads = any(k == index for k in self._at_rows.values())
-                steps = sum(made.op == op for made in self._chain(index))
-                return changes == {op} and steps == 1 and not reads
+                self.roles[index] = role
+                tensor, steps = origin(self._body.outputs[index]), 0
+                while tensor is not self._body.inputs[index]:
+                    steps += tensor.node.op == op
+                    tensor = origin(tensor.node.inputs[0])
+                return changes == {op} and steps == 1 and index not in self.at_rows.values()
         return True
-
-    def _chain(self, index: int) -> Iterator[Node]:
-        """Yield what made a list of the one that the round was given, backwards."""
-        tensor = origin(self._body.outputs[index])
-        while tensor is not self._body.inputs[index]:
-            yield tensor.node
-            tensor = origin(tensor.node.inputs[0])
 
     def _find_reads(self) -> None:
         """Find the lists that are handed through and read at the row of the round alone."""
-        for index, role in enumerate(self._roles):
+        for index, role in enumerate(self.roles):
             tensor = self._body.inputs[index]
             if role is not Role.SAME or tensor.dtype != tf.variant:
                 continue
@@ -228,17 +234,8 @@ class _Finder:
             if all(node in reads or _asks_a_size(node) for node in users) and all(
                 self._is_at_row(node) for node in reads
             ):
-                self._roles[index] = Role.READ
-                self._at_rows |= dict.fromkeys(reads, index)
-
-    def _is_in_one_order(self) -> bool:
-        """Return whether the rounds go one way: from the first row, or from the last, popped."""
-        if Role.POPPED in self._roles:
-            counters = [k for k, role in enumerate(self._roles) if role is Role.COUNTER]
-            # Rows from the last to the first have other numbers than the rounds of a part.
-            if Role.PUSHED in self._roles or not all(map(self._only_counts, counters)):
-                return False
-        return all(map(self._is_at_row, self._at_rows))
+                self.roles[index] = Role.READ
+                self.at_rows |= dict.fromkeys(reads, index)
 
     def _only_counts(self, index: int) -> bool:
         """Return whether a counter is read by its increment alone."""
@@ -249,40 +246,23 @@ class _Finder:
     def _is_at_row(self, node: Node) -> bool:
         """Return whether a list is read or written at the row of the round."""
         position, arguments = origin(node.inputs[1]), self._body.inputs
-        if Role.POPPED not in self._roles:
-            return position in arguments and self._roles[arguments.index(position)] is Role.COUNTER
+        if Role.POPPED not in self.roles:
+            return position in arguments and self.roles[arguments.index(position)] is Role.COUNTER
         if position.node.op != "TensorListPopBack" or position.index != 1:
             return False
         popped = origin(position.node.inputs[0])
-        return popped in arguments and _holds_indices(self._node.inputs[arguments.index(popped)])
-
-    def _is_of_all_rows(self, index: int) -> bool:
-        """Return whether a list that changes has as many elements as there are rounds."""
-        role, given = self._roles[index], self._node.inputs[index]
-        if role is Role.PUSHED:
-            return origin(given).node.op == "EmptyTensorList"
-        if role in (Role.WRITTEN, Role.POPPED):
-            return list_length(given) in self._counts
-        return True
+        if popped not in arguments:
+            return False
+        # Element k of the list is k: a loop over rows has pushed its counter to it.
+        pushed = origin(self._node.inputs[arguments.index(popped)])
+        loop = pushed.node.row_loop
+        return loop is not None and pushed.index in loop.indices
 
 
 def _asks_a_size(node: Node) -> bool:
     """Return whether a node asks a list for sizes that are known without it."""
     return node.op in ("TensorListLength", "TensorListElementShape") and node.outputs[0].is_sizes
 
-
-def _holds_indices(tensor: Tensor) -> bool:
-    """Return whether element k of a list is k: a loop over rows has pushed its counter to it."""
-    tensor = origin(tensor)
-    loop = tensor.node.row_loop
-    return loop is not None and tensor.index in loop.indices
-
-
-# Symbolic shapes of all tensors of a traced step, and the numbers in its small integer tensors.
-#
-# TensorFlow knows the sizes that are the same in every step. What it calls unknown (``None``) is
-# found here: from the batch size, through shapes that a program computes itself. A size that cannot
-# be found gets a symbol of its own, which equals nothing else.
 
 Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
 """The shape of a tensor and the numbers in it."""
@@ -293,68 +273,61 @@ _LARGEST_FACTOR = 2**20
 class Inference(SymbolTable):
     """Finds the symbolic shapes of graphs."""
 
-    # Function that is given every node before its shapes are inferred
-    meet: Callable[[Node], None] | None = None
-
     def run(self, graph: Graph) -> None:
         """Find the shapes of all tensors whose inputs' shapes are known."""
         inputs = {tensor.node for tensor in graph.inputs}
         outside, self.scope = self.scope, id(graph)
         for node in graph:
             if node not in inputs or node.op != "Placeholder":
-                self._infer(node)
+                self.infer(node)
         self.scope = outside
 
     def input_shape(self, tensor: Tensor, batch_axis: int | None, batch: Size) -> None:
         """Set the shape of an argument of the step: its batch axis has the size of the batch."""
-        shape = self.with_symbols(tensor, None)
+        shape = self._complete(tensor, None)
         if shape is not None and batch_axis is not None:
             shape = (*shape[:batch_axis], batch, *shape[batch_axis + 1 :])
         tensor.shape = shape
 
-    def with_symbols(self, tensor: Tensor, found: Shape | None) -> Shape | None:
-        """Return TensorFlow's static shape, where it is unknown what was found, else symbols."""
+    def _complete(self, tensor: Tensor, shape: Shape | None) -> Shape | None:
+        """Return TensorFlow's static shape, where it is unknown the inferred one, else symbols."""
         static = self.shapes.get(tensor, tensor.node.static_shapes[tensor.index])
         if static is None:
-            return found
-        if found is not None and len(found) != len(static):
-            found = None
+            return shape
+        known: Sequence[Size | None] = shape or ()
+        if len(known) != len(static):
+            known = (None,) * len(static)
         sizes: list[Size] = []
-        for axis, size in enumerate(static):
-            if isinstance(size, int):
-                sizes.append(self._with_batch(size, None if found is None else found[axis]))
+        for axis, (size, inferred) in enumerate(zip(static, known, strict=True)):
+            if isinstance(size, int) and inferred and self._counts_samples(size, inferred):
+                sizes.append(inferred)
             elif size is not None:
                 sizes.append(size)
-            elif found is not None and found[axis] is not None:
-                sizes.append(found[axis])
             else:
-                sizes.append(self.new_symbol(tensor, axis))
+                sizes.append(self.new_symbol(tensor, axis) if inferred is None else inferred)
         return tuple(sizes)
 
-    def _with_batch(self, size: int, found: Size | None) -> Size:
-        """Return the size that counts samples, where the number alone does not say that it does.
+    def _counts_samples(self, size: int, inferred: Size) -> bool:
+        """Return whether a number is that of samples, as its size says that was inferred.
 
         Samples beside other rows stay a number: the gradients behind them know no other size.
         """
-        if self.num_samples is None or not isinstance(found, Dim) or per_sample(found) is None:
-            return size
-        if symbols_of(found) != {"B"} or evaluate(found, {"B": self.num_samples}) != size:
-            return size
-        return found
+        if self.num_samples is None or not isinstance(inferred, Dim):
+            return False
+        if per_sample(inferred) is None or symbols_of(inferred) != {"B"}:
+            return False
+        return evaluate(inferred, {"B": self.num_samples}) == size
 
-    def _infer(self, node: Node) -> None:
-        if self.meet is not None:
-            self.meet(node)
+    def infer(self, node: Node) -> None:
+        """Find the shapes of a node's outputs."""
         if node.bodies:
             self._infer_bodies(node)
             return
         rules = operation(node.op)
-        found = None if rules.shape is None else rules.shape(self, node)
+        shapes = None if rules.shape is None else rules.shape(self, node)
         for tensor in node.outputs:
-            shape = found[tensor.index] if found else None
-            if tensor.dtype != tf.variant:
-                shape = self.with_symbols(tensor, shape)
-            tensor.shape = shape
+            shape = shapes[tensor.index] if shapes else None
+            tensor.shape = shape if tensor.dtype == tf.variant else self._complete(tensor, shape)
         if not any(t.dtype.is_integer or t.dtype == tf.variant for t in node.outputs):
             return
         values = None if rules.value is None else rules.value(self, node)
@@ -364,114 +337,82 @@ class Inference(SymbolTable):
             if value is not None and not all(_fits(size, tensor.dtype) for size in value):
                 value = None
             tensor.value = value if value is not None else self._opaque(tensor)
-            tensor.is_sizes = node.op not in ("Const", "Placeholder") and self._is_sizes(tensor)
-
-    def _is_sizes(self, tensor: Tensor) -> bool:
-        """Numbers that a program computes from data are no sizes: they may be large, as seeds."""
-        if tensor.value is None or tensor.dtype == tf.variant:
-            return False
-        return all(map(self.is_made_of_sizes, tensor.value))
+            is_given = node.op in ("Const", "Placeholder") or tensor.dtype == tf.variant
+            # Numbers that a program computes from data are no sizes: they may be large, as seeds.
+            numbers = None if is_given else tensor.value
+            tensor.is_sizes = numbers is not None and all(map(self.is_made_of_sizes, numbers))
 
     def _infer_bodies(self, node: Node) -> None:
         """Find the shapes in a loop or condition, until what comes out of a loop may go in."""
-        is_loop = node.op in LOOPS
         arguments = node.inputs[num_leading(node) :]
         known = {name for t in arguments for size in t.shape or () for name in symbols_of(size)}
         known.add("B")
-        facts = [(t.shape, t.value) for t in arguments]
-        stays: list[bool] = []
-        if is_loop:
-            body = node.bodies["body"]
-            pairs = zip(body.inputs, body.outputs, strict=True)
-            stays = [given is returned for given, returned in pairs]
-            facts = [
-                (t.shape, t.value if same else _list_value(t))
-                for t, same in zip(arguments, stays, strict=True)
-            ]
-        results: list[Facts] = []
-        # Each round knows less than the one before, so it ends.
-        while True:
-            for body in node.bodies.values():
-                self._give(body.inputs, facts)
-                self.run(body)
-            if not is_loop:
-                results = self._joined(node)
-                break
-            body = node.bodies["body"]
-            # A size that a round has found itself may be another one in the next round.
-            results = [
-                fact
-                if same
-                else _widened(
-                    fact,
-                    _outside((t.shape, _list_value(t)), known),
-                    is_list=t.dtype == tf.variant,
-                )
-                for fact, t, same in zip(facts, body.outputs, stays, strict=True)
-            ]
-            if results == facts:
-                break
-            # What depends on lists that were empty so far is seen in the next round.
-            filled = any(
-                a[0] is None and b[0] is not None for a, b in zip(facts, results, strict=True)
-            )
-            if filled:
-                pairs = zip(facts, results, strict=True)
-                results = [b if a[0] is None else a for a, b in pairs]
-            facts = results
+        results: list[Facts] = [(t.shape, t.value) for t in arguments]
+        if node.op in LOOPS:
+            results = self._infer_rounds(node, results, known)
+        else:
+            self._infer_with(node, results)
+            results = _joined(node)
         for tensor, fact in zip(node.outputs, results, strict=True):
             shape, value = _outside(fact, known)
             if tensor.dtype != tf.variant:
-                shape = self.with_symbols(tensor, shape)
-            tensor.shape = self._given(tensor, shape) if shape is not None else None
+                shape = self._complete(tensor, shape)
+            tensor.shape = self._with_symbols(tensor, shape)
             tensor.value = self._opaque(tensor) if value is None else value
-        node.row_loop = find_row_loop(node)
-        self._infer_rows(node)
-
-    def _infer_rows(self, node: Node) -> None:
-        """Set what is known behind a loop over rows: its counters, and how long its lists are."""
-        loop = node.row_loop
+        loop = node.row_loop = find_row_loop(node)
+        # Behind a loop over rows its counters are known, and how long its lists are.
         if loop is None:
             return
+        is_certain = self.is_made_of_sizes(loop.count) and is_at_least(loop.count, 0)
         for tensor, role in zip(node.outputs, loop.roles, strict=True):
-            is_certain = self.is_made_of_sizes(loop.count) and is_at_least(loop.count, 0)
             if role is Role.COUNTER and is_certain:
                 tensor.value, tensor.is_sizes = (loop.count,), True
             elif role in (Role.WRITTEN, Role.PUSHED) and tensor.shape:
                 tensor.shape = (loop.count, *tensor.shape[1:])
             elif role is Role.POPPED:
-                tensor.shape = of_any_length(tensor.shape)
+                tensor.shape = any_length(tensor.shape)
 
-    def _give(self, inputs: Sequence[Tensor], facts: Sequence[Facts]) -> None:
-        for tensor, (shape, value) in zip(inputs, facts, strict=True):
-            tensor.value = value
-            if shape is None and tensor.dtype != tf.variant:
-                tensor.shape = self.with_symbols(tensor, None)
-            else:
-                tensor.shape = self._given(tensor, shape)
+    def _infer_rounds(self, node: Node, facts: Sequence[Facts], known: set[str]) -> list[Facts]:
+        """Return what holds before and after every round of a loop."""
+        body = node.bodies["body"]
+        stays = [a is b for a, b in zip(body.inputs, body.outputs, strict=True)]
+        # Numbers may be others in the next round; those in a list of equal ones are not.
+        facts = [
+            (shape, value if same or tensor.dtype == tf.variant else None)
+            for tensor, (shape, value), same in zip(body.inputs, facts, stays, strict=True)
+        ]
+        # Each round knows less than the one before, so it ends.
+        while True:
+            self._infer_with(node, facts)
+            # A size that a round has found itself may be another one in the next round.
+            results = [
+                fact if same else _widened(fact, tensor, known)
+                for fact, tensor, same in zip(facts, body.outputs, stays, strict=True)
+            ]
+            if results == facts:
+                return results
+            pairs = list(zip(facts, results, strict=True))
+            # What depends on lists that were empty so far is seen in the next round.
+            if any(a[0] is None and b[0] is not None for a, b in pairs):
+                results = [b if a[0] is None else a for a, b in pairs]
+            facts = results
 
-    def _given(self, tensor: Tensor, shape: Shape | None) -> Shape | None:
+    def _infer_with(self, node: Node, facts: Sequence[Facts]) -> None:
+        """Find the shapes in bodies from those of their arguments."""
+        for body in node.bodies.values():
+            for tensor, (shape, value) in zip(body.inputs, facts, strict=True):
+                tensor.value = value
+                if shape is None and tensor.dtype != tf.variant:
+                    tensor.shape = self._complete(tensor, None)
+                else:
+                    tensor.shape = self._with_symbols(tensor, shape)
+            self.run(body)
+
+    def _with_symbols(self, tensor: Tensor, shape: Shape | None) -> Shape | None:
         """Return a shape with symbols for what is not known."""
         if shape is None:
             return None
         return tuple(self.new_symbol(tensor, k) if s is None else s for k, s in enumerate(shape))
-
-    def _joined(self, node: Node) -> list[Facts]:
-        """Return what is the same in all branches of a condition."""
-        bodies = list(node.bodies.values())
-        chosen = truth_of(node.inputs[0]) if "then_branch" in node.bodies else None
-        if chosen is not None:
-            bodies = [node.bodies["then_branch" if chosen else "else_branch"]]
-        columns = zip(*(body.outputs for body in bodies), strict=True)
-        joined: list[Facts] = []
-        for tensors in columns:
-            shapes = {t.shape for t in tensors}
-            if len(shapes) > 1 and tensors[0].dtype == tf.variant:
-                shapes = {of_any_length(shape) for shape in shapes}
-            values = {t.value for t in tensors}
-            shape = shapes.pop() if len(shapes) == 1 else None
-            joined.append((shape, values.pop() if len(values) == 1 else None))
-        return joined
 
     def _opaque(self, tensor: Tensor) -> Shape | None:
         """Give numbers that nobody knows a symbol each, so that sizes made of them have one."""
@@ -480,18 +421,33 @@ class Inference(SymbolTable):
         return None
 
 
-def _list_value(tensor: Tensor) -> Shape | None:
-    return tensor.value if tensor.dtype == tf.variant else None
+def _joined(node: Node) -> list[Facts]:
+    """Return what is the same in all branches of a condition."""
+    bodies = list(node.bodies.values())
+    chosen = truth_of(node.inputs[0]) if "then_branch" in node.bodies else None
+    if chosen is not None:
+        bodies = [node.bodies["then_branch" if chosen else "else_branch"]]
+    joined: list[Facts] = []
+    for tensors in zip(*(body.outputs for body in bodies), strict=True):
+        shapes = {t.shape for t in tensors}
+        if len(shapes) > 1 and tensors[0].dtype == tf.variant:
+            shapes = {any_length(shape) for shape in shapes}
+        values = {t.value for t in tensors}
+        shape = shapes.pop() if len(shapes) == 1 else None
+        joined.append((shape, values.pop() if len(values) == 1 else None))
+    return joined
 
 
-def _widened(before: Facts, after: Facts, *, is_list: bool) -> Facts:
+def _widened(before: Facts, returned: Tensor, known: set[str]) -> Facts:
     """Return what holds before and after one round of a loop; None for sizes that change."""
-    if is_list and before[0] is not None and before[0] != after[0]:
-        alike = of_any_length(before[0])
-        if not alike or alike != of_any_length(after[0]):
+    is_list = returned.dtype == tf.variant
+    shape, value = before
+    new_shape, new_value = _outside((returned.shape, returned.value if is_list else None), known)
+    if is_list and shape is not None and shape != new_shape:
+        alike = any_length(shape)
+        if not alike or alike != any_length(new_shape):
             return UNLIKE_ELEMENTS, None
-        return alike, before[1] if before[1] == after[1] else None
-    (shape, value), (new_shape, new_value) = before, after
+        return alike, value if value == new_value else None
     if shape is None:
         return new_shape, new_value
     if new_shape is None or len(new_shape) != len(shape):

@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs
-from evener._tf_private import graphs as operation_types
 from evener.graph.dims import Dim, Size, evaluate, symbol, symbols_of
 
 # Definitions of nodes in TensorFlow's graphs: an order in which they can run, and their shapes.
@@ -56,11 +55,6 @@ def static_shape(proto: Any) -> tuple[int | None, ...] | None:
         return None
     return tuple(None if dim.size < 0 else dim.size for dim in proto.dim)
 
-
-# The traced step as a plain graph: nodes and tensors with symbolic shapes.
-#
-# It is read once from TensorFlow's graph, calls of functions are inlined, and the passes after it
-# never touch TensorFlow's own objects.
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
@@ -154,7 +148,7 @@ class Node:
     @property
     def is_stateful(self) -> bool:
         """Whether it reads or changes state, so that its place in the order matters."""
-        return operation_types.is_stateful(self.op)
+        return graphs.is_stateful(self.op)
 
     @property
     def has_side_effect(self) -> bool:
@@ -176,10 +170,6 @@ class Node:
     def text_attr(self, name: str) -> str:
         """Return an attribute that is text."""
         return self.attrs[name].s.decode() if name in self.attrs else ""
-
-    def function_attr(self, name: str) -> str:
-        """Return the name of a function that an attribute holds."""
-        return self.attrs[name].func.name
 
     def __repr__(self) -> str:
         return f"{self.name}({self.op})"
@@ -291,21 +281,20 @@ class _Reader:
         self._ends: dict[str, frozenset[Node]] = {}
 
     def tensor(self, name: str) -> Tensor:
-        name = name.removesuffix(":0") if name.endswith(":0") else name
-        return self._tensors[name]
+        return self._tensors[name.removesuffix(":0")]
 
     def read(
         self, func_graph: Any, arguments: Sequence[Tensor] | None, after: frozenset[Node]
     ) -> frozenset[Node]:
         """Read all nodes; return the stateful ones that a caller has to wait for."""
         definition = func_graph.as_graph_def(add_shapes=True)
-        given = {}
+        replaced = {}
         if arguments is not None:
-            given = {t.op.name: a for t, a in zip(func_graph.inputs, arguments, strict=True)}
+            replaced = {t.op.name: a for t, a in zip(func_graph.inputs, arguments, strict=True)}
         by_name = {node.name: node for node in definition.node}
         for definition_node in in_order(by_name):
-            if definition_node.name in given:
-                self._tensors[definition_node.name] = given[definition_node.name]
+            if definition_node.name in replaced:
+                self._tensors[definition_node.name] = replaced[definition_node.name]
                 self._ends[definition_node.name] = frozenset()
             else:
                 self._read_node(definition_node, func_graph, after)
@@ -322,7 +311,7 @@ class _Reader:
             else:
                 inputs.append(self._tensors[name])
         xla = self._xla
-        is_operation = operation_types.is_operation(definition.op)
+        is_operation = graphs.is_operation(definition.op)
         if definition.op in CALLS or not is_operation:
             name = definition.attr["f"].func.name if is_operation else definition.op
             body = self._functions.find(name)
@@ -348,7 +337,7 @@ class _Reader:
             definition.op,
             inputs,
             definition.attr,
-            dtypes=operation_types.output_dtypes(definition),
+            dtypes=graphs.output_dtypes(definition),
             device=definition.device,
             static_shapes=shapes,
             source=(func_graph, definition.name),
@@ -364,9 +353,6 @@ class _Reader:
 
     def _enter(self, name: str, index: int, tensor: Tensor) -> None:
         self._tensors[name if index == 0 else f"{name}:{index}"] = tensor
-
-
-# Values of constants of a traced step.
 
 
 def constant_array(tensor: Tensor) -> np.ndarray | None:
@@ -388,9 +374,6 @@ def constant_array(tensor: Tensor) -> np.ndarray | None:
     return tf.make_ndarray(node.attrs["value"].tensor) if node.op == "Const" else None
 
 
-# Numbers of elements of tensors, for a number of samples.
-
-
 def numbers(sizes: Sequence[Size], num_samples: int) -> tuple[int, ...]:
     """Return what sizes are where all samples are in one part.
 
@@ -410,8 +393,6 @@ def num_elements(tensor: Tensor, num_samples: int) -> int:
     """Return the elements of a tensor; 1 if its rank is not known."""
     return math.prod(sizes_of(tensor, num_samples))
 
-
-# Symbols of a step: sizes and numbers that nobody knows before it runs, and their sources.
 
 _WIDE = frozenset({tf.int64, tf.uint32, tf.uint64})
 """Dtypes with numbers that are no int32. Those of uint64 keep their bits in an int64."""

@@ -10,7 +10,8 @@ work on broadcast tensors          is done before they are broadcast
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from evener.graph.ops.registry import (
     has_trait,
     truth_of,
 )
+from evener.graph.ops.states import is_inexact
 
 # Predication: conditional updates of variables, as updates that are always made.
 #
@@ -70,15 +72,32 @@ def predicate(
     """Replace a condition by the nodes of its branches."""
     nodes: list[Node] = []
     results: list[list[Tensor]] = []
-    touched: dict[Tensor, set[Node]] = {}
+    touched: dict[Tensor, set[Node]] = defaultdict(set)
     for name, body in bodies.items():
+        # Nodes of the other branch come first. Only one branch changes anything, but a read must
+        # not come between a read and a write of the other.
         before = {handle: frozenset(users) for handle, users in touched.items()}
-        branch = _Branch(node, name, body, before)
-        nodes += branch.nodes
-        results.append([branch.given(tensor) for tensor in body.outputs])
-        for inner in branch.nodes:
+        outside = dict(zip(body.inputs, node.inputs[1:], strict=True))
+        arguments = {tensor.node for tensor in body.inputs}
+        branch: list[Node] = []
+        for inner in body:
+            if inner in arguments:
+                continue
+            inner.name = f"{node.name}/{name}/{inner.name}"
+            inner.inputs = [outside.get(tensor, tensor) for tensor in inner.inputs]
+            inner.after = inner.after | node.after
             if inner.op in _STATEFUL:
-                touched.setdefault(inner.inputs[0], set()).add(inner)
+                inner.after |= before.get(inner.inputs[0], frozenset())
+            if inner.op in WRITES:
+                branch += _guard(node, inner, is_taken=name == "then_branch")
+            else:
+                inner.after = _writes(inner.after)
+            branch.append(inner)
+        nodes += branch
+        results.append([outside.get(tensor, tensor) for tensor in body.outputs])
+        for inner in branch:
+            if inner.op in _STATEFUL:
+                touched[inner.inputs[0]].add(inner)
     instead: dict[Tensor, Tensor] = {}
     for tensor, taken, other in zip(node.outputs, *results, strict=True):
         chosen = _select(node, f"result_{tensor.index}", [node.inputs[0], taken, other])
@@ -87,57 +106,21 @@ def predicate(
     return nodes, instead, frozenset(inner for inner in nodes if inner.op in _STATEFUL)
 
 
-class _Branch:
-    """The nodes of one branch, outside of the condition."""
-
-    def __init__(
-        self, condition: Node, name: str, body: Graph, before: Mapping[Tensor, frozenset[Node]]
-    ) -> None:
-        self._condition = condition
-        self._prefix = f"{condition.name}/{name}"
-        self._is_taken = name == "then_branch"
-        self._before = before
-        self._given = dict(zip(body.inputs, condition.inputs[1:], strict=True))
-        arguments = {tensor.node for tensor in body.inputs}
-        self.nodes: list[Node] = []
-        for node in body:
-            if node not in arguments:
-                self.nodes.extend(self._taken_out(node))
-
-    def given(self, tensor: Tensor) -> Tensor:
-        """Return a tensor of the branch as it is called outside."""
-        return self._given.get(tensor, tensor)
-
-    def _taken_out(self, node: Node) -> Iterator[Node]:
-        node.name = f"{self._prefix}/{node.name}"
-        node.inputs = [self.given(tensor) for tensor in node.inputs]
-        node.after = node.after | self._condition.after
-        if node.op in _STATEFUL:
-            node.after |= self._before.get(node.inputs[0], frozenset())
-        if node.op in WRITES:
-            yield from self._guard(node)
-        else:
-            node.after = _writes(node.after)
-        yield node
-
-    def _guard(self, node: Node) -> Iterator[Node]:
-        """Let a write change nothing unless the branch is taken."""
-        handle, value = node.inputs
-        if node.op == "AssignVariableOp":
-            dtype = graphs.AttrValue(type=value.dtype.as_datatype_enum)
-            kept = made_beside(
-                "ReadVariableOp", node, "kept", [handle], {"dtype": dtype}, like=value
-            )
-        else:
-            kept = constant_beside(node, "neutral", NEUTRAL[node.op], like=value)
-        kept.after = _writes(node.after)
-        yield kept
-        pair = (value, kept.outputs[0]) if self._is_taken else (kept.outputs[0], value)
-        chosen = _select(node, "chosen", [self._condition.inputs[0], *pair])
-        yield chosen
-        node.inputs = [handle, chosen.outputs[0]]
-        if kept.op == "ReadVariableOp":
-            node.after = node.after | {kept}
+def _guard(condition: Node, node: Node, *, is_taken: bool) -> list[Node]:
+    """Let a write of a branch change nothing unless the branch is taken."""
+    handle, value = node.inputs
+    if node.op == "AssignVariableOp":
+        attrs = {"dtype": graphs.AttrValue(type=value.dtype.as_datatype_enum)}
+        neutral = _node_beside("ReadVariableOp", node, "kept", [handle], attrs, like=value)
+    else:
+        neutral = _constant_beside(node, "neutral", NEUTRAL[node.op], like=value)
+    neutral.after = _writes(node.after)
+    pair = (value, neutral.outputs[0]) if is_taken else (neutral.outputs[0], value)
+    chosen = _select(node, "chosen", [condition.inputs[0], *pair])
+    node.inputs = [handle, chosen.outputs[0]]
+    if neutral.op == "ReadVariableOp":
+        node.after = node.after | {neutral}
+    return [neutral, chosen]
 
 
 def _writes(after: frozenset[Node]) -> frozenset[Node]:
@@ -150,20 +133,20 @@ def _writes(after: frozenset[Node]) -> frozenset[Node]:
 def _select(node: Node, name: str, inputs: Sequence[Tensor]) -> Node:
     like = max(inputs[1:], key=lambda tensor: len(_shape(tensor) or ()))
     attrs = {"T": graphs.AttrValue(type=like.dtype.as_datatype_enum)}
-    return made_beside("SelectV2", node, name, inputs, attrs, like=like)
+    return _node_beside("SelectV2", node, name, inputs, attrs, like=like)
 
 
-def constant_beside(node: Node, name: str, number: float, *, like: Tensor) -> Node:
+def _constant_beside(node: Node, name: str, number: float, *, like: Tensor) -> Node:
     """Return a constant of the dtype of a tensor that belongs to a node of the traced step."""
     array = np.asarray(number, like.dtype.as_numpy_dtype)
     attrs = {
         "dtype": graphs.AttrValue(type=like.dtype.as_datatype_enum),
         "value": graphs.AttrValue(tensor=tf.make_tensor_proto(array, dtype=like.dtype)),
     }
-    return made_beside("Const", node, name, [], attrs, like=like, shape=())
+    return _node_beside("Const", node, name, [], attrs, like=like, shape=())
 
 
-def made_beside(
+def _node_beside(
     op: str,
     node: Node,
     name: str,
@@ -174,7 +157,7 @@ def made_beside(
     shape: tuple[int | None, ...] | None = None,
 ) -> Node:
     """Return a node that belongs to a node of the traced step."""
-    made = Node(
+    beside = Node(
         f"{node.name}/{name}",
         op,
         inputs,
@@ -185,8 +168,8 @@ def made_beside(
         source=node.source,
         xla=node.xla,
     )
-    made.after = node.after
-    return made
+    beside.after = node.after
+    return beside
 
 
 def _is_total(node: Node, body: Graph) -> bool:
@@ -196,24 +179,17 @@ def _is_total(node: Node, body: Graph) -> bool:
             node.outputs[0].dtype in (tf.resource, tf.bool) or _shape(node.outputs[0]) is not None
         )
     if node.op in _STATEFUL:
-        handle = node.inputs[0] in body.inputs
-        return handle and all(_shape(t) is not None for t in _numbers(node))
+        numbers = (t for t in (*node.inputs, *node.outputs) if t.dtype != tf.resource)
+        return node.inputs[0] in body.inputs and all(_shape(t) is not None for t in numbers)
     if not all(map(_can_be_selected, (*node.inputs, *node.outputs))):
         return False
     if has_trait(node, Trait.TOTAL_ON_FLOATS):
-        return node.inputs[0].dtype.is_floating or _divides_by_constant(node)
+        divisor = constant_array(node.inputs[1]) if has_trait(node, Trait.DIVISION) else None
+        divides = divisor is not None and bool(np.all(divisor > 0))
+        return node.inputs[0].dtype.is_floating or divides
     if node.op == "StridedSlice":
         return all(constant_array(index) is not None for index in node.inputs[1:])
     return has_trait(node, TOTAL)
-
-
-def _divides_by_constant(node: Node) -> bool:
-    divisor = constant_array(node.inputs[1]) if has_trait(node, Trait.DIVISION) else None
-    return divisor is not None and bool(np.all(divisor > 0))
-
-
-def _numbers(node: Node) -> Iterable[Tensor]:
-    return (tensor for tensor in (*node.inputs, *node.outputs) if tensor.dtype != tf.resource)
 
 
 def _can_be_selected(tensor: Tensor) -> bool:
@@ -228,22 +204,6 @@ def _shape(tensor: Tensor) -> tuple[int, ...] | None:
         return None
     return tuple(size for size in shape if size is not None)
 
-
-# Loops and conditions: their bodies as graphs, with the reads of variables taken out.
-#
-# A loop that reads a variable in its body has the variable's handle among its inputs, and would
-# have
-# to run on the variable's device. A variable that no body writes has the same value all the time,
-# so
-# it is read once before the loop, and the value is given to it::
-#
-#     while(..., handle):  ... read(handle) ...    ->    value = read(handle)
-#                                                        while(..., value):  ... value ...
-#
-# Gathers from a variable become gathers from a read of it: each part gathers for its own samples.
-#
-# Conditions that update variables are predicated where they can be, see `predication`. Other bodies
-# that change state stay as they are, and so does the operation that calls them.
 
 LOOPS = frozenset({"While", "StatelessWhile"})
 CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
@@ -268,7 +228,12 @@ def open_functions(graph: Graph, *, is_body: bool = False) -> None:
             if all(_only_reads(body, node) for body in bodies.values()):
                 node.bodies = bodies
                 if node.op in LOOPS:
-                    _use_inputs_for_invariants(node, instead)
+                    # Results that a loop hands through unchanged are what it was given.
+                    body = bodies["body"]
+                    for index, tensor in enumerate(node.outputs):
+                        is_same = body.outputs[index] is body.inputs[index]
+                        if tensor.dtype == tf.resource and is_same:
+                            instead[tensor] = node.inputs[index]
                 reads = list(_take_reads_out(node))
                 later[node] = frozenset(reads)
                 nodes.extend(reads)
@@ -298,14 +263,14 @@ def _gather_from_reads(graph: Graph, most_bytes: float) -> None:
         if table is not None and math.prod(table) * node.outputs[0].dtype.size <= most_bytes:
             dtype = {"dtype": node.attrs["dtype"]}
             handle, indices = node.inputs
-            read = made_beside(
+            read = _node_beside(
                 "ReadVariableOp", node, "read", [handle], dtype, like=node.outputs[0], shape=table
             )
             node.inputs = [read.outputs[0], indices]
             attrs = {"Tparams": dtype["dtype"], "Tindices": node.attrs["Tindices"]}
             if node.op == "ResourceGather":
                 # The first axis behind those of the batch, where TensorFlow's kernel gathers too.
-                axis = constant_beside(node, "axis", node.int_attr("batch_dims"), like=indices)
+                axis = _constant_beside(node, "axis", node.int_attr("batch_dims"), like=indices)
                 attrs |= {"batch_dims": node.attrs["batch_dims"], "Taxis": axis.attrs["dtype"]}
                 node.inputs.append(axis.outputs[0])
                 nodes.append(axis)
@@ -320,25 +285,16 @@ def _gather_from_reads(graph: Graph, most_bytes: float) -> None:
 
 def bodies_of(node: Node, graph: Graph) -> dict[str, Graph]:
     """Return the bodies of a loop or condition, read anew, by attribute."""
-    return {name: graph.body(function) for name, function in _functions(node)}
+    if node.op not in LOOPS and "then_branch" not in node.attrs:
+        functions = node.attrs["branches"].list.func
+        return {f"branch_{k}": graph.body(function.name) for k, function in enumerate(functions)}
+    names = ("cond", "body") if node.op in LOOPS else ("then_branch", "else_branch")
+    return {name: graph.body(node.attrs[name].func.name) for name in names}
 
 
 def num_leading(node: Node) -> int:
     """Return how many inputs come before the arguments of the bodies."""
     return 1 if node.op in CONDITIONS else 0
-
-
-def _functions(node: Node) -> Iterator[tuple[str, str]]:
-    if node.op in LOOPS:
-        names = ("cond", "body")
-    elif "then_branch" in node.attrs:
-        names = ("then_branch", "else_branch")
-    else:
-        for index, function in enumerate(node.attrs["branches"].list.func):
-            yield f"branch_{index}", function.name
-        return
-    for name in names:
-        yield name, node.function_attr(name)
 
 
 def _only_reads(body: Graph, node: Node) -> bool:
@@ -354,14 +310,6 @@ def _only_reads(body: Graph, node: Node) -> bool:
     )
 
 
-def _use_inputs_for_invariants(node: Node, instead: dict[Tensor, Tensor]) -> None:
-    """Results that a loop hands through unchanged are what it was given."""
-    body = node.bodies["body"]
-    for index, tensor in enumerate(node.outputs):
-        if tensor.dtype == tf.resource and body.outputs[index] is body.inputs[index]:
-            instead[tensor] = node.inputs[index]
-
-
 def _take_reads_out(node: Node) -> Iterator[Node]:
     """Change handles among the inputs into values; yield the reads, for before the operation."""
     first = num_leading(node)
@@ -370,14 +318,9 @@ def _take_reads_out(node: Node) -> Iterator[Node]:
         if handle.dtype != tf.resource:
             continue
         reads = [_reads_of(body.inputs[index - first], body) for body in node.bodies.values()]
-        found = [nodes for nodes in reads if nodes is not None]
-        if len(found) < len(reads) or not any(found):
-            continue
-        dtypes = {read.outputs[0].dtype for nodes in found for read in nodes}
-        if len(dtypes) != 1:
-            continue
-        sample = next(read for nodes in found for read in nodes)
-        yield _give_value(node, index, sample, found)
+        flat = [read for nodes in reads for read in nodes or ()]
+        if None not in reads and len({read.outputs[0].dtype for read in flat}) == 1:
+            yield _give_value(node, index, flat)
 
 
 def _reads_of(handle: Tensor, body: Graph) -> list[Node] | None:
@@ -391,50 +334,42 @@ def _reads_of(handle: Tensor, body: Graph) -> list[Node] | None:
     return users
 
 
-def _give_value(node: Node, index: int, sample: Node, reads: list[list[Node]]) -> Node:
-    handle, first = node.inputs[index], num_leading(node)
+def _give_value(node: Node, index: int, reads: Sequence[Node]) -> Node:
+    """Let a loop or condition have a value for a handle; return the read of it."""
+    handle, sample = node.inputs[index], reads[0]
     result, shape = sample.outputs[0], sample.static_shapes[0]
-    read = made_beside(
+    read = _node_beside(
         "ReadVariableOp", node, f"read_{index}", [handle], sample.attrs, like=result, shape=shape
     )
     node.inputs[index] = read.outputs[0]
-    if node.op in LOOPS:
-        node.outputs[index].dtype = sample.outputs[0].dtype
-    for body, found in zip(node.bodies.values(), reads, strict=True):
-        argument = body.inputs[index - first]
-        argument.dtype = sample.outputs[0].dtype
+    for body in node.bodies.values():
+        argument = body.inputs[index - num_leading(node)]
+        argument.dtype = result.dtype
         argument.node.static_shapes = sample.static_shapes
-        replaced = {read.outputs[0]: argument for read in found}
-        body.nodes[:] = [node for node in body.nodes if node not in found]
+        replaced = {read.outputs[0]: argument for read in reads}
+        body.nodes[:] = [node for node in body.nodes if node not in reads]
         for other in body.nodes:
             other.inputs = [replaced.get(t, t) for t in other.inputs]
-            other.after = frozenset(n for n in other.after if n not in found)
+            other.after = other.after.difference(reads)
         body.outputs = [replaced.get(t, t) for t in body.outputs]
     if node.op in LOOPS:
+        node.outputs[index].dtype = result.dtype
         shapes = list(node.static_shapes)
         shapes[index] = sample.static_shapes[0]
         node.static_shapes = tuple(shapes)
     return read
 
 
-# Conditions whose answer is the same in every step: the branch that is taken, in their place.
-#
-# `keras.ops` asks for ranks and sizes in the graph, as in ``cond(rank(x) == 0, times, tensordot)``.
-# What such a condition keeps for its gradient is then a tensor like any other::
-#
-#     kept = cond(.., some(y), none)  ..  cond(.., get(kept), ..)   ->   y
-
-
 def take_known_branches(graph: Graph) -> bool:
     """Put nodes of branches in place of their conditions; return whether there was one."""
     instead: dict[Tensor, Tensor] = {}
     nodes: list[Node] = []
-    found = False
+    was_known = False
     for node in graph.nodes:
         node.inputs = [instead.get(t, t) for t in node.inputs]
         known = truth_of(node.inputs[0]) if "then_branch" in node.bodies else None
         if known is not None:
-            found = True
+            was_known = True
             nodes.extend(_branch(node, "then_branch" if known else "else_branch", instead))
             continue
         value = _kept(node)
@@ -444,26 +379,26 @@ def take_known_branches(graph: Graph) -> bool:
         nodes.append(node)
     graph.nodes[:] = nodes
     graph.outputs = [instead.get(t, t) for t in graph.outputs]
-    return found
+    return was_known
 
 
 def _branch(node: Node, name: str, instead: dict[Tensor, Tensor]) -> list[Node]:
     """Return the nodes of a branch, with the inputs of the condition for its arguments."""
     body = node.bodies[name]
-    given = dict(zip(body.inputs, node.inputs[1:], strict=True))
+    outside = dict(zip(body.inputs, node.inputs[1:], strict=True))
     arguments = {tensor.node for tensor in body.inputs}
     nodes: list[Node] = []
     for inner in body:
         if inner in arguments:
             continue
-        inner.inputs = [given.get(t, t) for t in inner.inputs]
+        inner.inputs = [outside.get(t, t) for t in inner.inputs]
         inner.name = f"{node.name}/{inner.name}"
         value = _kept(inner)
         if value is None:
             nodes.append(inner)
         else:
-            given[inner.outputs[0]] = value
-    results = [given.get(tensor, tensor) for tensor in body.outputs]
+            outside[inner.outputs[0]] = value
+    results = [outside.get(tensor, tensor) for tensor in body.outputs]
     instead |= dict(zip(node.outputs, results, strict=True))
     return nodes
 
@@ -479,9 +414,6 @@ def _kept(node: Node) -> Tensor | None:
     return source.inputs[0] if is_there else None
 
 
-# Reads of one variable between two writes are one read, so that its value travels once.
-
-
 def merge_reads(graph: Graph) -> None:
     """Let all users of equal reads use the first of them."""
     first: dict[object, Node] = {}
@@ -495,7 +427,7 @@ def merge_reads(graph: Graph) -> None:
             known = first.setdefault(key, node)
             if known is not node:
                 instead[node.outputs[0]] = known.outputs[0]
-                _keep_order(node, known)
+                known.after = known.after | {n for n in node.after if not n.has_side_effect}
                 continue
         kept.append(node)
     graph.nodes[:] = kept
@@ -506,23 +438,6 @@ def merge_reads(graph: Graph) -> None:
             node.after = frozenset(replaced.get(before, before) for before in node.after)
 
 
-def _keep_order(node: Node, known: Node) -> None:
-    known.after = known.after | {n for n in node.after if not n.has_side_effect}
-
-
-# Elementwise work on tensors that were broadcast is done before they are broadcast.
-#
-# The gradient of a mean over the batch is one number per channel, broadcast to the samples, divided
-# by their number, and multiplied. TensorFlow makes a tensor of the size of the samples of each::
-#
-#     v ── BroadcastTo ── f(., s) ── g(., x)        v ── f(., s) ── g(., x)
-#
-#     f: the other operand is small too             the result is broadcast, if it is still needed
-#     g: the other operand has all elements         it broadcasts the small operand itself
-#
-# Every element of a result is computed of the same numbers as before. A sum of several tensors adds
-# the small ones last, so it may round otherwise.
-
 _BROADCASTS = ("BroadcastTo", "Tile")
 
 
@@ -530,28 +445,21 @@ def delay_broadcasts(graph: Graph) -> None:
     """Let elementwise operations read small tensors in place of their broadcasts."""
     nodes: list[Node] = []
     for node in graph.nodes:
-        nodes.extend(_delayed(node))
+        # XLA broadcasts within the loop that reads the result.
+        is_alone = not node.xla and len(node.outputs) == 1 and is_inexact(node.outputs[0])
+        if is_alone and any(map(_small, node.inputs)):
+            if node.op == "AddN":
+                nodes.extend(_delay_in_sum(node))
+            elif has_trait(node, EVERY_ELEMENT) and not has_trait(node, FREE):
+                nodes.extend(_delay_elementwise(node))
         nodes.append(node)
     graph.nodes[:] = nodes
 
 
-def _delayed(node: Node) -> Iterator[Node]:
+def _delay_elementwise(node: Node) -> Iterator[Node]:
     """Change a node that reads broadcast tensors; yield the nodes that it needs in addition."""
-    # XLA broadcasts within the loop that reads the result.
-    if node.xla or len(node.outputs) != 1 or not _is_inexact(node.outputs[0]):
-        return
-    found = [small for tensor in node.inputs if (small := _small(tensor)) is not None]
-    if not found:
-        return
-    if node.op == "AddN":
-        yield from _sum(node)
-    elif has_trait(node, EVERY_ELEMENT) and not has_trait(node, FREE):
-        yield from _elementwise(node)
-
-
-def _elementwise(node: Node) -> Iterator[Node]:
     is_pair = has_trait(node, Trait.BROADCASTS)
-    if len(node.inputs) != 1 + is_pair or not all(map(_is_inexact, node.inputs)):
+    if len(node.inputs) != 1 + is_pair or not all(map(is_inexact, node.inputs)):
         return
     inputs = [_small(tensor) or tensor for tensor in node.inputs]
     shape, whole = broadcast([tensor.shape for tensor in inputs]), node.outputs[0].shape
@@ -563,28 +471,29 @@ def _elementwise(node: Node) -> Iterator[Node]:
     kind = next((t.node for t in node.inputs if _small(t) is not None and t.shape == whole), None)
     if kind is None or (kind.op == "Tile" and shape != kind.inputs[0].shape):
         return
-    small = _made(node, "small", node.op, inputs, node.attrs, shape=shape)
+    small = _node_of_shape(node, "small", node.op, inputs, node.attrs, shape)
     yield small
     node.op, node.inputs = kind.op, [small.outputs[0], kind.inputs[1]]
-    node.attrs = {**kind.attrs, "T": graphs.AttrValue(type=_type_of(node))}
+    dtype = node.outputs[0].dtype.as_datatype_enum
+    node.attrs = {**kind.attrs, "T": graphs.AttrValue(type=dtype)}
 
 
-def _sum(node: Node) -> Iterator[Node]:
+def _delay_in_sum(node: Node) -> Iterator[Node]:
     """Add the tensors with all elements, the small ones, and both sums."""
     large = [tensor for tensor in node.inputs if _small(tensor) is None]
-    small = [found for tensor in node.inputs if (found := _small(tensor)) is not None]
+    small = [source for source in map(_small, node.inputs) if source is not None]
     shapes = [broadcast([tensor.shape for tensor in small[:k]]) for k in range(2, len(small) + 1)]
     if not large or None in shapes:
         return
-    kind = {"T": graphs.AttrValue(type=_type_of(node))}
+    kind = {"T": graphs.AttrValue(type=node.outputs[0].dtype.as_datatype_enum)}
     total, least = large[0], small[0]
     if len(large) > 1:
         attrs = {**kind, "N": graphs.AttrValue(i=len(large))}
-        added = _made(node, "large", "AddN", large, attrs, shape=total.shape)
+        added = _node_of_shape(node, "large", "AddN", large, attrs, total.shape)
         yield added
         total = added.outputs[0]
     for number, (tensor, shape) in enumerate(zip(small[1:], shapes, strict=True)):
-        added = _made(node, f"small_{number}", "AddV2", [least, tensor], kind, shape=shape)
+        added = _node_of_shape(node, f"small_{number}", "AddV2", [least, tensor], kind, shape)
         yield added
         least = added.outputs[0]
     node.op, node.inputs, node.attrs = "AddV2", [total, least], kind
@@ -603,34 +512,16 @@ def _small(tensor: Tensor) -> Tensor | None:
     return small if is_certain else None
 
 
-def _made(
+def _node_of_shape(
     node: Node,
     name: str,
     op: str,
     inputs: Sequence[Tensor],
     attrs: Mapping[str, Any],
-    *,
     shape: Shape | None,
 ) -> Node:
     sizes = None if shape is None else tuple(s if isinstance(s, int) else None for s in shape)
-    made = Node(
-        f"{node.name}/{name}",
-        op,
-        inputs,
-        attrs,
-        dtypes=[node.outputs[0].dtype],
-        device=node.device,
-        static_shapes=[sizes],
-        source=node.source,
-    )
-    made.after = node.after
-    made.outputs[0].shape = shape
-    return made
-
-
-def _type_of(node: Node) -> int:
-    return node.outputs[0].dtype.as_datatype_enum
-
-
-def _is_inexact(tensor: Tensor) -> bool:
-    return tensor.dtype.is_floating or tensor.dtype.is_complex
+    beside = _node_beside(op, node, name, inputs, attrs, like=node.outputs[0])
+    beside.static_shapes, beside.device = (sizes,), node.device
+    beside.outputs[0].shape = shape
+    return beside

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ from evener._tf_private.functions import (
 )
 from evener._tf_private.models import recording_layers
 from evener._tf_private.tracing import batch_norm_in_parts, per_device_batch_norm
-from evener.graph.dims import BATCH, Dim, Size, product, substitute, symbols_of
+from evener.graph.dims import BATCH, Dim, Size, substitute, symbols_of
 from evener.graph.draws import Streams, take_streams_out
 from evener.graph.inference import Inference
 from evener.graph.nodes import Graph, Node, Tensor, constant_array
@@ -64,17 +65,20 @@ class SizesOfBatches:
 
 def find_sizes_of_batches(graph: Graph, larger: Graph, num_samples: int) -> SizesOfBatches:
     """Return the sizes that count samples; none if the graphs are of unlike operations."""
-    found = SizesOfBatches()
+    sizes = SizesOfBatches()
     for node, other in _pairs(graph, larger) or ():
-        for tensor, same in zip(node.outputs, other.outputs, strict=True):
-            shape = _shape(tensor, same, num_samples)
-            if shape is not None:
-                found.shapes[tensor] = shape
+        tensors = zip(node.outputs, node.static_shapes, other.static_shapes, strict=True)
+        for tensor, static, twice in tensors:
+            if static and twice and len(static) == len(twice) and static != twice:
+                pairs = zip(static, twice, strict=True)
+                sizes.shapes[tensor] = tuple(_count_samples(*pair, num_samples) for pair in pairs)
         if node.op == "Const":
-            value = _value(node.outputs[0], other.outputs[0], num_samples)
-            if value is not None:
-                found.values[node.outputs[0]] = value
-    return found
+            numbers, others = _numbers(node.outputs[0]), _numbers(other.outputs[0])
+            if numbers and others and len(numbers) == len(others) and numbers != others:
+                pairs = zip(numbers, others, strict=True)
+                values = [_count_samples(*pair, num_samples) for pair in pairs]
+                sizes.values[node.outputs[0]] = tuple(n for n in values if n is not None)
+    return sizes
 
 
 def _pairs(graph: Graph, larger: Graph) -> list[tuple[Node, Node]] | None:
@@ -84,7 +88,13 @@ def _pairs(graph: Graph, larger: Graph) -> list[tuple[Node, Node]] | None:
     pairs: list[tuple[Node, Node]] = []
     for node, other in zip(graph.nodes, larger.nodes, strict=True):
         pairs.append((node, other))
-        if not _are_alike(node, other):
+        is_alike = (
+            node.op == other.op
+            and len(node.inputs) == len(other.inputs)
+            and len(node.outputs) == len(other.outputs)
+            and list(node.bodies) == list(other.bodies)
+        )
+        if not is_alike:
             return None
         for name, body in node.bodies.items():
             inside = _pairs(body, other.bodies[name])
@@ -92,34 +102,6 @@ def _pairs(graph: Graph, larger: Graph) -> list[tuple[Node, Node]] | None:
                 return None
             pairs += inside
     return pairs
-
-
-def _are_alike(node: Node, other: Node) -> bool:
-    return (
-        node.op == other.op
-        and len(node.inputs) == len(other.inputs)
-        and len(node.outputs) == len(other.outputs)
-        and list(node.bodies) == list(other.bodies)
-    )
-
-
-def _shape(tensor: Tensor, same: Tensor, num_samples: int) -> _Sizes | None:
-    static = tensor.node.static_shapes[tensor.index]
-    larger = same.node.static_shapes[same.index]
-    if static is None or larger is None or len(static) != len(larger) or static == larger:
-        return None
-    pairs = zip(static, larger, strict=True)
-    return tuple(
-        _size(size, other, num_samples) if size is not None and other is not None else size
-        for size, other in pairs
-    )
-
-
-def _value(constant: Tensor, other: Tensor, num_samples: int) -> tuple[Size, ...] | None:
-    numbers, others = _numbers(constant), _numbers(other)
-    if numbers is None or others is None or len(numbers) != len(others) or numbers == others:
-        return None
-    return tuple(_size(*pair, num_samples) for pair in zip(numbers, others, strict=True))
 
 
 def _numbers(constant: Tensor) -> Sequence[int] | None:
@@ -133,35 +115,22 @@ def _numbers(constant: Tensor) -> Sequence[int] | None:
     return None if array is None else [int(number) for number in array.ravel()]
 
 
-def _size(size: int, larger: int, num_samples: int) -> Size:
+def _count_samples(size: int | None, larger: int | None, num_samples: int) -> Size | None:
     if size and size % num_samples == 0 and larger == FACTOR * size:
         return BATCH * (size // num_samples)
     return size
 
 
-# Arguments of a step with the same first size, where nobody knows the sizes yet.
-#
-# A step that is traced for batches of any size is given tensors of unknown first sizes. Samples and
-# their labels have one size; the labelled and the unlabelled batch of two data sets that are
-# zipped,
-# or the atoms and the bonds of molecules, have sizes of their own. The step itself says which: what
-# it adds, compares or joins has equal sizes on one device too.
-#
-# ::
-#
-#     x [s0, 6]  y [s1]  u [s2, 6]        loss(y, model(x)) + penalty(model(u))
-#     s0 = s1 is needed, s2 is free       x [B, 6]  y [B]  u [s2, 6]
-
-
-@dataclass(slots=True)
-class EqualSizes:
+class _EqualSizes(Inference):
     """Finds sizes that are equal, while shapes are inferred."""
 
-    arguments: set[str]  # The symbols of the first sizes of arguments
-    same_as: dict[str, str] = field(default_factory=dict)  # Another symbol that is equal, by symbol
-    _to_maximum: dict[Tensor, Size] = field(default_factory=dict)
+    def __init__(self, num_samples: int | None) -> None:
+        super().__init__(num_samples=num_samples)
+        self.arguments: set[str] = set()  # The symbols of the first sizes of arguments
+        self.same_as: dict[str, str] = {}  # Another symbol that is equal, by symbol
+        self._to_maximum: dict[Tensor, Size] = {}
 
-    def meet(self, node: Node) -> None:
+    def infer(self, node: Node) -> None:
         """Learn from what a node reads, whose shapes are then written in the first symbols."""
         for left, right in (*_equal_sizes(node), *self._broadcast(node)):
             self._learn(left, right)
@@ -169,6 +138,7 @@ class EqualSizes:
             for tensor in node.inputs:
                 tensor.shape = self._known(tensor.shape)
                 tensor.value = self._known(tensor.value)
+        super().infer(node)
 
     def first(self, name: str) -> str:
         """Return the symbol that stands for all that are equal to one."""
@@ -201,8 +171,7 @@ class EqualSizes:
         only_right = (symbols_of(right) - symbols_of(left)) & self.arguments
         if len(only_left) != 1 or len(only_right) != 1:
             return
-        names = sorted((only_left.pop(), only_right.pop()), key=lambda name: int(name[1:]))
-        before, after = names
+        before, after = sorted(only_left | only_right, key=lambda name: int(name[1:]))
         if substitute(left, {after: before}) == substitute(right, {after: before}):
             self.same_as[after] = before
 
@@ -215,34 +184,26 @@ class EqualSizes:
 
 def find_first_sizes(graph: Graph, unknown: Sequence[int], num_samples: int | None) -> list[int]:
     """Return for each of some arguments the first of them that has the same size."""
-    inference = Inference(num_samples=num_samples)
+    inference = _EqualSizes(num_samples)
     for tensor in graph.inputs:
         inference.input_shape(tensor, None, BATCH)
-    symbols = {index: _symbol(graph.inputs[index]) for index in unknown}
-    found = EqualSizes({name for name in symbols.values() if name})
-    inference.meet = found.meet
+    symbols: list[str] = []
+    for index in unknown:
+        size = (graph.inputs[index].shape or (0,))[0]
+        symbols.append(next(iter(symbols_of(size)), f"known {index}"))
+    inference.arguments |= set(symbols)
     inference.run(graph)
     firsts: dict[str, int] = {}
-    return [firsts.setdefault(found.first(symbols[index]), index) for index in unknown]
-
-
-def _symbol(tensor: Tensor) -> str:
-    size = tensor.shape[0] if tensor.shape else 0
-    return next(iter(symbols_of(size)), f"known {id(tensor)}")
+    pairs = zip(symbols, unknown, strict=True)
+    return [firsts.setdefault(inference.first(name), index) for name, index in pairs]
 
 
 def batch_of(graph: Graph, unknown: Sequence[int], firsts: Sequence[int]) -> int:
     """Return which first size is that of the batch: of the arguments with most numbers in a row."""
-
-    def elements(index: int) -> int:
-        shape = graph.inputs[index].shape or ()
-        count = product(size for size in shape[1:] if isinstance(size, int))
-        assert isinstance(count, int)
-        return count
-
-    totals: dict[int, int] = {}
+    totals = dict.fromkeys(firsts, 0)
     for index, first in zip(unknown, firsts, strict=True):
-        totals[first] = totals.get(first, 0) + elements(index)
+        shape = graph.inputs[index].shape or ()
+        totals[first] += math.prod(size for size in shape[1:] if isinstance(size, int))
     return max(totals, key=lambda first: totals[first])
 
 
@@ -251,17 +212,15 @@ def fits_one_batch_size(graph: Graph) -> bool:
 
     Such as labels of 32 rows: then it runs with batches of 32 samples alone, on one device too.
     """
-    return any(
-        any(_fixes_batch(*sizes) for sizes in _equal_sizes(node))
-        or any(map(fits_one_batch_size, node.bodies.values()))
-        for node in graph
-    )
-
-
-def _fixes_batch(left: Size, right: Size) -> bool:
-    # A size of 1 is broadcast.
-    is_known = symbols_of(left) | symbols_of(right) == symbols_of(BATCH)
-    return is_known and 1 not in (left, right) and isinstance(left - right, Dim)
+    for node in graph:
+        for left, right in _equal_sizes(node):
+            is_known = symbols_of(left) | symbols_of(right) == symbols_of(BATCH)
+            # A size of 1 is broadcast.
+            if is_known and 1 not in (left, right) and isinstance(left - right, Dim):
+                return True
+        if any(map(fits_one_batch_size, node.bodies.values())):
+            return True
+    return False
 
 
 def _equal_sizes(node: Node) -> Iterable[tuple[Size, Size]]:
@@ -269,8 +228,6 @@ def _equal_sizes(node: Node) -> Iterable[tuple[Size, Size]]:
     rule = operation(node.op).equal_sizes
     return () if rule is None else rule(node)
 
-
-# Tracing a step on the global batch, and finding which axis of each argument counts samples.
 
 _LOG = logging.getLogger("evener")
 
@@ -342,10 +299,11 @@ def trace_step(
     open_functions(graph)
     graph.drop_identities_of_results()
     firsts = find_first_sizes(graph, unknown, num_samples) if len(unknown) > 1 else list(unknown)
-    equal = _sets_of_equal(unknown, firsts)
+    pairs = list(zip(unknown, firsts, strict=True))
+    equal = [tuple(k for k, other in pairs if other == first) for first in dict.fromkeys(firsts)]
     if len(equal) > 1:
         batch = batch_of(graph, unknown, firsts)
-        others = {k for k, first in zip(unknown, firsts, strict=True) if first != batch}
+        others = {k for k, first in pairs if first != batch}
         batch_axes = [None if k in others else axis for k, axis in enumerate(batch_axes)]
     known = SizesOfBatches()
     if num_samples is not None and num_samples > 1:
@@ -390,9 +348,9 @@ def _trace(
     def flat(*arguments: Any) -> list[Any]:
         recording = recording_layers() if with_layers else contextlib.nullcontext({})
         marking = per_device_batch_norm() if batch_norm_per_device else contextlib.nullcontext()
-        with recording as found, marking, batch_norm_in_parts(), no_colocation():
+        with recording as layers, marking, batch_norm_in_parts(), no_colocation():
             result = tf.nest.map_structure(_as_tensor, guarded(*arguments))
-        scopes.update(found)
+        scopes.update(layers)
         structures.append(result)
         return [
             leaf for leaf in tf.nest.flatten(result, expand_composites=True) if _is_tensor(leaf)
@@ -455,13 +413,6 @@ def _sizes_of_batches(
         _LOG.debug("a step is not traced for other batches: %s", error)
         return SizesOfBatches()
     return find_sizes_of_batches(graph, other, num_samples)
-
-
-def _sets_of_equal(unknown: Sequence[int], firsts: Sequence[int]) -> list[tuple[int, ...]]:
-    return [
-        tuple(k for k, other in zip(unknown, firsts, strict=True) if other == first)
-        for first in dict.fromkeys(firsts)
-    ]
 
 
 def repack(structure: Any, tensors: Sequence[Any]) -> Any:

@@ -12,10 +12,11 @@ none of them, and a step that a death breaks off is computed again from the same
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from evener.errors import EngineError
 from evener.graph.draws import DRAWS
 from evener.graph.nodes import Tensor
 from evener.partition.layout import WorkerGroup
-from evener.partition.order import tasks_needed_by
-from evener.partition.tasks import HOST, Partition, Task, TaskFunction
+from evener.partition.order import needs_of
+from evener.partition.tasks import HOST, Partition, TaskFunction
 
 # Sums and joins across workers: each worker computes its own parts of the same step.
 #
@@ -81,12 +82,10 @@ class Collectives:
             compared = self._group.compare
             return tf.numpy_function(lambda *arrays: compared(arrays), shown, tf.bool)
 
-        order = self._order
-        with tf.device(HOST), tf.control_dependencies([order.read_value()]):
+        with self._next():
             is_compared = tf.numpy_function(self._group.is_compared, [], tf.bool)
             done = tf.cond(tf.ensure_shape(is_compared, []), compare, lambda: tf.constant(True))
-        with tf.control_dependencies([done]):
-            order.assign_add(1)
+        self._follow([done])
 
     def so_far(self) -> tf.Operation:
         """Return an operation that runs behind the exchanges so far."""
@@ -104,12 +103,21 @@ class Collectives:
             call(*arrays)
             return np.True_
 
-        order = self._order
-        with tf.device(HOST), tf.control_dependencies([order.read_value()]):
+        with self._next():
             done = tf.numpy_function(run, [*map(tf.identity, values)], tf.bool)
-        with tf.control_dependencies([done]):
-            order.assign_add(1)
+        self._follow([done])
         return done.op
+
+    @contextlib.contextmanager
+    def _next(self) -> Iterator[None]:
+        """Run on the host, behind what touched the order before."""
+        with tf.device(HOST), tf.control_dependencies([self._order.read_value()]):
+            yield
+
+    def _follow(self, done: Sequence[Any]) -> None:
+        """Let what comes next wait: it reads what is written here."""
+        with tf.control_dependencies(list(done)):
+            self._order.assign_add(1)
 
     def reduce(self, values: Sequence[Any], combine: str) -> list[Any]:
         """Combine tensors of each worker, which have the same shapes everywhere."""
@@ -119,60 +127,50 @@ class Collectives:
         def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
             return self._group.reduce(label, arrays, combine)
 
-        results = self._exchange(combine, exchange, values, [value.dtype for value in values])
-        for value, result in zip(values, results, strict=True):
-            result.set_shape(value.shape)
-        return results
+        return self._exchange(combine, exchange, values)
 
     def draw(self, values: Sequence[Any]) -> list[Any]:
         """Return random numbers that one of the workers has drawn, for all."""
-        dtypes = [value.dtype for value in values]
         kernel = object()
 
         def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
             return self._group.draw(label, arrays, kernel)
 
-        results = self._exchange("draws", exchange, values, dtypes)
-        for value, result in zip(values, results, strict=True):
-            result.set_shape(value.shape)
-        return results
+        return self._exchange("draws", exchange, values)
 
     def join_rows(self, rows: Any, axis: int) -> Any:
         """Join the rows of all workers along an axis, in the order of the workers."""
         _check(rows.dtype, but=tf.string)
 
         def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
-            found = self._group.gather(label, arrays[0])
+            gathered = self._group.gather(label, arrays[0])
             # Without rows, kernels give other sizes of the other axes.
-            some = [array for array in found if array.shape[axis]]
-            return [np.concatenate(some or found[:1], axis)]
+            some = [array for array in gathered if array.shape[axis]]
+            return [np.concatenate(some or gathered[:1], axis)]
 
-        [joined] = self._exchange(f"rows {axis}", exchange, [rows], [rows.dtype])
         shape = rows.shape.as_list()
         shape[axis] = None
-        joined.set_shape(shape)
-        return joined
+        return self._exchange(f"rows {axis}", exchange, [rows], [shape])[0]
 
     def _exchange(
         self,
         name: str,
         exchange: Callable[[str, list[np.ndarray]], list[np.ndarray]],
         values: Sequence[Any],
-        dtypes: Sequence[tf.DType],
+        shapes: Sequence[Any] = (),
     ) -> list[Any]:
-        """Add the next exchange, on the host."""
+        """Add the next exchange, on the host; results have the shapes of the values, or others."""
         label = f"{self._step} {next(self._numbers)} {name}"
 
         def run(*arrays: np.ndarray) -> list[np.ndarray]:
             return exchange(label, [*map(np.asarray, arrays)])
 
-        with tf.device(HOST):
-            order = self._order
-            # An exchange reads what the one before has written, so TensorFlow runs them in order.
-            with tf.control_dependencies([order.read_value()]):
-                results = tf.numpy_function(run, [*map(tf.identity, values)], list(dtypes))
-            with tf.control_dependencies(list(results)):
-                order.assign_add(1)
+        with self._next():
+            dtypes = [value.dtype for value in values]
+            results = tf.numpy_function(run, [*map(tf.identity, values)], dtypes)
+        self._follow(results)
+        for result, shape in zip(results, shapes or [v.shape for v in values], strict=True):
+            result.set_shape(shape)
         return list(results)
 
 
@@ -197,33 +195,24 @@ def _order_of(group: WorkerGroup) -> tf.Variable:
         return tf.Variable(tf.constant(0), trainable=False, name="order_of_exchanges")
 
 
-# Closing tasks: those that no exchange with other workers waits for, such as updates of weights.
-#
-# ::
-#
-#     parts ──► sums of all workers ──► commit ──► updates
-#               any of them may fail               none can fail
-#
-# So a worker has made the updates of a step or none of them, and a step that the death of another
-# worker breaks off is computed again from the same weights. Variables that are written before, such
-# as the states of random generators, are few; the step hands their values over before it begins.
-
-
 def closing_tasks(partition: Partition, functions: Sequence[TaskFunction]) -> frozenset[int]:
-    """Return the numbers of the tasks that no part needs, directly or through others."""
-    number_of: dict[Task, int] = {f.task: number for number, f in enumerate(functions)}
-    waiting = [number for number, f in enumerate(functions) if _exchanges(f.task)]
+    """Return the numbers of the tasks that no part needs, directly or through others.
+
+    No exchange waits for them, such as updates of weights. So a worker has made the updates of a
+    step or none of them, and a step that the death of another worker breaks off is computed again
+    from the same weights. Variables that are written before, such as the states of random
+    generators, are few; the step hands their values over before it begins.
+    """
+    tasks = [function.task for function in functions]
+    number_of = {task: number for number, task in enumerate(tasks)}
+    waiting = [n for n, task in enumerate(tasks) if task.is_parts or task.place.role == DRAWS]
     needed: set[int] = set()
     while waiting:
         number = waiting.pop()
         if number not in needed:
             needed.add(number)
-            waiting.extend(number_of[t] for t in tasks_needed_by(partition, functions[number]))
+            waiting.extend(number_of[t] for t, _ in needs_of(partition, functions[number]))
     return frozenset(range(len(functions))) - needed
-
-
-def _exchanges(task: Task) -> bool:
-    return task.is_parts or task.place.role == DRAWS
 
 
 def written_by(functions: Sequence[TaskFunction], but: Collection[int] = ()) -> tuple[Tensor, ...]:

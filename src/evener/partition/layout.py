@@ -30,7 +30,7 @@ from evener.plan import (
 from evener.plan.parts import parse_device_name, parts_of_path
 
 R = TypeVar("R")
-_HOST = "/device:CPU:0"
+HOST = "/device:CPU:0"
 
 Stages: TypeAlias = tuple[int, ...]
 """Stage of a node in each replica."""
@@ -160,7 +160,7 @@ class Layout:
 
         All workers make the same partition, whichever devices they have.
         """
-        if self.group is None or device == _HOST:
+        if self.group is None or device == HOST:
             return device
         return tf_device(self.own_name(device_name(device)))
 
@@ -175,7 +175,7 @@ class Layout:
     @functools.cached_property
     def workers(self) -> tuple[int, ...]:
         """The worker of every micro-batch, from 0."""
-        found: list[int] = []
+        of_micro_batches: list[int] = []
         for number, replica in enumerate(self.replicas):
             workers = {parse_device_name(stage.device).worker or 0 for stage in replica.stages}
             if len(workers) > 1:
@@ -186,16 +186,14 @@ class Layout:
                     why="Only sums and joined rows go from worker to worker, no activations.",
                     fix="Give each worker replicas of its own, with all of their stages.",
                 )
-            found += [*workers] * replica.num_micro_batches
-        return tuple(found)
+            of_micro_batches += [*workers] * replica.num_micro_batches
+        return tuple(of_micro_batches)
 
     @property
     def workers_of_replicas(self) -> tuple[int, ...]:
         """The worker of every replica, from 0."""
-        found = {}
-        for micro_batch, worker in zip(self.micro_batches, self.workers, strict=True):
-            found[micro_batch.replica] = worker
-        return tuple(found.values())
+        pairs = zip(self.micro_batches, self.workers, strict=True)
+        return tuple({micro_batch.replica: worker for micro_batch, worker in pairs}.values())
 
     def is_own(self, micro_batch: int) -> bool:
         """Return whether this process computes a micro-batch."""
@@ -235,14 +233,14 @@ def _stage_of(path: str, replica: Replica) -> int | None:
     if len(replica.stages) == 1:
         return 0
     for part in parts_of_path(path):
-        found = {
+        matching = {
             number: pattern
             for number, stage in enumerate(replica.stages)
             for pattern in stage.layers
             if fnmatchcase(part, pattern)
         }
-        if len(found) > 1:
-            (first, pattern), (second, other) = list(found.items())[:2]
+        if len(matching) > 1:
+            (first, pattern), (second, other) = list(matching.items())[:2]
             raise EngineError(
                 "ENG-041",
                 f"The layer {part!r} is in two stages, {first} and {second}.",
@@ -250,6 +248,6 @@ def _stage_of(path: str, replica: Replica) -> int | None:
                 "a layer is computed in one stage.",
                 fix="Make the patterns of one stage narrower.",
             )
-        if found:
-            return next(iter(found))
+        if matching:
+            return next(iter(matching))
     return None

@@ -24,21 +24,27 @@ from evener.base.text import format_bytes
 from evener.devices.names import device_name
 from evener.errors import warn
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
+from evener.graph.functions import TensorArgument
 from evener.graph.nodes import Node, Tensor, constant_array, num_elements
 from evener.graph.ops.registry import FREE, IN_PLACE, VIEW, has_trait, operation
 from evener.graph.ops.states import Partial, PerPart, Sharded, State, part_sizes
 from evener.graph.rewrites import LOOPS
 from evener.partition.emit import PartitionedStep
-from evener.partition.functions import TensorArgument
 from evener.partition.order import Unit
 from evener.partition.tasks import Task
 from evener.partition.tensors import element_dtype
 from evener.plan import Replica, split_batch
 
-# Loops: how often they run, and what lists of tensors they fill for their gradients.
-
 _ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 """Which input of an operation it puts into a list."""
+_FEW, _MANY = 32, 64
+"""Samples between which a slope is taken: sizes that grow faster than the samples are rare."""
+_FEW_AND_MANY = (1, 2**10)
+"""Samples at which peaks are looked for: it may be one node for few and another for many."""
+_LAST = 2**31
+"""Index after all nodes of a call."""
+# The rest is for what operations need while they run, and for the gaps between allocations.
+_USED_FOR_TENSORS = 0.9
 
 
 def num_iterations(node: Node) -> int:
@@ -46,32 +52,9 @@ def num_iterations(node: Node) -> int:
     limit = node.inputs[1] if len(node.inputs) > 1 else None
     if limit is None or not limit.dtype.is_integer or limit.rank != 0:
         return 1
-    found = constant_array(limit)
-    value = (int(found.item()),) if found is not None else limit.value
+    constant = constant_array(limit)
+    value = (int(constant.item()),) if constant is not None else limit.value
     return max(1, value[0]) if value and isinstance(value[0], int) else 1
-
-
-def listed(tensor: Tensor) -> tuple[Tensor, int] | None:
-    """Return a tensor of which a list holds several, and how many; None if that is not known."""
-    node = tensor.node
-    if node.op == "TensorListFromTensor":
-        return node.inputs[0], 1
-    if node.op not in LOOPS or "body" not in node.bodies:
-        return None
-    made = node.bodies["body"].outputs[tensor.index].node
-    while made.op == "Identity":
-        made = made.inputs[0].node
-    if made.op not in _ELEMENT:
-        return None
-    return made.inputs[_ELEMENT[made.op]], num_iterations(node)
-
-
-# Floating-point operations of nodes, for each sample.
-#
-# Exact for products of matrices, convolutions and contractions; of a loop, its body times its
-# iterations; arithmetic counts the elements of its results, and what only moves data nothing.
-
-_FEW, _MANY = 32, 64
 
 
 def flops_per_sample(nodes: Iterable[Node]) -> float:
@@ -85,7 +68,11 @@ def _flops(nodes: Iterable[Node], num_samples: int) -> float:
 
 
 def node_flops(node: Node, num_samples: int) -> float:
-    """Return how many floating-point operations a node takes for a number of samples."""
+    """Return how many floating-point operations a node takes for a number of samples.
+
+    Exact for products of matrices, convolutions and contractions; of a loop, its body times its
+    iterations; arithmetic counts the elements of its results, and what only moves data nothing.
+    """
     if has_trait(node, FREE) or not node.outputs:
         return 0
     if node.op in LOOPS and "body" in node.bodies:
@@ -96,12 +83,6 @@ def node_flops(node: Node, num_samples: int) -> float:
     if count is not None and all(t.shape is not None for t in (*node.inputs, *node.outputs)):
         return count(node, num_samples)
     return sum(num_elements(tensor, num_samples) for tensor in node.outputs)
-
-
-# Bytes of the tensors of a step, for a number of samples.
-
-_SIZES_FEW, _SIZES_MANY = 32, 64
-"""Samples between which a slope is taken: sizes that grow faster than the samples are rare."""
 
 
 def shape_of(tensor: Tensor, state: State | None) -> tuple[Size, ...] | None:
@@ -115,31 +96,27 @@ def num_bytes(tensor: Tensor, num_samples: int) -> int:
     """Return the bytes of a tensor, or of all elements of a list of tensors."""
     if tensor.dtype == tf.resource:
         return 0
-    found = listed(tensor) if tensor.dtype == tf.variant else None
-    if found is not None:
-        element, count = found
-        return count * num_bytes(element, num_samples)
-    dtype = element_dtype(tensor) if tensor.dtype == tf.variant else tensor.dtype
-    return num_elements(tensor, num_samples) * dtype.size
+    if tensor.dtype != tf.variant:
+        return num_elements(tensor, num_samples) * tensor.dtype.size
+    node = tensor.node
+    if node.op == "TensorListFromTensor":
+        return num_bytes(node.inputs[0], num_samples)
+    if node.op in LOOPS and "body" in node.bodies:
+        source = node.bodies["body"].outputs[tensor.index].node
+        while source.op == "Identity":
+            source = source.inputs[0].node
+        if source.op in _ELEMENT:
+            element = source.inputs[_ELEMENT[source.op]]
+            return num_iterations(node) * num_bytes(element, num_samples)
+    return num_elements(tensor, num_samples) * element_dtype(tensor).size
 
 
 def bytes_per_sample(tensor: Tensor) -> float:
     """Return by how many bytes a tensor grows with every sample."""
-    return (num_bytes(tensor, _SIZES_MANY) - num_bytes(tensor, _SIZES_FEW)) / (
-        _SIZES_MANY - _SIZES_FEW
-    )
+    return (num_bytes(tensor, _MANY) - num_bytes(tensor, _FEW)) / (_MANY - _FEW)
 
 
-# Temporaries: tensors that are in memory only while a task runs, and are not handed over.
-#
-# The peak of a task is the node at which they have most bytes. It may be one node for few samples
-# and
-# another for many: both are found.
-
-_FEW_AND_MANY = (1, 2**10)
-
-
-class Temporary(NamedTuple):
+class _Temporary(NamedTuple):
     """Tensor that is only in memory during a task."""
 
     begin: int  # Index in the task of the node that makes it
@@ -155,37 +132,45 @@ def buffer_of(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def temporaries(task: Task, states: Mapping[Tensor, State]) -> Iterator[tuple[int, Temporary]]:
-    """Yield the indices of the nodes at the peaks of a task, each with all temporaries there."""
-    found = list(_living(task, states))
-    peaks = {_peak(found, samples) for samples in _FEW_AND_MANY} if found else set()
-    for peak in sorted(peaks):
-        for temporary in found:
-            if temporary.begin <= peak <= temporary.end:
-                yield peak, temporary
+def _temporaries(task: Task, states: Mapping[Tensor, State]) -> Iterator[tuple[int, _Temporary]]:
+    """Yield the indices of the nodes at the peaks of a task, each with all temporaries there.
 
-
-def _living(task: Task, states: Mapping[Tensor, State]) -> Iterator[Temporary]:
+    Temporaries are tensors that are in memory only while a task runs, and are not handed over. The
+    peak is the node at which they have most bytes.
+    """
     handed_over = {buffer_of(tensor) for tensor in task.fetches}
     last: dict[Tensor, int] = {}
     for index, node in enumerate(task.nodes):
         for tensor in node.inputs:
             # The result reuses its memory.
             last[buffer_of(tensor)] = index - has_trait(node, IN_PLACE)
+    living: list[_Temporary] = []
     for index, node in enumerate(task.nodes):
         for tensor in node.outputs:
             is_new = buffer_of(tensor) is tensor and tensor not in handed_over
-            if not is_new or tensor.is_sizes or tensor.shape is None:
-                continue
-            if tensor.dtype == tf.variant:
-                continue
-            end = max(index, last.get(tensor, index))
-            shape = shape_of(tensor, states.get(tensor)) or ()
-            yield Temporary(index, end, shape, tensor.dtype.size)
+            is_whole = tensor.is_sizes or tensor.shape is None or tensor.dtype == tf.variant
+            if is_new and not is_whole:
+                shape = shape_of(tensor, states.get(tensor)) or ()
+                end = max(index, last.get(tensor, index))
+                living.append(_Temporary(index, end, shape, tensor.dtype.size))
+    peaks: set[int] = set()
+    for samples in _FEW_AND_MANY if living else ():
+        changes: list[tuple[int, int]] = []
+        for temporary in living:
+            count = temporary.num_bytes * _elements(temporary.shape, samples, samples)
+            changes += [(temporary.begin, count), (temporary.end + 1, -count)]
+        # At one node, ends come before begins.
+        changes.sort()
+        sums = itertools.accumulate(change for _, change in changes)
+        peaks.add(max(zip(sums, (index for index, _ in changes), strict=True))[1])
+    for peak in sorted(peaks):
+        for temporary in living:
+            if temporary.begin <= peak <= temporary.end:
+                yield peak, temporary
 
 
-def numbers_of(shape: Sequence[Size], samples: int, num_samples: int) -> dict[str, int]:
-    """Return the numbers of the symbols in a shape; a size that the data alone decides is 1."""
+def _elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
+    """Return the elements of a tensor; a size that the data alone decides counts as 1."""
     values: dict[str, int] = {}
     for name in (name for size in shape for name in symbols_of(size)):
         if not isinstance(name, PartSymbol):
@@ -193,36 +178,10 @@ def numbers_of(shape: Sequence[Size], samples: int, num_samples: int) -> dict[st
         elif name.rows == BATCH:
             values[name] = samples
         else:
-            inner = numbers_of([name.rows], samples, num_samples)
-            rows = int(evaluate(name.rows, inner))
+            rows = _elements([name.rows], samples, num_samples)
             values[name] = -(-rows * samples // max(1, num_samples))
-    return values
+    return math.prod(int(evaluate(size, values)) for size in shape)
 
-
-def _peak(found: list[Temporary], samples: int) -> int:
-    """Return the index of the node at which temporaries have most bytes."""
-    changes: list[tuple[int, int]] = []
-    for temporary in found:
-        shape = temporary.shape
-        values = numbers_of(shape, samples, samples)
-        num_bytes = temporary.num_bytes * math.prod(int(evaluate(size, values)) for size in shape)
-        changes += [(temporary.begin, num_bytes), (temporary.end + 1, -num_bytes)]
-    # At one node, ends come before begins.
-    changes.sort()
-    sums = itertools.accumulate(change for _, change in changes)
-    return max(zip(sums, (index for index, _ in changes), strict=True))[1]
-
-
-# Memory estimate of a step on every device, counted from the tensors that its tasks hand over.
-#
-# ::
-#
-#     variables    weights, optimizer slots and other state that the device owns
-#     fetched      weights of other owners: of the stage that computes, and of the next one
-#     gradients    partial sums that wait for their owner, and the next ones to be added
-#     activations  samples and all other tensors that tasks hand to later ones
-#
-# The figures of a device are those at its peak. Workspaces of kernels come on top.
 
 Kind = Literal["fetched", "gradients", "activations"]
 
@@ -247,10 +206,6 @@ class Moment(NamedTuple):
 
     call: int  # Number of the device's call
     node: int = -1  # Index of a node in the call's task, from 0; -1 as the call begins
-
-
-_LAST = 2**31
-"""Index after all nodes of a call."""
 
 
 class LiveRange(NamedTuple):
@@ -303,7 +258,7 @@ def peak_of(
     for tensor in live_ranges:
         samples = num_samples if tensor.micro_batch is None else sizes[tensor.micro_batch]
         if (tensor.shape, samples) not in counts:
-            counts[tensor.shape, samples] = elements_of_part(tensor.shape, samples, num_samples)
+            counts[tensor.shape, samples] = _elements(tensor.shape, samples, num_samples)
         num_bytes = counts[tensor.shape, samples] * tensor.num_bytes
         changes.append((tensor.begin, 1, tensor.kind, num_bytes))
         # It is freed before the next node makes something.
@@ -318,12 +273,6 @@ def peak_of(
     return MemoryEstimate(**peak)
 
 
-def elements_of_part(shape: Sequence[Size], samples: int, num_samples: int) -> int:
-    """Return the elements of a tensor; a size that the data alone decides counts as 1."""
-    values = numbers_of(shape, samples, num_samples)
-    return math.prod(int(evaluate(size, values)) for size in shape)
-
-
 class _Reader:
     """Reader of the live ranges of a step."""
 
@@ -332,7 +281,8 @@ class _Reader:
         self._functions = step.functions
         self._number_of = {f.task: number for number, f in enumerate(step.functions)}
         self._units = step.units
-        self._indices: dict[Task, dict[Node, int]] = {}
+        # Index of every node in its task.
+        self._index = {n: index for f in step.functions for index, n in enumerate(f.task.nodes)}
         # Number of calls so far of every device, and the call of each unit.
         self._calls: dict[str, int] = defaultdict(int)
         self._call_of: dict[Unit, int] = {}
@@ -354,18 +304,15 @@ class _Reader:
             yield from self._of_tensor(tensor, micro_batch, units)
         yield from self._sums()
         for task, number in self._number_of.items():
-            if task.is_parts:
-                yield from self._temporaries(task, number)
-
-    def _temporaries(self, task: Task, number: int) -> Iterator[LiveRange]:
-        """Yield the temporaries of a task at its peaks."""
-        found = list(temporaries(task, self._partition.sharding.states))
-        for micro_batch in range(len(self._partition.layout.micro_batches)):
-            unit = Unit(number, micro_batch)
-            device, call = self._device(unit), self._call_of[unit]
-            for index, temporary in found:
-                peak, (_, _, shape, num_bytes) = Moment(call, index), temporary
-                yield LiveRange(device, "activations", peak, peak, shape, num_bytes, micro_batch)
+            at_peaks = (
+                [*_temporaries(task, self._partition.sharding.states)] if task.is_parts else []
+            )
+            for micro_batch in range(len(self._partition.layout.micro_batches)):
+                for index, (_, _, shape, num_bytes) in at_peaks:
+                    unit = Unit(number, micro_batch)
+                    device, peak = self._device(unit), Moment(self._call_of[unit], index)
+                    kind: Kind = "activations"
+                    yield LiveRange(device, kind, peak, peak, shape, num_bytes, micro_batch)
 
     def _number_calls(self) -> None:
         stages: dict[str, object] = {}
@@ -375,7 +322,7 @@ class _Reader:
             device = self._device(unit)
             number = self._call_of[unit] = self._calls[device]
             self._calls[device] += 1
-            now, turns = self._task(unit).place.stages, self._turns[device]
+            now, turns = self._functions[unit.task].task.place.stages, self._turns[device]
             if turns and stages[device] == now:
                 turns[-1] = range(turns[-1].start, number + 1)
             else:
@@ -402,15 +349,12 @@ class _Reader:
             # Tensors of other devices arrive while the call before runs.
             begin = Moment(max(0, min(calls) - 1))
             if task is not None and task.is_parts:
-                maker = Unit(self._number_of[task], micro_batch)
-                if self._device(maker) == device:
-                    begin = Moment(self._call_of[maker], self._indices_in(task)[tensor.node])
-            shape = shape_of(tensor, state) or ()
-            num_bytes = (
-                element_dtype(tensor).size if tensor.dtype == tf.variant else tensor.dtype.size
-            )
-            end = Moment(max(calls), _LAST)
-            yield LiveRange(device, "activations", begin, end, shape, num_bytes, micro_batch)
+                source = Unit(self._number_of[task], micro_batch)
+                if self._device(source) == device:
+                    begin = Moment(self._call_of[source], self._index[tensor.node])
+            shape, end = shape_of(tensor, state) or (), Moment(max(calls), _LAST)
+            dtype = element_dtype(tensor) if tensor.dtype == tf.variant else tensor.dtype
+            yield LiveRange(device, "activations", begin, end, shape, dtype.size, micro_batch)
 
     def _fetched(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[LiveRange]:
         """Yield the fetched copies of a tensor for each turn, from the begin of the turn before."""
@@ -433,7 +377,6 @@ class _Reader:
         for number, function in enumerate(self._functions):
             if not function.task.is_parts:
                 continue
-            indices = self._indices_in(function.task)
             calls: dict[str, list[int]] = defaultdict(list)
             for micro_batch in range(len(self._partition.layout.micro_batches)):
                 unit = Unit(number, micro_batch)
@@ -450,34 +393,15 @@ class _Reader:
                     if len(numbers) > 1:
                         copies.append((sorted(numbers)[1], max(numbers)))
                     for begin, end in copies:
-                        yield LiveRange(
-                            device,
-                            "gradients",
-                            Moment(begin, indices[tensor.node]),
-                            Moment(end, _LAST),
-                            tensor.shape,
-                            tensor.dtype.size,
-                            None,
-                        )
-
-    def _indices_in(self, task: Task) -> Mapping[Node, int]:
-        """Return the index of every node of a task."""
-        if task not in self._indices:
-            self._indices[task] = {node: index for index, node in enumerate(task.nodes)}
-        return self._indices[task]
+                        first, last = Moment(begin, self._index[tensor.node]), Moment(end, _LAST)
+                        kind: Kind = "gradients"
+                        num_bytes = tensor.dtype.size
+                        yield LiveRange(device, kind, first, last, tensor.shape, num_bytes, None)
 
     def _device(self, unit: Unit) -> str:
         assert unit.micro_batch is not None
-        return self._partition.layout.device(unit.micro_batch, self._task(unit).place.stages)
-
-    def _task(self, unit: Unit) -> Task:
-        return self._functions[unit.task].task
-
-
-# Samples that each device can hold, so that shares obey its memory.
-
-# The rest is for what operations need while they run, and for the gaps between allocations.
-_USED_FOR_TENSORS = 0.9
+        stages = self._functions[unit.task].task.place.stages
+        return self._partition.layout.device(unit.micro_batch, stages)
 
 
 class MemoryLimits:
@@ -506,14 +430,20 @@ class MemoryLimits:
         )
 
     def maximum_shares(self, num_samples: int) -> tuple[float, ...]:
-        """Return for each device the largest share of a batch that fits into its memory.
-
-        Warns:
-            EvenerWarning: ENG-051 if the devices together cannot hold the batch.
-        """
+        """Return for each device the largest share of a batch that fits into its memory."""
         most = self.most_samples(num_samples)
         if sum(most) < num_samples:
-            self._warn(most, num_samples)
+            held = ", ".join(
+                f"{name} holds about {count}" + (f" in {format_bytes(size)}" if size else "")
+                for name, count, size in zip(self._devices, most, self._memory_bytes, strict=True)
+            )
+            warn(
+                "ENG-051",
+                f"A batch of {num_samples} samples may not fit into the memory of the devices.",
+                why=f"{held}.",
+                fix="Make the batch smaller, or let `evener plan` look for stages, micro-batches "
+                "or recomputation that fit; `evener run --plan auto` uses what it finds.",
+            )
         # Half a sample less: sizes are rounded sums of shares.
         return tuple(
             1.0 if count >= num_samples else max(0.0, (count - 0.5) / num_samples) for count in most
@@ -535,16 +465,3 @@ class MemoryLimits:
             middle = (low + high) // 2
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
-
-    def _warn(self, most: Sequence[int], num_samples: int) -> None:
-        held = ", ".join(
-            f"{name} holds about {count}" + (f" in {format_bytes(size)}" if size else "")
-            for name, count, size in zip(self._devices, most, self._memory_bytes, strict=True)
-        )
-        warn(
-            "ENG-051",
-            f"A batch of {num_samples} samples may not fit into the memory of the devices.",
-            why=f"{held}.",
-            fix="Make the batch smaller, or let `evener plan` look for stages, micro-batches or "
-            "recomputation that fit; `evener run --plan auto` uses what it finds.",
-        )

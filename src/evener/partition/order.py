@@ -15,22 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evener.graph.dims import symbol, symbols_of, symbols_of_step
+from evener.graph.functions import Argument, NumberArgument, TensorArgument
 from evener.graph.nodes import Tensor
 from evener.graph.ops.states import Numbers, Sharded, State, serves
-from evener.partition.functions import Argument, NumberArgument, TensorArgument
 from evener.partition.layout import Layout
 from evener.partition.stage import BACKWARD, FORWARD
 from evener.partition.tasks import Partition, Task, TaskFunction
 from evener.plan.schedule import forward_schedule_for, schedule_for
-
-# Order in which devices run the units of a step: tasks of a micro-batch, or computed once.
-#
-# Every device follows the schedule of its replica (`evener.plan.schedule_for`). A reduction over
-# the batch in mid-model needs all micro-batches before one can go on; where the schedule would
-# wait for ever at such a barrier, the device takes the next unit that can run::
-#
-#     stage 0    F0 F1 F2 F3 | F0 B0 F1 B1 F2 B2 F3 B3
-#                            ^ the mean of a BatchNormalization, of all micro-batches
 
 
 class Unit(NamedTuple):
@@ -62,13 +53,10 @@ def order_units(before: Mapping[Unit, set[Unit]], turns: Mapping[Unit, Turn]) ->
 
     while len(done) < len(before):
         ran = len(done)
-        waiting = []
         for unit in free:
             if can_run(unit):
                 done[unit] = None
-            else:
-                waiting.append(unit)
-        free = waiting
+        free = [unit for unit in free if unit not in done]
         for queue in queues.values():
             while queue and can_run(queue[0]):
                 done[queue.pop(0)] = None
@@ -99,9 +87,6 @@ def pass_of(passes: Sequence[str]) -> str:
     return FORWARD if FORWARD in passes else BACKWARD if BACKWARD in passes else passes[0]
 
 
-# Units of a step in order: calls of tasks for each micro-batch, and of tasks computed once.
-
-
 def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Unit]:
     """Return the calls of a step, in an order in which they can be made.
 
@@ -128,26 +113,19 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
                 others = units[number_of[task]]
                 is_single = same_micro_batch and unit.micro_batch is not None
                 before[unit].update([others[unit.micro_batch or 0]] if is_single else others)
-    return order_units(before, _turns(partition, tasks))
-
-
-def _turns(partition: Partition, tasks: Sequence[Task]) -> dict[Unit, Turn]:
-    layout = partition.layout
     trains = any(name != FORWARD for name in partition.staged.passes.values())
     positions = positions_in_schedule(layout, trains=trains)
     turns: dict[Unit, Turn] = {}
     for number, task in enumerate(tasks):
-        if not task.is_parts:
-            continue
-        name = pass_of([partition.staged.passes[node] for node in task.nodes])
-        for index, micro_batch in enumerate(layout.micro_batches):
-            stage = task.place.stages[micro_batch.replica]
-            position = positions[micro_batch.replica].get((name, stage, micro_batch.number))
-            if position is None:  # The schedule does not separate the gradients of weights.
-                position = positions[micro_batch.replica]["backward", stage, micro_batch.number]
+        passes = [partition.staged.passes[node] for node in task.nodes if task.is_parts]
+        for index, (replica, micro_batch) in enumerate(layout.micro_batches if passes else ()):
+            order, key = positions[replica], (task.place.stages[replica], micro_batch)
+            name = pass_of(passes)
+            # The schedule may not separate the gradients of weights.
+            position = order[name if (name, *key) in order else BACKWARD, *key]
             device = layout.device(index, task.place.stages)
-            turns[Unit(number, index)] = Turn(device, position, micro_batch.replica, task.level)
-    return turns
+            turns[Unit(number, index)] = Turn(device, position, replica, task.level)
+    return order_units(before, turns)
 
 
 def needs_of(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task, bool]]:
@@ -165,11 +143,6 @@ def needs_of(partition: Partition, function: TaskFunction) -> Iterator[tuple[Tas
         yield other, False
 
 
-def tasks_needed_by(partition: Partition, function: TaskFunction) -> set[Task]:
-    """Return the tasks that a function waits for."""
-    return {task for task, _ in needs_of(partition, function)}
-
-
 def sources_of(
     partition: Partition, argument: Argument
 ) -> Iterator[tuple[Tensor, State | Numbers | None]]:
@@ -185,5 +158,6 @@ def sources_of(
             yield argument.tensor, argument.state
         if isinstance(argument.state, Sharded):
             names |= symbols_of(argument.state.rows)
-    for name in {source for given in names for source in symbols_of_step(symbol(given))}:
+    sources = {source for name in names for source in symbols_of_step(symbol(name))}
+    for name in sorted(sources):
         yield partition.inference.symbols[name].tensor, None

@@ -25,36 +25,6 @@ from evener.partition.emit import PartitionedStep
 from evener.partition.memory import node_flops
 from evener.partition.tasks import Partition
 
-# Source line of a person's program that led here, for messages that name it.
-
-
-class Line(NamedTuple):
-    """A line of a program."""
-
-    file: str  # Its path
-    number: int  # Counted from 1
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.number}"
-
-
-def user_line() -> Line:
-    """Return the innermost line of a person's own code, through what AutoGraph has rewritten."""
-    for file, number in reversed(stack()):
-        if is_own(file):
-            return Line(file, number)
-    return Line("<unknown>", 0)
-
-
-def warn_at_user_line(code: str, what: str, *, why: str, fix: str) -> None:
-    """Warn in the house form, at the line of the person's program."""
-    line = user_line()
-    text = house_form(code, what, f"{why}\nAt: {line}", fix)
-    warnings.warn_explicit(EvenerWarning(text), EvenerWarning, line.file, line.number)
-
-
-# Report of a partitioned step: the operations that are computed once, with their source lines.
-
 COUNTED_SAMPLES = 32
 """Samples of the batch for which floating-point operations are counted."""
 
@@ -95,18 +65,23 @@ class StepReport(ShownAsText):
         flops_once: dict[str, float] = defaultdict(float)
         for step in steps:
             partition = step.partition
-            by_level = _flops_by_level(partition)
-            for flops in by_level.values():
-                flops_in_turns += _in_turns(flops)
-                flops_of_parts += flops.pop(_PARTS, 0.0)
-                for device, work in flops.items():
-                    flops_once[device] += work
+            # The work by device of each level of tasks, which may run at the same time.
+            by_level: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
             for task in partition.tasks:
+                where = _PARTS if task.is_parts else device_name(task.where)
                 for node in task.nodes:
+                    by_level[task.level][where] += _flops(partition, node)
                     count += node in partition.sharding.decisions
                     tensors = partition.sharding.gathers(node)
                     if tensors:
                         gathered.append(_describe(node, tensors))
+            for flops in by_level.values():
+                total, of_parts = sum(flops.values()), flops.pop(_PARTS, 0.0)
+                if max(flops.values(), default=0.0) > NEARLY_ALL * total:
+                    flops_in_turns += total
+                flops_of_parts += of_parts
+                for device, work in flops.items():
+                    flops_once[device] += work
         return cls(
             gathered=tuple(gathered),
             num_operations=count,
@@ -132,21 +107,12 @@ class StepReport(ShownAsText):
         )
 
 
-def _flops_by_level(partition: Partition) -> dict[int, dict[str, float]]:
-    """Return for each level of tasks, which may run at the same time, the work by device."""
-    found: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for task in partition.tasks:
-        flops = sum(_flops(partition, node) for node in task.nodes)
-        found[task.level][_PARTS if task.is_parts else device_name(task.where)] += flops
-    return found
-
-
 def _flops(partition: Partition, node: Node) -> float:
     """Return the floating-point operations of a node, with those of bodies that change state."""
-    is_opaque = node.op in LOOPS | CONDITIONS and not node.bodies
-    bodies = bodies_of(node, partition.graph).values() if is_opaque else ()
+    if node.op not in LOOPS | CONDITIONS or node.bodies:
+        return node_flops(node, COUNTED_SAMPLES)
     of_bodies = [0.0]
-    for body in bodies:
+    for body in bodies_of(node, partition.graph).values():
         inputs = node.inputs[num_leading(node) :]
         for inner, outer in zip(body.inputs, inputs, strict=True):
             inner.shape, inner.value = outer.shape, outer.value
@@ -154,30 +120,19 @@ def _flops(partition: Partition, node: Node) -> float:
         # The sizes around the body are made of symbols of the step.
         Inference(symbols=dict(partition.inference.symbols)).run(body)
         of_bodies.append(sum(node_flops(inner, COUNTED_SAMPLES) for inner in body))
-    return max(of_bodies) if bodies else node_flops(node, COUNTED_SAMPLES)
-
-
-def _in_turns(flops: Mapping[str, float]) -> float:
-    """Return the work of a level if one device does nearly all of it."""
-    once = [work for name, work in flops.items() if name != _PARTS]
-    total = sum(flops.values())
-    return total if max(once, default=0.0) > NEARLY_ALL * total else 0.0
+    return max(of_bodies)
 
 
 def _describe(node: Node, tensors: list[Tensor]) -> GatheredOperation:
-    sizes = [_bytes_per_sample(tensor) for tensor in tensors]
-    known = [size for size in sizes if size is not None]
+    counts = [math.prod(n for n in tensor.shape or () if isinstance(n, int)) for tensor in tensors]
+    bytes_per_sample = sum(n * t.dtype.size for n, t in zip(counts, tensors, strict=True))
+    is_known = all(tensor.dtype.size for tensor in tensors)
     return GatheredOperation(
         operation=node.op,
         name=node.name,
         line=line_of(node),
-        num_bytes=sum(known) if len(known) == len(sizes) else None,
+        num_bytes=bytes_per_sample if is_known else None,
     )
-
-
-def _bytes_per_sample(tensor: Tensor) -> int | None:
-    sizes = [size for size in tensor.shape or () if isinstance(size, int)]
-    return math.prod(sizes) * tensor.dtype.size if tensor.dtype.size else None
 
 
 def line_of(node: Node) -> str:
@@ -189,3 +144,28 @@ def line_of(node: Node) -> str:
         if is_own(frame.filename):
             return f"{short_path(frame.filename)}:{frame.lineno}"
     return ""
+
+
+class ProgramLine(NamedTuple):
+    """A line of a program."""
+
+    file: str  # Its path
+    number: int  # Counted from 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+def user_line() -> ProgramLine:
+    """Return the innermost line of a person's own code, through what AutoGraph has rewritten."""
+    for file, number in reversed(stack()):
+        if is_own(file):
+            return ProgramLine(file, number)
+    return ProgramLine("<unknown>", 0)
+
+
+def warn_at_user_line(code: str, what: str, *, why: str, fix: str) -> None:
+    """Warn in the house form, at the line of the person's program."""
+    line = user_line()
+    text = house_form(code, what, f"{why}\nAt: {line}", fix)
+    warnings.warn_explicit(EvenerWarning(text), EvenerWarning, line.file, line.number)

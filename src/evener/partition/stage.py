@@ -29,8 +29,7 @@ from evener.partition.layout import Layout, Stages
 from evener.partition.shard import ShardedStep
 from evener.plan.parts import matches, parts_of_path
 
-# Layers of nodes, found by the scopes of names that layers open.
-
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
 _GRADIENTS = ("gradient_tape/", "gradients/")
 
 
@@ -45,7 +44,10 @@ class Scopes:
 
         The node of a gradient has the layers of the node that was differentiated.
         """
-        names = _without_gradients(_name(node)).split("/")[:-1]
+        name = _name(node)
+        while prefix := next((prefix for prefix in _GRADIENTS if prefix in name), None):
+            name = name.partition(prefix)[2]
+        names = name.split("/")[:-1]
         for depth in range(1, len(names) + 1):
             scope = "/".join(names[:depth])
             if scope in self._paths:
@@ -77,7 +79,14 @@ class Scopes:
         ):
             for pattern in patterns:
                 if names and not any(fnmatchcase(part, pattern) for part in known):
-                    raise _no_such_layer(part_name, pattern, names)
+                    layers = listed([repr(name) for name in names], 12)
+                    raise EngineError(
+                        "ENG-042",
+                        f"{part_name} names {pattern!r}, but there is no such layer.",
+                        why=f"Layers that it could be: {layers}.{did_you_mean(pattern, names)}",
+                        fix="Write the names of layers as `model.summary()` shows them, with / "
+                        "before a layer inside a layer.",
+                    )
 
 
 def is_gradient(node: Node) -> bool:
@@ -87,34 +96,6 @@ def is_gradient(node: Node) -> bool:
 
 def _name(node: Node) -> str:
     return node.source[1] if node.source is not None else node.name
-
-
-def _without_gradients(name: str) -> str:
-    while found := next((prefix for prefix in _GRADIENTS if prefix in name), None):
-        name = name.partition(found)[2]
-    return name
-
-
-def _no_such_layer(field: str, pattern: str, names: Sequence[str]) -> EngineError:
-    layers = listed([repr(name) for name in names], 12)
-    return EngineError(
-        "ENG-042",
-        f"{field} names {pattern!r}, but there is no such layer.",
-        why=f"Layers that it could be: {layers}.{did_you_mean(pattern, names)}",
-        fix="Write the names of layers as `model.summary()` shows them, with / before a layer "
-        "inside a layer.",
-    )
-
-
-# Passes of a training step: forward, backward, and the gradients of weights alone.
-#
-# ::
-#
-#     forward     x ── layer ──► y
-#     backward    gradient of y ──► gradient of x, which another stage may wait for
-#     weights     gradient of y ──► gradient of the weights, which no other stage waits for
-
-FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
 
 
 def find_passes(nodes: Sequence[Node], sharding: Sharding) -> dict[Node, str]:
@@ -129,7 +110,7 @@ def find_passes(nodes: Sequence[Node], sharding: Sharding) -> dict[Node, str]:
     return passes
 
 
-def separate_weights(
+def _separate_weights(
     nodes: Sequence[Node], passes: Mapping[Node, str], stages: Mapping[Node, Stages]
 ) -> dict[Node, str]:
     """Return the passes with the nodes of the backward pass that no other stage waits for apart."""
@@ -146,9 +127,6 @@ def separate_weights(
     }
 
 
-# Sharded step with the stage and the pass of every node that the parts compute.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedStep:
     """Sharded step with the stage and the pass of every node that the parts compute."""
@@ -163,19 +141,6 @@ class StagedStep:
     passes: Mapping[Node, str] = field(default_factory=dict)
     # Tensors that a recomputed node waits for without reading them
     gates: Mapping[Node, tuple[Tensor, ...]] = field(default_factory=dict)
-
-
-# Stage of each node of a step.
-#
-# ::
-#
-#     node                              stage
-#     of a layer                        the layer's
-#     of a layer's gradient             the layer's
-#     of samples alone: labels, counts  the earliest among its readers
-#     other                             the latest among its inputs
-#
-# Stages are a matter of speed: a node computes the same in every stage.
 
 
 def find_stages(
@@ -219,21 +184,19 @@ def _move_to_readers(of_no_layer: Sequence[Node], stages: dict[Node, Stages]) ->
             stages[node] = tuple(earliest)
 
 
-# Recomputation: the backward pass computes activations of layers anew instead of saving them.
-#
-# ::
-#
-#     forward     x ── layer ──────────► y                    only x is saved
-#     backward    x ── copy of layer ──► gradient of the layer
-#                          ^ gate: the gradient of y
-#
-# Nodes that draw random numbers or keep state are never copied: their results are saved. A copy
-# waits for the gradient that its layer receives, so that the activations of a single layer are in
-# memory at a time.
+def _recompute(staged: StagedStep, scopes: Scopes) -> StagedStep:
+    """Return the step with copies of layers: activations are computed anew instead of saved.
 
+    ::
 
-def recompute(staged: StagedStep, scopes: Scopes) -> StagedStep:
-    """Return the step with copies of layers, which the nodes of its backward pass read instead."""
+        forward     x ── layer ──────────► y                    only x is saved
+        backward    x ── copy of layer ──► gradient of the layer
+                             ^ gate: the gradient of y
+
+    Nodes that draw random numbers or keep state are never copied: their results are saved. A copy
+    waits for the gradient that its layer receives, so that the activations of a single layer are in
+    memory at a time.
+    """
     copies = _Copies(staged, scopes)
     nodes: list[Node] = []
     for node in staged.nodes:
@@ -272,11 +235,11 @@ class _Copies:
             if tensor.node in self._regions:
                 # Gate on the first consumer's inputs; they cannot depend on the recomputed layer.
                 self._gates_of_regions.setdefault((self._regions[tensor.node], stage), arrived)
-        made: list[Node] = []
-        node.inputs = [self._copied(t, stage, made) if t in own else t for t in node.inputs]
-        return made
+        new: list[Node] = []
+        node.inputs = [self._copied(t, stage, new) if t in own else t for t in node.inputs]
+        return new
 
-    def _copied(self, tensor: Tensor, stage: Stages, made: list[Node]) -> Tensor:
+    def _copied(self, tensor: Tensor, stage: Stages, new: list[Node]) -> Tensor:
         """Return the copy of a tensor of a recomputed layer; append the nodes that are new."""
         node = tensor.node
         if node not in self._regions:
@@ -284,13 +247,13 @@ class _Copies:
         region = self._regions[node]
         if (node, stage) not in self._copies:
             inputs = [
-                self._copied(t, stage, made) if self._regions.get(t.node) == region else t
+                self._copied(t, stage, new) if self._regions.get(t.node) == region else t
                 for t in node.inputs
             ]
             copy = self._copies[node, stage] = _copy(node, inputs, self._sharding)
             self.stages[copy], self.passes[copy] = stage, BACKWARD
             self.gates[copy] = self._gates_of_regions[region, stage]
-            made.append(copy)
+            new.append(copy)
         return self._copies[node, stage].outputs[tensor.index]
 
 
@@ -315,9 +278,6 @@ def _copy(node: Node, inputs: Sequence[Tensor], sharding: Sharding) -> Node:
     return copy
 
 
-# From a sharded step to a staged one: stages, passes, recomputation.
-
-
 def stage_step(sharded: ShardedStep, layout: Layout, scopes: Scopes) -> StagedStep:
     """Give every node that the parts compute a stage and a pass, if the layout has a schedule."""
     nodes = sharded.nodes
@@ -326,6 +286,6 @@ def stage_step(sharded: ShardedStep, layout: Layout, scopes: Scopes) -> StagedSt
     stages = find_stages(nodes, sharded.sharding, layout, scopes)
     passes = find_passes(nodes, sharded.sharding)
     if any(replica.schedule == "zero_bubble" for replica in layout.replicas):
-        passes = separate_weights(nodes, passes, stages)
+        passes = _separate_weights(nodes, passes, stages)
     staged = StagedStep(sharded=sharded, layout=layout, nodes=nodes, stages=stages, passes=passes)
-    return recompute(staged, scopes) if layout.recompute else staged
+    return _recompute(staged, scopes) if layout.recompute else staged

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate
-from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.nodes import Node, Tensor
 from evener.graph.ops.states import FIRST, Partial, PerPart, Sharded, State, Unset, rows_per_sample
 from evener.graph.rewrites import LOOPS
 from evener.partition.collectives import Collectives
@@ -43,47 +43,9 @@ def element_dtype(tensor: Tensor) -> tf.DType:
     return element_dtype(node.inputs[0])
 
 
-# Buckets of partial tensors, each combined across workers in one exchange.
-
 _BUCKET_BYTES = 4 << 20
 """Least bytes of partial tensors that are combined across workers in one exchange, if as many
 are waited for together."""
-
-
-def depths_of(graph: Graph) -> dict[Node, int]:
-    """Return the numbers of operations that each node waits for, each after another."""
-    depths: dict[Node, int] = {}
-    for node in graph:
-        before = (depths.get(tensor.node, 0) for tensor in node.inputs)
-        depths[node] = 1 + max(before, default=0)
-    return depths
-
-
-def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield tensors in buckets; each is exchanged as soon as its tensors are there."""
-    bucket: list[Tensor] = []
-    num_bytes = 0
-    for tensor in tensors:
-        bucket.append(tensor)
-        sizes = tensor.shape or ()
-        count = math.prod(size for size in sizes if isinstance(size, int))
-        num_bytes += count * (tensor.dtype.size or 0)
-        if num_bytes >= _BUCKET_BYTES:
-            yield bucket
-            bucket, num_bytes = [], 0
-    if bucket:
-        yield bucket
-
-
-# Samples of each part, computed in the graph.
-#
-# ::
-#
-#     global batch of 512           shares 320 : 192
-#     |0 ....................... 320|320 .......... 512|
-#               part 0                    part 1
-#
-# The cuts are those of `evener.plan.split_batch`.
 
 
 def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Tensor) -> tf.Tensor:
@@ -101,30 +63,14 @@ def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Ten
 def micro_batch_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
     """Return the samples of each micro-batch, int32 scalars."""
     micro_batches: list[tf.Tensor] = []
-    for number, size in enumerate(tf.unstack(sizes, num=len(layout.replicas))):
-        count = layout.replicas[number].num_micro_batches
+    of_replicas = tf.unstack(sizes, num=len(layout.replicas))
+    for replica, size in zip(layout.replicas, of_replicas, strict=True):
+        count = replica.num_micro_batches
         if count == 1:
             micro_batches.append(size)
         else:
             micro_batches.extend(tf.unstack(part_sizes_in_graph(size, [1.0] * count), num=count))
     return micro_batches
-
-
-def rows_by_samples(rows: tf.Tensor, sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the number of rows of another kind than samples in each part, int32 scalars.
-
-    They are split as the samples are, so a part without samples has none of them.
-    """
-    samples = tf.stack(sizes)
-    first = tf.one_hot(0, len(sizes), dtype=tf.int32)
-    shares = tf.where(tf.reduce_sum(samples) > 0, samples, first)
-    split = part_sizes_in_graph(rows, tf.cast(shares, tf.float64))
-    return tf.unstack(split, num=len(sizes))
-
-
-def offsets_of(sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return how many rows come before those of each part, int32 scalars."""
-    return tf.unstack(tf.cumsum(tf.stack(sizes), exclusive=True), num=len(sizes))
 
 
 def rows_of_parts(sizes: Sequence[int], parts: Collection[int]) -> npt.NDArray[np.bool_]:
@@ -136,8 +82,8 @@ def rows_of_parts(sizes: Sequence[int], parts: Collection[int]) -> npt.NDArray[n
     return np.repeat([number in parts for number in range(len(sizes))], sizes)
 
 
-def slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:
-    """Cut a tensor along an axis.
+def _split(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:
+    """Split a tensor along an axis.
 
     Not by `tf.split`: TensorFlow's graph optimizer gives wrong numbers for the maximum of a
     monotonic function of what was split.
@@ -150,8 +96,6 @@ def slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list
         begin = begin + size
     return parts
 
-
-# Tensors of one run of a step, which are joined, split and combined for their readers.
 
 COMBINE = {
     "sum": tf.add_n,
@@ -182,8 +126,9 @@ class RunTensors:
         self._symbols: dict[str, tf.Tensor] = {}
         with tf.device(HOST):
             self.sizes = list(part_sizes)
+            # Rows of each part, and of all parts before it.
             self._split_rows: dict[Size, tuple[list[Any], list[Any]]] = {
-                BATCH: (self.sizes, offsets_of(self.sizes))
+                BATCH: (self.sizes, _offsets(self.sizes))
             }
             self._total = tf.add_n(self.sizes)
 
@@ -193,7 +138,8 @@ class RunTensors:
             return self._total
         if isinstance(name, PartSymbol):
             assert part is not None
-            return self.rows(name.rows)[name.is_offset][part]
+            in_parts, before_parts = self.rows(name.rows)
+            return before_parts[part] if name.is_offset else in_parts[part]
         if name not in self._symbols:
             source = self._partition.inference.symbols[name]
             with tf.device(HOST):
@@ -217,8 +163,14 @@ class RunTensors:
         """Return the number of rows of each part, and of all parts before it."""
         if rows not in self._split_rows:
             with tf.device(HOST), tf.control_dependencies(None):
-                sizes = rows_by_samples(self._size(rows, tf.int32), self.sizes)
-                self._split_rows[rows] = (sizes, offsets_of(sizes))
+                # They are split as the samples are, so a part without samples has none of them.
+                samples, count = tf.stack(self.sizes), len(self.sizes)
+                first = tf.one_hot(0, count, dtype=tf.int32)
+                shares = tf.where(tf.reduce_sum(samples) > 0, samples, first)
+                all_rows = self._size(rows, tf.int32)
+                split = part_sizes_in_graph(all_rows, tf.cast(shares, tf.float64))
+                sizes = tf.unstack(split, num=count)
+                self._split_rows[rows] = (sizes, _offsets(sizes))
         return self._split_rows[rows]
 
     def _length(self, tensor: Tensor, axis: int) -> Any:
@@ -261,7 +213,10 @@ class RunTensors:
         state = self._partition.sharding.states[tensor]
         parts = self.parts[tensor, state]
         if isinstance(state, Partial | PerPart):
-            return self._across(self._own_terms(tensor), tensor, _combined_by(state))
+            value = self._own_terms(tensor)
+            if self._collectives is None:
+                return value
+            return self._collectives.reduce([_with_shape(value, tensor)], _combined_by(state))[0]
         if not isinstance(state, Sharded):
             return _own(parts)[0]
         assert tensor.shape is not None
@@ -274,15 +229,26 @@ class RunTensors:
         state = self._partition.sharding.states[tensor]
         parts = self.parts[tensor, state]
         if isinstance(state, PerPart):
-            return self._mean_by_samples(parts)
+            # The mean over samples: each worker returns its terms of it. A part without samples may
+            # hold anything.
+            weighted = []
+            for part, size in self._with_rows(parts, BATCH):
+                weight = tf.cast(size, part.dtype) / tf.cast(self._total, part.dtype)
+                weighted.append(tf.where(size > 0, part * weight, tf.zeros_like(part)))
+            return tf.add_n(weighted)
         assert isinstance(state, Partial)
-        sums = [total for (summed, _), total in self.sums.items() if summed is tensor]
+        sums = [total for (other, _), total in self.sums.items() if other is tensor]
         own = sums or _own(parts)
         return COMBINE[state.combine](own) if len(own) > 1 else own[0]
 
     @functools.cached_property
     def _depths(self) -> dict[Node, int]:
-        return depths_of(self._partition.graph)
+        """The numbers of operations that each node waits for, each after another."""
+        depths: dict[Node, int] = {}
+        for node in self._partition.graph:
+            before = (depths.get(tensor.node, 0) for tensor in node.inputs)
+            depths[node] = 1 + max(before, default=0)
+        return depths
 
     def combine_across(self, tensors: Iterable[Tensor]) -> None:
         """Combine partial tensors of all workers in few exchanges, before they are read."""
@@ -297,22 +263,19 @@ class RunTensors:
         for (combine, _), of_kind in kinds.items():
             # In the order in which they can be there: the gradients of the last layers come first,
             # and are exchanged while the backward pass goes on.
-            for bucket in buckets(sorted(of_kind, key=lambda t: self._depths[t.node])):
-                with tf.device(HOST):
-                    own = [self._with_shape(self._own_terms(tensor), tensor) for tensor in bucket]
-                    found = self._collectives.reduce(own, combine)
-                self.wholes.update(zip(bucket, found, strict=True))
-
-    def _across(self, value: Any, tensor: Tensor, combine: str) -> Any:
-        """Combine what each worker has of a tensor of the full shape."""
-        if self._collectives is None:
-            return value
-        return self._collectives.reduce([self._with_shape(value, tensor)], combine)[0]
-
-    def _with_shape(self, value: Any, tensor: Tensor) -> Any:
-        if tensor.shape is not None:
-            value.set_shape([size if isinstance(size, int) else None for size in tensor.shape])
-        return value
+            bucket: list[Tensor] = []
+            num_bytes = 0
+            of_kind.sort(key=lambda t: self._depths[t.node])
+            for tensor in of_kind:
+                bucket.append(tensor)
+                sizes = [size for size in tensor.shape or () if isinstance(size, int)]
+                num_bytes += math.prod(sizes) * (tensor.dtype.size or 0)
+                if num_bytes >= _BUCKET_BYTES or tensor is of_kind[-1]:
+                    with tf.device(HOST):
+                        own = [_with_shape(self._own_terms(tensor), tensor) for tensor in bucket]
+                        combined = self._collectives.reduce(own, combine)
+                    self.wholes.update(zip(bucket, combined, strict=True))
+                    bucket, num_bytes = [], 0
 
     def _join_rows(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join the rows of the parts; of several blocks, block by block."""
@@ -323,11 +286,12 @@ class RunTensors:
         # [outer, b, inner] of every part -> [outer, B, inner].
         outer = self._size(state.outer, tf.int32)
         per_sample = self._rows_per_sample(tensor, state)
-        seen = []
+        blocks = []
         for part, size in self._with_rows(parts, state.rows):
             front, _, behind = tf.split(tf.shape(part), [axis, 1, rank - axis - 1])
-            seen.append(tf.reshape(part, tf.concat([front, [outer, size * per_sample], behind], 0)))
-        joined = tf.concat(seen, axis + 1)
+            shape = tf.concat([front, [outer, size * per_sample], behind], 0)
+            blocks.append(tf.reshape(part, shape))
+        joined = tf.concat(blocks, axis + 1)
         joined = self._with_other_workers(joined, axis + 1, rank + 1)
         front, rows, behind = tf.split(tf.shape(joined), [axis, 2, rank - axis - 1])
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
@@ -344,27 +308,16 @@ class RunTensors:
         pairs = zip(parts, self.rows(rows)[0], strict=True)
         return [(part, size) for part, size in pairs if part is not None]
 
-    def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
-        """Return the mean over samples; a part without samples may hold anything.
-
-        With several workers, each returns its terms of the mean.
-        """
-        weighted = []
-        for part, size in self._with_rows(parts, BATCH):
-            weight = tf.cast(size, part.dtype) / tf.cast(self._total, part.dtype)
-            weighted.append(tf.where(size > 0, part * weight, tf.zeros_like(part)))
-        return tf.add_n(weighted)
-
     def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join tensor lists element by element; of rows, one list behind the other."""
         dtype = element_dtype(tensor)
         if state.axis == 0 and self._collectives is None:
-            return functools.reduce(
-                lambda before, after: tf.raw_ops.TensorListConcatLists(
-                    input_a=before, input_b=after, element_dtype=dtype
-                ),
-                parts,
-            )
+            joined = parts[0]
+            for part in parts[1:]:
+                joined = tf.raw_ops.TensorListConcatLists(
+                    input_a=joined, input_b=part, element_dtype=dtype
+                )
+            return joined
         assert tensor.shape is not None
         shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
         per_sample = rows_per_sample(tensor.shape[state.axis], state)
@@ -395,7 +348,7 @@ class RunTensors:
             is_of_samples = state == FIRST and tensor.shape and tensor.shape[0] == BATCH
             is_cut = is_of_samples and tensor in self.wholes
             whole = self.wholes[tensor] if is_cut else self.whole(tensor, "")
-            with tf.device(_device_of(whole)):
+            with tf.device(getattr(whole, "device", "") or HOST):
                 self.parts[tensor, state] = self._split(tensor, state, whole)
         return self.parts[tensor, state]
 
@@ -413,14 +366,12 @@ class RunTensors:
         per_sample = self._rows_per_sample(tensor, state)
         sizes = [size * per_sample for size in self.rows(state.rows)[0]]
         if state.outer == 1:
-            return slices(whole, sizes, state.axis, len(tensor.shape))
-        outer = self._size(state.outer, tf.int32)
-        shape = tf.shape(whole)
-        axis = state.axis
-        front, _, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
+            return _split(whole, sizes, state.axis, len(tensor.shape))
+        outer, axis = self._size(state.outer, tf.int32), state.axis
+        front, _, behind = tf.split(tf.shape(whole), [axis, 1, len(tensor.shape) - axis - 1])
         rows = self._size(state.rows, tf.int32) * per_sample
-        seen = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
-        parts = slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
+        blocks = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
+        parts = _split(blocks, sizes, axis + 1, len(tensor.shape) + 1)
         return [
             tf.reshape(part, tf.concat([front, [outer * size], behind], 0))
             for part, size in zip(parts, sizes, strict=True)
@@ -437,7 +388,8 @@ class RunTensors:
         """Return a size as a scalar."""
         if isinstance(size, int):
             return tf.constant(size, dtype)
-        names = {name for monomial in size.terms for name in monomial}
+        # In one order on all workers: a number may have to be exchanged.
+        names = dict.fromkeys(name for monomial in size.terms for name in monomial)
         values = {name: tf.cast(self.number(name, None), dtype) for name in names}
         return evaluate(size, values, tf.constant(1, dtype))
 
@@ -452,5 +404,12 @@ def _own(parts: Sequence[Any]) -> list[Any]:
     return [part for part in parts if part is not None]
 
 
-def _device_of(value: Any) -> str:
-    return getattr(value, "device", "") or HOST
+def _with_shape(value: Any, tensor: Tensor) -> Any:
+    if tensor.shape is not None:
+        value.set_shape([size if isinstance(size, int) else None for size in tensor.shape])
+    return value
+
+
+def _offsets(sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return how many rows come before those of each part, int32 scalars."""
+    return tf.unstack(tf.cumsum(tf.stack(sizes), exclusive=True), num=len(sizes))

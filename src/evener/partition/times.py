@@ -1,31 +1,35 @@
 """Times of the parts and spans of tasks, measured inside the step.
 
-A task of a part runs from the arrival of its samples, or of tensors made of them, to the
-completion of its results. Waits between two tasks do not count. The clock is read
-on the host; on a GPU, the read waits for the work that it depends on. Tasks that are computed once,
-such as updates, are timed without waiting for the clock: a late reading shortens the span.
+A task of a part runs from the arrival of its samples, or of tensors made of them, to the completion
+of its results. Waits between two tasks do not count. The clock is read on the host; on a GPU, the
+read waits for the work that it depends on. Tasks that are computed once, such as updates, are timed
+without waiting for the clock: a late reading shortens the span.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from evener._tf_private.graphs import without_program_order
 from evener.devices.names import canonical_device, device_name
+from evener.graph.functions import TensorArgument
+from evener.graph.ops.states import Sharded
+from evener.partition.layout import HOST
 from evener.partition.order import needs_of
 from evener.partition.stage import is_gradient
-from evener.partition.tasks import HOST, Partition, Task, TaskFunction
-
-# Description of a span: which task a device computed, and what it waited for.
+from evener.partition.tasks import Partition, Task, TaskFunction
 
 UPDATE, ONCE, STEP = "update", "once", "step"
 """Kinds of spans that no single part has: tasks that write variables, other tasks that are computed
 once, and steps that are timed as a whole."""
+_HANDLES = (tf.resource, tf.variant)
+_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,197 +47,28 @@ class SpanInfo:
     joins: bool = False  # Whether it needs results of other workers, which have no spans here
 
 
-# Times of the parts, measured inside the step.
-#
-# A task of a part runs from the arrival of its samples, or of tensors made of them, to the
-# completion of its results. Waits between two tasks do not count. The clock is read
-# on the host; on a GPU, the read waits for the work that it depends on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Measurements asked of a step."""
 
-
-class Recorder(Protocol):
-    """Recorder of the times of steps."""
-
+    counts: bool = False  # Whether the busy seconds of devices are measured too
+    keeps_spans: bool = False  # Whether the begin and the end of every task are kept too
     # Function for benchmarks and tests that is called in a part's graph, on its device, with the
     # number of its replica and its samples; its result is computed within the part's time
-    before_part: Callable[[int, tf.Tensor], tf.Tensor] | None
-
-    @property
-    def counts(self) -> bool:
-        """Whether it takes the totals of devices too."""
-        ...
-
-    @property
-    def keeps_spans(self) -> bool:
-        """Whether it takes the begin and the end of every task too."""
-        ...
-
-    def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
-        """Take the samples and the seconds of all replicas, two float64 vectors."""
-        ...
-
-    def record_totals(
-        self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
-    ) -> None:
-        """Take the begin of a step, the samples of all replicas, and the seconds of devices."""
-        ...
-
-    def record_spans(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
-        """Take the spans of a step and their begins and ends, float64 of shape ``[2, n]``."""
-        ...
+    before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
 
 
-class Times:
-    """Times of the replicas in one run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Times of one run of a step, as tensors of its graph."""
 
-    A replica of several stages takes as long as the device that takes longest.
-    """
-
-    def __init__(
-        self,
-        sizes: Sequence[tf.Tensor],
-        replicas: Sequence[int],
-        recorder: Recorder,
-        *,
-        some: bool = False,
-    ) -> None:
-        self._some = some
-        self._sizes = sizes
-        self._replicas = replicas
-        self._began: set[int] = set()
-        self._spans: list[dict[str, list[tuple[tf.Tensor, tf.Tensor]]]] = [
-            {} for _ in range(max(replicas) + 1)
-        ]
-        self._recorder = recorder
-
-    def timed(
-        self,
-        part: int,
-        call: Callable[[list[Any]], list[Any]],
-        arguments: list[Any],
-        waits: Sequence[int],
-        note: Callable[[tf.Tensor, tf.Tensor], None] | None = None,
-    ) -> list[Any]:
-        """Call a task of a part and time it."""
-        begin = _now([arguments[index] for index in waits])
-        before = [begin]
-        replica = self._replicas[part]
-        if self._recorder.before_part is not None and part not in self._began:
-            with tf.control_dependencies(before):
-                before = [self._recorder.before_part(replica, tf.identity(self._sizes[part]))]
-        self._began.add(part)
-        with tf.control_dependencies(before):
-            # Otherwise a busy host could read the clock long after the task has begun.
-            started = {index: tf.identity(arguments[index]) for index in waits}
-        results = call([started.get(k, argument) for k, argument in enumerate(arguments)])
-        # A call that hands nothing on has no end to see, and nobody waits for it.
-        if results:
-            end = _now(results)
-            self._spans[replica].setdefault(results[0].device, []).append((begin, end))
-            if note is not None:
-                note(begin, end)
-        return results
-
-    def hand_over(self) -> None:
-        """Hand the times over."""
-        if not (any(self._spans) if self._some else all(self._spans)):
-            return
-        with tf.device(HOST):
-            of_replicas: list[list[tf.Tensor]] = [[] for _ in self._spans]
-            for size, replica in zip(self._sizes, self._replicas, strict=True):
-                of_replicas[replica].append(size)
-            samples = [tf.add_n(sizes) for sizes in of_replicas]
-            seconds = [
-                tf.reduce_max([seconds_within(spans) for spans in of_devices.values()])
-                if of_devices
-                else tf.constant(0.0, tf.float64)
-                for of_devices in self._spans
-            ]
-            counted = tf.cast(tf.stack(samples), tf.float64)
-            self._recorder.record_and_review(counted, tf.stack(seconds))
-            if self._recorder.counts:
-                begins = [begin for of_devices in self._spans for begin in _begins(of_devices)]
-                began = tf.reduce_min(tf.stack(begins))
-                self._recorder.record_totals(began, counted, self._seconds_of_devices())
-
-    def _seconds_of_devices(self) -> dict[str, tf.Tensor]:
-        """Return the busy seconds of each device, for all replicas together."""
-        spans: dict[str, list[tuple[tf.Tensor, tf.Tensor]]] = {}
-        for of_devices in self._spans:
-            for device, of_device in of_devices.items():
-                spans.setdefault(canonical_device(device), []).extend(of_device)
-        return {device: seconds_within(of_device) for device, of_device in spans.items()}
-
-
-def _begins(spans: Mapping[str, Sequence[tuple[tf.Tensor, tf.Tensor]]]) -> list[tf.Tensor]:
-    return [begin for of_device in spans.values() for begin, _ in of_device]
-
-
-def seconds_within(spans: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
-    """Return the seconds that at least one of several spans covers.
-
-    Tasks of one device may overlap: one waits while another computes.
-    """
-    begins, ends = tf.stack([begin for begin, _ in spans]), tf.stack([end for _, end in spans])
-    mine, other = begins[:, None], begins[None, :]
-    # Of two that begin together, one is the first.
-    is_first = np.tril(np.ones([len(spans), len(spans)], bool), -1)
-    is_earlier = (other < mine) | ((other == mine) & is_first)
-    # A span counts from where all that began before it are over.
-    counts_from = tf.reduce_max(tf.where(is_earlier, ends[None, :], mine), axis=1)
-    return tf.reduce_sum(tf.maximum(ends - counts_from, 0.0))
-
-
-def _now(after: Sequence[Any]) -> tf.Tensor:
-    """Read the clock once these tensors are there.
-
-    The identities stay when a function's body is put in place of its call; a control
-    dependency on the call itself would be dropped then.
-    """
-    reached = [tf.identity(tensor) for tensor in after]
-    # One message to the host from each device, and not one for every tensor.
-    of_device: dict[str, list[tf.Tensor]] = {}
-    for tensor in reached:
-        of_device.setdefault(tensor.device, []).append(tensor)
-    done = []
-    for device, tensors in of_device.items():
-        with tf.device(device), tf.control_dependencies(tensors):
-            done.append(tf.no_op())
-    return read_clock(done)
-
-
-def clock_after(waits: Sequence[Any], device: str) -> tf.Tensor:
-    """Read the clock once tensors are there and operations have run, on a device or elsewhere."""
-    # One message to the host from each device. Identities stay when functions are inlined.
-    of_device: dict[str, list[Any]] = {}
-    for wait in waits:
-        of_device.setdefault(wait.device or device, []).append(wait)
-    done: list[Any] = []
-    for name, ends in of_device.items():
-        with tf.device(name):
-            reached = [tf.identity(end) if tf.is_tensor(end) else end for end in ends]
-            with tf.control_dependencies(reached):
-                done.append(tf.no_op())
-    return read_clock(done)
-
-
-def read_clock(after: Sequence[Any]) -> tf.Tensor:
-    """Read the clock of the host once operations have run, in seconds."""
-    with tf.device(HOST), tf.control_dependencies(after):
-        now = tf.timestamp()
-    without_program_order(now.op)
-    return now
-
-
-# Spans of a recorded step: begin and end of every task, and the tasks that it waited for.
-#
-# The clocks of the parts are those of `times`. Tasks that are computed once, such as updates, are
-# timed here, without waiting for the clock: a late reading shortens the span.
-
-Note: TypeAlias = Callable[[tf.Tensor, tf.Tensor], None]
-"""Function that takes the begin and the end of a task."""
-
-_HANDLES = (tf.resource, tf.variant)
-_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+    samples: tf.Tensor | None = None  # Samples of all replicas, float64; None if not all were timed
+    seconds: tf.Tensor | None = None  # Seconds of all replicas, float64
+    began: tf.Tensor | None = None  # Begin of the step
+    device_seconds: Mapping[str, tf.Tensor] = field(default_factory=dict)  # Busy, by device
+    spans: tuple[SpanInfo, ...] = ()
+    span_times: tf.Tensor | None = None  # Begins and ends of the spans, float64 of ``[2, n]``
+    after: tuple[tf.Operation, ...] = ()  # What has to run before a step counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,53 +80,142 @@ class _Timed:
     end: tf.Tensor
 
 
-class Spans:
-    """Spans of one run of a step, while its graph is built."""
+class StepClock:
+    """Clocks of one run of a step, while its graph is built.
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    A replica of several stages takes as long as the device that takes longest.
+    """
+
+    def __init__(self, partition: Partition, sizes: Sequence[tf.Tensor], timing: Timing) -> None:
+        self._partition, self._sizes, self._timing = partition, sizes, timing
+        self._began: set[int] = set()
+        # For each replica the begins and ends of its tasks, by device.
+        self._busy: list[dict[str, list[tuple[tf.Tensor, tf.Tensor]]]] = [
+            defaultdict(list) for _ in partition.layout.replicas
+        ]
         self._timed: list[_Timed] = []
         self._functions: dict[Task, TaskFunction] = {}
+        states = partition.sharding.states
+        # Tensors that depend on the batch, and not on variables alone.
+        self._of_samples = {t for t in partition.graph.inputs if isinstance(states[t], Sharded)}
+        for node in partition.graph:
+            if any(tensor in self._of_samples for tensor in node.inputs):
+                self._of_samples.update(node.outputs)
 
-    def note(self, function: TaskFunction) -> None:
-        """Take note of a task, which others may wait for."""
+    def start(
+        self, function: TaskFunction, part: int, arguments: list[Any]
+    ) -> tuple[tf.Tensor | None, list[Any]]:
+        """Let a task of a part begin when the clock was read."""
         self._functions[function.task] = function
+        waits = {
+            index
+            for index, argument in enumerate(function.builder.arguments)
+            if isinstance(argument, TensorArgument) and argument.tensor in self._of_samples
+        }
+        if not waits:
+            return None, arguments
+        begin = _now([arguments[index] for index in sorted(waits)])
+        before = [begin]
+        if self._timing.before_part is not None and part not in self._began:
+            with tf.control_dependencies(before):
+                rows = tf.identity(self._sizes[part])
+                before = [self._timing.before_part(self._replica(part), rows)]
+        self._began.add(part)
+        with tf.control_dependencies(before):
+            # Otherwise a busy host could read the clock long after the task has begun.
+            return begin, [tf.identity(a) if k in waits else a for k, a in enumerate(arguments)]
 
-    def add(
-        self,
-        function: TaskFunction,
-        part: int | None,
-        device: str,
-        begin: tf.Tensor,
-        end: tf.Tensor,
+    def stop(
+        self, function: TaskFunction, part: int, begin: tf.Tensor | None, results: Sequence[Any]
     ) -> None:
-        """Add the span of a task of a part, or of a task that is computed once."""
-        self._timed.append(_Timed(function, part, device, begin, end))
+        """Read the clock when the results of a part's task are there.
+
+        A call that hands nothing on has no end to see, and nobody waits for it.
+        """
+        if begin is not None and results:
+            end = _now(results)
+            self._busy[self._replica(part)][results[0].device].append((begin, end))
+            device = self._partition.layout.device(part, function.task.place.stages)
+            self._timed.append(_Timed(function, part, device, begin, end))
 
     def time_once(
         self, function: TaskFunction, device: str, awaited: Sequence[Any], ends: Sequence[Any]
     ) -> None:
-        """Time a task that is computed once, if it waits for tensors."""
+        """Time a task that is computed once, if it waits for tensors and spans are kept."""
+        self._functions[function.task] = function
         waits = [a for a in awaited if not tf.is_tensor(a) or a.dtype not in _HANDLES]
-        if any(map(tf.is_tensor, waits)) and ends and not function.is_read_only:
+        is_timed = any(map(tf.is_tensor, waits)) and ends and not function.is_read_only
+        if self._timing.keeps_spans and is_timed:
             begin, end = clock_after(waits, device), clock_after(ends, device)
-            self.add(function, None, device, begin, end)
+            self._timed.append(_Timed(function, None, device, begin, end))
 
-    def hand_over(self, recorder: Recorder) -> None:
-        """Hand the spans over; part of the step's graph."""
-        if not self._timed:
-            return
-        with tf.device(HOST):
-            begins = tf.stack([timed.begin for timed in self._timed])
-            ends = tf.stack([timed.end for timed in self._timed])
-            recorder.record_spans(self._described(), tf.stack([begins, ends]))
+    def times(self, after: Sequence[tf.Operation]) -> StepTimes:
+        """Return the times of the step."""
+        times: dict[str, Any] = {"after": tuple(after)}
+        # Parts of other workers have no times here.
+        is_timed = all if self._partition.layout.group is None else any
+        with tf.device(HOST), tf.control_dependencies(after):
+            if is_timed(self._busy):
+                by_replica: list[list[tf.Tensor]] = [[] for _ in self._busy]
+                for part, size in enumerate(self._sizes):
+                    by_replica[self._replica(part)].append(size)
+                samples = [tf.add_n(sizes) for sizes in by_replica]
+                times["samples"] = tf.cast(tf.stack(samples), tf.float64)
+                seconds = [
+                    tf.reduce_max([seconds_within(spans) for spans in by_device.values()])
+                    if by_device
+                    else tf.constant(0.0, tf.float64)
+                    for by_device in self._busy
+                ]
+                times["seconds"] = tf.stack(seconds)
+                if self._timing.counts:
+                    times |= self._totals()
+            if self._timing.keeps_spans and self._timed:
+                begins = tf.stack([timed.begin for timed in self._timed])
+                ends = tf.stack([timed.end for timed in self._timed])
+                times |= {"spans": self._describe(), "span_times": tf.stack([begins, ends])}
+        return StepTimes(**times)
 
-    def _described(self) -> list[SpanInfo]:
-        numbers: dict[Task, dict[int | None, int]] = {}
+    def _totals(self) -> dict[str, Any]:
+        """Return the begin of the step, and the busy seconds of each device in all replicas."""
+        by_device: dict[str, list[tuple[tf.Tensor, tf.Tensor]]] = defaultdict(list)
+        for busy in self._busy:
+            for device, spans in busy.items():
+                by_device[canonical_device(device)] += spans
+        begins = [begin for spans in by_device.values() for begin, _ in spans]
+        return {
+            "began": tf.reduce_min(tf.stack(begins)),
+            "device_seconds": {name: seconds_within(spans) for name, spans in by_device.items()},
+        }
+
+    def _replica(self, part: int) -> int:
+        return self._partition.layout.micro_batches[part].replica
+
+    def _describe(self) -> tuple[SpanInfo, ...]:
+        numbers: dict[Task, dict[int | None, int]] = defaultdict(dict)
         for number, timed in enumerate(self._timed):
-            numbers.setdefault(timed.function.task, {})[timed.part] = number
-        needed = _Needed(self._partition, self._functions, numbers)
-        return [self._info(timed, needed.by(timed.function, timed.part)) for timed in self._timed]
+            numbers[timed.function.task][timed.part] = number
+        known: dict[tuple[Task, int | None], frozenset[int]] = {}
+
+        def needed_by(function: TaskFunction, part: int | None) -> frozenset[int]:
+            """Return the spans that a task needs, directly or through tasks that are not timed."""
+            needed: set[int] = set()
+            for task, is_same_part in needs_of(self._partition, function):
+                key = task, part if is_same_part else None
+                if task in numbers:
+                    by_part = numbers[task]
+                    needed |= {by_part[key[1]]} if key[1] in by_part else {*by_part.values()}
+                    continue
+                if key not in known:
+                    other = self._functions.get(task)
+                    known[key] = needed_by(other, key[1]) if other else frozenset()
+                needed |= known[key]
+            return frozenset(needed)
+
+        return tuple(
+            self._info(timed, tuple(sorted(needed_by(timed.function, timed.part))))
+            for timed in self._timed
+        )
 
     def _info(self, timed: _Timed, after: tuple[int, ...]) -> SpanInfo:
         layout, task = self._partition.layout, timed.function.task
@@ -303,46 +227,62 @@ class Spans:
             return SpanInfo(device=device, kind=kind, after=after, joins=joins)
         micro_batch = layout.micro_batches[timed.part]
         replica = layout.replicas[micro_batch.replica]
+        passes = self._partition.staged.passes
+        names = {passes.get(n, "backward" if is_gradient(n) else "forward") for n in task.nodes}
+        # The gradients of weights are a pass of their own only if they are alone.
+        names = names if names == {"weights"} else {n.replace("weights", "backward") for n in names}
         return SpanInfo(
             device=device,
-            kind=self._pass_of(task),
+            kind=" + ".join(sorted(names, reverse=True)),
             replica=micro_batch.replica,
             stage=task.place.stages[micro_batch.replica] if len(replica.stages) > 1 else None,
             micro_batch=micro_batch.number if replica.num_micro_batches > 1 else None,
             after=after,
         )
 
-    def _pass_of(self, task: Task) -> str:
-        passes = self._partition.staged.passes
-        names = {passes.get(n, "backward" if is_gradient(n) else "forward") for n in task.nodes}
-        # The gradients of weights are a pass of their own only if they are alone.
-        names = names if names == {"weights"} else {n.replace("weights", "backward") for n in names}
-        return " + ".join(sorted(names, reverse=True))
+
+def seconds_within(spans: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
+    """Return the seconds that at least one of several spans covers.
+
+    Tasks of one device may overlap: one waits while another computes.
+
+    >>> float(seconds_within([(tf.constant(1.0), tf.constant(4.0)),
+    ...                       (tf.constant(2.0), tf.constant(5.0)),
+    ...                       (tf.constant(7.0), tf.constant(8.0))]))
+    5.0
+    """
+    begins, ends = tf.stack([begin for begin, _ in spans]), tf.stack([end for _, end in spans])
+    mine, other = begins[:, None], begins[None, :]
+    # Of two that begin together, one is the first.
+    is_first = np.tril(np.ones([len(spans), len(spans)], bool), -1)
+    is_earlier = (other < mine) | ((other == mine) & is_first)
+    # A span counts from where all that began before it are over.
+    counts_from = tf.reduce_max(tf.where(is_earlier, ends[None, :], mine), axis=1)
+    return tf.reduce_sum(tf.maximum(ends - counts_from, 0.0))
 
 
-class _Needed:
-    """Spans that tasks need, directly or through tasks that are not timed."""
+def _now(tensors: Sequence[Any]) -> tf.Tensor:
+    """Read the clock once tensors are there; they are seen where they are read.
 
-    def __init__(
-        self,
-        partition: Partition,
-        functions: Mapping[Task, TaskFunction],
-        numbers: Mapping[Task, Mapping[int | None, int]],
-    ) -> None:
-        self._partition, self._functions, self._numbers = partition, functions, numbers
-        self._known: dict[tuple[Task, int | None], frozenset[int]] = {}
+    The identities stay when a function's body is put in place of its call; a control
+    dependency on the call itself would be dropped then.
+    """
+    return clock_after([tf.identity(tensor) for tensor in tensors], "", copies=False)
 
-    def by(self, function: TaskFunction, part: int | None) -> tuple[int, ...]:
-        found: set[int] = set()
-        for task, same_part in needs_of(self._partition, function):
-            found |= self._of(task, part if same_part else None)
-        return tuple(sorted(found))
 
-    def _of(self, task: Task, part: int | None) -> frozenset[int]:
-        timed = self._numbers.get(task)
-        if timed is not None:
-            return frozenset([timed[part]] if part in timed else timed.values())
-        if (task, part) not in self._known:
-            function = self._functions.get(task)
-            self._known[task, part] = frozenset(self.by(function, part) if function else ())
-        return self._known[task, part]
+def clock_after(waits: Sequence[Any], device: str, *, copies: bool = True) -> tf.Tensor:
+    """Read the clock once tensors are there and operations have run, in seconds."""
+    # One message to the host from each device. Identities stay when functions are inlined.
+    by_device: dict[str, list[Any]] = defaultdict(list)
+    for wait in waits:
+        by_device[wait.device or device].append(wait)
+    done: list[Any] = []
+    for name, ends in by_device.items():
+        with tf.device(name):
+            reached = [tf.identity(e) if copies and tf.is_tensor(e) else e for e in ends]
+            with tf.control_dependencies(reached):
+                done.append(tf.no_op())
+    with tf.device(HOST), tf.control_dependencies(done):
+        now = tf.timestamp()
+    without_program_order(now.op)
+    return now

@@ -105,7 +105,10 @@ def split_step(
         return "step" if layer is None else f"layer {layer}"
 
     staged = stage_step(sharded, layout, scopes)
-    partition = make_tasks(staged, lambda tensor: owner(home.get(tensor)))
+    outputs = [tensor for node in traced.graph for tensor in node.outputs]
+    handles = [tensor for tensor in outputs if tensor.dtype == tf.resource]
+    owners = {handle: owner(home.get(handle)) for handle in handles}
+    partition = make_tasks(staged, owners)
     layers: list[LayerTasks] = []
     for number in range(len(chain.names)):
         parts = [t for t in partition.tasks if t.is_parts and t.place.stages == (number,)]

@@ -24,16 +24,16 @@ from evener._tf_private import graphs
 from evener.devices.names import tf_device
 from evener.errors import ProfileError
 from evener.graph.dims import Size, symbol
-from evener.graph.nodes import Graph, Tensor, numbers
-from evener.graph.ops.registry import operation
-from evener.graph.trace import TracedStep
-from evener.partition.functions import (
+from evener.graph.functions import (
     Argument,
     InputArgument,
     NumberArgument,
     SumArgument,
     TensorArgument,
 )
+from evener.graph.nodes import Graph, Tensor, numbers
+from evener.graph.ops.registry import operation
+from evener.graph.trace import TracedStep
 from evener.partition.memory import shape_of
 from evener.partition.tasks import Task, TaskFunction
 from evener.plan.profile import Curve, LayerCosts, LayerTimes

@@ -44,7 +44,7 @@ def main() -> None:
 
     if request.jit_compile is not None:
         _COMPILE.apply(compiling)
-    run = _Run(request, file)
+    run = _BenchRun(request, file)
     try:
         run.run()
     except EvenerError as error:
@@ -54,7 +54,7 @@ def main() -> None:
     run.end()
 
 
-class _Run:
+class _BenchRun:
     """Run of the script of a request."""
 
     def __init__(self, request: TimedRun, file: Path) -> None:
@@ -83,10 +83,10 @@ class _Run:
     def _run_evener(self, script: Script) -> None:
         from evener.recording.measured import count_work
         from evener.run.bench_steps import time_calls, watch_strategy
-        from evener.run.session import Layout, prepare
+        from evener.run.session import RunLayout, prepare
 
         request = self._request
-        layout = Layout(
+        layout = RunLayout(
             devices=request.devices, plan=request.plan, shares=request.shares, verify=False
         )
         session = prepare(script, layout)

@@ -20,9 +20,9 @@ from evener.base.records import from_json, from_plain
 from evener.errors import EvenerError, EvenerWarning
 from evener.run.questions import (
     Answer,
+    CountedStep,
     MeasuredStep,
     StepRequest,
-    TracedStep,
     reply,
     reply_error,
 )
@@ -72,7 +72,7 @@ def audit_first_step(request: StepRequest, file: Path) -> None:
         from evener.run.observed_step import call_step
 
         sys.path.insert(0, str(Path.cwd()))
-        first.run(lambda: call_step(importlib.import_module, request, first.found))
+        first.run(lambda: call_step(importlib.import_module, request, first.answer_audit))
     else:
         from evener.run.device_calls import refuse_other_backends
 
@@ -109,7 +109,7 @@ class FirstStep:
     def stays_eager(self, line: str) -> NoReturn:
         self.answer(Answer(outcome="eager", line=line, notes=self._notes()))
 
-    def found(self, audit: str) -> NoReturn:
+    def answer_audit(self, audit: str) -> NoReturn:
         """Answer with an audit, as JSON."""
         self.answer(Answer(outcome="found", audit=audit, notes=self._notes()))
 
@@ -141,7 +141,7 @@ class FirstStep:
             # Whatever the error is, the step must not run.
             traceback.print_exc()
             self.answer(Answer(outcome="failed", notes=self._notes()))
-        self.found(audit)
+        self.answer_audit(audit)
 
 
 def measure_first_step(request: StepRequest, file: Path) -> None:
@@ -170,7 +170,7 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
         if request.question == "memory":
             from evener.profiler.layer_costs import layer_costs
 
-            counted = TracedStep(model=layer_costs(traced, name=name), batch_size=num_samples)
+            counted = CountedStep(model=layer_costs(traced, name=name), batch_size=num_samples)
         elif size is None:
             reply(file, Answer(outcome="no batch size"))
         elif request.question == "datasheets":
@@ -197,7 +197,7 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
 
 def _trace_times(
     request: StepRequest, traced: Any, num_samples: int | None, batch_size: int, *, name: str
-) -> TracedStep:
+) -> CountedStep:
     """Return the layers of a step with their seconds on devices of known speeds."""
     from evener.profiler.device_speed import DeviceSpeed, estimated_times
     from evener.profiler.layer_costs import layer_costs
@@ -216,7 +216,7 @@ def _trace_times(
         for is_fused in (True, False)
     )
     model = layer_costs(split, name=name)
-    return TracedStep(model=model, batch_size=num_samples, times=times, unfused=unfused)
+    return CountedStep(model=model, batch_size=num_samples, times=times, unfused=unfused)
 
 
 def _measure(

@@ -77,7 +77,7 @@ class Check:
         raise NotImplementedError
 
 
-class Names(Check):
+class NamedValues(Check):
     """Values by name: attributes of an object, a class or a module; globals that code reads."""
 
     def __init__(
@@ -125,14 +125,14 @@ class Names(Check):
                 self.holder[name] = value
 
 
-def attributes(path: str, value: Any, names: Sequence[str], *, every: bool = False) -> Names:
+def attributes(path: str, value: Any, names: Sequence[str], *, every: bool = False) -> NamedValues:
     """Return a check of attributes that are in the dictionary of an object."""
-    return Names(path, vars(value), names, every=every)
+    return NamedValues(path, vars(value), names, every=every)
 
 
-def slots(path: str, value: Any, names: Sequence[str]) -> Names:
+def slots(path: str, value: Any, names: Sequence[str]) -> NamedValues:
     """Return a check of attributes that are beside the dictionary of an object, if it has one."""
-    return Names(path, _Slots(value), names)
+    return NamedValues(path, _Slots(value), names)
 
 
 class _Slots:
@@ -267,12 +267,12 @@ class Identities:
         elif isinstance(check, Dictionary):
             self._dictionaries.append(check.holder)
             self._sized.append(check.holder)
-        elif isinstance(check, Names) and check.has_names:
+        elif isinstance(check, NamedValues) and check.has_names:
             self._add_names(check)
         else:
             self.others.append(check)
 
-    def _add_names(self, check: Names) -> None:
+    def _add_names(self, check: NamedValues) -> None:
         present = tuple(check.present)
         if present:
             # Of one name alone it would return the value, not a tuple.

@@ -26,7 +26,7 @@ from evener.run.hoisted_code import (
     functions_of,
     globals_read,
 )
-from evener.run.hoisted_guards import Guards, Names
+from evener.run.hoisted_guards import Guards, NamedValues
 from evener.run.hoisted_values import (
     PLAIN,
     CannotHoist,
@@ -36,9 +36,9 @@ from evener.run.hoisted_values import (
     Leaf,
     Nest,
     Number,
-    Operation,
+    PythonOperation,
     Scalar,
-    Scope,
+    TraceScope,
     UsedByPython,
     can_be_argument,
     expression_of,
@@ -64,7 +64,7 @@ Body = Callable[..., tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Call:
+class StepCall:
     """One call of a step."""
 
     body: Body  # The region as a function
@@ -73,13 +73,13 @@ class Call:
     tensors: list[Any]  # The flat tensors and arrays in them
 
     @classmethod
-    def of(cls, body: Body, values: tuple[Any, ...]) -> Call:
+    def of(cls, body: Body, values: tuple[Any, ...]) -> StepCall:
         """Return a call, with its arguments taken apart."""
         tensors: list[Any] = []
         structures = [take_apart(value, tensors) for value in values]
         return cls(body=body, values=values, structures=structures, tensors=tensors)
 
-    def with_numbers(self, places: Iterable[int]) -> Call:
+    def with_numbers(self, places: Iterable[int]) -> StepCall:
         """Return a call in which numbers of Python among the arguments are tensors."""
         structures, tensors = list(self.structures), list(self.tensors)
         for place in sorted(places):
@@ -126,7 +126,7 @@ class Reads:
 
     structures: list[Any]  # The structures of its arguments
     guards: Guards  # The values that were found from there
-    globals: list[Names]  # The globals that its code names
+    globals: list[NamedValues]  # The globals that its code names
     code: dict[CodeType, dict[str, Any]]  # The code that it ran, with the globals of each
     settings: Any  # Settings of Keras
 
@@ -152,7 +152,7 @@ def reads_of(
     region: Region,
     path: str,
     observed: Observed,
-    call: Call,
+    call: StepCall,
     lines_with_losses: Sequence[tuple[str, int]],
 ) -> Reads:
     """Return what a step reads, after it ran as it is written."""
@@ -167,7 +167,7 @@ def reads_of(
         )
         for name, value in _fixed_values(name, structure)
     ]
-    found: list[Names] = []
+    found: list[NamedValues] = []
     assigned = set(region.results)
     for code_object, held in code.items():
         check_code(code_object, {**held, **dict(zip(region.parameters, call.values, strict=True))})
@@ -178,7 +178,7 @@ def reads_of(
                 raise CannotHoist(
                     f"{code_object.co_name} reads {shared[0]}, which the step assigns"
                 )
-        found.append(Names("", held, read))
+        found.append(NamedValues("", held, read))
         roots += [(name, held[name]) for name in read if name in held and name != HOOK]
         roots += [
             (code_object.co_name, f)
@@ -317,7 +317,7 @@ class Variant:
     num_compared: int = 0  # Number of comparisons of both ways
     num_draws: int = 0  # Number of random draws without a seed of their own
 
-    def is_for(self, call: Call) -> bool:
+    def is_for(self, call: StepCall) -> bool:
         """Return whether a call, with its numbers as tensors, reads the same values."""
         return self.reads.hold_for(call.structures) and hold(self.conditions, call.values)
 
@@ -326,7 +326,7 @@ class Variant:
         """Whether both ways were compared for two values of the numbers, if there are any."""
         return self.num_compared > 1 or not self.places
 
-    def call(self, call: Call, strategy: Strategy) -> tuple[Any, ...]:
+    def call(self, call: StepCall, strategy: Strategy) -> tuple[Any, ...]:
         """Run the step on all devices."""
         self.given = call.values
         flat = [_as_tensor(tensor, narrows=self.narrows) for tensor in call.tensors]
@@ -349,7 +349,7 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
         if not variant.may_trace:
             raise NotObserved
         variant.num_traces += 1
-        scope = Scope(given=variant.given)
+        scope = TraceScope(given=variant.given)
         try:
             if variant.num_traces > _MOST_TRACES:
                 raise CannotHoist("it is traced anew for every size of a batch")
@@ -385,7 +385,7 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
     return tf.function(tf.autograph.experimental.do_not_convert(run), autograph=False)
 
 
-def _given(scope: Scope, place: int, structure: Any, tensors: Sequence[Any]) -> Any:
+def _given(scope: TraceScope, place: int, structure: Any, tensors: Sequence[Any]) -> Any:
     if isinstance(structure, Scalar):
         return symbolic(scope, place, structure.kind, tensors[structure.number])
     return put_together(structure, tensors)
@@ -411,7 +411,7 @@ def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
 
 def _check_results_shown(region: Region, results: Sequence[Any]) -> None:
     for name, result in zip(region.results, results, strict=False):
-        if name in region.shown and not isinstance(result, Leaf | Number | Given | Operation):
+        if name in region.shown and not isinstance(result, Leaf | Number | Given | PythonOperation):
             raise CannotHoist(f"it shows {name} before it may change")
 
 
@@ -432,7 +432,7 @@ class Step:
     variants: list[Variant] = field(default_factory=list)  # Traced variants, the latest first
     pending: Variant | None = None  # Variant that was observed and is not traced yet
     # Call to observe, and its variant if there is one already
-    to_observe: tuple[Call, Variant | None] | None = None
+    to_observe: tuple[StepCall, Variant | None] | None = None
     num_observed: int = 0  # Number of sets of values that were observed
     num_calls: int = 0  # Number of runs on all devices alone
     num_attempts: int = 0  # Number of traces in which variables were made
@@ -442,7 +442,7 @@ class Step:
     obstacle: str | None = None  # Reason why the step does not run on all devices
     is_noted: bool = False  # Whether a note says that it runs on all devices
 
-    def places_of(self, call: Call) -> frozenset[int]:
+    def places_of(self, call: StepCall) -> frozenset[int]:
         """Return which arguments are numbers that change: they become arguments of the graph."""
         if self.latest is None:
             return frozenset()
@@ -466,7 +466,7 @@ class Step:
         region = self.region
         return self.path == line.path and region.first <= line.number <= region.end_of_block
 
-    def what_changes(self, call: Call) -> str:
+    def what_changes(self, call: StepCall) -> str:
         """Return the name of what is another value than when it was observed last."""
         if self.latest is None:
             return "what it reads"

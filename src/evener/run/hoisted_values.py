@@ -34,7 +34,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class PythonConstant:
     """A number in the text of the step; 1, 1.0 and True are three."""
 
     kind: type
@@ -42,7 +42,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class PythonOperation:
     """An operation of Python's own on two numbers."""
 
     function: Callable[[Any, Any], Any]
@@ -50,7 +50,7 @@ class Operation:
     right: Any
 
 
-Expression = Given | Constant | Operation
+Expression = Given | PythonConstant | PythonOperation
 Condition = tuple[Expression, bool]
 """A comparison, and what it was when a step was traced."""
 
@@ -59,7 +59,7 @@ def evaluate(expression: Expression, given: Sequence[Any]) -> Any:
     """Return what Python computes for an expression, or raise what it raises."""
     if isinstance(expression, Given):
         return given[expression.number]
-    if isinstance(expression, Constant):
+    if isinstance(expression, PythonConstant):
         return expression.value
     left, right = evaluate(expression.left, given), evaluate(expression.right, given)
     return expression.function(left, right)
@@ -68,7 +68,7 @@ def evaluate(expression: Expression, given: Sequence[Any]) -> Any:
 def places_in(expression: Expression) -> Iterator[int]:
     if isinstance(expression, Given):
         yield expression.number
-    elif isinstance(expression, Operation):
+    elif isinstance(expression, PythonOperation):
         yield from places_in(expression.left)
         yield from places_in(expression.right)
 
@@ -98,7 +98,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Composite:
+class CompositeParts:
     """A ragged or sparse tensor, or slices: its components are flat tensors."""
 
     spec: Any
@@ -188,7 +188,7 @@ def take_apart(value: Any, tensors: list[Any]) -> Any:
         components = tf.nest.flatten(value, expand_composites=True)
         tensors.extend(components)
         spec = tf.type_spec_from_value(value)
-        return Composite(spec, len(tensors) - len(components), len(components))
+        return CompositeParts(spec, len(tensors) - len(components), len(components))
     if holds_tensor(value):
         keys = tuple(value) if isinstance(value, dict) else None
         parts = value.values() if isinstance(value, dict) else value
@@ -199,7 +199,7 @@ def take_apart(value: Any, tensors: list[Any]) -> Any:
 def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = ()) -> Any:
     if isinstance(structure, Leaf):
         return tensors[structure.number]
-    if isinstance(structure, Composite):
+    if isinstance(structure, CompositeParts):
         first, last = structure.first, structure.first + structure.count
         return tf.nest.pack_sequence_as(
             structure.spec, list(tensors[first:last]), expand_composites=True
@@ -208,7 +208,7 @@ def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = 
         return structure.value
     if isinstance(structure, Given):
         return given[structure.number]
-    if isinstance(structure, Operation):
+    if isinstance(structure, PythonOperation):
         return evaluate(structure, given)
     if isinstance(structure, Number):
         value = tensors[structure.number].numpy()
@@ -291,7 +291,7 @@ class UsedByPython(CannotHoist):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Scope:
+class TraceScope:
     """One trace with numbers."""
 
     given: Sequence[Any]  # The arguments of the call that is traced
@@ -318,7 +318,7 @@ class SymbolicNumber:
     __slots__ = ("_bound", "_kind", "_scope", "_tensor", "expression")
 
     def __init__(
-        self, scope: Scope, expression: Expression, kind: type, tensor: Any, bound: int
+        self, scope: TraceScope, expression: Expression, kind: type, tensor: Any, bound: int
     ) -> None:
         self._scope = scope
         self.expression = expression
@@ -339,8 +339,8 @@ class SymbolicNumber:
             )
         dtype = dtype or (tf.int32 if self._kind is int else tf.float32)
         if dtype in _FLOATS:
-            limit = Constant(float, float(dtype.max))
-            if not self._scope.decide(Operation(_fits, self.expression, limit)):
+            limit = PythonConstant(float, float(dtype.max))
+            if not self._scope.decide(PythonOperation(_fits, self.expression, limit)):
                 raise ValueError(f"the number is too large for {dtype.name}")
             return tf.cast(self._tensor, dtype)
         if dtype in _INTEGERS and self._kind is int and self._bound <= _LARGEST_INT32:
@@ -355,8 +355,8 @@ class SymbolicNumber:
             return NotImplemented
         left, right = (self, known) if is_left else (known, self)
         if function in (operator.truediv, operator.floordiv, operator.mod):
-            zero = Constant(int, 0)
-            if not self._scope.decide(Operation(operator.ne, right.expression, zero)):
+            zero = PythonConstant(int, 0)
+            if not self._scope.decide(PythonOperation(operator.ne, right.expression, zero)):
                 raise ZeroDivisionError("division by zero")
         is_integer = (left._kind, right._kind) == (int, int) and function is not operator.truediv
         bound = _bound_of(function, left._bound, right._bound)
@@ -366,7 +366,7 @@ class SymbolicNumber:
                 tensor = _IN_GRAPH[function](left._tensor, right._tensor)
         return SymbolicNumber(
             self._scope,
-            Operation(function, left.expression, right.expression),
+            PythonOperation(function, left.expression, right.expression),
             int if is_integer else float,
             tensor,
             bound,
@@ -376,7 +376,7 @@ class SymbolicNumber:
         known = _as_number(self._scope, other)
         if known is None:
             return NotImplemented
-        return self._scope.decide(Operation(function, self.expression, known.expression))
+        return self._scope.decide(PythonOperation(function, self.expression, known.expression))
 
     def _refuse(self, use: str) -> Any:
         raise self._scope.refuse(use, self.expression)
@@ -400,7 +400,7 @@ class SymbolicNumber:
     def __ge__(self, other: Any) -> Any: return self._compare(operator.ge, other)
     def __eq__(self, other: object) -> Any: return self._compare(operator.eq, other)
     def __ne__(self, other: object) -> Any: return self._compare(operator.ne, other)
-    def __bool__(self) -> bool: return self._scope.decide(Operation(operator.ne, self.expression, Constant(int, 0)))  # noqa: E501
+    def __bool__(self) -> bool: return self._scope.decide(PythonOperation(operator.ne, self.expression, PythonConstant(int, 0)))  # noqa: E501
     def __hash__(self) -> int: return self._refuse("a key")
     def __index__(self) -> int: return self._refuse("an index, a size or a count")
     def __int__(self) -> int: return self._refuse("made an integer")
@@ -422,7 +422,7 @@ class SymbolicNumber:
         raise AttributeError(name)
 
 
-def _as_number(scope: Scope, value: Any) -> SymbolicNumber | None:
+def _as_number(scope: TraceScope, value: Any) -> SymbolicNumber | None:
     """Return a number of Python as one of a trace; None for anything else, such as a tensor."""
     if type(value) is SymbolicNumber:
         return value
@@ -431,7 +431,7 @@ def _as_number(scope: Scope, value: Any) -> SymbolicNumber | None:
     is_exact = type(value) is float or abs(value) <= _EXACT
     tensor = tf.constant(value, tf.float64) if is_exact else None
     bound = abs(value) if type(value) is int else 0
-    return SymbolicNumber(scope, Constant(type(value), value), type(value), tensor, bound)
+    return SymbolicNumber(scope, PythonConstant(type(value), value), type(value), tensor, bound)
 
 
 def _fits(number: float, limit: float) -> bool:
@@ -455,7 +455,7 @@ def _convert(value: Any, dtype: Any = None, name: str | None = None, as_ref: boo
 tf.register_tensor_conversion_function(SymbolicNumber, _convert)
 
 
-def symbolic(scope: Scope, place: int, kind: type, tensor: Any) -> SymbolicNumber:
+def symbolic(scope: TraceScope, place: int, kind: type, tensor: Any) -> SymbolicNumber:
     """Return what stands for an argument while a step is traced."""
     return SymbolicNumber(scope, Given(place), kind, tensor, LARGEST if kind is int else 0)
 

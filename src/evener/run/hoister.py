@@ -38,9 +38,9 @@ from evener.run.hoisted_code import Observed, keep_operation_seeds
 from evener.run.hoisted_step import (
     OTHER_DRAWS,
     Body,
-    Call,
     ChangesArrays,
     Step,
+    StepCall,
     Variant,
     check_arrays,
     check_shown,
@@ -60,7 +60,7 @@ _SENSITIVITY = 30.0
 _SMALLEST = 1e-3
 
 
-class State:
+class VariableState:
     """The values of all variables of the program at one moment."""
 
     def __init__(self, others: Sequence[tf.Variable] = ()) -> None:
@@ -145,16 +145,16 @@ class AsWritten(Exception):
         self.results = results
 
 
-class Comparison:
+class StepComparison:
     """Runs a step both ways. Results and effects are those of the step as written."""
 
     def __init__(
-        self, variant: Variant, call: Call, strategy: Strategy, others: Sequence[tf.Variable]
+        self, variant: Variant, call: StepCall, strategy: Strategy, others: Sequence[tf.Variable]
     ) -> None:
         self._variant = variant
         self._call = call
         self._strategy = strategy
-        self._state = State(others)
+        self._state = VariableState(others)
         self._put_back_seeds = keep_operation_seeds()
         self.observed = Observed()
 
@@ -312,7 +312,7 @@ class Hoister:
             except NameError:
                 return None
             check_shown(step.region, values)
-            return self._run(step, Call.of(body, values[: len(step.region.parameters)]))
+            return self._run(step, StepCall.of(body, values[: len(step.region.parameters)]))
         except AsWritten as reason:
             self._refuse(step, str(reason))
             return reason.results
@@ -352,7 +352,7 @@ class Hoister:
             and self._is_outside()
         )
 
-    def _run(self, step: Step, call: Call) -> Any:
+    def _run(self, step: Step, call: StepCall) -> Any:
         waiting = [] if step.pending is None else [step.pending]
         for variant in (*step.variants, *waiting):
             given = call.with_numbers(variant.places)
@@ -366,7 +366,7 @@ class Hoister:
         return None
 
     def _was_observed(
-        self, step: Step, call: Call, variant: Variant | None, observed: Observed
+        self, step: Step, call: StepCall, variant: Variant | None, observed: Observed
     ) -> None:
         """Keep what a step that ran as it is written has read."""
         if variant is not None:
@@ -385,7 +385,7 @@ class Hoister:
         variant.reads = reads
         variant.observed.add(call.shapes)
 
-    def _run_with_numbers(self, step: Step, variant: Variant, call: Call) -> Any:
+    def _run_with_numbers(self, step: Step, variant: Variant, call: StepCall) -> Any:
         try:
             return self._run_variant(step, variant, call)
         except (CannotHoist, AsWritten) as problem:
@@ -394,7 +394,7 @@ class Hoister:
             step.forget_numbers(variant, problem)
             return problem.results if isinstance(problem, AsWritten) else None
 
-    def _run_variant(self, step: Step, variant: Variant, call: Call) -> Any:
+    def _run_variant(self, step: Step, variant: Variant, call: StepCall) -> Any:
         variant.may_trace = variant.needs_trace = False
         try:
             is_verified = call.shapes in variant.verified and variant.was_compared_enough
@@ -418,13 +418,13 @@ class Hoister:
             self._note(step)
         return results
 
-    def _compare(self, step: Step, variant: Variant, call: Call) -> Any:
+    def _compare(self, step: Step, variant: Variant, call: StepCall) -> Any:
         """Return the results of a call that was computed both ways; None if it has not run."""
         draws = variant.num_draws > 0
         seeded = global_seed_for_now if draws else contextlib.nullcontext
         try:
             with seeded():
-                comparison = Comparison(variant, call, self._strategy, self._others)
+                comparison = StepComparison(variant, call, self._strategy, self._others)
                 results = comparison.run()
         except CannotHoist as problem:
             # What comes out of a trace may be a copy, with the lines of it as its text.
@@ -449,7 +449,7 @@ class Hoister:
         step: Step,
         variant: Variant,
         observed: Observed,
-        call: Call,
+        call: StepCall,
         results: tuple[Any, ...],
     ) -> None:
         """Take note of what a run as written does that earlier ones did not."""

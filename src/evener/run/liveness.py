@@ -56,7 +56,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(slots=True, kw_only=True)
-class Names:
+class StatementNames:
     """Names of some statements that run one after the other."""
 
     # Names that may be read before these statements have bound them
@@ -67,7 +67,7 @@ class Names:
     deleted: set[str] = field(default_factory=set)  # Names that they may delete
 
 
-def names_of(statements: Sequence[ast.stmt]) -> Names:
+def names_of(statements: Sequence[ast.stmt]) -> StatementNames:
     r"""Return the names of statements.
 
     Example:
@@ -75,7 +75,7 @@ def names_of(statements: Sequence[ast.stmt]) -> Names:
         >>> sorted(found.read), sorted(found.bound), sorted(found.certain)
         (['total', 'x'], ['total', 'y', 'z'], ['total', 'y'])
     """
-    names = Names()
+    names = StatementNames()
     _follow(statements, names, names.certain)
     return names
 
@@ -98,13 +98,13 @@ def targets_of(node: ast.AST) -> Iterator[str]:
         yield from targets_of(node.value)
 
 
-def _follow(statements: Iterable[ast.stmt], names: Names, certain: set[str]) -> None:
+def _follow(statements: Iterable[ast.stmt], names: StatementNames, certain: set[str]) -> None:
     """Add the names of statements; ``certain`` is what is bound before and, then, behind them."""
     for statement in statements:
         _statement(statement, names, certain)
 
 
-def _statement(node: ast.stmt, names: Names, certain: set[str]) -> None:
+def _statement(node: ast.stmt, names: StatementNames, certain: set[str]) -> None:
     if isinstance(node, ast.Assign):
         _reads(node.value, names, certain)
         for target in node.targets:
@@ -142,7 +142,7 @@ def _statement(node: ast.stmt, names: Names, certain: set[str]) -> None:
             _reads(child, names, certain)
 
 
-def _loop(node: ast.For | ast.While, names: Names, certain: set[str]) -> None:
+def _loop(node: ast.For | ast.While, names: StatementNames, certain: set[str]) -> None:
     body = set(certain)
     if isinstance(node, ast.For):
         _reads(node.iter, names, certain)
@@ -154,7 +154,7 @@ def _loop(node: ast.For | ast.While, names: Names, certain: set[str]) -> None:
     _follow(node.orelse, names, set(certain))
 
 
-def _bind(target: ast.AST, names: Names, certain: set[str]) -> None:
+def _bind(target: ast.AST, names: StatementNames, certain: set[str]) -> None:
     bound = set(targets_of(target))
     names.bound |= bound
     certain |= bound
@@ -173,7 +173,7 @@ def _without_names(target: ast.AST) -> Iterator[ast.AST]:
         yield from ast.iter_child_nodes(target)
 
 
-def _delete(target: ast.AST, names: Names, certain: set[str]) -> None:
+def _delete(target: ast.AST, names: StatementNames, certain: set[str]) -> None:
     for name in targets_of(target):
         if name not in certain:
             names.read.add(name)
@@ -183,7 +183,9 @@ def _delete(target: ast.AST, names: Names, certain: set[str]) -> None:
         _reads(node, names, certain)
 
 
-def _reads(node: ast.AST, names: Names, certain: set[str], hidden: frozenset[str] = frozenset()):
+def _reads(
+    node: ast.AST, names: StatementNames, certain: set[str], hidden: frozenset[str] = frozenset()
+):
     """Add the names that an expression reads; ``hidden`` are those of a scope within it."""
     if isinstance(node, ast.Name):
         if isinstance(node.ctx, ast.Load) and node.id not in hidden and node.id not in certain:

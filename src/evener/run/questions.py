@@ -74,7 +74,7 @@ class MeasuredStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedStep:
+class CountedStep:
     """Costs of a step that was traced alone."""
 
     model: ModelCosts
@@ -104,7 +104,7 @@ class Answer:
     outcome: str = ""
     audit: str = ""  # An audit, as it is kept.
     measured: MeasuredStep | None = None
-    traced: TracedStep | None = None
+    traced: CountedStep | None = None
     line: str = ""  # Source line of an eager training step.
     notes: tuple[str, ...] = ()  # Notes about the program.
     error: AnsweredError | None = None

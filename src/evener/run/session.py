@@ -87,7 +87,7 @@ def divert_output(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class RunLayout:
     """The devices of a run: a plan, or devices and shares."""
 
     # A device spec; None for ``EVENER_DEVICES``, else all. With a plan: for which devices it was
@@ -229,7 +229,7 @@ class Session:
 
 
 def prepare(
-    script: Script, layout: Layout, *, gpu_names: bool = True, hoist: bool = True
+    script: Script, layout: RunLayout, *, gpu_names: bool = True, hoist: bool = True
 ) -> Session:
     """Start TensorFlow on the devices, and create the strategy of the run."""
     check_installed()

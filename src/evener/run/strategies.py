@@ -1,4 +1,4 @@
-"""What a script makes belongs to the strategy of the run: strategies, models, variables.
+"""Strategies, models and variables that a script makes belong to the strategy of the run.
 
 The script does not run inside ``strategy.scope()``: a scope holds in one thread, and until
 ``keras.utils.clear_session``. Instead, a new variable gets an owner and a new model gets the
@@ -292,7 +292,7 @@ _LAYERS = Patch(
 def refuse_mistakes() -> None:
     """End the script at calls that no script can mean: RUN-008, RUN-009."""
     _DEVICE.apply(replace_with(_refuse_hardware))
-    made_in_calls: weakref.WeakKeyDictionary[keras.Layer, _Made] = weakref.WeakKeyDictionary()
+    made_in_calls: weakref.WeakKeyDictionary[keras.Layer, _InnerLayer] = weakref.WeakKeyDictionary()
     # For each layer that is called: the lines in it that have made a layer with weights.
     first: weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, weakref.ref[keras.Layer]]]
     first = weakref.WeakKeyDictionary()
@@ -301,7 +301,7 @@ def refuse_mistakes() -> None:
         outer = _layer_being_called()
         line = None if outer is None else _line_in_call()
         if outer is not None and line is not None:
-            made_in_calls[layer] = _Made(weakref.ref(outer), line)
+            made_in_calls[layer] = _InnerLayer(weakref.ref(outer), line)
         original(layer, *args, **kwargs)
 
     def add_weight(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -339,7 +339,7 @@ def _refuse_hardware(original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     return original(*args, **kwargs)
 
 
-class _Made(NamedTuple):
+class _InnerLayer(NamedTuple):
     """A layer that was made while another was called."""
 
     outer: weakref.ref[keras.Layer]

@@ -47,7 +47,7 @@ from evener.partition.memory import (
 )
 from evener.partition.report import StepReport, warn_at_user_line
 from evener.partition.tasks import HOST
-from evener.partition.times import STEP, Recorder, SpanInfo, clock_after
+from evener.partition.times import STEP, SpanInfo, clock_after
 from evener.plan import Replica
 from evener.strategy.arguments import Arguments, read_arguments
 from evener.strategy.ownership import OwnerRegistry
@@ -367,7 +367,12 @@ class PreparedStep:
         def partitioned() -> Any:
             count = len(self.specs)
             inputs = [*tensors[:count], *self.traced.captures, *tensors[count:]]
-            return self.partitioned(inputs, sizes, self._recorder, first_rows=first_rows)
+            recorder = self._recorder
+            timing = None if recorder is None else recorder.timing
+            results, times = self.partitioned(inputs, sizes, timing, first_rows=first_rows)
+            if recorder is not None and times is not None:
+                recorder.record_step(times)
+            return results
 
         def plain(arguments: Sequence[Any]) -> Any:
             with tf.device(self._layout.first_device):
@@ -453,7 +458,7 @@ def run_timed(
     kwargs: Mapping[str, Any],
     *,
     device: str,
-    recorder: Recorder,
+    recorder: ShareController,
 ) -> Any:
     """Run a step as a whole in the graph that is being made, and record its times if it trains.
 

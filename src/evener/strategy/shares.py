@@ -27,7 +27,7 @@ import tensorflow as tf
 from evener.feedback import Rebalanced, ShareRebalancer, rebalance_shares
 from evener.partition.memory import MemoryLimits
 from evener.partition.tasks import HOST
-from evener.partition.times import SpanInfo
+from evener.partition.times import SpanInfo, StepTimes, Timing
 from evener.planner.rebalancing import ideal_shares
 from evener.planner.run_times import NUM_FIRST_STEPS, StepRecord
 from evener.workers.group import Group
@@ -71,7 +71,7 @@ class StepSpans:
             self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
 
     def record(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
-        """Enter one step; part of the step's graph. See `Recorder.record_spans`."""
+        """Enter one step; part of the step's graph."""
         with tf.device(HOST):
             number = tf.cast(self._count.assign_add(1), tf.float64) - 1.0
             trace = tf.constant(len(self._traces), tf.float64)
@@ -105,7 +105,7 @@ class StepHistory:
             self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
 
     def record(self, began: tf.Tensor, samples: tf.Tensor, busy: Sequence[tf.Tensor]) -> None:
-        """Enter one step; part of the step's graph. See `Recorder.record_totals`."""
+        """Enter one step; part of the step's graph."""
         with tf.device(HOST):
             trace = tf.constant(self._num_traces, tf.float64)
             row = tf.concat([[began, trace], samples, tf.stack(busy)], axis=0)
@@ -136,10 +136,10 @@ class StepHistory:
 
 
 class ShareController:
-    """Shares of a strategy's replicas, and their times; the `Recorder` of its steps.
+    """Shares of a strategy's replicas, and the times of its steps.
 
     Attributes:
-        before_part: See `evener.partition.times.Recorder`.
+        before_part: See `evener.partition.times.Timing`.
         is_measured: Whether the shares are rebalanced by the measured times.
         variable: Shares, float64 of shape ``[num_replicas]``.
     """
@@ -231,6 +231,23 @@ class ShareController:
 
     def last_step(self) -> RecordedStep | None:
         return None if self._spans is None else self._spans.last()
+
+    @property
+    def timing(self) -> Timing:
+        """Measurements asked of the next step."""
+        return Timing(
+            counts=self.counts, keeps_spans=self.keeps_spans, before_part=self.before_part
+        )
+
+    def record_step(self, times: StepTimes) -> None:
+        """Enter the times of a step; part of the step's graph."""
+        with tf.device(HOST), tf.control_dependencies(times.after):
+            if times.samples is not None and times.seconds is not None:
+                self.record_and_review(times.samples, times.seconds)
+                if times.began is not None:
+                    self.record_totals(times.began, times.samples, times.device_seconds)
+            if times.span_times is not None:
+                self.record_spans(times.spans, times.span_times)
 
     def record_spans(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
         """Keep the spans of a step; part of the step's graph."""

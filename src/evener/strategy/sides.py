@@ -29,13 +29,13 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs
+from evener.graph.functions import FunctionBuilder, NumberArgument, TensorArgument
 from evener.graph.inference import Inference
 from evener.graph.nodes import Graph, Node, Tensor
 from evener.graph.ops.states import REPLICATED, Sharding
 from evener.graph.trace import TracedStep
-from evener.partition.build import copy_functional
+from evener.partition.build import NodeFunction, add_functional
 from evener.partition.emit import PartitionedStep
-from evener.partition.functions import FunctionBuilder, NumberArgument, TensorArgument, Values
 from evener.partition.order import sources_of
 from evener.partition.shard import symbols_read
 from evener.partition.tasks import HOST, TaskFunction
@@ -127,10 +127,8 @@ def build_reference(
         if node.bodies:
             names = symbols_read(whole, node, inference.symbols)
             stack.extend(inference.symbols[name].tensor.node for name in names)
-    builder = FunctionBuilder("whole", inference=inference)
-    references: dict[Tensor, str] = {}
-    # Finds the symbols of sizes that bodies need.
-    Values(whole, inference, builder, references)
+    builder = NodeFunction("whole", whole, table=inference)
+    references = builder.references
     arguments = {tensor.node for tensor in graph.inputs}
     seeds = itertools.count(1)
     for node in graph:
@@ -144,7 +142,7 @@ def build_reference(
         builder.origin = node.source
         inputs = [references[tensor] for tensor in node.inputs]
         if node.bodies:
-            outputs: Sequence[str] = copy_functional(builder, node, inputs)
+            outputs: Sequence[str] = add_functional(builder, node, inputs, None)
         elif node.op in _READS:
             # It returns the state from before.
             outputs = builder.op("ReadVariableOp", inputs[:1], {"dtype": node.outputs[0].dtype})

@@ -56,9 +56,9 @@ class Coordinator:
         )
         self._changed = threading.Condition()
         self._stopping = False
-        self._lines: set[_Line] = set()
+        self._lines: set[_Connection] = set()
         # Connections that have ended; their threads may run for a moment.
-        self._ended: set[_Line] = set()
+        self._ended: set[_Connection] = set()
         self._server: Authenticator | None = None
         self._threads: list[threading.Thread] = []
 
@@ -126,13 +126,15 @@ class Coordinator:
             if self._stopping:
                 connected.close()
                 return
-            line = _Line(Channel(connected, send_seconds=self._heartbeat_seconds), self._serve)
+            line = _Connection(
+                Channel(connected, send_seconds=self._heartbeat_seconds), self._serve
+            )
             self._lines.add(line)
             self._ended = {each for each in self._ended if each.is_running}
             line.start()
             self._changed.notify_all()
 
-    def _serve(self, line: _Line) -> None:
+    def _serve(self, line: _Connection) -> None:
         """Read all messages of a connection: the thread of each line."""
         why = "its messages cannot be acted on"
         try:
@@ -146,7 +148,7 @@ class Coordinator:
                 line.end()
                 self._changed.notify_all()
 
-    def _read_all(self, line: _Line) -> str:
+    def _read_all(self, line: _Connection) -> str:
         """Act on the messages of a connection, and return why no more come."""
         try:
             while True:
@@ -197,10 +199,10 @@ class Coordinator:
                 _LOGGER.exception("The function that takes events failed for %s", event)
 
 
-class _Line:
+class _Connection:
     """Connection of a process, with the thread that reads and the one that sends."""
 
-    def __init__(self, channel: Channel, serve: Callable[[_Line], None]) -> None:
+    def __init__(self, channel: Channel, serve: Callable[[_Connection], None]) -> None:
         self.channel = channel
         self.is_known = False  # True once it has said hello, or appeared.
         # Time at which the connection is interrupted.

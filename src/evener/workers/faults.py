@@ -150,7 +150,7 @@ def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) ->
     )
 
 
-def given_twice(index: int, key: str) -> RunError:
+def exchanged_twice(index: int, key: str) -> RunError:
     return RunError(
         "RUN-075",
         f"Worker {index} has given its value of the exchange {key!r} twice.",

@@ -32,8 +32,8 @@ from evener.workers.late import (
     CallResults,
     Late,
     Network,
-    Outline,
     Point,
+    ResultOutline,
     Results,
     State,
     ends_with_the_job,
@@ -80,7 +80,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class _Scope:
+class _OutermostCall:
     """The outermost call of a thread."""
 
     key: Any  # Object that stands for the function.
@@ -188,7 +188,7 @@ class Group:
         self,
         function: Callable[[], R],
         *,
-        outline: Outline,
+        outline: ResultOutline,
         key: Any = None,
         is_repeatable: bool = True,
         batch: BatchOfOwnRows | None = None,
@@ -204,7 +204,7 @@ class Group:
         if getattr(self._local, "scope", None) is not None:
             return function()
         self._batch = batch
-        scope = self._local.scope = _Scope(key, is_repeatable)
+        scope = self._local.scope = _OutermostCall(key, is_repeatable)
         try:
             if key is None or key in self._with_steps:
                 self._start(scope)
@@ -221,7 +221,7 @@ class Group:
             self._with_steps.add(scope.key)
             self._start(scope)
 
-    def _start(self, scope: _Scope, replayed: Log | None = None) -> None:
+    def _start(self, scope: _OutermostCall, replayed: Log | None = None) -> None:
         scope.has_steps = True
         while self._before_steps:
             self._before_steps.pop()()
@@ -238,7 +238,7 @@ class Group:
                     call.state = self._variables.by_name()
         self._call = call
 
-    def _repeat(self, function: Callable[[], R], scope: _Scope) -> R:
+    def _repeat(self, function: Callable[[], R], scope: _OutermostCall) -> R:
         while True:
             try:
                 result = function()
@@ -458,7 +458,7 @@ class Group:
     # A replacement, which comes to where the others are.
 
     def _catch_up(
-        self, late: Late, function: Callable[[], R], scope: _Scope, outline: Outline
+        self, late: Late, function: Callable[[], R], scope: _OutermostCall, outline: ResultOutline
     ) -> R:
         """Return the results that the others have had, or compute with them from now on."""
         handles = () if scope.has_steps else outline.trace()

@@ -210,7 +210,7 @@ class State:
         )
 
 
-class Outline(Protocol):
+class ResultOutline(Protocol):
     """Structure of the results of a call, which is known before it is called."""
 
     def trace(self) -> Sequence[Any]:

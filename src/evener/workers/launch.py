@@ -159,7 +159,7 @@ def _unreadable(why: str) -> RunError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class SchedulerTask:
     """The worker of this task."""
 
     index: int
@@ -167,7 +167,7 @@ class Task:
     environ: Mapping[str, str] = field(repr=False)
 
 
-def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Task:
+def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> SchedulerTask:
     """Return the worker that a scheduler asks this process to run; RUN-080 without one.
 
     Training operators of Kubernetes set ``TF_CONFIG``; under Slurm it is made of its variables.
@@ -188,8 +188,8 @@ def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Task:
             own["TF_CONFIG"] = config
     job = job_from_environment(own)
     if job is None:
-        return Task(index=0, num_workers=1, environ=own)
-    return Task(index=job.index, num_workers=job.count, environ=own)
+        return SchedulerTask(index=0, num_workers=1, environ=own)
+    return SchedulerTask(index=job.index, num_workers=job.count, environ=own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +236,9 @@ def job_settings(
     )
 
 
-def task_settings(command: RunCommand, task: Task, *, logs: Path, limits: Limits) -> LaunchSettings:
+def task_settings(
+    command: RunCommand, task: SchedulerTask, *, logs: Path, limits: Limits
+) -> LaunchSettings:
     """Return the settings for the worker of a scheduler's task, which nobody replaces here."""
     # A program prints once, as on one device.
     worker = WorkerCommand(

@@ -174,7 +174,7 @@ class Member:
         slot = (view, key)
         with self._changed:
             if slot in self._answers:
-                raise faults.given_twice(self._job.index, key)
+                raise faults.exchanged_twice(self._job.index, key)
             self._answers[slot] = None
         try:
             self._send(Exchange(view=view, key=key, value=value, timeout_seconds=timeout_seconds))

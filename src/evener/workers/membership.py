@@ -41,7 +41,7 @@ from evener.workers.messages import (
 )
 
 
-class Phase(enum.Enum):
+class JobPhase(enum.Enum):
     """Phase of a job; the drawing of this module has the steps between them."""
 
     GATHERING = "no view: waits for all workers"
@@ -50,7 +50,7 @@ class Phase(enum.Enum):
     ENDED = "all members have left"
 
 
-class Line(Protocol):
+class MemberLine(Protocol):
     """Way to a member. Neither method waits."""
 
     def send(self, message: Mapping[str, Any]) -> None: ...
@@ -64,7 +64,7 @@ class Line(Protocol):
 class _Open:
     deadline: float
     seconds: float
-    lines: dict[int, Line] = field(default_factory=dict)
+    lines: dict[int, MemberLine] = field(default_factory=dict)
     values: dict[int, Any] = field(default_factory=dict)
 
 
@@ -87,7 +87,7 @@ class Exchanges:
         """Time at which the first exchange fails, or None."""
         return min((waiting.deadline for waiting in self._open.values()), default=None)
 
-    def give(self, index: int, line: Line, message: Exchange, now: float) -> None:
+    def give(self, index: int, line: MemberLine, message: Exchange, now: float) -> None:
         """Take the value of a member; with the last one, send all values to all members.
 
         A key that has failed fails again at once: the members must not disagree about it.
@@ -99,7 +99,7 @@ class Exchanges:
         deadline = now + seconds
         waiting = self._open.setdefault(key, _Open(deadline=deadline, seconds=seconds))
         if index in waiting.values:
-            self._fail({index: line}, key, faults.given_twice(index, key))
+            self._fail({index: line}, key, faults.exchanged_twice(index, key))
             return
         waiting.lines[index], waiting.values[index] = line, message.value
         if deadline < waiting.deadline:
@@ -133,11 +133,11 @@ class Exchanges:
             self._fail(waiting.lines, key, error)
         self._open.clear()
 
-    def _fail(self, lines: Mapping[int, Line], key: str, error: RunError) -> None:
+    def _fail(self, lines: Mapping[int, MemberLine], key: str, error: RunError) -> None:
         message = {"kind": "exchange_failed", "key": key, "error": faults.to_json(error)}
         self._send(lines, message)
 
-    def _send(self, lines: Mapping[int, Line], message: Mapping[str, Any]) -> None:
+    def _send(self, lines: Mapping[int, MemberLine], message: Mapping[str, Any]) -> None:
         for line in lines.values():
             line.send({**message, "view": self._view})
 
@@ -151,7 +151,7 @@ class _Newcomer:
     """
 
     incarnation: int  # Number of its restarts.
-    line: Line | None  # Its connection; None before it has appeared.
+    line: MemberLine | None  # Its connection; None before it has appeared.
     heard_at: float  # Time of its last message; before it has appeared, of its start.
     patience_seconds: float  # Silence after which it is lost.
 
@@ -160,7 +160,7 @@ class _Newcomer:
 class _Seat:
     """A worker that is there."""
 
-    line: Line
+    line: MemberLine
     hello: Hello
     heard_at: float  # Time of its last message.
     in_view: bool = False  # True for a member of the view; others wait for the next one.
@@ -197,8 +197,8 @@ class Membership:
         self._start_seconds = start_seconds
         self._patience_seconds = patience_seconds
         self._emit = emit
-        self._seats: dict[Line, _Seat] = {}
-        self.phase = Phase.GATHERING
+        self._seats: dict[MemberLine, _Seat] = {}
+        self.phase = JobPhase.GATHERING
         self._number = 0
         self._exchanged: dict[str, list[Any]] = {}
         self._exchanges = Exchanges(0, (), self._exchanged)
@@ -211,15 +211,15 @@ class Membership:
 
     def past(self) -> dict[str, Any]:
         """Return the message that tells a replacement where the job stands."""
-        is_there = self.phase in (Phase.RUNNING, Phase.STOPPING) and self._view is not None
+        is_there = self.phase in (JobPhase.RUNNING, JobPhase.STOPPING) and self._view is not None
         return {
             "kind": "past",
             "view": self._view.to_json() if is_there and self._view is not None else None,
             "exchanged": self._exchanged,
-            "is_over": self.phase is Phase.ENDED,
+            "is_over": self.phase is JobPhase.ENDED,
         }
 
-    def receive(self, line: Line, message: Message, now: float) -> None:
+    def receive(self, line: MemberLine, message: Message, now: float) -> None:
         seat = self._seats.get(line)
         if seat is None:
             # Others come from a line that was given up meanwhile.
@@ -260,10 +260,10 @@ class Membership:
     def go_without(self, index: int, now: float) -> None:
         """Do not wait for a worker before a view is formed: nobody starts it again."""
         self._gone.add(index)
-        if self.phase is Phase.GATHERING:
+        if self.phase is JobPhase.GATHERING:
             self._gather(now)
 
-    def disconnected(self, line: Line, now: float, why: str) -> None:
+    def disconnected(self, line: MemberLine, now: float, why: str) -> None:
         """Act on the end of a connection; the reason is a clause: ``"its connection closed"``."""
         seat = self._seats.get(line)
         if seat is not None:
@@ -287,7 +287,7 @@ class Membership:
                 self._lose_newcomer(index, silent.format(newcomer.patience_seconds) + since)
         if self._deadline is None or now < self._deadline:
             return
-        if self.phase is Phase.GATHERING:
+        if self.phase is JobPhase.GATHERING:
             absent = self._absent()
             self._fail(faults.missing(absent, self._start_seconds), absent)
         else:
@@ -309,7 +309,7 @@ class Membership:
     def _members(self) -> list[_Seat]:
         return [seat for seat in self._seats.values() if seat.in_view]
 
-    def _greet(self, line: Line, hello: Hello, now: float) -> None:
+    def _greet(self, line: MemberLine, hello: Hello, now: float) -> None:
         older = next((s for s in self._seats.values() if s.index == hello.index), None)
         error = self._refusal(hello, older)
         if error is not None:
@@ -322,9 +322,9 @@ class Membership:
         if seat.in_view:
             # The older incarnation was the last that the next view waited for.
             return
-        if self.phase is Phase.GATHERING:
+        if self.phase is JobPhase.GATHERING:
             self._gather(now)
-        elif self.phase is Phase.RUNNING and not self._any_left():
+        elif self.phase is JobPhase.RUNNING and not self._any_left():
             # After the first has finished, nobody stops for a worker that would have no work.
             self._end_view(now, f"worker {hello.index} joins")
 
@@ -334,7 +334,7 @@ class Membership:
             return faults.other_count(index, hello.count, self._count)
         if not 0 <= index < self._count:
             return faults.no_such_index(index, self._count)
-        if self.phase is Phase.ENDED:
+        if self.phase is JobPhase.ENDED:
             return faults.job_over(index)
         if older is not None and hello.incarnation <= older.hello.incarnation:
             return faults.twice(index, older.hello.incarnation, older.hello.address)
@@ -365,7 +365,7 @@ class Membership:
 
     def _exchange(self, seat: _Seat, message: Exchange, now: float) -> None:
         view, key = message.view, message.key
-        if self.phase is Phase.RUNNING and seat.in_view and view == self._number:
+        if self.phase is JobPhase.RUNNING and seat.in_view and view == self._number:
             self._exchanges.give(seat.index, seat.line, message, now)
             self._advance(now)
             return
@@ -376,7 +376,7 @@ class Membership:
         seat.done, seat.left = message.done, isinstance(message, Leave)
         seat.is_at_end = isinstance(message, Leave) or message.is_at_end
         seat.state = message.state if isinstance(message, Leave) else {}
-        if self.phase is Phase.RUNNING and not seat.left:
+        if self.phase is JobPhase.RUNNING and not seat.left:
             self._end_view(now, f"worker {seat.index} has stopped")
         else:
             self._advance(now)
@@ -385,7 +385,7 @@ class Membership:
         del self._seats[seat.line]
         self._report_loss(seat.index, seat.hello.incarnation, why, has_left=seat.left)
         _refuse(seat.line, faults.expelled(seat.index, why))
-        if self.phase is Phase.GATHERING:
+        if self.phase is JobPhase.GATHERING:
             self._gather(now)
         elif seat.in_view:
             self._end_view(now, f"worker {seat.index} is lost: {why}")
@@ -406,8 +406,8 @@ class Membership:
         return any(seat.left for seat in self._members())
 
     def _end_view(self, now: float, why: str) -> None:
-        if self.phase is Phase.RUNNING:
-            self.phase = Phase.STOPPING
+        if self.phase is JobPhase.RUNNING:
+            self.phase = JobPhase.STOPPING
             self._deadline = now + self._patience_seconds
             self._why_over = why
             self._exchanges.end(why)
@@ -420,7 +420,7 @@ class Membership:
         """Go to the next phase if all members have done what it waits for."""
         members = self._members()
         if not members:
-            self.phase, self._deadline = Phase.GATHERING, None
+            self.phase, self._deadline = JobPhase.GATHERING, None
             self._gather(now)
         elif early := self._early():
             for seat in early:
@@ -429,7 +429,7 @@ class Membership:
                 self._lose(seat, now, "its program ended while those of others went on")
         elif all(seat.left for seat in members):
             self._end()
-        elif self.phase is Phase.STOPPING and all(seat.done is not None for seat in members):
+        elif self.phase is JobPhase.STOPPING and all(seat.done is not None for seat in members):
             self._form()
 
     def _early(self) -> list[_Seat]:
@@ -440,7 +440,7 @@ class Membership:
         """
         members = self._members()
         at_end = [seat for seat in members if seat.is_at_end]
-        if self.phase is Phase.RUNNING:
+        if self.phase is JobPhase.RUNNING:
             return at_end if self._exchanges.deadline is not None else []
         if any(seat.done is None for seat in members):
             return []
@@ -458,7 +458,7 @@ class Membership:
             done={seat.index: seat.done for seat in seats if seat.done is not None},
             joined=tuple(seat.index for seat in seats if not seat.in_view),
         )
-        self.phase, self._deadline = Phase.RUNNING, None
+        self.phase, self._deadline = JobPhase.RUNNING, None
         self._exchanges = Exchanges(self._number, view.members, self._exchanged)
         self._view = view
         for seat in seats:
@@ -472,7 +472,7 @@ class Membership:
         if error is not None:
             self._fail(error)
             return
-        self.phase, self._deadline = Phase.ENDED, None
+        self.phase, self._deadline = JobPhase.ENDED, None
         # Before any of them ends.
         self._emit(Ended())
         for seat in self._seats.values():
@@ -485,13 +485,13 @@ class Membership:
 
     def _fail(self, error: RunError, missing: Iterable[int] = ()) -> None:
         """Give up all workers; others may gather again."""
-        self.phase, self._deadline = Phase.GATHERING, None
+        self.phase, self._deadline = JobPhase.GATHERING, None
         for seat in self._seats.values():
             _refuse(seat.line, error)
         self._seats.clear()
         self._emit(Failed(error=error, missing=frozenset(missing)))
 
 
-def _refuse(line: Line, error: RunError) -> None:
+def _refuse(line: MemberLine, error: RunError) -> None:
     line.send({"kind": "error", "error": faults.to_json(error)})
     line.end()

@@ -26,7 +26,7 @@ from typing import Any
 from evener.errors import EvenerError, RunError
 from evener.workers.job import split_address
 from evener.workers.output import Source, Stream
-from evener.workers.supervisor import OF_OTHER_JOBS, Start
+from evener.workers.supervisor import OF_OTHER_JOBS, WorkerStart
 from evener.workers.worker_process import Guard, WorkerProcess
 
 _ALWAYS_SENT = ("EVENER_", "KERAS_", "PYTHON", "TF_", "XLA_")
@@ -196,7 +196,7 @@ def node_environ(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class OutputBatch:
     """Output of a worker since the last batch."""
 
     lines: tuple[tuple[Stream, bytes], ...]  # Lines, each with its stream.
@@ -204,31 +204,31 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class NodePlace:
     """Place that Ray has given an actor."""
 
     host: str  # Address under which other nodes reach the node.
     gpus: tuple[str, ...] = ()  # GPUs of the actor, as ``CUDA_VISIBLE_DEVICES`` names them.
 
 
-def place_of_ray() -> Place:
+def place_of_ray() -> NodePlace:
     """Return the place of the actor in which this is called."""
     ray: Any = importlib.import_module("ray")
     gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-    return Place(host=ray.util.get_node_ip_address(), gpus=tuple(map(str, gpus)))
+    return NodePlace(host=ray.util.get_node_ip_address(), gpus=tuple(map(str, gpus)))
 
 
 class NodeWorker:
     """Process of a worker, with its output in a queue. Its methods may be called in any thread."""
 
-    def __init__(self, place: Callable[[], Place] = place_of_ray) -> None:
+    def __init__(self, place: Callable[[], NodePlace] = place_of_ray) -> None:
         self._place = place
         self._queue: queue.Queue[tuple[Stream, bytes] | int] = queue.Queue(_NUM_WAITING)
         self._process: WorkerProcess | None = None
         self._is_started = threading.Event()
         self._reading = threading.Lock()
         self._number = 0
-        self._batch = Batch(lines=())
+        self._batch = OutputBatch(lines=())
 
     def host(self) -> str:
         """Return the address under which other nodes reach this one."""
@@ -277,7 +277,7 @@ class NodeWorker:
         self._is_started.set()
         return found.pid
 
-    def read(self, number: int) -> Batch:
+    def read(self, number: int) -> OutputBatch:
         """Return a batch of output, or an empty one after some seconds.
 
         Batches are numbered from 1. Where an answer was lost, the same number is asked again.
@@ -298,7 +298,7 @@ class NodeWorker:
         if self._process is not None:
             self._process.kill()
 
-    def _next(self) -> Batch:
+    def _next(self) -> OutputBatch:
         lines: list[tuple[Stream, bytes]] = []
         with contextlib.suppress(queue.Empty):
             found = self._queue.get(timeout=_NODE_POLL_SECONDS)
@@ -308,8 +308,8 @@ class NodeWorker:
                     break
                 found = self._queue.get_nowait()
             else:
-                return Batch(lines=tuple(lines), code=found)
-        return Batch(lines=tuple(lines))
+                return OutputBatch(lines=tuple(lines), code=found)
+        return OutputBatch(lines=tuple(lines))
 
 
 class _QueueOutput:
@@ -340,7 +340,7 @@ class RayWorker:
     """
 
     def __init__(
-        self, start: Start, ray: Any, actor: Any, *, folder: str, place_seconds: float
+        self, start: WorkerStart, ray: Any, actor: Any, *, folder: str, place_seconds: float
     ) -> None:
         self.source = start.source  # Number and incarnation of the worker.
         self._start = start
@@ -434,7 +434,7 @@ class RayWorker:
                 return batch.code
             number += 1
 
-    def _batch(self, number: int) -> Batch:
+    def _batch(self, number: int) -> OutputBatch:
         while True:
             try:
                 return self._get(self._actor.read.remote(number))
@@ -545,7 +545,7 @@ class RayCluster:
                 return True
         return self._group.wait(0)
 
-    def start(self, start: Start) -> RayWorker:
+    def start(self, start: WorkerStart) -> RayWorker:
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         place = strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=start.source[0]

@@ -61,7 +61,7 @@ class OwnRowsOfPipelines:
         if for_dataset is not dataset:
             found = self._make(epochs, dataset)
             self._made[epochs] = dataset, found
-        if only_steps_read and isinstance(found, OwnRows):
+        if only_steps_read and isinstance(found, OwnRowsPipeline):
             return iter(found).of_own_rows()
         return found
 
@@ -75,7 +75,7 @@ class OwnRowsOfPipelines:
             self._obstacle = str(error)
             return dataset
         self._obstacle = None
-        return OwnRows(pipeline, maps_first=not self._is_late(), own_rows=self._own_rows)
+        return OwnRowsPipeline(pipeline, maps_first=not self._is_late(), own_rows=self._own_rows)
 
     def explain(self) -> str:
         """Return what the workers do with the data that was iterated last, as a clause."""
@@ -84,7 +84,7 @@ class OwnRowsOfPipelines:
         return f"every worker reads whole batches, because of its pipeline: {self._obstacle}"
 
 
-class OwnRows:
+class OwnRowsPipeline:
     """Pipeline whose batches have the rows that this worker needs.
 
     With ``maps_first``, rows are mapped before a step has said which ones it needs. ``own_rows``
@@ -160,18 +160,18 @@ class OwnRows:
         rows = tf.where(is_mapped)
         leaves: list[tf.TensorSpec] = tf.nest.flatten(self._pipeline.spec)
 
-        def of_none() -> list[Any]:
+        def no_rows() -> list[Any]:
             return [tf.zeros([tf.size(is_mapped), *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
 
-        def of_some() -> list[Any]:
+        def some_rows() -> list[Any]:
             found = compute([tf.gather(tensor, rows[:, 0]) for tensor in given])
-            pairs = zip(of_none(), found, strict=True)
+            pairs = zip(no_rows(), found, strict=True)
             return [tf.tensor_scatter_nd_update(zeros, rows, some) for zeros, some in pairs]
 
-        def of_some_or_none() -> list[Any]:
-            return tf.cond(tf.reduce_any(is_mapped), of_some, of_none)
+        def some_rows_or_none() -> list[Any]:
+            return tf.cond(tf.reduce_any(is_mapped), some_rows, no_rows)
 
-        results = tf.cond(tf.reduce_all(is_mapped), lambda: compute(given), of_some_or_none)
+        results = tf.cond(tf.reduce_all(is_mapped), lambda: compute(given), some_rows_or_none)
         return tuple(results), elements, is_mapped
 
     @functools.cached_property
@@ -204,7 +204,7 @@ class OwnRowsIterator:
     It reads ``iterator``, which yields batches, their elements, and which rows are mapped.
     """
 
-    def __init__(self, pipeline: OwnRows, iterator: Iterator[Any]) -> None:
+    def __init__(self, pipeline: OwnRowsPipeline, iterator: Iterator[Any]) -> None:
         self._pipeline = pipeline
         self._iterator = iterator
 
@@ -227,7 +227,7 @@ class BatchOfOwnRows:
     """
 
     def __init__(
-        self, pipeline: OwnRows, tensors: list[Any], elements: list[Any], is_mapped: Rows
+        self, pipeline: OwnRowsPipeline, tensors: list[Any], elements: list[Any], is_mapped: Rows
     ) -> None:
         self._pipeline = pipeline
         self._tensors = tensors

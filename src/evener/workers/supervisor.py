@@ -86,7 +86,7 @@ class OutputSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class WorkerStart:
     """A worker to start."""
 
     source: Source
@@ -120,7 +120,7 @@ class Worker(Protocol):
 class Placement(Protocol):
     """Starts workers: on this machine, or on the nodes of Ray."""
 
-    def start(self, start: Start) -> Worker:
+    def start(self, start: WorkerStart) -> Worker:
         """Start a worker. To be called in the main thread."""
         ...
 
@@ -372,7 +372,7 @@ class Supervisor:
             job = self._control.environment(index, incarnation, host)
             return {**self._settings.environ, **job}
 
-        start = Start(
+        start = WorkerStart(
             source=source,
             words=self._commands[index].words,
             environ=environ,

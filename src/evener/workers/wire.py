@@ -53,7 +53,7 @@ _SYSTEM_BUFFER = 4 << 20
 """Bytes that the system holds for each direction of a connection."""
 
 
-class _Span(ctypes.Structure):
+class _IoVector(ctypes.Structure):
     """The ``struct iovec`` of the system."""
 
     _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))
@@ -136,8 +136,8 @@ def _read(process: int, segments: Sequence[Segment], into: Sequence[memoryview])
     pieces = [*_pieces(segments, segments_of(into))]
     for begin in range(0, len(pieces), _MOST_SEGMENTS):
         some = pieces[begin : begin + _MOST_SEGMENTS]
-        here = (_Span * len(some))(*(_Span(own, count) for _, own, count in some))
-        there = (_Span * len(some))(*(_Span(other, count) for other, _, count in some))
+        here = (_IoVector * len(some))(*(_IoVector(own, count) for _, own, count in some))
+        there = (_IoVector * len(some))(*(_IoVector(other, count) for other, _, count in some))
         count = ctypes.c_ulong(len(some))
         done = call(process, here, count, there, count, ctypes.c_ulong(0))
         if done != sum(piece[2] for piece in some):

@@ -14,7 +14,7 @@ from typing import IO
 
 from evener.workers import guard
 from evener.workers.output import Source, Stream, read_lines
-from evener.workers.supervisor import OutputSink, Start
+from evener.workers.supervisor import OutputSink, WorkerStart
 
 LOOPBACK = "127.0.0.1"
 _DRAIN_SECONDS = 5.0
@@ -166,7 +166,7 @@ class ThisMachine:
     def __init__(self) -> None:
         self._guard = Guard()
 
-    def start(self, start: Start) -> WorkerProcess:
+    def start(self, start: WorkerStart) -> WorkerProcess:
         """Start a worker. To be called in the main thread."""
         return WorkerProcess(
             start.source,

@@ -68,8 +68,8 @@ def replacing(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """Let the devices run a step in another way; the run on one device stays."""
     original = PartitionedStep.__call__
 
-    def call(step: Any, flat: Sequence[Any], sizes: Any, recorder: Any, **_: Any) -> Any:
-        return run(lambda flat, sizes: original(step, flat, sizes, recorder), flat, sizes, step)
+    def call(step: Any, flat: Sequence[Any], sizes: Any, *_: Any, **__: Any) -> Any:
+        return run(lambda flat, sizes: original(step, flat, sizes)[0], flat, sizes, step), None
 
     monkeypatch.setattr(PartitionedStep, "__call__", call)
 

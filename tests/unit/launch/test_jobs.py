@@ -14,7 +14,7 @@ from evener.errors import RunError
 from evener.workers.launch import (
     Limits,
     RunCommand,
-    Task,
+    SchedulerTask,
     job_settings,
     run_task,
     task_of,
@@ -106,7 +106,7 @@ def test_without_workers_and_scheduler_nothing_can_be_started() -> None:
 
 
 def settings_of_task(index: int, script: str, logs: Path) -> LaunchSettings:
-    task = Task(index=index, num_workers=2, environ=dict(os.environ))
+    task = SchedulerTask(index=index, num_workers=2, environ=dict(os.environ))
     settings = task_settings(RunCommand(target=("a.py",)), task, logs=logs, limits=Limits())
     words = (sys.executable, "-c", script)
     worker = dataclasses.replace(settings.workers[0], words=words)

@@ -6,9 +6,9 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from evener.graph.functions import TensorArgument
 from evener.graph.ops.states import Sharded
 from evener.graph.trace import TracedStep
-from evener.partition.functions import TensorArgument
 from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layers import split_step
 from evener.profiler.measure import Values, index_limits

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from evener.run.hoisted_guards import Guards, Names
+from evener.run.hoisted_guards import Guards, NamedValues
 
 
 class Own:
@@ -155,7 +155,7 @@ def test_what_is_kept_beside_a_computation_may_come_and_go() -> None:
 @pytest.mark.parametrize("value", [0.2, None, 1])
 def test_globals_are_compared_by_name(value: object) -> None:
     held: dict[str, Any] = {"rate": 1.0, "other": 2.0}
-    check = Names("", held, ["rate", "absent"])
+    check = NamedValues("", held, ["rate", "absent"])
     held["other"] = 3.0
     assert check.holds()
     held["rate"] = value

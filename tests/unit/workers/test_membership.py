@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evener.workers.faults import is_lost
-from evener.workers.membership import Membership, Phase
+from evener.workers.membership import JobPhase, Membership
 from evener.workers.messages import (
     Beat,
     Ended,
@@ -95,7 +95,7 @@ class Job:
 def test_a_view_is_formed_when_all_are_there() -> None:
     job = Job()
     assert job.view(0)["members"] == [0, 1, 2]
-    assert job.state.phase is Phase.RUNNING
+    assert job.state.phase is JobPhase.RUNNING
     assert isinstance(job.events[-1], Formed)
 
 
@@ -119,7 +119,7 @@ def test_a_death_ends_the_view_and_the_others_go_on() -> None:
     job.lose(1)
     assert job.lines[0].kinds()[-1] == "view_over"
     job.stop(0, 7)
-    assert job.state.phase is Phase.STOPPING
+    assert job.state.phase is JobPhase.STOPPING
     job.stop(2, 8)
     assert job.view(0)["members"] == [0, 2]
     assert job.view(2)["done"] == {"0": 7, "2": 8}
@@ -246,4 +246,4 @@ def test_a_death_after_others_have_finished_is_no_fault() -> None:
     lost = next(event for event in job.events if isinstance(event, Lost))
     assert not lost.is_fault
     job.state.receive(job.lines[2], Leave(view=1, done=4), 1.0)
-    assert job.state.phase is Phase.ENDED
+    assert job.state.phase is JobPhase.ENDED

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.workers.membership import Membership, Phase
+from evener.workers.membership import JobPhase, Membership
 from evener.workers.messages import Exchange, Hello, Leave, Lost, Message, Stop
 from unit.workers.test_membership import Job, Line
 
@@ -44,7 +44,7 @@ def test_workers_that_have_left_are_lost_if_another_one_waits_for_them_in_a_step
     assert [job.lines[index].error for index in (1, 2)] == ["RUN-071"] * 2
     assert (job.view(0)["number"], job.view(0)["members"]) == (2, [0])
     job.state.receive(job.lines[0], Leave(view=2, done=9), 2.0)
-    assert job.state.phase is Phase.ENDED
+    assert job.state.phase is JobPhase.ENDED
 
 
 def test_workers_that_have_left_are_lost_if_another_one_gives_a_value() -> None:
@@ -74,14 +74,14 @@ def test_a_job_has_no_end_where_its_workers_hold_different_values() -> None:
         state = {"rate (0)": [checksum, 3.0 + checksum, 4.0]}
         job.state.receive(job.lines[index], Leave(view=1, done=5, state=state), 1.0)
     assert [job.lines[index].error for index in range(COUNT)] == ["RUN-079"] * COUNT
-    assert job.state.phase is Phase.GATHERING
+    assert job.state.phase is JobPhase.GATHERING
 
 
 def test_nobody_waits_for_a_worker_that_is_not_started_again() -> None:
     job = Job(begin=False)
     job.greet(0)
     job.state.go_without(1, 1.0)
-    assert job.state.phase is Phase.GATHERING
+    assert job.state.phase is JobPhase.GATHERING
     job.greet(2)
     assert job.view(0)["members"] == [0, 2]
     for index in (0, 2):
@@ -106,7 +106,7 @@ def test_nobody_stops_for_a_newcomer_once_a_worker_has_finished() -> None:
     job.stop(2, 5)
     job.state.receive(job.lines[0], Leave(view=2, done=9), 2.0)
     newcomer = job.greet(1, incarnation=1)
-    assert job.state.phase is Phase.RUNNING
+    assert job.state.phase is JobPhase.RUNNING
     job.state.receive(job.lines[2], Leave(view=2, done=9), 2.0)
     assert newcomer.error == "RUN-074"
     assert job.lines[2].kinds()[-1] == "go"
@@ -128,7 +128,7 @@ def test_the_worker_that_the_next_view_waits_for_is_replaced() -> None:
     job.stop(0, 5)
     job.stop(2, 5)
     job.greet(1, incarnation=1)
-    assert job.state.phase is Phase.RUNNING
+    assert job.state.phase is JobPhase.RUNNING
     assert job.view(1) == job.view(0)
     assert (job.view(0)["number"], job.view(0)["joined"]) == (2, [1])
     assert job.lines[0].kinds()[-1] == "view"
@@ -155,7 +155,7 @@ def test_after_the_death_of_all_the_job_gathers_again_without_a_state() -> None:
     job = Job()
     for index in range(COUNT):
         job.lose(index)
-    assert job.state.phase is Phase.GATHERING
+    assert job.state.phase is JobPhase.GATHERING
     for index in range(COUNT):
         job.greet(index, incarnation=1, now=500.0)
     assert job.view(0)["number"] == 2
@@ -316,7 +316,7 @@ def test_in_any_order_nobody_waits_in_vain(actions: list[tuple[int, str]]) -> No
     while stopping := [index for index, each in world.alive.items() if each.must_stop]:
         world.act(stopping[0], "stop")
     alive = world.alive
-    if world.state.phase is Phase.RUNNING:
+    if world.state.phase is JobPhase.RUNNING:
         members = {index for index, each in alive.items() if each.view}
         newest = max(world.views)
         assert {each.view for each in alive.values() if each.view} == {newest}
@@ -327,7 +327,7 @@ def test_in_any_order_nobody_waits_in_vain(actions: list[tuple[int, str]]) -> No
             world.act(index, "leave")
         assert not world.alive
     else:
-        assert world.state.phase is not Phase.STOPPING
+        assert world.state.phase is not JobPhase.STOPPING
         assert all(each.waits and not each.view for each in alive.values())
         assert len(alive) < COUNT
     assert sorted(world.views) == list(range(1, len(world.views) + 1))

@@ -15,9 +15,9 @@ from evener._tf_private.datasets import LastMaps
 from evener.partition.shard import is_row_wise
 from evener.workers.own_rows import (
     BatchOfOwnRows,
-    OwnRows,
     OwnRowsIterator,
     OwnRowsOfPipelines,
+    OwnRowsPipeline,
     RowsMissing,
 )
 
@@ -60,9 +60,9 @@ def first_half(count: int) -> npt.NDArray[np.bool_]:
     return np.arange(count) < count // 2
 
 
-def own_rows(mapping: Mapping, *, maps_first: bool = False, count: int = 11) -> OwnRows:
+def own_rows(mapping: Mapping, *, maps_first: bool = False, count: int = 11) -> OwnRowsPipeline:
     parts = LastMaps.of(pipeline(mapping, count), is_row_wise)
-    return OwnRows(parts, maps_first=maps_first, own_rows=first_half)
+    return OwnRowsPipeline(parts, maps_first=maps_first, own_rows=first_half)
 
 
 def mask(*rows: int, count: int = BATCH) -> npt.NDArray[np.bool_]:
@@ -146,7 +146,7 @@ def test_a_worker_that_is_alone_does_not_take_all_rows_for_ever() -> None:
     """All rows are its own: when others come, it needs its own rows only."""
     alone = [True]
     parts = LastMaps.of(pipeline(Mapping()), is_row_wise)
-    rows = OwnRows(
+    rows = OwnRowsPipeline(
         parts,
         maps_first=False,
         own_rows=lambda count: np.arange(count) < (count if alone[0] else 1),
@@ -197,7 +197,7 @@ def test_pipelines_that_cannot_be_split_are_iterated_as_they_are() -> None:
     assert "because of its pipeline: no map comes before its .batch()" in found.explain()
     mapped = pipeline(Mapping())
     rows = found.iterable_of(epochs, mapped, only_steps_read=False)
-    assert isinstance(rows, OwnRows)
+    assert isinstance(rows, OwnRowsPipeline)
     assert isinstance(iter(rows), OwnRowsIterator)
     assert all(isinstance(batch, BatchOfOwnRows) for batch in iter(rows).of_own_rows())
     assert found.iterable_of(epochs, mapped, only_steps_read=False) is rows
@@ -232,7 +232,9 @@ def mapped_twice() -> Any:
 @pytest.mark.parametrize("make", [mapped_in_batches, mapped_twice])
 def test_maps_of_batches_are_given_own_rows_alone(make: Any) -> None:
     expected = [as_arrays(batch) for batch in make()]
-    pipeline = OwnRows(LastMaps.of(make(), is_row_wise), maps_first=False, own_rows=first_half)
+    pipeline = OwnRowsPipeline(
+        LastMaps.of(make(), is_row_wise), maps_first=False, own_rows=first_half
+    )
     first, second, last = iter(pipeline).of_own_rows()
     assert_rows(first.as_it_is(), expected[0], mask())
     assert_rows(first.with_rows(mask(1, 3)), expected[0], mask(1, 3))

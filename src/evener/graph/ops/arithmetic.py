@@ -1,7 +1,4 @@
-"""Sums, products and quotients.
-
-Of tensors, of sizes, of partial sums over the batch; reductions over axes.
-"""
+"""Sums, products and quotients: of tensors, of sizes, of partial sums; reductions over axes."""
 
 from __future__ import annotations
 
@@ -11,13 +8,13 @@ import numpy as np
 import tensorflow as tf
 
 from evener.graph.dims import Size, divide, is_at_least, product
+from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array
-from evener.graph.ops.elementwise import broadcasting, elementwise, is_sum
+from evener.graph.ops.elementwise import broadcasting, elementwise
 from evener.graph.ops.registry import (
     EVERY_ELEMENT,
     IN_PLACE,
     TOTAL,
-    Shape,
     Shapes,
     Trait,
     alike,
@@ -39,17 +36,18 @@ from evener.graph.ops.states import (
     SUM,
     SUMS,
     WHOLE,
-    Builder,
     Decision,
     Partial,
     Sharded,
     State,
+    integer,
+    is_inexact,
+    known,
     numbers_of,
+    require,
     shape_of,
     sharded,
 )
-
-# Sums, products and quotients: of tensors, of sizes, and of terms of sums over the batch.
 
 broadcasting("""
 Add AddV2 Div DivNoNan FloorDiv FloorMod Maximum Minimum Mod Mul MulNoNan Pow RealDiv
@@ -80,37 +78,23 @@ def _neg(table: SymbolTable, node: Node) -> Shapes:
     "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Maximum", "Minimum", "TruncateDiv"
 )
 def _arithmetic(table: SymbolTable, node: Node) -> Shapes:
-    a, b = (t.value for t in node.inputs)
-    shape = node.outputs[0].shape
-    if node.op == "FloorMod" and a is None and b is not None and len(shape or ()) == 1:
-        return _remainders(table, node, b)
-    if a is None or b is None or shape is None or len(shape) > 1:
-        return None
-    length = shape[0] if shape else 1
-    if not isinstance(length, int):
-        return None
-    a, b = (v * length if len(v) == 1 else v for v in (a, b))
-    if len(a) != len(b):
-        return None
-    return [
-        tuple(
-            _computed(table, node, left, right, index)
-            for index, (left, right) in enumerate(zip(a, b, strict=True))
-        )
-    ]
-
-
-def _remainders(table: SymbolTable, node: Node, divisors: Shape) -> Shapes:
-    """Return the remainders of numbers that are not known: those of 1 are 0."""
+    left, right = node.inputs
     result = node.outputs[0]
-    if result.shape != (len(divisors),):
-        return None
-    return [
-        tuple(
-            0 if divisor == 1 else table.new_symbol(result, None, index)
-            for index, divisor in enumerate(divisors)
-        )
-    ]
+    b, shape = numbers_of(right), shape_of(result)
+    if node.op == "FloorMod" and left.value is None and shape == (len(b),):
+        # Remainders of numbers that are not known: those of 1 are 0.
+        return [
+            tuple(
+                0 if divisor == 1 else table.new_symbol(result, None, index)
+                for index, divisor in enumerate(b)
+            )
+        ]
+    require(len(shape) <= 1)
+    length = integer(shape[0]) if shape else 1
+    a, b = (v * length if len(v) == 1 else v for v in (numbers_of(left), b))
+    require(len(a) == len(b))
+    pairs = enumerate(zip(a, b, strict=True))
+    return [tuple(_computed(table, node, x, y, index) for index, (x, y) in pairs)]
 
 
 def _computed(table: SymbolTable, node: Node, a: Size, b: Size, index: int) -> Size:
@@ -150,39 +134,28 @@ def _scale(node: Node, states: Sequence[State]) -> Decision | None:
     Otherwise the parts would give inf - inf, which is no number: 1 / 0 - 3 / 0 for -2 / 0, or 0 for
     the product of 0 and a sum that is infinite. And where each term overflows, their sum need not.
     """
-    first, second = states
-    left, right = node.inputs
-    number = right if is_sum(first) else left
-    if not _is_moderate(number, divides=node.op != "Mul"):
-        return None
-    if not (is_not_zero(number) or (node.op == "DivNoNan" and is_count(number))):
-        return None
-    if is_sum(first) and second == REPLICATED and _keeps_size(node, left.shape):
-        return Decision(inputs=(first, second), outputs=(first,))
-    if node.op == "Mul" and is_sum(second) and first == REPLICATED:
-        if _keeps_size(node, right.shape):
-            return Decision(inputs=(first, second), outputs=(second,))
-    return None
+    number, terms = node.inputs if states[0] != SUM else reversed(node.inputs)
+    require(_is_moderate(number, divides=node.op != "Mul"))
+    require(is_not_zero(number) or (node.op == "DivNoNan" and is_count(number)))
+    require({*states} == {SUM, REPLICATED} and shape_of(terms) == node.outputs[0].shape)
+    return Decision(inputs=tuple(states), outputs=(SUM,))
 
 
 @partial_rule("Add", "AddV2", "AddN", "Sub", inputs=SUMS)
 def _add(node: Node, states: Sequence[State]) -> Decision | None:
     """A sum of partial sums; a replicated term would be counted once per part."""
-    if all(is_sum(state) for state in states):
-        shapes = {t.shape for t in node.inputs}
-        if len(shapes) == 1 and None not in shapes:
-            return Decision(inputs=tuple(states), outputs=(states[0],))
-    return None
+    require(set(states) == {SUM} and len({shape_of(t) for t in node.inputs}) == 1)
+    return Decision(inputs=tuple(states), outputs=(SUM,))
 
 
 @inside_rule("Add", "AddV2", "AddN", "Sub", inputs=SUMS)
 def _add_once(node: Node, states: Sequence[State]) -> Decision | None:
     """In a body, where nothing is combined, one part adds what all of them have."""
-    sums = [t for t, state in zip(node.inputs, states, strict=True) if is_sum(state)]
-    if not 0 < len(sums) < len(states) or not all(_keeps_size(node, t.shape) for t in sums):
-        return None
+    sums = [t for t, state in zip(node.inputs, states, strict=True) if state == SUM]
+    require(0 < len(sums) < len(states))
+    require(all(shape_of(t) == node.outputs[0].shape for t in sums))
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         attrs = {"T": node.outputs[0].dtype}
         # A single row is in one of the parts, also where none has samples.
         row = builder.number(Sharded(0, rows=1).in_part, tf.int32)
@@ -190,7 +163,7 @@ def _add_once(node: Node, states: Sequence[State]) -> Decision | None:
         zero = builder.constant(0, node.outputs[0].dtype)
         terms = list(inputs)
         for index, state in enumerate(states):
-            if not is_sum(state):
+            if state != SUM:
                 [terms[index]] = builder.op("SelectV2", [*has_row, terms[index], zero], attrs)
         return builder.copy(node.op, node.name, terms, node.attrs)
 
@@ -201,9 +174,8 @@ def _add_once(node: Node, states: Sequence[State]) -> Decision | None:
 def _extreme(node: Node, states: Sequence[State]) -> Decision | None:
     combine = {"Maximum": "max", "Minimum": "min", "LogicalAnd": "all", "LogicalOr": "any"}
     state = Partial(combine[node.op])
-    if set(states) == {state} and node.inputs[0].shape == node.inputs[1].shape:
-        return Decision(inputs=tuple(states), outputs=(state,))
-    return None
+    require(set(states) == {state} and node.inputs[0].shape == node.inputs[1].shape)
+    return Decision(inputs=tuple(states), outputs=(state,))
 
 
 def is_not_zero(tensor: Tensor) -> bool:
@@ -237,21 +209,13 @@ def is_count(tensor: Tensor) -> bool:
     )
 
 
-def _keeps_size(node: Node, shape: tuple[Size, ...] | None) -> bool:
-    return shape is not None and shape == node.outputs[0].shape
-
-
-# Sums, means and extremes over axes.
-
 COMBINE = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
 
 @shape_rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin")
 def _reduction_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, axes = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
-    gone = reduced_axes(shape, axes)
-    if gone is None:
-        return None
+    shape = shape_of(node.inputs[0])
+    gone = known(reduced_axes(shape, node.inputs[1].value))
     if node.bool_attr("keep_dims"):
         return [tuple(1 if k in gone else size for k, size in enumerate(shape))]
     return [tuple(size for k, size in enumerate(shape) if k not in gone)]
@@ -260,33 +224,24 @@ def _reduction_shape(table: SymbolTable, node: Node) -> Shapes:
 @value_rule("Prod", "Sum", "Max", "Min")
 def _reduce(table: SymbolTable, node: Node) -> Shapes:
     value, shape = numbers_of(node.inputs[0]), shape_of(node.inputs[0])
-    axes = reduced_axes(shape, node.inputs[1].value)
-    if axes is None:
-        return None
+    axes = known(reduced_axes(shape, node.inputs[1].value))
     if shape and not axes:
         return [value]
     if node.op == "Prod":
         return [(product(value),)]
     if node.op == "Sum":
-        total: Size = 0
-        for number in value:
-            total = number + total
-        return [(total,)]
+        return [(sum(value),)]
     if len(set(value)) == 1:
         return [value[:1]]
-    numbers = [number for number in value if isinstance(number, int)]
-    if len(numbers) < len(value) or not numbers:
-        return None
-    return [(max(numbers) if node.op == "Max" else min(numbers),)]
+    require(len(value) > 0)
+    return [((max if node.op == "Max" else min)(map(integer, value)),)]
 
 
 @rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin", inputs=(ROWS, WHOLE))
 def _reduction(node: Node, states: Sequence[State]) -> Decision | None:
     """Over other axes every part by itself; over the batch a partial result."""
     shape, state = shape_of(node.inputs[0]), sharded(states[0])
-    gone = reduced_axes(shape, node.inputs[1].value)
-    if gone is None:
-        return None
+    gone = known(reduced_axes(shape, node.inputs[1].value))
     if state.axis not in gone:
         keeps = node.bool_attr("keep_dims")
         axis = state.axis if keeps else state.axis - sum(k < state.axis for k in gone)
@@ -299,34 +254,26 @@ def _reduction(node: Node, states: Sequence[State]) -> Decision | None:
             outputs=(Partial(COMBINE[node.op]),),
             needs_samples=is_rewritten,
         )
-    if node.op == "Mean" and (
-        node.outputs[0].dtype.is_floating or node.outputs[0].dtype.is_complex
-    ):
-        count = product(shape[k] for k in sorted(gone))
+    require(node.op == "Mean" and is_inexact(node.outputs[0]))
+    count = product(shape[k] for k in sorted(gone))
 
-        def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
-            dtype = node.outputs[0].dtype
-            # Kernels of means add in float32, but for the one of float16 on a CPU.
-            is_wide = node.xla or not builder.may_be_on_cpu
-            if dtype == tf.bfloat16 or (dtype == tf.float16 and is_wide):
-                dtype = tf.float32
-            terms = builder.cast(inputs[0], node.outputs[0].dtype, dtype)
-            total = builder.op("Sum", [terms, inputs[1]], {**node.attrs, "T": dtype})
-            number = builder.number(count, dtype)
-            mean = builder.op("RealDiv", [total[0], number], {"T": dtype})[0]
-            return [builder.cast(mean, dtype, node.outputs[0].dtype)]
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        own_dtype = dtype = node.outputs[0].dtype
+        # Kernels of means add in float32, but for the one of float16 on a CPU.
+        is_wide = node.xla or not builder.may_be_on_cpu
+        if dtype == tf.bfloat16 or (dtype == tf.float16 and is_wide):
+            dtype = tf.float32
+        terms = builder.cast(inputs[0], own_dtype, dtype)
+        total = builder.op("Sum", [terms, inputs[1]], {**node.attrs, "T": dtype})
+        mean = builder.op("RealDiv", [*total, builder.number(count, dtype)], {"T": dtype})[0]
+        return [builder.cast(mean, dtype, own_dtype)]
 
-        return Decision(
-            inputs=(state, REPLICATED), outputs=(SUM,), lower=lower, lower_rows=state.rows
-        )
-    return None
+    return Decision(inputs=(state, REPLICATED), outputs=(SUM,), lower=lower, lower_rows=state.rows)
 
 
 @rule("L2Loss", inputs=ROWS)
 def _l2_loss(node: Node, states: Sequence[State]) -> Decision | None:
-    if isinstance(states[0], Sharded):
-        return Decision(inputs=(states[0],), outputs=(Partial("sum"),))
-    return None
+    return Decision(inputs=(sharded(states[0]),), outputs=(SUM,))
 
 
 @partial_rule("Sum", inputs=(SUMS, WHOLE))
@@ -334,10 +281,8 @@ def _l2_loss(node: Node, states: Sequence[State]) -> Decision | None:
 @partial_rule("Max", "Min", "All", "Any", inputs=(EXTREMES, WHOLE))
 def _of_partial(node: Node, states: Sequence[State]) -> Decision | None:
     """The sum of partial sums over another axis is a partial sum; so with extremes."""
-    combine = COMBINE.get(node.op, "sum")
-    if states[0] == Partial(combine):
-        return Decision(inputs=tuple(states), outputs=(states[0],))
-    return None
+    require(states[0] == Partial(COMBINE.get(node.op, "sum")))
+    return Decision(inputs=tuple(states), outputs=(states[0],))
 
 
 shape_rule("L2Loss")(scalar)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from evener.graph.dims import Dim, Size, symbol, symbols_of
 from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array
-from evener.graph.ops.lists import of_any_length
+from evener.graph.ops.lists import any_length
 from evener.graph.ops.registry import (
     COPY,
     EVERY_ELEMENT,
@@ -25,6 +25,7 @@ from evener.graph.ops.registry import (
     TOTAL,
     VIEW,
     Matrix,
+    Shape,
     Shapes,
     Trait,
     alike,
@@ -49,91 +50,71 @@ from evener.graph.ops.states import (
     PARTIALS,
     REPLICATED,
     ROWS,
+    SUM,
     Decision,
-    Partial,
     Sharded,
     State,
+    UnknownError,
+    first_sharded,
     integers_of,
     is_shardable,
+    known,
+    numbers_of,
+    require,
     shape_of,
     sharded,
 )
-
-# Tensors whose rows are all the same, such as the ones that a gradient begins with.
-#
-# They are rows of the batch in whatever order: of two batches that were joined, a part may have its
-# rows of both, or as many rows of the whole.
 
 _MOST_TENSORS = 100
 """Number of tensors that an answer may depend on; beyond, it is not certain."""
 
 
-def has_equal_rows(tensor: Tensor, axis: int) -> bool:
-    """Return whether all rows along an axis are certain to be equal."""
-    return _Answers().of(tensor, axis)
+def has_equal_rows(
+    tensor: Tensor, axis: int, answers: dict[tuple[Tensor, int], bool] | None = None
+) -> bool:
+    """Return whether all rows along an axis are certain to be equal.
 
-
-class _Answers:
-    """Answers for the tensors that a tensor is computed from; each is found once."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[Tensor, int], bool] = {}
-
-    def of(self, tensor: Tensor, axis: int) -> bool:
-        """Return whether all rows along an axis are certain to be equal."""
-        key = tensor, axis
-        if key not in self._found:
-            if len(self._found) >= _MOST_TENSORS:
-                return False
-            self._found[key] = False
-            self._found[key] = self._find(tensor, axis)
-        return self._found[key]
-
-    def _find(self, tensor: Tensor, axis: int) -> bool:
-        node, shape = tensor.node, tensor.shape
-        if shape is None or not 0 <= axis < len(shape):
+    Answers for the tensors that it is computed from are found once.
+    """
+    answers = {} if answers is None else answers
+    key = tensor, axis
+    if key not in answers:
+        if len(answers) >= _MOST_TENSORS:
             return False
-        if shape[axis] == 1 or has_trait(node, Trait.EQUAL_ELEMENTS):
-            return True
-        if has_trait(node, EVERY_ELEMENT):
-            return all(self._is_stretched(operand, axis, node) for operand in _operands(node))
-        if node.op in ("Reshape", "ExpandDims", "Squeeze"):
-            # Axes behind it may be others.
-            source = node.inputs[0]
-            keeps_front = source.shape is not None and source.shape[: axis + 1] == shape[: axis + 1]
-            return keeps_front and self.of(source, axis)
-        if node.op in ("Sum", "Mean"):
-            own = _axis_before(node, axis)
-            return own is not None and self.of(node.inputs[0], own)
+        answers[key] = False
+        answers[key] = _are_rows_equal(tensor, axis, answers)
+    return answers[key]
+
+
+def _are_rows_equal(tensor: Tensor, axis: int, answers: dict[tuple[Tensor, int], bool]) -> bool:
+    node, shape = tensor.node, tensor.shape
+    if shape is None or not 0 <= axis < len(shape):
         return False
-
-    def _is_stretched(self, operand: Tensor, axis: int, node: Node) -> bool:
-        """Return whether an operand gives equal rows to a result, along an axis of the result."""
-        result = node.outputs[0].shape
-        if operand.shape is None or result is None:
+    if shape[axis] == 1 or has_trait(node, Trait.EQUAL_ELEMENTS):
+        return True
+    source = node.inputs[0] if node.inputs else tensor
+    if has_trait(node, EVERY_ELEMENT):
+        for operand in [source] if node.op in ("Tile", "BroadcastTo") else node.inputs:
+            if operand.shape is None or node.outputs[0].shape is None:
+                return False
+            own = axis - (len(node.outputs[0].shape) - len(operand.shape))
+            if node.op == "Select" and len(operand.shape) == 1:
+                own = axis  # The old select: its condition chooses rows from the front.
+            if own >= 0 and not has_equal_rows(operand, own, answers):
+                return False
+        return True
+    if node.op in ("Reshape", "ExpandDims", "Squeeze"):
+        # Axes behind it may be others.
+        keeps_front = source.shape is not None and source.shape[: axis + 1] == shape[: axis + 1]
+        return keeps_front and has_equal_rows(source, axis, answers)
+    if node.op in ("Sum", "Mean") and source.shape is not None:
+        reduced = reduced_axes(source.shape, node.inputs[1].value)
+        if reduced is None:
             return False
-        own = axis - (len(result) - len(operand.shape))
-        if node.op == "Select" and len(operand.shape) == 1:
-            own = axis  # The old select: its condition chooses rows from the front.
-        return own < 0 or self.of(operand, own)
-
-
-def _axis_before(node: Node, axis: int) -> int | None:
-    """Return which axis of what a node reduces is an axis of the result."""
-    shape = node.inputs[0].shape
-    reduced = None if shape is None else reduced_axes(shape, node.inputs[1].value)
-    if reduced is None or shape is None:
-        return None
-    if node.bool_attr("keep_dims"):
-        return axis
-    return [k for k in range(len(shape)) if k not in reduced][axis]
-
-
-def _operands(node: Node) -> list[Tensor]:
-    return node.inputs[:1] if node.op in ("Tile", "BroadcastTo") else node.inputs
-
-
-# Operations on every element by itself, with broadcasting.
+        if not node.bool_attr("keep_dims"):
+            axis = [k for k in range(len(source.shape)) if k not in reduced][axis]
+        return has_equal_rows(source, axis, answers)
+    return False
 
 
 def unary(ops: str) -> None:
@@ -160,35 +141,25 @@ def broadcast_shape(table: SymbolTable, node: Node) -> Shapes:
 def elementwise(node: Node, states: Sequence[State]) -> Decision | None:
     """All operands by the rows of the first sharded one."""
     shape = node.outputs[0].shape
-    if node.op == "Bitcast" and node.inputs[0].rank != node.outputs[0].rank:
-        return None
+    require(node.op != "Bitcast" or node.inputs[0].rank == node.outputs[0].rank)
     if shape is None:
-        return _of_list(node, states)
-    target = target_state(node, states, shape)
-    if target is None:
-        return None
+        # A tensor list whose elements are not known.
+        require(node.inputs[0].dtype == tf.variant and len(states) == 1)
+        state = sharded(states[0])
+        return Decision(inputs=(state,), outputs=(state,))
+    target = _target_state(node, states, shape)
     if node.outputs[0].dtype == tf.variant and target.axis == 0:
         # Lists of rows: of as many elements in every part, so that all lengths have to be known.
-        if not isinstance(shape[0], Dim) or {t.shape for t in node.inputs} != {shape}:
-            return None
-    if (
-        not has_trait(node, Trait.BROADCASTS)
-        and len({_shape_of_elements(t) for t in node.inputs}) > 1
-    ):
-        return None
-    wanted = [operand_state(t.shape, shape, target) for t in node.inputs]
-    if any(state is None for state in wanted):
-        return None
-    inputs = as_they_are(node, states, [s for s in wanted if s is not None])
-    return Decision(inputs=inputs, outputs=(target,))
+        require(isinstance(shape[0], Dim) and {t.shape for t in node.inputs} == {shape})
+    if not has_trait(node, Trait.BROADCASTS):
+        # Not all is known of the length of a tensor list.
+        shapes = {any_length(t.shape) if t.dtype == tf.variant else t.shape for t in node.inputs}
+        require(len(shapes) <= 1)
+    wanted = [operand_state(t, shape, target) for t in node.inputs]
+    return Decision(inputs=keep_blocks(node, states, wanted), outputs=(target,))
 
 
-def _shape_of_elements(tensor: Tensor) -> tuple[Size, ...] | None:
-    """Return a shape; of a tensor list without its length, of which not all is known."""
-    return of_any_length(tensor.shape) if tensor.dtype == tf.variant else tensor.shape
-
-
-def as_they_are(node: Node, states: Sequence[State], wanted: Sequence[State]) -> tuple[State, ...]:
+def keep_blocks(node: Node, states: Sequence[State], wanted: Sequence[State]) -> tuple[State, ...]:
     """Return the states in which operands are needed: of equal rows, those that the parts have.
 
     Where two batches were joined, the ones of a gradient may be split in one block of both.
@@ -196,36 +167,22 @@ def as_they_are(node: Node, states: Sequence[State], wanted: Sequence[State]) ->
     return tuple(
         state
         if isinstance(needed, Sharded)
-        and is_same_but_blocks(state, needed)
+        and isinstance(state, Sharded)
+        and state == needed.in_blocks(needed.axis, state.outer)
         and has_equal_rows(tensor, needed.axis)
         else needed
         for tensor, state, needed in zip(node.inputs, states, wanted, strict=True)
     )
 
 
-def is_same_but_blocks(state: State, other: Sharded) -> bool:
-    """Return whether a state differs from another in how many blocks its rows are in, alone."""
-    return (
-        state != other
-        and isinstance(state, Sharded)
-        and state == other.with_blocks(other.axis, state.outer)
-    )
-
-
-def _of_list(node: Node, states: Sequence[State]) -> Decision | None:
-    """A tensor list whose elements are not known."""
-    if node.inputs[0].dtype == tf.variant and len(node.inputs) == 1:
-        if isinstance(states[0], Sharded):
-            return Decision(inputs=(states[0],), outputs=(states[0],))
-    return None
-
-
-def target_state(node: Node, states: Sequence[State], shape: tuple[Size, ...]) -> Sharded | None:
+def _target_state(node: Node, states: Sequence[State], shape: Shape) -> Sharded:
     """Return the state of the result: the rows of the operand that is sharded, if they are its."""
     pairs = list(zip(node.inputs, states, strict=True))
     if len({state.outer for state in states if isinstance(state, Sharded)}) > 1:
         # Equal rows are in whichever blocks the others are in.
-        pairs.sort(key=lambda pair: _has_equal_rows(*pair))
+        pairs.sort(
+            key=lambda pair: isinstance(pair[1], Sharded) and has_equal_rows(pair[0], pair[1].axis)
+        )
     for tensor, state in pairs:
         if not isinstance(state, Sharded) or tensor.shape is None:
             continue
@@ -236,25 +193,17 @@ def target_state(node: Node, states: Sequence[State], shape: tuple[Size, ...]) -
         # An operand of 1 row is stretched when the batch is not: then its rows are no samples.
         if shape[axis] == tensor.shape[state.axis]:
             return state.at(axis)
-    return None
+    raise UnknownError
 
 
-def operand_state(
-    shape: tuple[Size, ...] | None, result: tuple[Size, ...], target: Sharded
-) -> State | None:
-    """Return how an operand is needed for a result that is sharded; None if nobody can tell."""
-    if shape is None:
-        return None
+def operand_state(tensor: Tensor, result: Shape, target: Sharded) -> State:
+    """Return how an operand is needed for a result that is sharded."""
+    shape = shape_of(tensor)
     axis = target.axis - (len(result) - len(shape))
     if axis < 0 or shape[axis] == 1:
         return REPLICATED
-    if shape[axis] == result[target.axis]:
-        return target.at(axis)
-    return None
-
-
-def _has_equal_rows(tensor: Tensor, state: State) -> bool:
-    return isinstance(state, Sharded) and has_equal_rows(tensor, state.axis)
+    require(shape[axis] == result[target.axis])
+    return target.at(axis)
 
 
 @shape_rule("Bitcast")
@@ -266,15 +215,8 @@ def _bitcast_shape(table: SymbolTable, node: Node) -> Shapes:
 @partial_rule("Neg", "Conj", "Real", "Imag", inputs=PARTIALS)
 def _linear(node: Node, states: Sequence[State]) -> Decision | None:
     """f(a + b) = f(a) + f(b)."""
-    state = states[0]
-    if is_sum(state):
-        return Decision(inputs=(state,), outputs=(state,))
-    return None
-
-
-def is_sum(state: State) -> bool:
-    """Return whether the parts hold terms of a sum."""
-    return state == Partial("sum")
+    require(states[0] == SUM)
+    return Decision(inputs=(SUM,), outputs=(SUM,))
 
 
 GRADIENTS = """
@@ -316,8 +258,6 @@ traits(
 )
 traits("Abs Exp Log Log1p Neg Reciprocal Rsqrt Sign Sigmoid Sqrt Square Tanh", EVERY_ELEMENT)
 
-
-# Comparisons, logic, and what is chosen by them.
 
 broadcasting("""
 ApproximateEqual Equal Greater GreaterEqual Less LessEqual LogicalAnd LogicalOr NotEqual SelectV2
@@ -374,12 +314,10 @@ def _select_shape(table: SymbolTable, node: Node) -> Shapes:
 def _select_value(table: SymbolTable, node: Node) -> Shapes:
     condition, (a, b) = node.inputs[0], (t.value for t in node.inputs[1:])
     if condition.rank == 1:
-        truths = truths_of(condition)
-        if truths is None or a is None or b is None or not len(a) == len(b) == len(truths):
-            return None
+        truths, a, b = known(truths_of(condition)), known(a), known(b)
+        require(len(a) == len(b) == len(truths))
         return [tuple(x if holds else y for x, y, holds in zip(a, b, truths, strict=True))]
-    if condition.rank != 0:
-        return None
+    require(condition.rank == 0)
     chosen = truth_of(condition)
     if chosen is not None:
         return [a if chosen else b] if node.inputs[1].rank == node.inputs[2].rank else None
@@ -390,30 +328,18 @@ def _select_value(table: SymbolTable, node: Node) -> Shapes:
 def _select(node: Node, states: Sequence[State]) -> Decision | None:
     """The old select: a condition of rank 1 chooses whole rows."""
     condition, shape = shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    sharded = next(
-        (
-            state
-            for tensor, state in zip(node.inputs, states, strict=True)
-            if isinstance(state, Sharded) and not has_equal_rows(tensor, state.axis)
-        ),
-        next((s for s in states[1:] if isinstance(s, Sharded)), states[0]),
+    unlike = (
+        state
+        for tensor, state in zip(node.inputs, states, strict=True)
+        if isinstance(state, Sharded) and not has_equal_rows(tensor, state.axis)
     )
-    if not isinstance(sharded, Sharded):
-        return None
-    if not is_shardable(shape, sharded):
-        return None
-    if len(condition) == len(shape):
-        inputs = as_they_are(node, states, (sharded,) * 3)
-        return Decision(inputs=inputs, outputs=(sharded,))
+    state = next(unlike, None) or first_sharded([*states[1:], states[0]])
+    require(is_shardable(shape, state))
     if len(condition) == 0:
-        return Decision(inputs=(REPLICATED, sharded, sharded), outputs=(sharded,))
-    if len(condition) == 1 and sharded.axis == 0:
-        inputs = as_they_are(node, states, (sharded,) * 3)
-        return Decision(inputs=inputs, outputs=(sharded,))
-    return None
+        return Decision(inputs=(REPLICATED, state, state), outputs=(state,))
+    require(len(condition) == len(shape) or (len(condition) == 1 and state.axis == 0))
+    return Decision(inputs=keep_blocks(node, states, (state,) * 3), outputs=(state,))
 
-
-# Copies of a tensor, checks of it, casts and constants.
 
 unary("Cast CheckNumerics CheckNumericsV2 Identity PreventGradient Snapshot StopGradient")
 shape_rule("DebugIdentityV3", "EnsureShape")(like_input(0))
@@ -459,23 +385,19 @@ def _copy_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
 def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
     """The parts check the sizes of other axes; a number of samples that is demanded stays whole."""
     state, wanted = sharded(states[0]), node.attrs["shape"].shape
-    if not wanted.unknown_rank and wanted.dim[state.axis].size != -1:
-        return None
+    require(wanted.unknown_rank or wanted.dim[state.axis].size == -1)
     return Decision(inputs=(state,), outputs=(state,))
 
 
 @value_rule("Cast")
 def _cast_value(table: SymbolTable, node: Node) -> Shapes:
     source, target = node.inputs[0].dtype, node.outputs[0].dtype
-    if target not in (tf.int32, tf.int64):
-        return None
+    require(target in (tf.int32, tf.int64))
     if source == tf.bool:
         # `tf.vectorized_map` counts which axes are not negative.
-        truths = truths_of(node.inputs[0])
-        return None if truths is None else [tuple(map(int, truths))]
-    value, result = node.inputs[0].value, node.outputs[0]
-    if value is None or not source.is_integer:
-        return None
+        return [tuple(map(int, known(truths_of(node.inputs[0]))))]
+    value, result = numbers_of(node.inputs[0]), node.outputs[0]
+    require(source.is_integer)
     return [
         tuple(
             size
@@ -499,7 +421,7 @@ def _is_kept(table: SymbolTable, size: Size, source: tf.DType, target: tf.DType)
     if is_wider and size not in [symbol(name) for name in symbols_of(size)]:
         return False
     holds = (source if is_wider else target).as_numpy_dtype
-    numbers = [found.tensor.dtype for found in of_symbols if found.axis is None]
+    numbers = [own.tensor.dtype for own in of_symbols if own.axis is None]
     return all(np.can_cast(dtype.as_numpy_dtype, holds) for dtype in numbers)
 
 
@@ -507,8 +429,7 @@ def _is_kept(table: SymbolTable, size: Size, source: tf.DType, target: tf.DType)
 def _constant_value(table: SymbolTable, node: Node) -> Shapes:
     proto = node.attrs["value"].tensor
     rank = len(proto.tensor_shape.dim)
-    if rank > 1 or (rank == 1 and proto.tensor_shape.dim[0].size > LARGEST_VALUE):
-        return None
+    require(rank <= 1 and (rank != 1 or proto.tensor_shape.dim[0].size <= LARGEST_VALUE))
     return [tuple(int(n) for n in tf.make_ndarray(proto).ravel())]
 
 
@@ -517,8 +438,6 @@ def _constant_truth(node: Node) -> tuple[bool, ...] | None:
     array = constant_array(node.outputs[0])
     return (bool(array),) if array is not None and array.shape == () else None
 
-
-# Strings, and tables that are looked up.
 
 unary("""
 AsString StaticRegexFullMatch StaticRegexReplace StringLength StringLower StringStrip

@@ -1,7 +1,4 @@
-"""Tensors made of sizes.
-
-Of one number, of rows in order, copies side by side, paddings; sizes as tensors.
-"""
+"""Tensors made of sizes: of one number, rows in order, copies, paddings; sizes as tensors."""
 
 from __future__ import annotations
 
@@ -24,8 +21,9 @@ from evener.graph.ops.registry import (
     first_batch_axis,
     given_by_input,
     matrix_of,
+    matrix_of_numbers,
     matrix_rule,
-    matrix_with,
+    replicated,
     rule,
     scalar,
     shape_rule,
@@ -43,53 +41,48 @@ from evener.graph.ops.states import (
     Numbers,
     Sharded,
     State,
+    integer,
     integers_of,
     is_shardable,
+    known,
     numbers_of,
     part_sizes,
     rank_of,
+    require,
     rows_per_sample,
     shape_of,
     sharded,
 )
 
-# Tensors of one number, of rows in order, and copies of rows side by side; paddings.
-
 
 @value_rule("Fill")
 def _fill_value(table: SymbolTable, node: Node) -> Shapes:
     shape, value = shape_of(node.outputs[0]), numbers_of(node.inputs[1])
-    if len(shape) > 1:
-        return None
-    if shape and (not isinstance(shape[0], int) or shape[0] > LARGEST_VALUE):
-        return None
-    return [value * int(shape[0])] if shape else [value]  # pyright: ignore[reportArgumentType]
+    require(len(shape) <= 1)
+    length = integer(shape[0]) if shape else 1
+    require(length <= LARGEST_VALUE)
+    return [value * length]
 
 
 @matrix_rule("Fill")
 def _fill_matrix(node: Node) -> Matrix | None:
-    shape, number = shape_of(node.outputs[0]), numbers_of(node.inputs[1])
-    sizes = [size for size in shape if isinstance(size, int)]
-    if len(sizes) < len(shape) or math.prod(sizes) > LARGEST:
-        return None
-    return matrix_with(number * math.prod(sizes), sizes)
+    sizes, number = [*map(integer, shape_of(node.outputs[0]))], numbers_of(node.inputs[1])
+    require(math.prod(sizes) <= LARGEST)
+    return matrix_of_numbers(number * math.prod(sizes), sizes)
 
 
 @rule("Fill", inputs=WHOLE)
 def _fill(node: Node, states: Sequence[State]) -> Decision | None:
     shape = shape_of(node.outputs[0])
-    target = first_batch_axis(shape)
-    if target is None:
-        return None
+    target = known(first_batch_axis(shape))
     return Decision(inputs=(Numbers(part_sizes(shape, target)), REPLICATED), outputs=(target,))
 
 
 @value_rule("ZerosLike", "OnesLike")
 def _like_value(table: SymbolTable, node: Node) -> Shapes:
-    shape, number = shape_of(node.outputs[0]), int(node.op == "OnesLike")
-    if not shape:
-        return [(number,)]
-    return [(number,) * shape[0]] if len(shape) == 1 and isinstance(shape[0], int) else None
+    shape = shape_of(node.outputs[0])
+    require(len(shape) <= 1)
+    return [(int(node.op == "OnesLike"),) * (integer(shape[0]) if shape else 1)]
 
 
 @rule("BroadcastTo", inputs=(ROWS, WHOLE))
@@ -98,31 +91,24 @@ def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
     if isinstance(state, Sharded):
         axis = state.axis + len(result) - len(shape)
         target = state.at(axis)
-        if result[axis] != shape[state.axis] or not is_shardable(result, target):
-            return None
+        require(result[axis] == shape[state.axis] and is_shardable(result, target))
     else:
-        found = first_batch_axis(result)
-        if found is None:
-            return None
-        target = found
+        target = known(first_batch_axis(result))
         axis = target.axis - (len(result) - len(shape))
-        if axis >= 0 and shape[axis] != 1:
-            return None
+        require(axis < 0 or shape[axis] == 1)
     return Decision(inputs=(state, Numbers(part_sizes(result, target))), outputs=(target,))
 
 
 @shape_rule("Range")
 def _range_shape(table: SymbolTable, node: Node) -> Shapes:
     start, limit, step = (numbers_of(t) for t in node.inputs)
-    stride = step[0]
-    if not isinstance(stride, int) or stride < 1:
-        return None
+    stride = integer(step[0])
+    require(stride >= 1)
     # The operation refuses a limit before the start.
-    numbers = (start[0], limit[0])
-    if all(isinstance(number, int) for number in numbers):
-        return [(len(range(*numbers, stride)),)]  # pyright: ignore[reportArgumentType]
-    length = divide(limit[0] - start[0], stride)
-    return None if length is None or isinstance(length, int) else [(length,)]
+    if isinstance(start[0], int) and isinstance(limit[0], int):
+        return [(len(range(start[0], limit[0], stride)),)]
+    length = known(divide(limit[0] - start[0], stride))
+    return None if isinstance(length, int) else [(length,)]
 
 
 @value_rule("Range")
@@ -139,10 +125,8 @@ def _range(node: Node, states: Sequence[State]) -> Decision | None:
         numbers_of(node.inputs[0]),
         integers_of(node.inputs[2]),
     )
-    if has_batch(start) or not is_shardable(shape, FIRST):
-        return None
-    rows = rows_per_sample(shape[0])
-    assert rows is not None
+    require(not has_batch(start) and is_shardable(shape, FIRST))
+    rows = known(rows_per_sample(shape[0]))
     begin = PART_OFFSET * rows * step + start
     return Decision(
         inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows * step,)), REPLICATED),
@@ -159,11 +143,10 @@ def _tile_shape(table: SymbolTable, node: Node) -> Shapes:
 @value_rule("Tile")
 def _tile_value(table: SymbolTable, node: Node) -> Shapes:
     value, times = (numbers_of(t) for t in node.inputs)
-    if node.inputs[0].rank != 1:
-        return None
-    if not isinstance(times[0], int) or len(value) * times[0] > LARGEST_VALUE:
-        return None
-    return [value * times[0]]
+    require(node.inputs[0].rank == 1)
+    count = integer(times[0])
+    require(len(value) * count <= LARGEST_VALUE)
+    return [value * count]
 
 
 @rule("Tile", inputs=(ROWS, WHOLE))
@@ -172,36 +155,32 @@ def _tile(node: Node, states: Sequence[State]) -> Decision | None:
     result = shape_of(node.outputs[0])
     if isinstance(state, Sharded):
         # [a, b] tiled by 2 is [a, b, a, b]: twice as many blocks.
-        if has_batch(times[state.axis]):
-            return None
-        target = state.with_blocks(state.axis, state.outer * times[state.axis])
+        require(not has_batch(times[state.axis]))
+        target = state.in_blocks(state.axis, state.outer * times[state.axis])
         return Decision(inputs=(state, Numbers(times)), outputs=(target,))
     for axis, count in enumerate(times):
         if has_batch(count) and shape[axis] == 1 and is_shardable(result, Sharded(axis)):
-            rows = rows_per_sample(count)
-            assert rows is not None
+            rows = known(rows_per_sample(count))
             local = (*times[:axis], PART_BATCH * rows, *times[axis + 1 :])
             return Decision(inputs=(REPLICATED, Numbers(local)), outputs=(Sharded(axis),))
     return None
 
 
-@shape_rule("Pad", "PadV2", "MirrorPad")
+@shape_rule("Pad", "PadV2", "MirrorPad", "MirrorPadGrad")
 def _pad_shape(table: SymbolTable, node: Node) -> Shapes:
     pairs = zip(shape_of(node.inputs[0]), matrix_of(node.inputs[1]), strict=True)
-    return [tuple(size + (before + behind) for size, (before, behind) in pairs)]
+    sign = -1 if node.op == "MirrorPadGrad" else 1
+    return [tuple(size + (before + behind) * sign for size, (before, behind) in pairs)]
 
 
 @value_rule("Pad", "PadV2")
 def _pad_value(table: SymbolTable, node: Node) -> Shapes:
     value, pads = numbers_of(node.inputs[0]), matrix_of(node.inputs[1])
     fill = numbers_of(node.inputs[2]) if node.op == "PadV2" else (0,)
-    if node.inputs[0].rank != 1:
-        return None
+    require(node.inputs[0].rank == 1)
     before, behind = pads[0]
-    if not isinstance(before, int) or not isinstance(behind, int):
-        return None
-    if before + len(value) + behind > LARGEST_VALUE:
-        return None
+    before, behind = integer(before), integer(behind)
+    require(before + len(value) + behind <= LARGEST_VALUE)
     return [fill * before + value + fill * behind]
 
 
@@ -209,9 +188,8 @@ def _pad_value(table: SymbolTable, node: Node) -> Shapes:
 @rule("PadV2", inputs=(ROWS, WHOLE, WHOLE))
 def _pad(node: Node, states: Sequence[State]) -> Decision | None:
     shape, result, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
-    if result[state.axis] != shape[state.axis] or not _pads_nothing(node, state.axis):
-        return None
-    others = [REPLICATED] * (len(states) - 1)
+    require(result[state.axis] == shape[state.axis] and _pads_nothing(node, state.axis))
+    others = replicated(len(states) - 1)
     is_mirrored = node.op == "MirrorPad"
     return Decision(inputs=(state, *others), outputs=(state,), needs_samples=is_mirrored)
 
@@ -220,19 +198,11 @@ def _pads_nothing(node: Node, axis: int) -> bool:
     return all(isinstance(pad, int) and pad == 0 for pad in matrix_of(node.inputs[1])[axis])
 
 
-@shape_rule("MirrorPadGrad")
-def _pad_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
-    pairs = zip(shape_of(node.inputs[0]), matrix_of(node.inputs[1]), strict=True)
-    return [tuple(size - (before + behind) for size, (before, behind) in pairs)]
-
-
 @rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
 def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
     state = sharded(states[0])
-    if not _pads_nothing(node, state.axis):
-        return None
-    if not is_shardable(node.outputs[0].shape, state):
-        return None
+    require(_pads_nothing(node, state.axis))
+    require(is_shardable(node.outputs[0].shape, state))
     return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
 
 
@@ -261,9 +231,6 @@ traits("Fill OnesLike ZerosLike", Trait.EQUAL_ELEMENTS)
 traits("BroadcastTo Tile", EVERY_ELEMENT)
 
 
-# Sizes as tensors, and what is computed of them alone.
-
-
 @value_rule("Shape", "ShapeN")
 def _shape_value(table: SymbolTable, node: Node) -> Shapes:
     return [t.shape for t in node.inputs]
@@ -271,14 +238,12 @@ def _shape_value(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("Size")
 def _size_value(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    return None if shape is None else [(product(shape),)]
+    return [(product(shape_of(node.inputs[0])),)]
 
 
 @value_rule("Rank")
 def _rank_value(table: SymbolTable, node: Node) -> Shapes:
-    rank = node.inputs[0].rank
-    return None if rank is None else [(rank,)]
+    return [(rank_of(node.inputs[0]),)]
 
 
 @value_rule("BroadcastArgs")
@@ -300,35 +265,27 @@ def _broadcast_gradient_args(table: SymbolTable, node: Node) -> Shapes:
     over_a: list[Size] = []
     over_b: list[Size] = []
     for axis, (left, right) in enumerate(zip(full_a, full_b, strict=True)):
-        if left == right:
-            if left == 1:
-                over_a.append(axis)
-                over_b.append(axis)
+        # 8 and B: B is 8, or it is 1 and its gradient is summed.
+        require(left == right or left in (None, 1) or right in (None, 1))
+        if left == right != 1:
             continue
         if left in (None, 1):
             over_a.append(axis)
-        elif right in (None, 1):
+        if right in (None, 1):
             over_b.append(axis)
-        else:
-            # 8 and B: B is 8, or it is 1 and its gradient is summed.
-            return None
     return [tuple(over_a), tuple(over_b)]
 
 
 @value_rule("InvertPermutation")
 def _invert(table: SymbolTable, node: Node) -> Shapes:
-    order = numbers_of(node.inputs[0])
-    if not all(isinstance(k, int) for k in order):
-        return None
+    order = integers_of(node.inputs[0])
     return [tuple(order.index(k) for k in range(len(order)))]
 
 
 @value_rule("ListDiff")
 def _list_difference(table: SymbolTable, node: Node) -> Shapes:
     """The numbers of the first list that are not in the second, and their indices."""
-    numbers, without = (numbers_of(t) for t in node.inputs)
-    if not all(isinstance(number, int) for number in (*numbers, *without)):
-        return None
+    numbers, without = map(integers_of, node.inputs)
     kept = [index for index, number in enumerate(numbers) if number not in without]
     return [tuple(numbers[index] for index in kept), tuple(kept)]
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 import tensorflow as tf
 
 from evener.graph.dims import Size
+from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor, num_elements, sizes_of
 from evener.graph.ops.registry import (
     IN_PLACE,
@@ -46,7 +47,6 @@ from evener.graph.ops.states import (
     SUM,
     UNSET,
     WHOLE,
-    Builder,
     Decision,
     Lower,
     Numbers,
@@ -57,19 +57,13 @@ from evener.graph.ops.states import (
     first_sharded,
     is_first,
     is_shardable,
+    known,
     part_sizes,
     rank_of,
+    require,
     shape_of,
     sharded,
 )
-
-# Convolutions and their gradients.
-#
-# Keras compiles a convolution of several groups by XLA, because TensorFlow's own kernels for its
-# gradients know one group alone on a CPU. XLA takes up to hundreds of times as long there, so such
-# a
-# convolution runs without it: its gradients are computed group by group, or by the kernels of
-# depthwise convolutions where each group has one channel.
 
 CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
 OF_IMAGES = ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
@@ -82,13 +76,12 @@ OF_FILTERS = (
 
 @shape_rule(*CONVOLUTIONS)
 def _convolution_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, static = node.inputs[0].shape, node.static_shapes[0]
-    if not shape or not static or static[0] is not None:
-        return None
+    shape, static = shape_of(node.inputs[0]), known(node.static_shapes[0])
+    require(len(shape) > 0 and static[:1] == (None,))
     sizes = [_windows(node, k) if size is None else size for k, size in enumerate(static[1:], 1)]
     result = node.outputs[0]
     rest = (table.new_symbol(result, k) if s is None else s for k, s in enumerate(sizes, 1))
-    return [(shape[0], *rest)]
+    return [(*shape[:1], *rest)]
 
 
 def _windows(node: Node, axis: int) -> int | None:
@@ -123,24 +116,17 @@ shape_rule("Dilation2DBackpropInput")(like_input(0))
 traits("Conv2D Conv3D DepthwiseConv2dNative", Trait.COSTLY | Trait.OF_LAYERS)
 
 
-def _images(state: State) -> Sharded | None:
-    """Return the state of images along the first axis, in as many blocks as they are."""
-    return state if isinstance(state, Sharded) and state.axis == 0 else None
-
-
 @rule(*CONVOLUTIONS, "Dilation2D", inputs=(ROWS, WHOLE))
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
-    rows = _images(states[0])
-    if rows is None or not is_shardable(node.inputs[0].shape, rows):
-        return None
+    rows = sharded(states[0])
+    require(rows.axis == 0 and is_shardable(node.inputs[0].shape, rows))
     return Decision(inputs=(rows, REPLICATED), outputs=(rows,), needs_samples=True)
 
 
 @rule(*OF_IMAGES, inputs=(WHOLE, WHOLE, ROWS))
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, rows = shape_of(node.outputs[0]), _images(states[2])
-    if rows is None or not is_shardable(shape, rows):
-        return None
+    shape, rows = shape_of(node.outputs[0]), sharded(states[2])
+    require(rows.axis == 0 and is_shardable(shape, rows))
     sizes = part_sizes(shape, rows)
     return Decision(
         inputs=(Numbers(sizes), REPLICATED, rows),
@@ -153,9 +139,8 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule(*OF_FILTERS, inputs=(ROWS, WHOLE, ROWS))
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
-    rows = _images(states[0]) or _images(states[2])
-    if rows is None or not all(is_shardable(node.inputs[k].shape, rows) for k in (0, 2)):
-        return None
+    rows = first_sharded([state for state in (states[0], states[2]) if is_first(state)])
+    require(all(is_shardable(node.inputs[k].shape, rows) for k in (0, 2)))
     return Decision(
         inputs=(rows, REPLICATED, rows),
         outputs=(SUM,),
@@ -168,9 +153,7 @@ def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("Dilation2DBackpropInput", "Dilation2DBackpropFilter", inputs=(ROWS, WHOLE, ROWS))
 def _gradient_of_dilation(node: Node, states: Sequence[State]) -> Decision | None:
     decision = per_image(node, states, (0, 2))
-    if decision is None or node.op == "Dilation2DBackpropInput":
-        return decision
-    return replace(decision, outputs=(SUM,))
+    return replace(decision, outputs=(SUM,)) if node.op.endswith("Filter") else decision
 
 
 def _groups(node: Node) -> int:
@@ -198,17 +181,17 @@ def _images_by_groups(sizes: tuple[Size, ...], groups: int) -> Lower | None:
     if groups == 1 or not isinstance(channels, int):
         return None
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         if not builder.may_be_on_cpu:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
         if _is_depthwise(node, node.inputs[1]):
             of_kernel = _by_groups(node.inputs[1], groups)
             [kernel] = _reshaped(builder, inputs[1], of_kernel, dtype)
-            given = [builder.vector(sizes, tf.int32), kernel, inputs[2]]
-            return builder.op("DepthwiseConv2dNativeBackpropInput", given, node.attrs)
+            arguments = [builder.vector(sizes, tf.int32), kernel, inputs[2]]
+            return builder.op("DepthwiseConv2dNativeBackpropInput", arguments, node.attrs)
         of_group = builder.vector((*sizes[:-1], channels // groups), tf.int32)
-        kernels, errors = (_split(builder, given, groups, dtype) for given in inputs[1:])
+        kernels, errors = (_split(builder, value, groups, dtype) for value in inputs[1:])
         gradients = [
             builder.copy(node.op, node.name, [of_group, kernel, error], node.attrs)[0]
             for kernel, error in zip(kernels, errors, strict=True)
@@ -224,15 +207,15 @@ def _filter_by_groups(node: Node, groups: int) -> Lower | None:
         return None
     of_group = (*shape[:-1], shape[-1] // groups)
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         if not builder.may_be_on_cpu:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
         if _is_depthwise(node, node.outputs[0]):
             of_kernel = builder.vector(_by_groups(node.outputs[0], groups), tf.int32)
-            given = [inputs[0], of_kernel, inputs[2]]
-            [found] = builder.op("DepthwiseConv2dNativeBackpropFilter", given, node.attrs)
-            return _reshaped(builder, found, shape, dtype)
+            arguments = [inputs[0], of_kernel, inputs[2]]
+            [gradient] = builder.op("DepthwiseConv2dNativeBackpropFilter", arguments, node.attrs)
+            return _reshaped(builder, gradient, shape, dtype)
         sizes = builder.vector(of_group, tf.int32)
         images, errors = (_split(builder, inputs[k], groups, dtype) for k in (0, 2))
         gradients = [
@@ -266,19 +249,19 @@ def _by_groups(kernel: Tensor, groups: int) -> tuple[Size, ...]:
 
 
 def _reshaped(
-    builder: Builder, value: str, shape: Sequence[Size], dtype: tf.DType
+    builder: FunctionBuilder, value: str, shape: Sequence[Size], dtype: tf.DType
 ) -> Sequence[str]:
     sizes = builder.vector(shape, tf.int32)
     return builder.op("Reshape", [value, sizes], {"T": dtype, "Tshape": tf.int32})
 
 
-def _split(builder: Builder, value: str, groups: int, dtype: tf.DType) -> list[str]:
+def _split(builder: FunctionBuilder, value: str, groups: int, dtype: tf.DType) -> list[str]:
     """Add the parts of a tensor of rank 4 along its channels."""
     axis = builder.constant(3, tf.int32)
     return builder.op("Split", [axis, value], {"T": dtype, "num_split": groups})
 
 
-def _join(builder: Builder, values: Sequence[str], dtype: tf.DType) -> str:
+def _join(builder: FunctionBuilder, values: Sequence[str], dtype: tf.DType) -> str:
     axis = builder.constant(3, tf.int32)
     attrs = {"T": dtype, "N": len(values), "Tidx": tf.int32}
     return builder.op("ConcatV2", [*values, axis], attrs)[0]
@@ -312,8 +295,6 @@ def _depthwise_flops(node: Node, num_samples: int) -> float:
     return 2 * window * num_elements(node.outputs[0], num_samples)
 
 
-# Pooling and its gradients.
-
 # The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
 # pooling are wrong, or end the process, where there are none.)
 PER_SAMPLE = """
@@ -326,25 +307,23 @@ _CACHED = (tf.float32, tf.bfloat16, tf.float16)
 @rule(*PER_SAMPLE, inputs=ROWS)
 @rule("MaxPoolV2", inputs=(ROWS, WHOLE, WHOLE))
 @rule("MaxPoolGradV2", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
-def per_sample(node: Node, states: Sequence[State]) -> Decision | None:
+def per_sample(node: Node, states: Sequence[State]) -> Decision:
     """Return a decision by rows of images; what is smaller than a matrix is the same for all."""
-    rows = next(filter(None, map(first_of, states)), None)
-    if rows is not None:
-        tensors = (*node.inputs, *node.outputs)
-        if all(is_shardable(t.shape, rows) or not t.rank for t in tensors):
-            wanted = tuple(rows if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
-            outputs = (rows,) * len(node.outputs)
-            return Decision(inputs=wanted, outputs=outputs, needs_samples=True)
-    return None
+    rows = first_of(first_sharded([state for state in states if is_first(state)]))
+    tensors = (*node.inputs, *node.outputs)
+    require(all(is_shardable(t.shape, rows) or not t.rank for t in tensors))
+    wanted = tuple(rows if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
+    return Decision(inputs=wanted, outputs=(rows,) * len(node.outputs), needs_samples=True)
 
 
 @rule("MaxPoolGrad", "MaxPool3DGrad", inputs=ROWS)
 def _gradient_of_maximum(node: Node, states: Sequence[State]) -> Decision | None:
-    decision = per_sample(node, states)
-    return None if decision is None else replace(decision, lower=_beside_its_pooling)
+    return replace(known(per_sample(node, states)), lower=_beside_its_pooling)
 
 
-def _beside_its_pooling(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+def _beside_its_pooling(
+    builder: FunctionBuilder, node: Node, inputs: Sequence[str]
+) -> Sequence[str]:
     """Add the gradient of a maximum; on a CPU also its pooling, if another function computes that.
 
     oneDNN's pooling keeps the positions of the maxima for a gradient that reads its output in the
@@ -360,8 +339,7 @@ def _beside_its_pooling(builder: Builder, node: Node, inputs: Sequence[str]) -> 
 @rule("AvgPoolGrad", "AvgPool3DGrad", inputs=(WHOLE, ROWS))
 def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
     shape, rows = shape_of(node.outputs[0]), first_of(states[1])
-    if rows is None or not is_shardable(shape, rows):
-        return None
+    require(is_shardable(shape, rows))
     sizes = Numbers(part_sizes(shape, rows))
     return Decision(inputs=(sizes, rows), outputs=(rows,), needs_samples=True)
 
@@ -370,30 +348,28 @@ def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None
 @rule("MaxPoolGradWithArgmax", inputs=ROWS)
 def _pool_with_positions(node: Node, states: Sequence[State]) -> Decision | None:
     """Positions in every image; positions in the whole batch are not those of a part."""
-    if node.bool_attr("include_batch_in_index"):
-        return None
+    require(not node.bool_attr("include_batch_in_index"))
     return per_image(node, states, range(len(states)))
 
 
 @rule("FractionalAvgPoolGrad", inputs=(WHOLE, ROWS, WHOLE, WHOLE))
 def _gradient_of_fractional_average(node: Node, states: Sequence[State]) -> Decision | None:
     shape = shape_of(node.outputs[0])
-    if not is_first(states[1]) or not is_shardable(shape, FIRST):
-        return None
+    require(is_first(states[1]) and is_shardable(shape, FIRST))
     wanted = (Numbers(part_sizes(shape, FIRST)), FIRST, REPLICATED, REPLICATED)
     return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
 
 
 @shape_rule("MaxPoolWithArgmax")
 def _shapes_with_positions(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    return [behind(table, tensor, shape[:1]) for tensor in node.outputs] if shape else None
+    front = shape_of(node.inputs[0])[:1]
+    return [behind(table, tensor, front) for tensor in node.outputs] if front else None
 
 
 @shape_rule("FractionalMaxPool", "FractionalAvgPool")
 def _fractional_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    return [behind(table, node.outputs[0], shape[:1]), None, None] if shape else None
+    front = shape_of(node.inputs[0])[:1]
+    return [behind(table, node.outputs[0], front), None, None] if front else None
 
 
 rule("FractionalMaxPoolGrad", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))(per_image_of(0, 1, 2))
@@ -406,9 +382,6 @@ shape_rule(
     "FractionalMaxPoolGrad",
 )(like_input(0))
 shape_rule("AvgPoolGrad", "AvgPool3DGrad", "FractionalAvgPoolGrad")(given_by_input(0))
-
-
-# Biases, normalisation, softmax and cross entropy.
 
 
 @rule("BiasAdd", inputs=(ROWS, WHOLE))
@@ -424,8 +397,8 @@ def _bias_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
 @rule("BiasAddGrad", inputs=ROWS)
 def _gradient_of_bias(node: Node, states: Sequence[State]) -> Decision | None:
     state = sharded(states[0])
-    is_of_rows = state.axis != _channels(node)
-    return Decision(inputs=(state,), outputs=(SUM,)) if is_of_rows else None
+    require(state.axis != _channels(node))
+    return Decision(inputs=(state,), outputs=(SUM,))
 
 
 def _channels(node: Node) -> int:
@@ -444,8 +417,7 @@ def _cross_entropy_shape(table: SymbolTable, node: Node) -> Shapes:
 @rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", inputs=ROWS)
 def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
     target = first_sharded([state for state in states if is_first(state)])
-    if not all(is_shardable(t.shape, target) for t in node.inputs):
-        return None
+    require(all(is_shardable(t.shape, target) for t in node.inputs))
     return Decision(inputs=(target, target), outputs=(target, target))
 
 
@@ -458,9 +430,8 @@ def _classes_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> Inde
 
 @shape_rule("FusedBatchNorm", "FusedBatchNormV3", "FusedBatchNormGradV3")
 def _normalized_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, static = node.inputs[0].shape, node.static_shapes[0]
-    if not shape or not static or static[0] is not None or len(static) != len(shape):
-        return None
+    shape, static = shape_of(node.inputs[0]), known(node.static_shapes[0])
+    require(static[:1] == (None,) and len(static) == len(shape))
     rest = (own if size is None else size for own, size in zip(shape[1:], static[1:], strict=True))
     return [(shape[0], *rest), *[None] * (len(node.outputs) - 1)]
 
@@ -472,12 +443,6 @@ shape_rule("LogSoftmax", "Softmax")(like_input(0))
 equal_sizes_rule("SoftmaxCrossEntropyWithLogits")(alike)
 equal_sizes_rule("SparseSoftmaxCrossEntropyWithLogits")(leading)
 traits("BiasAdd Softmax", IN_PLACE)
-
-
-# Recurrent layers of cuDNN, by which Keras computes LSTM and GRU on GPUs.
-#
-# What the forward operation reserves for the backward one has no rows: it is the part's own, and
-# nobody else can read it. So where the one is computed on parts, the other is.
 
 
 @shape_rule("CudnnRNNV3")
@@ -499,12 +464,9 @@ def _forward(node: Node, states: Sequence[State]) -> Decision | None:
     """``input, h, c, parameters, lengths`` to ``output, h, c, reserved, reserved on the host``."""
     rows, cell, lengths = _rows(node), _cell(node), node.inputs[4]
     data = (0, 1, 2) if cell != REPLICATED else (0, 1)
-    if states[0] != rows or node.attrs["dropout"].f:
-        return None
-    if not all(is_shardable(node.inputs[k].shape, rows) for k in data):
-        return None
-    if not is_shardable(lengths.shape, FIRST):
-        return None
+    require(states[0] == rows and (not node.attrs["dropout"].f))
+    require(all(is_shardable(node.inputs[k].shape, rows) for k in data))
+    require(is_shardable(lengths.shape, FIRST))
     return Decision(
         inputs=(rows, rows, cell, REPLICATED, FIRST),
         outputs=(rows, rows, cell, UNSET, UNSET),
@@ -515,8 +477,7 @@ def _forward(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("CudnnRNNBackpropV3", inputs=(ROWS, ROWS, ROWS, WHOLE, *[ROWS] * 9))
 def _backward(node: Node, states: Sequence[State]) -> Decision | None:
     """The same inputs and outputs, with the gradients of the latter, to those of the former."""
-    if not isinstance(states[11], Unset):
-        return None
+    require(isinstance(states[11], Unset))
     rows, cell = _rows(node), _cell(node)
     values = (rows, rows, cell)
     return Decision(

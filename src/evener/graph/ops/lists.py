@@ -4,15 +4,15 @@ A list is seen as the tensor that stacking it gives: elements that are sharded a
 list that is sharded along axis 1. A list without elements yet becomes what is written to it.
 
 A list that is sharded along axis 0 has the rows of a batch as its elements: every part has a list
-of its own rows. Only loops over rows read and write it, see `row_loops`; elsewhere it is joined.
+of its own rows. Only loops over rows read and write it; elsewhere it is joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeGuard
 
-from evener.graph.dims import Dim, Size, has_batch, symbol, symbols_of
+from evener.graph.dims import BATCH, Dim, Size, has_batch, symbols_of
+from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array
 from evener.graph.ops.registry import (
     COPY,
@@ -30,13 +30,15 @@ from evener.graph.ops.states import (
     ROWS,
     UNSET,
     WHOLE,
-    Builder,
     Decision,
     Numbers,
     Sharded,
     State,
     Unset,
     is_shardable,
+    known,
+    require,
+    shape_of,
     sharded,
 )
 
@@ -45,16 +47,16 @@ UNLIKE_ELEMENTS: Shape = ()
 than their elements."""
 
 
-def of_any_length(shape: Shape | None) -> Shape | None:
+def any_length(shape: Shape | None) -> Shape | None:
     """Return the shape of a tensor list without the number of its elements."""
     return (1, *shape[1:]) if shape else shape
 
 
 def list_length(tensor: Tensor) -> Size | None:
     """Return how many elements a tensor list has; None if that is not known, or is a number."""
-    made = origin(tensor).node
-    if made.op == "TensorListReserve":
-        value = made.inputs[1].value
+    source = origin(tensor).node
+    if source.op == "TensorListReserve":
+        value = source.inputs[1].value
         return value[0] if value and isinstance(value[0], Dim) else None
     return tensor.shape[0] if tensor.shape and isinstance(tensor.shape[0], Dim) else None
 
@@ -75,16 +77,14 @@ def _asked_shape(table: SymbolTable, tensor: Tensor) -> Shape | None:
     """
     value, array = tensor.value, constant_array(tensor)
     if table.num_samples is not None and array is not None and tensor.rank == 1:
-        sizes = [int(size) for size in array]
-        tensor.value = tuple(_as_samples(size, table.num_samples) for size in sizes)
-        value = tuple(symbol("B") if size == table.num_samples else size for size in sizes)
+        sizes, count = [int(size) for size in array], table.num_samples
+        tensor.value = tuple(
+            BATCH * (size // count) if size > 0 and size % count == 0 else size for size in sizes
+        )
+        value = tuple(BATCH if size == count else size for size in sizes)
     if tensor.rank == 0 or value is None or any(size == -1 for size in value):
         return None
     return value
-
-
-def _as_samples(size: int, num_samples: int) -> Size:
-    return symbol("B") * (size // num_samples) if size > 0 and size % num_samples == 0 else size
 
 
 @shape_rule("EmptyTensorList", "TensorListReserve")
@@ -100,7 +100,7 @@ def _list_of_rows_shape(table: SymbolTable, node: Node) -> Shapes:
     _asked_shape(table, node.inputs[1])
     if shape is None:
         return [None]
-    return [shape if isinstance(shape[0], Dim) else of_any_length(shape)]
+    return [shape if isinstance(shape[0], Dim) else any_length(shape)]
 
 
 def _taken_out(
@@ -141,7 +141,7 @@ def _known_length(table: SymbolTable, tensor: Tensor) -> Size | None:
 
 @shape_rule("TensorListResize")
 def _resized(table: SymbolTable, node: Node) -> Shapes:
-    return [of_any_length(node.inputs[0].shape)]
+    return [any_length(node.inputs[0].shape)]
 
 
 @shape_rule("TensorListGetItem")
@@ -152,19 +152,16 @@ def _get_item(table: SymbolTable, node: Node) -> Shapes:
 @shape_rule("TensorListPopBack")
 def _popped(table: SymbolTable, node: Node) -> Shapes:
     popped = _taken_out(table, node, node.inputs[1], index=1)
-    return [of_any_length(node.inputs[0].shape), popped]
+    return [any_length(node.inputs[0].shape), popped]
 
 
 @shape_rule("TensorListStack")
 def _stacked(table: SymbolTable, node: Node) -> Shapes:
     static = node.static_shapes[0]
-    element = _taken_out(table, node, node.inputs[1], is_stacked=True)
-    if element is None:
-        return None
+    element = known(_taken_out(table, node, node.inputs[1], is_stacked=True))
     length = static[0] if static else None
     if length is None:
-        length = _known_length(table, node.inputs[0])
-        length = length or table.new_symbol(node.outputs[0], 0)
+        length = _known_length(table, node.inputs[0]) or table.new_symbol(node.outputs[0], 0)
     return [(length, *element)]
 
 
@@ -183,108 +180,79 @@ def _from_list(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("TensorListElementShape")
 def _element_shape_value(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    return None if shape is None else [shape[1:]]
+    return [shape_of(node.inputs[0])[1:]]
 
 
 @value_rule("TensorListLength")
 def _list_length_value(table: SymbolTable, node: Node) -> Shapes:
-    length = list_length(node.inputs[0])
-    return None if length is None else [(length,)]
+    return [(known(list_length(node.inputs[0])),)]
 
 
-def element_shape(tensor: Tensor) -> Numbers | State:
+def _element_shape(tensor: Tensor) -> Numbers | State:
     """Return how a part needs an ``element_shape``: sizes that count samples stay open."""
-    if tensor.value is None or tensor.rank == 0:
+    value = tensor.value or ()
+    if tensor.rank == 0 or not any(map(has_batch, value)):
         return REPLICATED
-    if not any(has_batch(size) for size in tensor.value):
-        return REPLICATED
-    return Numbers(tuple(-1 if has_batch(size) else size for size in tensor.value))
+    return Numbers(tuple(-1 if has_batch(size) else size for size in value))
 
 
-def as_list(item: Sharded) -> Sharded:
-    """Return the state of a list of such elements."""
-    return item.at(item.axis + 1)
-
-
-def as_item(state: Sharded) -> Sharded:
-    """Return the state of the elements of such a list."""
-    return state.at(state.axis - 1)
-
-
-def _has_rows_inside(state: State) -> TypeGuard[Sharded]:
-    """Return whether every element of a list has rows of samples, and is not one itself."""
-    return isinstance(state, Sharded) and state.axis > 0
+def _of_elements(state: State) -> Sharded:
+    """Return the state of the elements of a list, each with rows of samples and not one itself."""
+    lists = sharded(state)
+    require(lists.axis > 0)
+    return lists.at(lists.axis - 1)
 
 
 @rule("EmptyTensorList", "TensorListReserve", inputs=WHOLE)
 def _new_list(node: Node, states: Sequence[State]) -> Decision | None:
-    return Decision(inputs=(element_shape(node.inputs[0]), REPLICATED), outputs=(UNSET,))
+    return Decision(inputs=(_element_shape(node.inputs[0]), REPLICATED), outputs=(UNSET,))
 
 
 @rule("TensorListFromTensor", inputs=(ROWS, WHOLE))
 def _list_of_rows(node: Node, states: Sequence[State]) -> Decision | None:
     state = sharded(states[0])
-    if state.axis == 0 and (state.outer != 1 or node.xla):
-        return None
-    return Decision(inputs=(state, element_shape(node.inputs[1])), outputs=(state,))
+    require(state.axis != 0 or (state.outer == 1 and (not node.xla)))
+    return Decision(inputs=(state, _element_shape(node.inputs[1])), outputs=(state,))
 
 
 @rule("TensorListPushBack", inputs=ROWS)
 @rule("TensorListSetItem", inputs=(ROWS, WHOLE, ROWS))
 def _write(node: Node, states: Sequence[State]) -> Decision | None:
-    known, item, shape = states[0], states[-1], node.inputs[-1].shape
+    lists, item, shape = states[0], states[-1], node.inputs[-1].shape
     index = (REPLICATED,) * (len(states) - 2)
-    if isinstance(known, Sharded):
-        wanted = as_item(known)
-        if wanted.axis < 0 or not is_shardable(shape, wanted):
-            return None
-        return Decision(inputs=(known, *index, wanted), outputs=(known,))
-    if isinstance(item, Sharded) and isinstance(known, Unset):
-        return Decision(inputs=(UNSET, *index, item), outputs=(as_list(item),))
-    if isinstance(known, Unset) and item == REPLICATED:
-        return Decision(inputs=(UNSET, *index, REPLICATED), outputs=(REPLICATED,))
-    return None
+    if isinstance(lists, Sharded):
+        wanted = _of_elements(lists)
+        require(is_shardable(shape, wanted))
+        return Decision(inputs=(lists, *index, wanted), outputs=(lists,))
+    require(isinstance(lists, Unset) and (item == REPLICATED or isinstance(item, Sharded)))
+    written = item.at(item.axis + 1) if isinstance(item, Sharded) else REPLICATED
+    return Decision(inputs=(UNSET, *index, item), outputs=(written,))
 
 
 @rule("TensorListGetItem", inputs=(ROWS, WHOLE, WHOLE))
 def _read(node: Node, states: Sequence[State]) -> Decision | None:
-    if not _has_rows_inside(states[0]):
-        return None
-    shape = element_shape(node.inputs[2])
-    return Decision(inputs=(states[0], REPLICATED, shape), outputs=(as_item(states[0]),))
+    element, shape = _of_elements(states[0]), _element_shape(node.inputs[2])
+    return Decision(inputs=(states[0], REPLICATED, shape), outputs=(element,))
 
 
 @rule("TensorListPopBack", inputs=(ROWS, WHOLE))
 def _pop(node: Node, states: Sequence[State]) -> Decision | None:
-    if not _has_rows_inside(states[0]):
-        return None
-    shape = element_shape(node.inputs[1])
-    return Decision(inputs=(states[0], shape), outputs=(states[0], as_item(states[0])))
+    element, shape = _of_elements(states[0]), _element_shape(node.inputs[1])
+    return Decision(inputs=(states[0], shape), outputs=(states[0], element))
 
 
 @rule("TensorListStack", inputs=(ROWS, WHOLE))
 def _stack(node: Node, states: Sequence[State]) -> Decision | None:
-    if not isinstance(states[0], Sharded):
-        return None
-    if states[0].axis == 0:
-        return _stack_of_rows(node, states[0])
-    shape = element_shape(node.inputs[1])
-    return Decision(inputs=(states[0], shape), outputs=(states[0],))
-
-
-def _stack_of_rows(node: Node, state: Sharded) -> Decision | None:
-    """Stack rows of the part; without any, only a known shape of a row can say what has none."""
-    given, result = node.inputs[0].shape, node.outputs[0].shape
-    if not given or result is None or node.xla:
-        return None
+    state = sharded(states[0])
+    if state.axis > 0:
+        return Decision(inputs=(state, _element_shape(node.inputs[1])), outputs=(state,))
+    # Rows of the part: without any, only a known shape of a row can say what has none.
+    lists, row = shape_of(node.inputs[0]), shape_of(node.outputs[0])[1:]
     asked = node.inputs[1].value if node.inputs[1].rank == 1 else None
-    known = {name for size in (*given, *(asked or ())) for name in symbols_of(size)}
-    row = result[1:]
-    if not all(symbols_of(size) <= known for size in row):
-        return None
+    names = {name for size in (*lists, *(asked or ())) for name in symbols_of(size)}
+    require(len(lists) > 0 and not node.xla and all(symbols_of(size) <= names for size in row))
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         shape = builder.vector(row, node.inputs[1].dtype)
         attrs = {"element_dtype": node.outputs[0].dtype, "num_elements": -1}
         return builder.op("TensorListStack", [inputs[0], shape], attrs)
@@ -296,15 +264,13 @@ def _stack_of_rows(node: Node, state: Sharded) -> Decision | None:
 
 @rule("TensorListResize", inputs=(ROWS, WHOLE))
 def _resize(node: Node, states: Sequence[State]) -> Decision | None:
-    if not isinstance(states[0], Unset) and not _has_rows_inside(states[0]):
-        return None
+    require(isinstance(states[0], Unset) or sharded(states[0]).axis > 0)
     return Decision(inputs=(states[0], REPLICATED), outputs=(states[0],))
 
 
 @rule("TensorListLength", inputs=ROWS)
 def _length(node: Node, states: Sequence[State]) -> Decision | None:
-    if not isinstance(states[0], Unset) and not _has_rows_inside(states[0]):
-        return None
+    require(isinstance(states[0], Unset) or sharded(states[0]).axis > 0)
     return Decision(inputs=(states[0],), outputs=(REPLICATED,))
 
 

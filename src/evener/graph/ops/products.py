@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from evener.graph.dims import Dim, Size
-from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array, num_elements, sizes_of
+from evener.graph.nodes import Node, SymbolTable, num_elements, sizes_of
 from evener.graph.ops.elementwise import operand_state
 from evener.graph.ops.registry import (
     Shapes,
@@ -38,18 +38,13 @@ from evener.graph.ops.states import (
     Sharded,
     State,
     first_sharded,
+    integers_of,
     is_shardable,
+    known,
+    require,
     shape_of,
     sharded,
 )
-
-# Matrix products, by the axis of the batch: a row of the result, or a sum over samples.
-#
-# ::
-#
-#     x [B, m] @ w [m, n]       rows of x            -> rows of the result
-#     x^T [m, B] @ g [B, n]     sums over samples    -> partial sum
-#     x [B, m] @ y^T [m, B]     rows of x, all of y  -> rows of the result
 
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 
@@ -89,9 +84,7 @@ def _matmul_shape(table: SymbolTable, node: Node) -> Shapes:
 @shape_rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def _batch_matmul_shape(table: SymbolTable, node: Node) -> Shapes:
     a, b = (shape_of(t) for t in node.inputs)
-    outer = broadcast([a[:-2], b[:-2]])
-    if outer is None:
-        return None
+    outer = known(broadcast([a[:-2], b[:-2]]))
     rows = a[-1] if node.bool_attr("adj_x") else a[-2]
     columns = b[-2] if node.bool_attr("adj_y") else b[-1]
     return [(*outer, rows, columns)]
@@ -100,13 +93,12 @@ def _batch_matmul_shape(table: SymbolTable, node: Node) -> Shapes:
 @shape_rule("Einsum")
 def _einsum_shape(table: SymbolTable, node: Node) -> Shapes:
     left, right = node.text_attr("equation").split("->")
-    if "." in left + right:
-        return None
+    require("." not in left + right)
     sizes: dict[str, Size] = {}
     for labels, tensor in zip(left.split(","), node.inputs, strict=True):
-        if tensor.shape is None or len(labels) != len(tensor.shape):
-            return None
-        for label, size in zip(labels, tensor.shape, strict=True):
+        shape = shape_of(tensor)
+        require(len(labels) == len(shape))
+        for label, size in zip(labels, shape, strict=True):
             if sizes.get(label, 1) == 1:
                 sizes[label] = size
     return [tuple(sizes[label] for label in right)]
@@ -124,31 +116,21 @@ def _equalsizes_of(node: Node) -> Iterator[tuple[Size, Size]]:
 @rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", inputs=ROWS)
 def _contraction(node: Node, states: Sequence[State]) -> Decision | None:
     """Every axis has a label; the label of the sharded axis says what the parts compute."""
-    labels = labels_of(node)
-    if labels is None:
-        return None
-    operands, result = labels
+    operands, result = known(labels_of(node))
     shapes = [t.shape for t in node.inputs]
     for index, state in enumerate(states):
         if not isinstance(state, Sharded):
             continue
         label = operands[index][state.axis]
         decision = _by_label(operands, result, shapes, label, state)
-        if decision is not None and not (
-            node.op == "Einsum" and _broadcasts(label, operands, shapes)
-        ):
+        # Where an operand has one row for all, an einsum takes it in batches of one alone.
+        is_broadcast = any(
+            label in labels and shape and shape[labels.index(label)] == 1
+            for labels, shape in zip(operands, shapes, strict=True)
+        )
+        if decision is not None and not (node.op == "Einsum" and is_broadcast):
             return decision
     return None
-
-
-def _broadcasts(
-    label: str, operands: list[list[str]], shapes: Sequence[tuple[Size, ...] | None]
-) -> bool:
-    """Return whether an operand has one row for all: an einsum takes it in batches of one alone."""
-    pairs = zip(operands, shapes, strict=True)
-    return any(
-        label in labels and shape and shape[labels.index(label)] == 1 for labels, shape in pairs
-    )
 
 
 def _by_label(
@@ -208,32 +190,17 @@ traits("Einsum MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3", Trait.COSTLY | T
 traits("XlaEinsum", Trait.OF_LAYERS)
 
 
-# Matrices of every row: inverses, diagonals, equations, decompositions; spectra.
-
-
-def constant(tensor: Tensor) -> list[int] | None:
-    """Return the integers of a constant of any rank, flat, or None if it is none."""
-    array = constant_array(tensor)
-    if array is not None:
-        return [int(n) for n in array.ravel()]
-    numbers = [n for n in tensor.value or () if isinstance(n, int)]
-    return numbers if tensor.value and len(numbers) == len(tensor.value) else None
-
-
 @shape_rule("MatrixDiagV3", "MatrixDiagPartV3")
 def _diagonal_shape(table: SymbolTable, node: Node) -> Shapes:
     """TensorFlow knows the sizes of a matrix and of diagonals; the axes in front stay."""
-    shape, numbers = shape_of(node.inputs[0]), [constant(t) for t in node.inputs[1:-1]]
-    diagonals, static = numbers[0], node.static_shapes[0]
-    if diagonals is None:
-        return None
-    if diagonals == [0] and node.op == "MatrixDiagV3" and numbers[1:] == [[-1], [-1]]:
-        return [(*shape, shape[-1])]
-    if diagonals == [0] and node.op == "MatrixDiagPartV3":
+    shape, diagonals = shape_of(node.inputs[0]), integers_of(node.inputs[1])
+    if diagonals == (0,) and node.op == "MatrixDiagPartV3":
         return [shape[:-1]] if shape[-1] == shape[-2] else None
+    if diagonals == (0,) and [t.value for t in node.inputs[2:-1]] == [(-1,), (-1,)]:
+        return [(*shape, shape[-1])]
     inner = 1 if node.op == "MatrixDiagV3" and len(set(diagonals)) == 1 else 2
-    if static is None or len(shape) < inner or any(size is None for size in static[-inner:]):
-        return None
+    static = known(node.static_shapes[0])
+    require(len(shape) >= inner and None not in static[-inner:])
     front = shape[: len(shape) - inner]
     return [behind(table, node.outputs[0], front)]
 
@@ -245,9 +212,8 @@ def _diagonals(node: Node, states: Sequence[State]) -> Decision | None:
     axes = last_axes(node.inputs[0], 1 if node.op == "MatrixDiagV3" else 2)
     decision, state = beside(node, states, axes), sharded(states[0])
     before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
-    if not is_shardable(after, state) or after[state.axis] != before[state.axis]:
-        return None
-    if node.op == "MatrixSetDiagV3" and decision is not None:
+    require(is_shardable(after, state) and after[state.axis] == before[state.axis])
+    if node.op == "MatrixSetDiagV3":
         return replace(decision, inputs=(state, state, REPLICATED))
     return decision
 
@@ -267,10 +233,8 @@ def _solution_shape(table: SymbolTable, node: Node) -> Shapes:
 def _solve(node: Node, states: Sequence[State]) -> Decision | None:
     shapes, state = [shape_of(t) for t in node.inputs], first_sharded(states)
     ranks = {len(shape) for shape in shapes}
-    if len(ranks) > 1 or not all(is_shardable(shape, state) for shape in shapes):
-        return None
-    if state.axis >= ranks.pop() - 2:
-        return None
+    require(len(ranks) <= 1 and all(is_shardable(shape, state) for shape in shapes))
+    require(state.axis < ranks.pop() - 2)
     return Decision(inputs=(state,) * len(states), outputs=(state,))
 
 
@@ -278,8 +242,7 @@ def _solve(node: Node, states: Sequence[State]) -> Decision | None:
 def _broadcast_solution(table: SymbolTable, node: Node) -> Shapes:
     """The axes in front of the matrices are broadcast."""
     matrix, right = (shape_of(t) for t in node.inputs)
-    front = broadcast([matrix[:-2], right[:-2]])
-    return None if front is None else [(*front, *right[-2:])]
+    return [(*known(broadcast([matrix[:-2], right[:-2]])), *right[-2:])]
 
 
 @rule("MatrixTriangularSolve", "BandedTriangularSolve", inputs=ROWS)
@@ -293,23 +256,17 @@ def _equations(node: Node, states: Sequence[State]) -> Decision | None:
         target = state.at(state.axis + len(result) - len(tensor.shape))
         if state.axis >= len(tensor.shape) - 2 or not 0 <= target.axis < len(result) - 2:
             continue
-        if tensor.shape[state.axis] != result[target.axis]:
-            continue
-        wanted = [operand_state(t.shape, result, target) for t in node.inputs]
-        known = tuple(needed for needed in wanted if needed is not None)
-        if len(known) < len(wanted):
-            return None
-        return Decision(inputs=known, outputs=(target,), needs_samples=True)
+        if tensor.shape[state.axis] == result[target.axis]:
+            wanted = tuple(operand_state(t, result, target) for t in node.inputs)
+            return Decision(inputs=wanted, outputs=(target,), needs_samples=True)
     return None
 
 
 @rule("Cross", inputs=ROWS)
 def _cross(node: Node, states: Sequence[State]) -> Decision | None:
     state = first_sharded(states)
-    if state.axis in last_axes(node.inputs[0], 1):
-        return None
-    if not all(is_shardable(tensor.shape, state) for tensor in node.inputs):
-        return None
+    require(state.axis not in last_axes(node.inputs[0], 1))
+    require(all(is_shardable(tensor.shape, state) for tensor in node.inputs))
     return Decision(inputs=(state, state), outputs=(state,))
 
 
@@ -342,8 +299,7 @@ ALONE = [op for op in INNER_AXES if op not in WITH_LENGTH]
 @shape_rule(*INNER_AXES)
 def _per_row_shape(table: SymbolTable, node: Node) -> Shapes:
     shape, inner = shape_of(node.inputs[0]), INNER_AXES[node.op]
-    if len(shape) < inner:
-        return None
+    require(len(shape) >= inner)
     return [behind(table, tensor, shape[: len(shape) - inner]) for tensor in node.outputs]
 
 
@@ -352,8 +308,6 @@ def _per_row_shape(table: SymbolTable, node: Node) -> Shapes:
 def _per_row(node: Node, states: Sequence[State]) -> Decision | None:
     """Axes in front of those that the operation works on; what was not asked for is empty."""
     decision = beside(node, states, last_axes(node.inputs[0], INNER_AXES[node.op]))
-    if decision is None:
-        return None
     pairs = zip(node.outputs, decision.outputs, strict=True)
     outputs = tuple(REPLICATED if t.shape == (0,) else state for t, state in pairs)
     return replace(decision, outputs=outputs)

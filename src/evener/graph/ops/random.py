@@ -36,21 +36,31 @@ from typing import Any
 import tensorflow as tf
 
 from evener.graph.dims import BATCH, Size, divide, product
+from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node
-from evener.graph.ops.registry import Shape, first_batch_axis, given_by_input, rule, shape_rule
+from evener.graph.ops.registry import (
+    Shape,
+    first_batch_axis,
+    given_by_input,
+    replicated,
+    rule,
+    shape_rule,
+)
 from evener.graph.ops.states import (
     PART_BATCH,
     PART_OFFSET,
     REPLICATED,
     ROWS,
     WHOLE,
-    Builder,
     Decision,
     Lower,
     Numbers,
     Sharded,
     State,
+    known,
+    numbers_of,
     part_sizes,
+    require,
     rows_per_sample,
     shape_of,
 )
@@ -102,8 +112,6 @@ shape_rule(
 def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
     """All elements from the same distribution."""
     shape, target = shape_of(node.outputs[0]), _batch_of(node)
-    if target is None:
-        return None
     if not _is_philox(node) or not _is_contiguous(shape, target):
         return _whole(node, target)
     local = Numbers(part_sizes(shape, target))
@@ -119,31 +127,23 @@ def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
 def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
     """Several samples of every alpha: sample j of alpha i is the element ``i * samples + j``."""
     shape, alpha, state = shape_of(node.outputs[0]), shape_of(node.inputs[-1]), states[-1]
-    if not isinstance(state, Sharded):
-        return _gamma_of_replicated(node, shape, alpha)
-    front = len(shape) - len(alpha)
-    target = Sharded(front + state.axis)
-    is_whole = state.outer == 1 and shape[target.axis] == alpha[state.axis]
-    is_whole = is_whole and state.rows == BATCH
-    if not is_whole or not _is_philox(node) or not _is_contiguous(alpha, state):
-        return None
-    before = _elements_per_sample(alpha, state) * product(shape[:front]) * PART_OFFSET
+    if isinstance(state, Sharded):
+        front = len(shape) - len(alpha)
+        target = Sharded(front + state.axis)
+        is_whole = state.outer == 1 and shape[target.axis] == alpha[state.axis]
+        require(is_whole and state.rows == BATCH)
+        require(_is_philox(node) and _is_contiguous(alpha, state))
+        per_sample = _elements_per_sample(alpha, state) * product(shape[:front])
+    else:
+        state = REPLICATED
+        target = _batch_of(node)
+        if product(alpha) != 1 or not _is_philox(node) or not _is_contiguous(shape, target):
+            return _whole(node, target)
+        per_sample = _elements_per_sample(shape, target)
     local = Numbers(part_sizes(shape, target))
-    return Decision(inputs=(local, *states[1:]), outputs=(target,), lower=_lower_gamma(before))
-
-
-def _gamma_of_replicated(node: Node, shape: Shape, alpha: Shape) -> Decision | None:
-    target = _batch_of(node)
-    if target is None:
-        return None
-    if product(alpha) != 1 or not _is_philox(node) or not _is_contiguous(shape, target):
-        return _whole(node, target)
-    local = Numbers(part_sizes(shape, target))
-    return Decision(
-        inputs=(local, *[REPLICATED] * (len(node.inputs) - 1)),
-        outputs=(target,),
-        lower=_lower_gamma(PART_OFFSET * _elements_per_sample(shape, target)),
-    )
+    lower = _lower_gamma(PART_OFFSET * per_sample)
+    wanted = (local, *states[1:-1], state)
+    return Decision(inputs=wanted, outputs=(target,), lower=lower)
 
 
 @rule("StatelessRandomPoisson", inputs=(WHOLE, WHOLE, ROWS))
@@ -151,17 +151,13 @@ def _gamma_of_replicated(node: Node, shape: Shape, alpha: Shape) -> Decision | N
 @rule("StatelessParameterizedTruncatedNormal", inputs=(WHOLE, WHOLE, ROWS, ROWS, ROWS, ROWS))
 def _by_seed(node: Node, states: Sequence[State]) -> Decision | None:
     """There is no counter to begin further on: the whole, if the parts have all parameters."""
-    target = _batch_of(node)
-    if target is None or any(state != REPLICATED for state in states[1:]):
-        return None
-    return _whole(node, target)
+    require(all(state == REPLICATED for state in states[1:]))
+    return _whole(node, _batch_of(node))
 
 
-def _batch_of(node: Node) -> Sharded | None:
-    shape = node.outputs[0].shape
-    if shape is None or node.inputs[0].value is None:
-        return None
-    return first_batch_axis(shape)
+def _batch_of(node: Node) -> Sharded:
+    require(node.inputs[0].value is not None)
+    return known(first_batch_axis(shape_of(node.outputs[0])))
 
 
 def _is_philox(node: Node) -> bool:
@@ -178,34 +174,30 @@ def _is_contiguous(shape: Shape, state: Sharded) -> bool:
 
 
 def _elements_per_sample(shape: Shape, state: Sharded) -> Size:
-    rows = rows_per_sample(shape[state.axis])
-    assert rows is not None
-    return rows * product(shape[state.axis + 1 :])
+    return known(rows_per_sample(shape[state.axis])) * product(shape[state.axis + 1 :])
 
 
 def _whole(node: Node, target: Sharded) -> Decision:
     """Every part draws everything and keeps its rows."""
-    shape, wanted = node.outputs[0].shape, node.inputs[0].value
-    assert shape is not None and wanted is not None
-    rows = rows_per_sample(shape[target.axis])
-    assert rows is not None
+    shape, wanted = shape_of(node.outputs[0]), numbers_of(node.inputs[0])
+    rows = known(rows_per_sample(shape[target.axis]))
     begins = tuple(PART_OFFSET * rows if k == target.axis else 0 for k in range(len(shape)))
     sizes = part_sizes(shape, target)
     ends = tuple(begin + size for begin, size in zip(begins, sizes, strict=True))
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         drawn = builder.op(node.op, inputs, node.attrs)
         bounds = [builder.vector(numbers, "int32") for numbers in (begins, ends, [1] * len(shape))]
         return _slice(builder, [drawn[0], *bounds], node.outputs[0].dtype)
 
-    others = [REPLICATED] * (len(node.inputs) - 1)
-    return Decision(inputs=(Numbers(wanted), *others), outputs=(target,), lower=lower)
+    inputs = (Numbers(wanted), *replicated(len(node.inputs) - 1))
+    return Decision(inputs=inputs, outputs=(target,), lower=lower)
 
 
 def _lower_draw(per_sample: Size) -> Lower:
     """Draw from the group on that the part's first element is in."""
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         dtype, shape_dtype = node.outputs[0].dtype, node.inputs[0].dtype
         group = 2 if dtype.size == 8 else 4
         reserved = BLOCKS_PER_TRUNCATED * group if "Truncated" in node.op else 1
@@ -232,7 +224,7 @@ def _lower_draw(per_sample: Size) -> Lower:
 
 
 def _groups_before(
-    builder: Builder, per_sample: Size, group: int, reserved: int
+    builder: FunctionBuilder, per_sample: Size, group: int, reserved: int
 ) -> tuple[str, str]:
     """Add the blocks of the whole groups before a part, and the elements behind them.
 
@@ -255,7 +247,7 @@ def _groups_before(
 def _lower_gamma(before: Size) -> Lower:
     """Draw from the counter on that the part's first element has."""
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         key, counter, others = _generator(builder, node, inputs)
         blocks = builder.number(before * BLOCKS_PER_GAMMA, tf.uint64)
         counter = advanced_counter(builder, node, counter, blocks)
@@ -268,7 +260,7 @@ def _lower_gamma(before: Size) -> Lower:
 
 
 def _generator(
-    builder: Builder, node: Node, inputs: Sequence[str]
+    builder: FunctionBuilder, node: Node, inputs: Sequence[str]
 ) -> tuple[str, str, Sequence[str]]:
     """Return key, counter and what follows them; older operations have a seed in their place."""
     if _has_seed(node):
@@ -282,7 +274,7 @@ def _has_seed(node: Node) -> bool:
     return node.op in WITH_SEED or node.op == "StatelessRandomGammaV2"
 
 
-def advanced_counter(builder: Builder, node: Node, counter: str, blocks: str) -> str:
+def advanced_counter(builder: FunctionBuilder, node: Node, counter: str, blocks: str) -> str:
     """Add the counter of a node, two uint64 with the lower one first, plus a number of blocks."""
     attrs: dict[str, Any] = {"T": tf.uint64}
     packed = {"T": tf.uint64, "N": 2, "axis": 0}
@@ -297,11 +289,11 @@ def advanced_counter(builder: Builder, node: Node, counter: str, blocks: str) ->
     return builder.op("Pack", [total, high], packed)[0]
 
 
-def _vector(builder: Builder, number: str) -> str:
+def _vector(builder: FunctionBuilder, number: str) -> str:
     return builder.op("Pack", [number], {"T": tf.int32, "N": 1, "axis": 0})[0]
 
 
-def _slice(builder: Builder, arguments: Sequence[str], dtype: tf.DType) -> list[str]:
+def _slice(builder: FunctionBuilder, arguments: Sequence[str], dtype: tf.DType) -> list[str]:
     """Add a slice by vectors of begins, ends and strides."""
     attrs: dict[str, Any] = {"T": dtype, "Index": tf.int32}
     for mask in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"):

@@ -38,23 +38,11 @@ from evener.graph.ops.states import (
     UnknownError,
     is_first,
     is_shardable,
+    known,
     rank_of,
+    require,
     sharded,
 )
-
-# Table of operations: all that is known of each type, declared in the file of its family.
-#
-#     @shape_rule("Reshape")
-#     def _reshape_shape(table, node): ...
-#
-#     @rule("Reshape", inputs=(ROWS, WHOLE))
-#     def _reshape(node, states): ...
-#
-#     traits("Reshape ExpandDims Squeeze", VIEW | FREE)
-#
-# A rule may only say what is certain. Without one TensorFlow's static shape is all that is known,
-# and
-# the operation is computed once, of the rows of all parts.
 
 Shape: TypeAlias = tuple[Size, ...]
 Shapes: TypeAlias = "Sequence[Shape | None] | None"
@@ -241,11 +229,6 @@ def _sharding(
     return register
 
 
-# Numbers in integer tensors that a program makes of sizes, and the answers of conditions on them.
-#
-# Tensors of rank 0 and 1 have their numbers in ``Tensor.value``. Those of a higher rank, such as
-# paddings, are read back from the operations that join, reshape and transpose them.
-
 LARGEST_VALUE = 64
 """Integer tensors with more elements have no symbolic value."""
 
@@ -256,24 +239,21 @@ LARGEST = 256
 
 def matrix_of(tensor: Tensor) -> Matrix:
     """Return an array of the symbolic numbers in a tensor of integers, if they are known."""
-    constant, reader = constant_array(tensor), operation(tensor.node.op).matrix
-    found: Matrix | None = None
+    constant = constant_array(tensor)
     if constant is not None:
-        found = constant.astype(object) if constant.size <= LARGEST else None
-    elif tensor.rank in (0, 1) and tensor.value is not None:
-        found = matrix_with(tensor.value, () if tensor.rank == 0 else (len(tensor.value),))
-    elif reader is not None and tensor.dtype.is_integer:
-        found = reader(tensor.node)
-    if found is None:
-        raise UnknownError
-    return found
+        require(constant.size <= LARGEST)
+        return constant.astype(object)
+    if tensor.rank in (0, 1) and tensor.value is not None:
+        return matrix_of_numbers(tensor.value, () if tensor.rank == 0 else (len(tensor.value),))
+    require(tensor.dtype.is_integer)
+    return known(known(operation(tensor.node.op).matrix)(tensor.node))
 
 
-def matrix_with(numbers: Sequence[Size], shape: Sequence[int]) -> Matrix:
+def matrix_of_numbers(numbers: Sequence[Size], shape: Sequence[int]) -> Matrix:
     """Return an array of numbers in a shape."""
-    found = np.empty(len(numbers), dtype=object)
-    found[:] = list(numbers)
-    return found.reshape(tuple(shape))
+    matrix = np.empty(len(numbers), dtype=object)
+    matrix[:] = list(numbers)
+    return matrix.reshape(tuple(shape))
 
 
 def truths_of(tensor: Tensor) -> tuple[bool, ...] | None:
@@ -285,10 +265,7 @@ def truths_of(tensor: Tensor) -> tuple[bool, ...] | None:
 def truth_of(tensor: Tensor) -> bool | None:
     """Return whether a condition holds, or None if it is not known before the step runs."""
     truths = truths_of(tensor)
-    return truths[0] if truths is not None and len(truths) == 1 else None
-
-
-# Axes and sizes: facts and rules that several families of operations share.
+    return truths[0] if truths and len(truths) == 1 else None
 
 
 def like_input(index: int) -> InferRule:
@@ -368,14 +345,13 @@ def replicated(count: int) -> tuple[State, ...]:
     return (REPLICATED,) * count
 
 
-def beside(node: Node, states: Sequence[State], axes: Container[int]) -> Decision | None:
+def beside(node: Node, states: Sequence[State], axes: Container[int]) -> Decision:
     """Return the decision of an operation that works along some axes of its first input.
 
     The rows along other axes are those of the results.
     """
     state = sharded(states[0])
-    if state.axis in axes:
-        return None
+    require(state.axis not in axes)
     wanted = (state, *replicated(len(states) - 1))
     return Decision(inputs=wanted, outputs=(state,) * len(node.outputs))
 
@@ -413,10 +389,8 @@ def without_minus_one(
 
 def first_batch_axis(shape: Shape) -> Sharded | None:
     """Return the state by the first axis that counts samples, or None if there is none."""
-    for axis in range(len(shape)):
-        if is_shardable(shape, Sharded(axis)):
-            return Sharded(axis)
-    return None
+    states = map(Sharded, range(len(shape)))
+    return next((state for state in states if is_shardable(shape, state)), None)
 
 
 def all_first(tensors: Sequence[Tensor]) -> bool:
@@ -433,12 +407,10 @@ def per_image_of(*of_images: int) -> Decide:
     return decide
 
 
-def per_image(node: Node, states: Sequence[State], of_images: Collection[int]) -> Decision | None:
-    """Return the decision of an operation on rows of some inputs, and on other inputs whole."""
-    if not any(is_first(states[k]) for k in of_images):
-        return None
-    if not all_first([node.inputs[k] for k in of_images]):
-        return None
+def per_image(node: Node, states: Sequence[State], of_images: Collection[int]) -> Decision:
+    """Return the decision of an operation on rows of some inputs, and other inputs as a whole."""
+    require(any(is_first(states[k]) for k in of_images))
+    require(all_first([node.inputs[k] for k in of_images]))
     return Decision(
         inputs=tuple(FIRST if k in of_images else REPLICATED for k in range(len(states))),
         outputs=(FIRST,) * len(node.outputs),

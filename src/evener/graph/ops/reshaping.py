@@ -1,13 +1,9 @@
-"""The same elements in another shape or order.
-
-Reshaped, transposed, joined, split, sorted, reversed.
-"""
+"""The same elements in another shape or order: reshaped, transposed, joined, split, sorted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -49,20 +45,22 @@ from evener.graph.ops.states import (
     Partial,
     Sharded,
     State,
+    UnknownError,
     axis_of,
     first_sharded,
+    integer,
     integers_of,
     is_first,
     is_shardable,
+    known,
     numbers_of,
     part_sizes,
     rank_of,
+    require,
     rows_per_sample,
     shape_of,
     sharded,
 )
-
-# The same elements in another shape, or with their axes in another order.
 
 
 @shape_rule("Reshape")
@@ -73,16 +71,16 @@ def _reshape_shape(table: SymbolTable, node: Node) -> Shapes:
         open_axis = wanted.index(-1)
         rest = None
         if shape is not None:
-            known = product(s for s in wanted if s != -1)
-            rest = divide(_as_number(table, product(shape)), known)
-            rest = divide(product(shape), known) if rest is None else rest
+            others = product(s for s in wanted if s != -1)
+            rest = divide(_number(table, product(shape)), others)
+            rest = divide(product(shape), others) if rest is None else rest
         if rest is None:
             rest = table.new_symbol(node.outputs[0], open_axis)
         wanted = (*wanted[:open_axis], rest, *wanted[open_axis + 1 :])
     return [wanted if shape is None else _with_samples(table, shape, wanted)]
 
 
-def _as_number(table: SymbolTable, size: Size) -> Size:
+def _number(table: SymbolTable, size: Size) -> Size:
     """Return a size as a number, where the step was traced for batches of one size."""
     if table.num_samples is None or symbols_of(size) - {"B"}:
         return size
@@ -94,7 +92,7 @@ def _with_samples(table: SymbolTable, before: Shape, after: Shape) -> Shape:
 
     Elements stay in their order, so it is the axis with as many of them in front and behind.
     """
-    numbers = [_as_number(table, size) for size in before]
+    numbers = [_number(table, size) for size in before]
     counting = [axis for axis, size in enumerate(before) if symbols_of(size)]
     is_given = all(isinstance(size, int) for size in (*numbers, *after))
     if table.num_samples is None or len(counting) != 1 or not is_given:
@@ -114,16 +112,12 @@ def _with_samples(table: SymbolTable, before: Shape, after: Shape) -> Shape:
 @value_rule("Reshape")
 def _reshape_value(table: SymbolTable, node: Node) -> Shapes:
     source = node.inputs[0]
-    if node.outputs[0].rank not in (0, 1) or not source.dtype.is_integer:
-        return None
+    require(node.outputs[0].rank in (0, 1) and source.dtype.is_integer)
     if source.value is not None:
         return [source.value]
     array = matrix_of(source)
-    return [_numbers(array.ravel())] if array.size <= LARGEST_VALUE else None
-
-
-def _numbers(array: Iterable[Any]) -> Shape:
-    return tuple(number if isinstance(number, Dim) else int(number) for number in array)
+    require(array.size <= LARGEST_VALUE)
+    return [tuple(n if isinstance(n, Dim) else int(n) for n in array.ravel())]
 
 
 @value_rule("ExpandDims", "Squeeze")
@@ -133,10 +127,8 @@ def _scalar_to_vector(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("Reshape", "ExpandDims")
 def _reshape_matrix(node: Node) -> Matrix | None:
-    array, shape = matrix_of(node.inputs[0]), shape_of(node.outputs[0])
-    sizes = [size for size in shape if isinstance(size, int)]
-    if len(sizes) < len(shape) or math.prod(sizes) != array.size:
-        return None
+    array, sizes = matrix_of(node.inputs[0]), [*map(integer, shape_of(node.outputs[0]))]
+    require(math.prod(sizes) == array.size)
     return array.reshape(sizes)
 
 
@@ -150,14 +142,12 @@ def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
 @rule("Reshape", inputs=(ROWS, WHOLE))
 def _reshape(node: Node, states: Sequence[State]) -> Decision | None:
     before, after, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
-    target = reshaped(before, after, state)
-    if target is None:
-        return None
+    target = _reshaped(before, after, state)
     return Decision(inputs=(state, Numbers(part_sizes(after, target))), outputs=(target,))
 
 
-def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
-    """Return where the samples are after a reshape, or None if no axis holds them by itself.
+def _reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded:
+    """Return where the samples are after a reshape, if an axis holds them by itself.
 
     ::
 
@@ -165,9 +155,7 @@ def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
         after    P', [outer', B, inner'] , Q'     the same axis if P*outer = P'*outer'
                                                             and inner*Q = inner'*Q'
     """
-    rows = rows_per_sample(before[state.axis], state)
-    if rows is None:
-        return None
+    rows = known(rows_per_sample(before[state.axis], state))
     front = product(before[: state.axis]) * state.outer
     behind = rows * product(before[state.axis + 1 :])
     for axis, size in enumerate(after):
@@ -175,10 +163,10 @@ def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
         inner = divide(behind, product(after[axis + 1 :]))
         if outer is None or inner is None or size != state.rows * outer * inner:
             continue
-        target = state.with_blocks(axis, outer)
+        target = state.in_blocks(axis, outer)
         if is_shardable(after, target):
             return target
-    return None
+    raise UnknownError
 
 
 @shape_rule("ExpandDims")
@@ -204,8 +192,7 @@ def _squeeze_shape(table: SymbolTable, node: Node) -> Shapes:
 @rule("Squeeze", inputs=ROWS)
 def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
     state, gone = sharded(states[0]), _squeezed(node)
-    if not gone or state.axis in gone:
-        return None
+    require(len(gone) > 0 and state.axis not in gone)
     axis = state.axis - sum(k < state.axis for k in gone)
     return Decision(inputs=(state,), outputs=(state.at(axis),))
 
@@ -230,8 +217,7 @@ def _transpose_matrix(node: Node) -> Matrix | None:
 @rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))
 def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     order, state = numbers_of(node.inputs[1]), sharded(states[0])
-    if state.axis not in order:
-        return None
+    require(state.axis in order)
     target = state.at(order.index(state.axis))
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
@@ -239,9 +225,8 @@ def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
 @partial_rule("Reshape", "ExpandDims", "Transpose", inputs=(PARTIALS, WHOLE))
 @partial_rule("Squeeze", inputs=PARTIALS)
 def _view_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    if isinstance(states[0], Partial):
-        return Decision(inputs=tuple(states), outputs=(states[0],))
-    return None
+    require(isinstance(states[0], Partial))
+    return Decision(inputs=tuple(states), outputs=(states[0],))
 
 
 traits("Reshape ExpandDims Squeeze", VIEW | FREE | TOTAL | Trait.RESHAPES)
@@ -249,44 +234,37 @@ traits("Transpose", FREE | TOTAL)
 index_inputs("ExpandDims Reshape Squeeze Transpose", slice(1))
 
 
-# Tensors that are joined, stacked, split and taken apart.
-
-
 @shape_rule("Pack")
 def _pack_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = next((t.shape for t in node.inputs if t.shape is not None), None)
-    if shape is None:
-        return None
+    shape = known(next((t.shape for t in node.inputs if t.shape is not None), None))
     axis = node.int_attr("axis") % (len(shape) + 1)
     return [(*shape[:axis], len(node.inputs), *shape[axis:])]
 
 
 @value_rule("Pack")
 def _pack_value(table: SymbolTable, node: Node) -> Shapes:
-    if any(t.rank != 0 for t in node.inputs):
-        return None
+    require(all(t.rank == 0 for t in node.inputs))
     return [tuple(numbers_of(t)[0] for t in node.inputs)]
 
 
 @matrix_rule("Pack")
 def _pack_matrix(node: Node) -> Matrix | None:
     arrays = [matrix_of(tensor) for tensor in node.inputs]
-    is_even = len({array.shape for array in arrays}) == 1
-    return np.stack(arrays, node.int_attr("axis")) if is_even else None
+    require(len({array.shape for array in arrays}) == 1)
+    return np.stack(arrays, node.int_attr("axis"))
 
 
 @rule("Pack", inputs=ROWS)
 def _pack(node: Node, states: Sequence[State]) -> Decision | None:
     first, rank = first_sharded(states), rank_of(node.inputs[0])
-    if not all(is_shardable(t.shape, first) for t in node.inputs):
-        return None
+    require(all(is_shardable(t.shape, first) for t in node.inputs))
     axis = node.int_attr("axis") % (rank + 1)
     target = first.at(first.axis + (axis <= first.axis))
     return Decision(inputs=(first,) * len(states), outputs=(target,))
 
 
 @equal_sizes_rule("Pack")
-def _joining_equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
+def _equal_packed(node: Node) -> Iterator[tuple[Size, Size]]:
     known = [tensor.shape for tensor in node.inputs if tensor.shape is not None]
     for shape in known[1:]:
         yield from zip(known[0], shape, strict=False)
@@ -302,15 +280,15 @@ def _unpack_shape(table: SymbolTable, node: Node) -> Shapes:
 @value_rule("Unpack")
 def _unpack_value(table: SymbolTable, node: Node) -> Shapes:
     value = numbers_of(node.inputs[0])
-    return [(number,) for number in value] if node.inputs[0].rank == 1 else None
+    require(node.inputs[0].rank == 1)
+    return [(number,) for number in value]
 
 
 @rule("Unpack", inputs=ROWS)
 def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = sharded(states[0]), rank_of(node.inputs[0])
     axis = node.int_attr("axis") % rank
-    if axis == state.axis:
-        return None
+    require(axis != state.axis)
     target = state.at(state.axis - (axis < state.axis))
     return Decision(inputs=(state,), outputs=(target,) * len(node.outputs))
 
@@ -327,8 +305,7 @@ def _concat_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("ConcatV2")
 def _concat_value(table: SymbolTable, node: Node) -> Shapes:
-    if any(t.rank != 1 for t in node.inputs[:-1]):
-        return None
+    require(all(t.rank == 1 for t in node.inputs[:-1]))
     return [tuple(number for t in node.inputs[:-1] for number in numbers_of(t))]
 
 
@@ -369,8 +346,7 @@ def _concat(node: Node, states: Sequence[State]) -> Decision | None:
     axis = axis_of(node.inputs[-1], rank_of(tensors[0]))
     if axis == first.axis:
         return _concat_samples(node, states, axis)
-    if not all(is_shardable(t.shape, first) for t in tensors):
-        return None
+    require(all(is_shardable(t.shape, first) for t in tensors))
     return Decision(inputs=(*[first] * len(tensors), REPLICATED), outputs=(first,))
 
 
@@ -378,19 +354,15 @@ def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision 
     """Blocks of the batch behind one another: all with the same rows per sample."""
     wanted: list[State] = []
     blocks: Size = 0
-    alone = first_sharded(states).with_blocks(axis, 1)
+    alone = first_sharded(states).in_blocks(axis, 1)
     rows = set()
-    for tensor, given in zip(node.inputs[:-1], states, strict=False):
-        state = given if isinstance(given, Sharded) and given.axis == axis else alone
-        per_sample = rows_per_sample(shape_of(tensor)[axis], state)
-        if per_sample is None:
-            return None
-        rows.add(per_sample)
+    for tensor, held in zip(node.inputs[:-1], states, strict=False):
+        state = held if isinstance(held, Sharded) and held.axis == axis else alone
+        rows.add(known(rows_per_sample(shape_of(tensor)[axis], state)))
         wanted.append(state)
         blocks = state.outer + blocks
-    if len(rows) != 1:
-        return None
-    return Decision(inputs=(*wanted, REPLICATED), outputs=(alone.with_blocks(axis, blocks),))
+    require(len(rows) == 1)
+    return Decision(inputs=(*wanted, REPLICATED), outputs=(alone.in_blocks(axis, blocks),))
 
 
 @shape_rule("Split")
@@ -423,14 +395,12 @@ def _split_sizes(table: SymbolTable, node: Node) -> Shapes:
 def _split_value(table: SymbolTable, node: Node) -> Shapes:
     data = node.inputs[1 if node.op == "Split" else 0]
     value = numbers_of(data)
-    if data.rank != 1:
-        return None
+    require(data.rank == 1)
     parts: list[Shape | None] = []
     begin = 0
     for tensor in node.outputs:
-        length = shape_of(tensor)[0]
-        if not isinstance(length, int) or begin + length > len(value):
-            return None
+        length = integer(shape_of(tensor)[0])
+        require(begin + length <= len(value))
         parts.append(value[begin : begin + length])
         begin += length
     return parts
@@ -445,15 +415,12 @@ def _split(node: Node, states: Sequence[State]) -> Decision | None:
     if axis != state.axis:
         inputs = [REPLICATED if k != data else state for k in range(len(states))]
         return Decision(inputs=tuple(inputs), outputs=(state,) * len(node.outputs))
-    rows = rows_per_sample(shape[axis], state)
-    if rows is None:
-        return None
+    rows = known(rows_per_sample(shape[axis], state))
     targets = []
     for tensor in node.outputs:
-        blocks = divide(shape_of(tensor)[axis], state.rows * rows)
-        if blocks is None or has_batch(blocks):
-            return None
-        targets.append(state.with_blocks(axis, blocks))
+        blocks = known(divide(shape_of(tensor)[axis], state.rows * rows))
+        require(not has_batch(blocks))
+        targets.append(state.in_blocks(axis, blocks))
     if node.op == "Split":
         return Decision(inputs=(REPLICATED, state), outputs=tuple(targets))
     parts = Numbers(tuple(state.in_part * rows * target.outer for target in targets))
@@ -470,9 +437,8 @@ _TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
 @partial_rule("SplitV", inputs=(PARTIALS, WHOLE, WHOLE))
 def rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
     """Elements in another order: all tensors are partial, and positions are those of the whole."""
-    found = set(states[_TENSORS.get(node.op, slice(1))])
-    if len(found) != 1 or not isinstance(state := found.pop(), Partial):
-        return None
+    [state, *others] = states[_TENSORS.get(node.op, slice(1))]
+    require(isinstance(state, Partial) and all(other == state for other in others))
     return Decision(inputs=tuple(states), outputs=(state,) * len(node.outputs))
 
 
@@ -481,17 +447,12 @@ def _stitch(table: SymbolTable, node: Node) -> Shapes:
     """Numbers at given positions, the later ones last; with it a sum's gradient finds its shape."""
     count = len(node.inputs) // 2
     positions, data = node.inputs[:count], node.inputs[count:]
-    found: dict[int, Size] = {}
+    stitched: dict[int, Size] = {}
     for where, numbers in zip(positions, data, strict=True):
-        if where.value is None or numbers.value is None or where.rank != numbers.rank:
-            return None
-        for index, number in zip(where.value, numbers.value, strict=True):
-            if not isinstance(index, int):
-                return None
-            found[index] = number
-    if sorted(found) != list(range(len(found))):
-        return None
-    return [tuple(found[k] for k in range(len(found)))]
+        require(where.rank == numbers.rank)
+        stitched.update(zip(integers_of(where), numbers_of(numbers), strict=True))
+    require(sorted(stitched) == list(range(len(stitched))))
+    return [tuple(stitched[k] for k in range(len(stitched)))]
 
 
 traits("ConcatV2 Pack Split SplitV Unpack", FREE)
@@ -499,9 +460,6 @@ traits("ConcatV2", Trait.OTHER_ROWS)
 index_inputs("Pack", slice(None))
 index_inputs("ConcatV2", slice(-1))
 traits("DynamicPartition", Trait.SIZED_BY_DATA)
-
-
-# Rows in another order: reversed, rolled, sorted; results along an axis.
 
 
 @rule("ReverseV2", inputs=(ROWS, WHOLE))
@@ -515,17 +473,15 @@ def _along_axes(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("ReverseSequence", inputs=ROWS)
 def _reverse_sequence(node: Node, states: Sequence[State]) -> Decision | None:
     state = Sharded(node.int_attr("batch_dim"))
-    if not is_shardable(node.inputs[0].shape, state) or node.int_attr("seq_dim") == state.axis:
-        return None
+    require(is_shardable(node.inputs[0].shape, state) and node.int_attr("seq_dim") != state.axis)
     return Decision(inputs=(state, FIRST), outputs=(state,))
 
 
 @shape_rule("TopKV2", "TopK")
 def _top_k_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    count = node.inputs[1].value if node.op == "TopKV2" else (node.int_attr("k"),)
-    if not shape or count is None:
-        return None
+    shape = shape_of(node.inputs[0])
+    count = numbers_of(node.inputs[1]) if node.op == "TopKV2" else (node.int_attr("k"),)
+    require(len(shape) > 0)
     return [(*shape[:-1], *count)] * 2
 
 

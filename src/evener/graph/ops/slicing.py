@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evener.graph.dims import Dim, Size, divide, has_batch, is_at_least
+from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable
 from evener.graph.ops.registry import (
     FREE,
@@ -17,6 +18,7 @@ from evener.graph.ops.registry import (
     matrix_of,
     matrix_rule,
     partial_rule,
+    replicated,
     rule,
     shape_rule,
     traits,
@@ -29,23 +31,23 @@ from evener.graph.ops.states import (
     REPLICATED,
     ROWS,
     WHOLE,
-    Builder,
     Decision,
     Lower,
     Numbers,
     Sharded,
     State,
     first_sharded,
+    integer,
     integers_of,
     is_shardable,
+    known,
     numbers_of,
     part_sizes,
+    require,
     rows_per_sample,
     shape_of,
     sharded,
 )
-
-# Strided slices, read: the rows that they take of every axis.
 
 
 @dataclass(slots=True)
@@ -70,37 +72,28 @@ def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
     ends = ends or (None,) * count
     if len(begins) != count or len(ends) != count:
         return None
-    masks = {k: node.int_attr(f"{k}_mask") for k in ("begin", "end", "ellipsis", "new_axis")}
-    shrink = node.int_attr("shrink_axis_mask")
-    used = sum(not (masks["new_axis"] >> k & 1 or masks["ellipsis"] >> k & 1) for k in range(count))
+    names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    masks = [node.int_attr(f"{name}_mask") for name in names]
+    # For each position: no begin, no end, an ellipsis, a new axis, an index.
+    flags = [[bool(mask >> k & 1) for mask in masks] for k in range(count)]
+    num_axes = sum(not (is_ellipsis or is_new) for _, _, is_ellipsis, is_new, _ in flags)
     taken: list[TakenSlice | None] = []
     axis = 0
-    for k in range(count):
-        bit = 1 << k
-        if masks["ellipsis"] & bit:
-            for _ in range(len(shape) - used):
-                taken.append(_whole(axis, shape))
-                axis += 1
-        elif masks["new_axis"] & bit:
+    for k, (no_begin, no_end, is_ellipsis, is_new, is_index) in enumerate(flags):
+        if is_ellipsis:
+            whole = range(axis, axis + len(shape) - num_axes)
+            taken += [_whole(other, shape) for other in whole]
+            axis += len(whole)
+        elif is_new:
             taken.append(None)
         else:
-            if axis >= len(shape) or not isinstance(strides[k], int):
+            stride = strides[k]
+            if axis >= len(shape) or not isinstance(stride, int):
                 return None
-            taken.append(
-                _taken(
-                    axis,
-                    shape[axis],
-                    None if masks["begin"] & bit else (begins[k],),
-                    None if masks["end"] & bit else (ends[k],),
-                    int(strides[k]),  # pyright: ignore[reportArgumentType]
-                    is_index=bool(shrink & bit),
-                )
-            )
+            begin, end = None if no_begin else (begins[k],), None if no_end else (ends[k],)
+            taken.append(_taken(axis, shape[axis], begin, end, stride, is_index=is_index))
             axis += 1
-    while axis < len(shape):
-        taken.append(_whole(axis, shape))
-        axis += 1
-    return taken
+    return taken + [_whole(other, shape) for other in range(axis, len(shape))]
 
 
 def _whole(axis: int, shape: Shape) -> TakenSlice:
@@ -116,40 +109,34 @@ def _taken(
     *,
     is_index: bool,
 ) -> TakenSlice:
-    found = TakenSlice(axis, stride=stride, is_index=is_index)
+    """Return what is taken of an axis; a begin or an end in brackets is given, maybe not known."""
+    span = TakenSlice(axis, stride=stride, is_index=is_index)
     if is_index:
-        found.length = 1
-        found.begin = None if begin is None else _from_front(begin[0], size)
-        return found
-    if begin is None and end is None and stride == 1:
-        found.begin, found.length, found.is_whole = 0, size, True
-        return found
-    if stride == 1:
+        span.length = 1
+        span.begin = None if begin is None else _from_front(begin[0], size)
+    elif begin is None and end is None and stride == 1:
+        span.begin, span.length, span.is_whole = 0, size, True
+    elif stride == 1:
         start = 0 if begin is None else _from_front(begin[0], size)
         stop = size if end is None else _from_front(end[0], size)
-        found.begin = start
+        span.begin = start
         if start is not None and stop is not None:
             if isinstance(size, int):
                 if isinstance(start, int) and isinstance(stop, int):
-                    found.begin = min(max(start, 0), size)
-                    found.length = max(0, min(max(stop, 0), size) - found.begin)
+                    span.begin = min(max(start, 0), size)
+                    span.length = max(0, min(max(stop, 0), size) - span.begin)
             elif _is_within(start, size) and _is_within(stop, size):
-                length = stop - start
                 # What ends before it begins has no rows.
-                found.length = length if is_at_least(length, 0) else None
-            found.is_whole = start == 0 and stop == size
-        return found
-    if isinstance(size, int):
-        first = None if begin is None else begin[0]
-        last = None if end is None else end[0]
-        if not (first is None or isinstance(first, int)) or not (
-            last is None or isinstance(last, int)
-        ):
-            return found
-        span = range(size)[slice(first, last, stride)]
-        found.length = len(span)
-        found.begin = span.start
-    return found
+                span.length = stop - start if is_at_least(stop - start, 0) else None
+            span.is_whole = start == 0 and stop == size
+    elif isinstance(size, int):
+        first, last = begin and begin[0], end and end[0]
+        # A bound in brackets is None if it is not known, and then so is what is taken.
+        if isinstance(first, int | None) and isinstance(last, int | None):
+            if begin != (None,) and end != (None,):
+                rows = range(size)[slice(first, last, stride)]
+                span.begin, span.length = rows.start, len(rows)
+    return span
 
 
 def _from_front(position: Size | None, size: Size) -> Size | None:
@@ -167,10 +154,8 @@ def _is_within(position: Size, size: Size) -> bool:
     if isinstance(quotient, int):
         return 0 <= quotient <= 1
     inverse = divide(size, position)
-    return (isinstance(inverse, int) and inverse >= 1) or _is_fraction(position, size)
-
-
-def _is_fraction(position: Size, size: Size) -> bool:
+    if isinstance(inverse, int) and inverse >= 1:
+        return True
     if not isinstance(position, Dim) or not isinstance(size, Dim):
         return False
     if len(position.terms) != 1 or len(size.terms) != 1:
@@ -179,29 +164,17 @@ def _is_fraction(position: Size, size: Size) -> bool:
     return monomial == other and 0 <= k <= n
 
 
-# Slices, their gradients, and updates of slices.
-
-
 @shape_rule("Slice")
 def _slice_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, begin, size = (
-        shape_of(node.inputs[0]),
-        numbers_of(node.inputs[1]),
-        numbers_of(node.inputs[2]),
-    )
-    size = without_minus_one(table, node.outputs[0], size, shape)
-    return [
-        tuple(
-            n - start if length == -1 else length
-            for n, start, length in zip(shape, begin, size, strict=True)
-        )
-    ]
+    shape, begin = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
+    lengths = without_minus_one(table, node.outputs[0], numbers_of(node.inputs[2]), shape)
+    triples = zip(shape, begin, lengths, strict=True)
+    return [tuple(n - start if length == -1 else length for n, start, length in triples)]
 
 
 @value_rule("Slice")
 def _slice_value(table: SymbolTable, node: Node) -> Shapes:
-    if node.inputs[0].rank != 1:
-        return None
+    require(node.inputs[0].rank == 1)
     value, (begin,), (size,) = numbers_of(node.inputs[0]), *map(integers_of, node.inputs[1:])
     return [value[begin : len(value) if size == -1 else begin + size]]
 
@@ -217,14 +190,11 @@ def _slice_matrix(node: Node) -> Matrix | None:
 @rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
 def _slice(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, result = shape_of(node.inputs[0]), sharded(states[0]), shape_of(node.outputs[0])
-    begin, size = node.inputs[1].value, node.inputs[2].value
-    if begin is None or size is None:
-        return None
-    span = TakenSlice(state.axis, begin=begin[state.axis], length=result[state.axis])
-    target = _blocks(span, shape[state.axis], state, state.axis)
-    if target is None or not is_shardable(result, target):
-        return None
-    axis, rows = state.axis, part_sizes(result, target)[state.axis]
+    begin, size, axis = numbers_of(node.inputs[1]), numbers_of(node.inputs[2]), state.axis
+    span = TakenSlice(axis, begin=begin[axis], length=result[axis])
+    target = _blocks(span, shape[axis], state, axis)
+    require(is_shardable(result, target))
+    rows = part_sizes(result, target)[axis]
     begins = (*begin[:axis], _in_part(begin[axis], state), *begin[axis + 1 :])
     sizes = (*size[:axis], rows, *size[axis + 1 :])
     return Decision(inputs=(state, Numbers(begins), Numbers(sizes)), outputs=(target,))
@@ -232,12 +202,8 @@ def _slice(node: Node, states: Sequence[State]) -> Decision | None:
 
 @shape_rule("StridedSlice")
 def _strided_slice_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    taken = None if shape is None else slices(node, shape)
-    if taken is None:
-        return None
     sizes: list[Size] = []
-    for span in taken:
+    for span in known(slices(node, shape_of(node.inputs[0]))):
         if span is None:
             sizes.append(1)
         elif span.length is None:
@@ -250,42 +216,32 @@ def _strided_slice_shape(table: SymbolTable, node: Node) -> Shapes:
 @value_rule("StridedSlice")
 def _strided_slice_value(table: SymbolTable, node: Node) -> Shapes:
     value, shape = numbers_of(node.inputs[0]), shape_of(node.inputs[0])
-    if len(shape) != 1:
-        return None
-    taken = slices(node, shape)
-    if taken is None or len(taken) != 1 or taken[0] is None:
-        return None
-    span = taken[0]
-    if not isinstance(span.begin, int) or not isinstance(span.length, int):
-        return None
-    if span.is_index and not 0 <= span.begin < len(value):
-        return None
-    return [tuple(value[span.begin + k * span.stride] for k in range(span.length))]
+    taken = known(slices(node, shape))
+    require(len(shape) == len(taken) == 1)
+    span = known(taken[0])
+    begin, length = integer(span.begin), integer(span.length)
+    require(not span.is_index or 0 <= begin < len(value))
+    return [tuple(value[begin + k * span.stride] for k in range(length))]
 
 
 @rule("StridedSlice", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, result = shape_of(node.inputs[0]), sharded(states[0]), shape_of(node.outputs[0])
-    taken = None if shape is None else slices(node, shape)
-    if taken is None:
-        return None
-    axis = 0
-    for span in taken:
-        if span is not None and span.axis == state.axis:
-            break
-        axis += span is None or not span.is_index
-    samples = next(span for span in taken if span is not None and span.axis == state.axis)
+    taken = known(slices(node, shape))
+    at, samples = next(
+        (k, span) for k, span in enumerate(taken) if span is not None and span.axis == state.axis
+    )
+    axis = sum(span is None or not span.is_index for span in taken[:at])
     if samples.is_whole:
-        target: Sharded | None = state.at(axis)
+        target = state.at(axis)
     else:
         target = _blocks(samples, shape[state.axis], state, axis)
-    if target is None or not is_shardable(result, target):
-        return None
-    if any(span is not None and not _is_certain(span) for span in taken):
+    require(is_shardable(result, target))
+    if not _are_certain(taken):
         # Places of other axes are in the data. All rows of the whole are all rows of a part, too:
         # an end behind the last row is the last row.
-        whole = Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
-        return whole if samples.is_whole else None
+        require(samples.is_whole)
+        return Decision(inputs=(state, *replicated(3)), outputs=(target,))
     numbers = [Numbers(span) for span in _part_slices(taken, state)]
     return Decision(
         inputs=(state, *numbers),
@@ -295,54 +251,47 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-def _is_certain(span: TakenSlice) -> bool:
-    return span.begin is not None and span.length is not None
+def _are_certain(taken: Sequence[TakenSlice | None]) -> bool:
+    return all(
+        span is None or (span.begin is not None and span.length is not None) for span in taken
+    )
 
 
-def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Sharded | None:
+def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Sharded:
     """Whole blocks of an axis ``[outer, B, inner]``, such as ``x[:n]`` of ``concat([a, b])``."""
-    rows = rows_per_sample(size, state)
-    if samples.is_index or samples.stride != 1 or samples.begin is None or rows is None:
-        return None
-    if samples.length is None:
-        return None
-    first = divide(samples.begin, state.rows * rows) if samples.begin != 0 else 0
-    blocks = divide(samples.length, state.rows * rows)
-    if not isinstance(first, int) or not isinstance(blocks, int):
-        return None
-    return state.with_blocks(axis, blocks)
+    require(not samples.is_index and samples.stride == 1)
+    block = state.rows * known(rows_per_sample(size, state))
+    first = divide(known(samples.begin), block) if samples.begin != 0 else 0
+    blocks = divide(known(samples.length), block)
+    require(isinstance(first, int))
+    return state.in_blocks(axis, integer(blocks))
 
 
 def _part_slices(
     taken: Sequence[TakenSlice | None], state: Sharded
 ) -> tuple[tuple[Size, ...], tuple[Size, ...], tuple[Size, ...]]:
     """Return begins, ends and strides with the numbers of the part, none of them negative."""
-    begins: list[Size] = []
-    ends: list[Size] = []
-    strides: list[Size] = []
+    triples: list[tuple[Size, Size, Size]] = []
     for span in taken:
         if span is None:
-            begins, ends, strides = [*begins, 0], [*ends, 1], [*strides, 1]
+            triples.append((0, 1, 1))
             continue
-        assert span.begin is not None and span.length is not None
-        begin, length = span.begin, span.length
+        begin, length = known(span.begin), known(span.length)
+        stride = 1 if span.is_index else span.stride
         if span.axis == state.axis:
             begin, length = _in_part(begin, state), _in_part(length, state)
-        end = begin + length
-        if span.stride != 1 and not span.is_index:
-            assert isinstance(begin, int) and isinstance(length, int)
-            end = begin + length * span.stride
-            # A negative end would count from the back.
-            end = end if end >= 0 else -(2**30)
-        begins, ends = [*begins, begin], [*ends, end]
-        strides.append(1 if span.is_index else span.stride)
-    return tuple(begins), tuple(ends), tuple(strides)
+        end = begin + length * stride
+        if stride != 1 and integer(end) < 0:
+            end = -(2**30)  # A negative end would count from the back.
+        triples.append((begin, end, stride))
+    begins, ends, strides = zip(*triples, strict=True)
+    return begins, ends, strides
 
 
 def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
     """The same operation with all positions in numbers."""
 
-    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         shrink = sum(1 << k for k, span in enumerate(taken) if span is not None and span.is_index)
         new = sum(1 << k for k, span in enumerate(taken) if span is None)
         masks = {"begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0}
@@ -355,32 +304,20 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
 @rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """Zeros of the shape that was sliced, with the gradient in the rows of the slice."""
-    result, gradient, state = (
-        shape_of(node.outputs[0]),
-        shape_of(node.inputs[4]),
-        sharded(states[4]),
-    )
-    taken = None if result is None else slices(node, result)
-    if taken is None:
-        return None
-    if any(span is not None and not _is_certain(span) for span in taken):
-        return None
-    kept = [span for span in taken if span is None or not span.is_index]
-    if len(kept) != len(gradient) or kept[state.axis] is None:
-        return None
-    samples = kept[state.axis]
-    assert samples is not None
+    result, gradient = shape_of(node.outputs[0]), shape_of(node.inputs[4])
+    state = sharded(states[4])
+    taken = known(slices(node, result))
+    axes = [span for span in taken if span is None or not span.is_index]
+    require(_are_certain(taken) and len(axes) == len(gradient))
+    samples = known(axes[state.axis])
     target = state.at(samples.axis)
     if not samples.is_whole:
-        rows = rows_per_sample(gradient[state.axis], state)
-        blocks = None if rows is None else divide(result[samples.axis], state.rows * rows)
-        if blocks is None or has_batch(blocks):
-            return None
-        target = state.with_blocks(samples.axis, blocks)
-        if _blocks(samples, result[samples.axis], target, state.axis) != state:
-            return None
-    if not is_shardable(result, target):
-        return None
+        rows = known(rows_per_sample(gradient[state.axis], state))
+        blocks = known(divide(result[samples.axis], state.rows * rows))
+        require(not has_batch(blocks))
+        target = state.in_blocks(samples.axis, blocks)
+        require(_blocks(samples, result[samples.axis], target, state.axis) == state)
+    require(is_shardable(result, target))
     numbers = [Numbers(span) for span in _part_slices(taken, target)]
     return Decision(
         inputs=(Numbers(part_sizes(result, target)), *numbers, state),
@@ -392,9 +329,7 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
 
 def _in_part(size: Size, state: Sharded) -> Size:
     """Return a position or a length in a part that is whole blocks of the rows."""
-    rows = 0 if size == 0 else divide(size, state.rows)
-    assert rows is not None
-    return state.in_part * rows
+    return state.in_part * (0 if size == 0 else known(divide(size, state.rows)))
 
 
 @rule("XlaDynamicUpdateSlice", inputs=(ROWS, ROWS, WHOLE))
@@ -402,8 +337,7 @@ def _update_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """All samples get an update, at the same positions of the other axes."""
     shape, update = map(shape_of, node.inputs[:2])
     begin, state = numbers_of(node.inputs[2]), first_sharded(states[:2])
-    if begin[state.axis] != 0 or shape[state.axis] != update[state.axis]:
-        return None
+    require(begin[state.axis] == 0 and shape[state.axis] == update[state.axis])
     return Decision(inputs=(state, state, REPLICATED), outputs=(state,))
 
 

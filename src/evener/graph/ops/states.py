@@ -25,9 +25,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from evener._tf_private import graphs
 from evener.graph.dims import (
@@ -41,35 +39,8 @@ from evener.graph.dims import (
 )
 from evener.graph.nodes import Node, Tensor
 
-# States: what the parts of a partitioned step hold of a tensor.
-#
-# ::
-#
-#     Replicated      one value, the same for all parts
-#     Sharded(axis)   part r holds its rows of an axis: uneven, contiguous blocks in the order of
-#                     the parts
-#     Partial(sum)    every part holds a tensor of the full shape; their sum is the value
-#     PerPart         every part holds a value of its own, and goes on with it; the value is their
-#                     mean, weighted by samples
-#
-# The batch may be an inner factor of an axis: of ``concat([a, b], 0)`` every part holds its rows
-# of ``a``, then its rows of ``b``. Then the axis is seen as ``[outer, batch, inner]``, and
-# ``outer`` is 2.
-#
-# Other rows than the samples of the batch may be split too, in the proportions of the shares: 64
-# rows
-# of noise, the 12 samples of a second data set, the ``B + 64`` rows of real and generated images.
-# Of
-# such tensors ``rows`` is that size. What is split by one size never meets what is split by
-# another,
-# unless it is joined before.
-#
-# Source: Y. Xu et al., GSPMD (2021), section 3.1, for tiled, replicated and partial tensors. There
-# all tiles are equal; here the shares are uneven, and a tile is the rows of whole samples.
-
-
-def _part_symbol(kind: str, rows: Size) -> Dim:
-    return symbol(PartSymbol(kind, rows))
+if TYPE_CHECKING:
+    from evener.graph.functions import FunctionBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +60,19 @@ class Sharded:
         """Return the state of the same rows along another axis."""
         return Sharded(axis, self.outer, self.rows)
 
-    def with_blocks(self, axis: int, outer: Size) -> Sharded:
+    def in_blocks(self, axis: int, outer: Size) -> Sharded:
         """Return the state of the same rows along an axis of so many blocks."""
         return Sharded(axis, outer, self.rows)
 
     @property
     def in_part(self) -> Dim:
         """Number of the rows of a part."""
-        return PART_BATCH if self.rows == BATCH else _part_symbol("b", self.rows)
+        return symbol(PartSymbol("b", self.rows))
 
     @property
     def before_part(self) -> Dim:
         """Number of the rows of the parts before."""
-        return PART_OFFSET if self.rows == BATCH else _part_symbol("o", self.rows)
+        return symbol(PartSymbol("o", self.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,18 +116,13 @@ SUM = Partial("sum")
 PER_PART = PerPart()
 UNSET = Unset()
 FIRST = Sharded(0)
-PART_BATCH: Dim = _part_symbol("b", BATCH)
-PART_OFFSET: Dim = _part_symbol("o", BATCH)
+PART_BATCH: Dim = symbol(PartSymbol("b", BATCH))
+PART_OFFSET: Dim = symbol(PartSymbol("o", BATCH))
 
 
 def is_first(state: State) -> bool:
     """Return whether the first axis counts samples."""
     return isinstance(state, Sharded) and state.axis == 0
-
-
-def first_of(state: State) -> Sharded | None:
-    """Return the state of the same rows in one block, if they are along the first axis."""
-    return Sharded(0, 1, state.rows) if isinstance(state, Sharded) and state.axis == 0 else None
 
 
 def serves(state: State, wanted: State | Numbers) -> bool:
@@ -187,68 +153,29 @@ def part_sizes(shape: tuple[Size, ...], state: Sharded) -> tuple[Size, ...]:
     return (*shape[: state.axis], state.in_part * state.outer * rows, *shape[state.axis + 1 :])
 
 
-# Builder of the function that a part runs, as far as operations use it.
-
-
-class Builder(Protocol):
-    """Adds nodes to a function; `partition.functions.FunctionBuilder` is the one there is."""
-
-    may_be_on_cpu: bool  # Whether a CPU may be among the devices that call the function
-
-    def copy(
-        self, op: str, name: str, inputs: Sequence[str], attrs: Mapping[str, Any]
-    ) -> list[str]:
-        """Add a node with the attributes of a traced one; return its outputs."""
-        ...
-
-    def op(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any]) -> list[str]:
-        """Add a node; return its outputs."""
-        ...
-
-    def is_argument(self, reference: str) -> bool:
-        """Return whether a tensor is given to the function, and not computed in it."""
-        ...
-
-    def constant(self, value: Any, dtype: tf.DType) -> str:
-        """Add a constant."""
-        ...
-
-    def number(self, size: Size, dtype: tf.DType | str) -> str:
-        """Add a scalar: what a size is in the part that calls the function."""
-        ...
-
-    def vector(self, sizes: Sequence[Size], dtype: tf.DType | str) -> str:
-        """Add a vector of sizes."""
-        ...
-
-    def element(self, vector: str, index: int, dtype: tf.DType) -> str:
-        """Add the reading of one element of a vector."""
-        ...
-
-    def cast(self, reference: str, source: tf.DType, target: tf.DType) -> str:
-        """Add a cast, unless the dtypes are equal."""
-        ...
-
-
-# Shapes, numbers and states that a rule asks for: where one is not known, nothing follows.
-#
-#     @shape_rule("Transpose")
-#     def _transpose_shape(table, node):
-#         shape, order = shape_of(node.inputs[0]), integers_of(node.inputs[1])
-#         return [tuple(shape[axis] for axis in order)]
-#
-# A rule is left by `UnknownError`, and then says nothing.
+T = TypeVar("T")
 
 
 class UnknownError(Exception):
     """Something that a rule needs is not known before the step runs, or is not so."""
 
 
+def require(condition: bool) -> None:
+    """Leave a rule that holds under a condition alone."""
+    if not condition:
+        raise UnknownError
+
+
+def known(value: T | None) -> T:
+    """Return a value; leave the rule if there is none."""
+    if value is None:
+        raise UnknownError
+    return value
+
+
 def shape_of(tensor: Tensor) -> tuple[Size, ...]:
     """Return the symbolic shape of a tensor."""
-    if tensor.shape is None:
-        raise UnknownError
-    return tensor.shape
+    return known(tensor.shape)
 
 
 def rank_of(tensor: Tensor) -> int:
@@ -258,25 +185,25 @@ def rank_of(tensor: Tensor) -> int:
 
 def numbers_of(tensor: Tensor) -> tuple[Size, ...]:
     """Return the symbolic numbers in a tensor."""
-    if tensor.value is None:
-        raise UnknownError
-    return tensor.value
+    return known(tensor.value)
 
 
 def integers_of(tensor: Tensor) -> tuple[int, ...]:
     """Return the numbers in a tensor, if they are the same in every step."""
-    numbers = numbers_of(tensor)
-    found = tuple(number for number in numbers if isinstance(number, int))
-    if len(found) < len(numbers):
+    return tuple(map(integer, numbers_of(tensor)))
+
+
+def integer(size: Size | None) -> int:
+    """Return a number that is the same in every step."""
+    if not isinstance(size, int):
         raise UnknownError
-    return found
+    return size
 
 
 def axis_of(tensor: Tensor, rank: int) -> int:
     """Return the axis that the number in a tensor means, counted from the front."""
     axes = integers_of(tensor)
-    if len(axes) != 1:
-        raise UnknownError
+    require(len(axes) == 1)
     return axes[0] % rank
 
 
@@ -287,14 +214,19 @@ def sharded(state: State) -> Sharded:
     return state
 
 
+def first_of(state: State) -> Sharded:
+    """Return the state of the same rows in one block, which are along the first axis."""
+    rows = sharded(state)
+    require(rows.axis == 0)
+    return Sharded(0, 1, rows.rows)
+
+
 def first_sharded(states: Sequence[State]) -> Sharded:
     """Return the first of some states that says which rows a part has."""
     return sharded(next((state for state in states if isinstance(state, Sharded)), UNSET))
 
 
-# Decisions: what the parts compute of an operation, and the rules that say it.
-
-Lower: TypeAlias = "Callable[[Builder, Node, Sequence[str]], Sequence[str]]"
+Lower: TypeAlias = "Callable[[FunctionBuilder, Node, Sequence[str]], Sequence[str]]"
 """Adds what a part computes in place of an operation: builder, node, inputs -> outputs."""
 
 
@@ -384,9 +316,11 @@ class Rule:
 
     def __call__(self, node: Node, states: Sequence[State]) -> Decision | None:
         """Return what the parts compute of a node."""
-        if self.inexact and not all(_is_inexact(tensor) for tensor in node.outputs):
+        if self.inexact and not all(map(is_inexact, node.outputs)):
             return None
-        takes = self._of_tensors(node)
+        counts = graphs.input_counts(node.op, node.attrs)
+        pairs = zip(self.inputs, counts, strict=True)
+        takes = [taken for taken, count in pairs for _ in range(count)]
         seen = [
             state if kind_of(state) & ~taken == WHOLE else REPLICATED
             for state, taken in zip(states, takes, strict=True)
@@ -400,11 +334,7 @@ class Rule:
             assert all(isinstance(w, Numbers) or not kind_of(w) & ~t for w, t in wanted), node
         return decision
 
-    def _of_tensors(self, node: Node) -> list[Takes]:
-        counts = graphs.input_counts(node.op, node.attrs)
-        pairs = zip(self.inputs, counts, strict=True)
-        return [taken for taken, count in pairs for _ in range(count)]
 
-
-def _is_inexact(tensor: Tensor) -> bool:
+def is_inexact(tensor: Tensor) -> bool:
+    """Return whether a tensor has floating-point or complex numbers."""
     return tensor.dtype.is_floating or tensor.dtype.is_complex

@@ -35,7 +35,7 @@ def caller(step: PartitionedStep, captures: Sequence[Any] = ()) -> Callable[...,
 
     @tf.function(autograph=False, reduce_retracing=True)
     def called(numbers: tf.Tensor, given: list[tf.Tensor]) -> list[tf.Tensor]:
-        return step([*given, *captures], numbers)
+        return step([*given, *captures], numbers)[0]
 
     return lambda sizes, tensors: called(
         tf.constant(list(sizes)), [tf.convert_to_tensor(tensor) for tensor in tensors]

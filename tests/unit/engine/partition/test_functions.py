@@ -14,10 +14,9 @@ from hypothesis import given, settings
 
 from evener._tf_private import graphs
 from evener.graph.dims import BATCH, evaluate, product, symbol
-from evener.graph.inference import Inference
-from evener.graph.nodes import Node
+from evener.graph.functions import FunctionBuilder, NumberArgument, TensorArgument
+from evener.graph.nodes import Node, SymbolTable
 from evener.graph.ops.states import REPLICATED
-from evener.partition.functions import FunctionBuilder, NumberArgument, TensorArgument
 
 T = symbol("T")
 NAMES = ("B", "T", "b", "o")
@@ -31,7 +30,7 @@ SIZES = st.dictionaries(
 
 
 def made(*outputs: tuple[Callable[[FunctionBuilder], str], tf.DType]) -> FunctionBuilder:
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     for output, dtype in outputs:
         builder.output(output(builder), dtype)
     return builder
@@ -84,7 +83,7 @@ def test_large_products_do_not_wrap(dtype: tf.DType) -> None:
 
 
 def test_numbers_are_computed_once() -> None:
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     first = builder.number(BATCH * 3 + 1, tf.int32)
     count = len(builder.definition.node_def)
     assert builder.number(BATCH * 3 + 1, tf.int32) == first
@@ -95,7 +94,7 @@ def test_numbers_are_computed_once() -> None:
 
 
 def test_constants_are_told_by_dtype_shape_and_value() -> None:
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     constants = [
         builder.constant(1, tf.int32),
         builder.constant(1, tf.int64),
@@ -104,7 +103,6 @@ def test_constants_are_told_by_dtype_shape_and_value() -> None:
         builder.constant(2, tf.int32),
         builder.constant(1.0, tf.float32),
         builder.constant(True, tf.bool),
-        builder.zero(tf.float32),
     ]
     assert len(set(constants)) == len(constants)
     assert builder.constant(1, tf.int32) == constants[0]
@@ -140,22 +138,19 @@ def argument_of(shape: tuple[Any, ...], dtype: tf.DType) -> TensorArgument:
 
 
 def test_arguments_are_added_when_they_are_asked_for() -> None:
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     x = argument_of((3,), tf.float32)
     name = builder.argument(x, tf.float32)
     assert builder.argument(x, tf.float32) == name
     assert builder.dtype_of(name) == tf.float32
-    assert not builder.knows(BATCH * T)
     builder.number(BATCH * T, tf.int32)
-    assert builder.knows(BATCH * T + 1) and builder.knows(5)
-    assert not builder.knows(symbol("s9"))
     assert [arg.name for arg in builder.definition.signature.input_arg] == ["a0", "a1", "a2"]
     builder.output(builder.op("Exp", [name], {"T": tf.float32})[0], tf.float32)
     assert call(builder, {"B": 1, "T": 1}, (np.zeros(3, "float32"),))[0].tolist() == [1.0] * 3
 
 
 def test_elements_and_casts() -> None:
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     x = builder.argument(argument_of((3,), tf.int64), tf.int64)
     element = builder.element(x, 1, tf.int64)
     builder.output(element, tf.int64)
@@ -168,7 +163,7 @@ def test_elements_and_casts() -> None:
 
 
 def test_names_are_unique_and_allowed() -> None:
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     x = builder.argument(argument_of((), tf.float32), tf.float32)
     for name in ("a/b", "a_b", "a0", "_hidden", "1st", "", "Exp", "Exp"):
         x = builder.op("Exp", [x], {"T": tf.float32})[0] if name == "Exp" else x
@@ -184,7 +179,7 @@ def test_names_are_unique_and_allowed() -> None:
 
 
 def test_attributes_that_an_operation_does_not_have_are_left_out() -> None:
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     x = builder.argument(argument_of((), tf.float32), tf.float32)
     (y,) = builder.op("Cast", [x], {"SrcT": tf.float32, "DstT": "int64", "nope": 1})
     builder.output(y, tf.int64)
@@ -194,11 +189,11 @@ def test_attributes_that_an_operation_does_not_have_are_left_out() -> None:
 
 def test_what_is_kept_runs_though_nobody_uses_it() -> None:
     variable = tf.Variable(1.0)
-    builder = FunctionBuilder("test", inference=Inference())
+    builder = FunctionBuilder("test", table=SymbolTable())
     handle = builder.argument(argument_of((), tf.resource), tf.resource)
     value = builder.constant(5.0, tf.float32)
     builder.op("AssignVariableOp", [handle, value], {"dtype": tf.float32})
-    builder.keep(builder.last_name)
+    builder.keep(builder.definition.node_def[-1].name)
     builder.register()
     tf.function(lambda: graphs.call(builder.function, [variable.handle], [], stateful=True))()
     assert float(variable) == 5.0
@@ -206,14 +201,14 @@ def test_what_is_kept_runs_though_nobody_uses_it() -> None:
 
 def test_a_function_in_a_function_is_registered_with_it_and_goes_with_it() -> None:
     inner = made((lambda builder: builder.number(BATCH + 1, tf.int32), tf.int32))
-    outer = FunctionBuilder("outer", inference=Inference())
+    outer = FunctionBuilder("outer", table=SymbolTable())
     outer.include(inner)
     attrs = {
         "Tin": graphs.type_list([tf.int32]),
         "Tout": graphs.type_list([tf.int32]),
         "f": graphs.function_reference(inner.name),
     }
-    number = outer.number_argument(NumberArgument("B"))
+    number = outer.symbol("B")
     outer.output(outer.op("PartitionedCall", [number], attrs)[0], tf.int32)
     assert call(outer, {"B": 4})[0] == 5
     names = (outer.name, inner.name)

@@ -85,7 +85,7 @@ class Step:
 
     def _function(self) -> Any:
         def called(sizes: tf.Tensor, x: tf.Tensor) -> list[Any]:
-            return self.partitioned([x, *self.traced.captures], sizes)
+            return self.partitioned([x, *self.traced.captures], sizes)[0]
 
         return tf.function(called, autograph=False)
 

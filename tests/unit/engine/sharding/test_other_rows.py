@@ -42,6 +42,8 @@ def split_by_own_rows(axes: Sequence[int | None]) -> Callable[..., Any]:
     """Return a propagation in which arguments are split by the size of an axis of their own."""
 
     def propagated(graph: Any, states: Any, symbols: Any, **options: Any) -> Any:
+        if options.get("is_body"):
+            return propagate(graph, states, symbols, **options)
         own = {
             tensor: Sharded(axis, 1, tensor.shape[axis])
             for tensor, axis in zip(graph.inputs[1:], axes, strict=False)

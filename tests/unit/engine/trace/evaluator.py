@@ -162,7 +162,7 @@ def misplaced_symbols(traced: TracedStep) -> Iterator[str]:
 
 def _body(graph: Graph, node: Node, name: str) -> Graph:
     if name not in node.bodies:
-        node.bodies[name] = graph.body(node.function_attr(name))
+        node.bodies[name] = graph.body(node.attrs[name].func.name)
     return node.bodies[name]
 
 

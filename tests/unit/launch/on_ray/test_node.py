@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from evener.errors import RunError
-from evener.workers.on_ray import NodeWorker, Place, node_environ
+from evener.workers.on_ray import NodePlace, NodeWorker, node_environ
 from evener.workers.output import Stream
 
 SOURCE = (1, 0)
-PLACE = Place(host="10.0.0.7", gpus=("2", "3"))
+PLACE = NodePlace(host="10.0.0.7", gpus=("2", "3"))
 
 
 def rest(worker: NodeWorker, number: int = 1) -> tuple[list[tuple[Stream, bytes]], int]:

@@ -14,9 +14,9 @@ import pytest
 
 from evener.errors import RunError
 from evener.workers import on_ray
-from evener.workers.on_ray import Batch, RayCluster, RayWorker, Resources, load_ray
+from evener.workers.on_ray import OutputBatch, RayCluster, RayWorker, Resources, load_ray
 from evener.workers.output import Stream
-from evener.workers.supervisor import Start
+from evener.workers.supervisor import WorkerStart
 
 LONGEST_SECONDS = 60
 LINE: tuple[Stream, bytes] = ("stdout", b"line\n")
@@ -99,7 +99,7 @@ class Followed:
         self.hosts: list[str] = []
         self.ended: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self.ray = FakeRay()
-        start = Start(
+        start = WorkerStart(
             source=(1, 2),
             words=("/driver/python", "-m", "evener"),
             environ=self._environ,
@@ -133,7 +133,13 @@ class Followed:
 
 
 def test_a_worker_runs_to_its_end() -> None:
-    actor = FakeActor(reads=(Batch(lines=(LINE,)), Batch(lines=()), Batch(lines=(LINE,), code=3)))
+    actor = FakeActor(
+        reads=(
+            OutputBatch(lines=(LINE,)),
+            OutputBatch(lines=()),
+            OutputBatch(lines=(LINE,), code=3),
+        )
+    )
     found = Followed(actor)
     assert found.end() == (3, "")
     assert found.lines == [LINE, LINE]
@@ -148,7 +154,7 @@ def test_a_batch_is_asked_for_again_while_the_actor_is_not_reached(
 ) -> None:
     monkeypatch.setattr(on_ray, "_POLL_SECONDS", 0.01)
     cut = ActorUnavailableError("cut")
-    actor = FakeActor(reads=(Batch(lines=(LINE,)), cut, cut, Batch(lines=(), code=0)))
+    actor = FakeActor(reads=(OutputBatch(lines=(LINE,)), cut, cut, OutputBatch(lines=(), code=0)))
     found = Followed(actor)
     assert found.end() == (0, "")
     numbers = [actor.wait_for("read")[1] for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Functions made of nodes of the step, without tracing it again: arguments, builder, values.
+"""Functions made of nodes of a traced step, without tracing it again.
 
 A function definition is a list of node definitions. A part computes the traced nodes with other
 inputs: its rows instead of the batch, its own sizes instead of those of the whole.
@@ -6,32 +6,19 @@ inputs: its rows instead of the batch, its own sizes instead of those of the who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs
-from evener._tf_private import graphs as operation_types
-from evener.graph.dims import Dim, Size, symbols_of
-from evener.graph.inference import Inference
-from evener.graph.nodes import SymbolSource, Tensor
-from evener.graph.ops.states import (
-    REPLICATED,
-    Numbers,
-    Partial,
-    Sharded,
-    Sharding,
-    State,
-    part_sizes,
-    rows_per_sample,
-    serves,
-)
-from evener.partition.shard import is_known_to_parts
+from evener.graph.dims import Dim, Size
+from evener.graph.nodes import SymbolTable, Tensor
 
-# Arguments of the functions of a step: numbers, tensors and sums.
+if TYPE_CHECKING:
+    from evener.graph.ops.states import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +53,24 @@ class InputArgument:
 Argument: TypeAlias = NumberArgument | TensorArgument | SumArgument | InputArgument
 
 
-# Builder of a function from nodes of the step, without tracing it again.
-#
-# A function definition is a list of node definitions. A part computes the traced nodes with other
-# inputs: its rows instead of the batch, its own sizes instead of those of the whole.
-
-
 class FunctionBuilder:
     """Builder of one function definition."""
 
-    def __init__(self, name: str, *, inference: Inference) -> None:
-        self.inference = inference
-        self.may_be_on_cpu = True
+    def __init__(self, name: str, *, table: SymbolTable, may_be_on_cpu: bool = True) -> None:
+        self.table = table
+        self.may_be_on_cpu = may_be_on_cpu
         self.origin: tuple[Any, str] | None = None
         self.waits: Sequence[str] = ()
-        self._origins: dict[str, Any] = {}
-        self.included: list[FunctionBuilder] = []
-        self._function: graphs.Function | None = None
         self.definition = graphs.FunctionDef()
-        self.definition.signature.name = graphs.unique_function_name(name)
+        self.definition.signature.name = self.name = graphs.unique_function_name(name)
         self.arguments: dict[Argument, str] = {}
         self.outputs: list[tf.DType] = []
-        self.symbol_source: Callable[[str], str] = self._symbol_argument
+        self._origins: dict[str, Any] = {}
+        self._included: list[FunctionBuilder] = []
+        self._function: graphs.Function | None = None
         self._dtypes: dict[str, tf.DType] = {}
         self._sizes: dict[object, str] = {}
         self._names: set[str] = set()
-
-    @property
-    def name(self) -> str:
-        """The unique name of the function."""
-        return self.definition.signature.name
 
     def argument(self, argument: Argument, dtype: tf.DType) -> str:
         """Return the reference to an argument; it is added when it is first asked for."""
@@ -118,7 +93,7 @@ class FunctionBuilder:
         its numbers in an order of its own.
         """
         for number in numbers:
-            self.argument(number, self.inference.dtype_of(number.name))
+            self.argument(number, self.table.dtype_of(number.name))
         first = [argument for argument in self.arguments if argument not in numbers]
         self.arguments = {key: self.arguments[key] for key in (*first, *numbers)}
         entries = {entry.name: entry for entry in self.definition.signature.input_arg}
@@ -143,11 +118,10 @@ class FunctionBuilder:
         attrs: Mapping[str, Any],
         *,
         after: Sequence[str] = (),
-        device: str = "",
     ) -> list[str]:
         """Add a node with the attributes of a traced one; return its outputs."""
         node = self.definition.node_def.add()
-        node.op, node.name, node.device = op, self._unique(name), device
+        node.op, node.name = op, self._unique(name)
         node.input.extend([*inputs, *(f"^{name}" for name in (*after, *self.waits))])
         for key, value in attrs.items():
             if key not in ("_class", "_output_shapes"):
@@ -158,7 +132,7 @@ class FunctionBuilder:
             self._origins[function] = graph
             node.experimental_debug_info.original_node_names.append(original)
             node.experimental_debug_info.original_func_names.append(function)
-        return [f"{node.name}:{output}" for output in operation_types.output_names(op, node.attr)]
+        return [f"{node.name}:{output}" for output in graphs.output_names(op, node.attr)]
 
     def op(
         self,
@@ -169,7 +143,7 @@ class FunctionBuilder:
         private: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Add a node; return its outputs."""
-        known = {a.name for a in operation_types.op_definition(op).attr}
+        known = {a.name for a in graphs.op_definition(op).attr}
         values = {key: _attribute(value) for key, value in attrs.items() if key in known}
         return self.copy(op, op, inputs, {**values, **(private or {})})
 
@@ -180,11 +154,7 @@ class FunctionBuilder:
 
     def include(self, function: FunctionBuilder) -> None:
         """Register another function, which a node of this one calls, together with this one."""
-        self.included.append(function)
-
-    def number_argument(self, argument: NumberArgument) -> str:
-        """Return the reference to a number that a function in this one needs."""
-        return self._symbol(argument.name)
+        self._included.append(function)
 
     def constant(self, value: Any, dtype: tf.DType) -> str:
         """Add a constant; equal ones are one node."""
@@ -203,12 +173,9 @@ class FunctionBuilder:
             return self.constant(size, dtype)
         key = ("number", size, dtype)
         if key not in self._sizes:
-            if dtype == tf.int32:
-                self._sizes[key] = self._polynomial(size, dtype)
-            else:
-                # The number of elements of a large tensor is no int32.
-                source = self._polynomial(size, tf.int64)
-                self._sizes[key] = self.cast(source, tf.int64, dtype)
+            # The number of elements of a large tensor is no int32.
+            computed = tf.int32 if dtype == tf.int32 else tf.int64
+            self._sizes[key] = self.cast(self._polynomial(size, computed), computed, dtype)
         return self._sizes[key]
 
     def vector(self, sizes: Sequence[Size], dtype: tf.DType | str) -> str:
@@ -234,10 +201,6 @@ class FunctionBuilder:
         attrs |= {"end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0}
         return self.op("StridedSlice", [vector, begin, end, stride], attrs)[0]
 
-    def zero(self, dtype: tf.DType) -> str:
-        """Add a zero, False or an empty string."""
-        return self.constant(np.zeros([], dtype.as_numpy_dtype), dtype)
-
     def keep(self, name: str) -> None:
         """Let a node run although nothing uses its outputs."""
         entry = f"c{len(self.definition.control_ret)}"
@@ -252,25 +215,23 @@ class FunctionBuilder:
         """Return the dtype of an argument, by its reference."""
         return self._dtypes[argument]
 
-    def knows(self, size: Size) -> bool:
-        """Return whether all symbols of a size are arguments already."""
-        return all(NumberArgument(name) in self.arguments for name in symbols_of(size))
-
-    def _symbol_argument(self, name: str) -> str:
-        return self.argument(NumberArgument(name), self.inference.dtype_of(name))
-
-    def _symbol(self, name: str) -> str:
+    def symbol(self, name: str) -> str:
+        """Return the reference to the number of a symbol."""
         key = ("symbol", name)
         if key not in self._sizes:
-            self._sizes[key] = self.symbol_source(name)
+            self._sizes[key] = self.read_symbol(name)
         return self._sizes[key]
+
+    def read_symbol(self, name: str) -> str:
+        """Add the number of a symbol: an argument, unless the function can tell it."""
+        return self.argument(NumberArgument(name), self.table.dtype_of(name))
 
     def register(self, keeps: Any = None) -> None:
         """Let operations call the function."""
-        for function in self.included:
+        for function in self._included:
             if function._function is None:
                 function.register(keeps)
-        children = [function.function for function in self.included]
+        children = [function.function for function in self._included]
         origins = {**self._origins}
         for child in children:
             origins.update(child.origins)
@@ -288,8 +249,7 @@ class FunctionBuilder:
         total = ""
         for monomial, factor in size.terms.items():
             factors = [
-                self.cast(self._symbol(name), self.inference.dtype_of(name), dtype)
-                for name in monomial
+                self.cast(self.symbol(name), self.table.dtype_of(name), dtype) for name in monomial
             ]
             if factor != 1 or not factors:
                 factors.append(self.constant(factor, dtype))
@@ -325,120 +285,9 @@ def _attribute(value: Any) -> Any:
     """Return an attribute as a protocol buffer."""
     if isinstance(value, graphs.AttrValue):
         return value
-    if isinstance(value, tf.DType):
-        return graphs.AttrValue(type=value.as_datatype_enum)
-    if isinstance(value, bool):
-        return graphs.AttrValue(b=value)
-    if isinstance(value, int):
-        return graphs.AttrValue(i=value)
-    if isinstance(value, float):
-        return graphs.AttrValue(f=value)
-    if value in ("int32", "int64"):
+    if isinstance(value, tf.DType) or value in ("int32", "int64"):
         return graphs.AttrValue(type=tf.as_dtype(value).as_datatype_enum)
+    for kind, field in ((bool, "b"), (int, "i"), (float, "f")):
+        if isinstance(value, kind):
+            return graphs.AttrValue(**{field: value})
     return graphs.AttrValue(s=str(value).encode())
-
-
-# Values that the nodes of a function read: its results, arguments, constants, or sizes.
-
-
-class Values:
-    """References to the values that nodes of a function read."""
-
-    def __init__(
-        self,
-        sharding: Sharding,
-        inference: Inference,
-        builder: FunctionBuilder,
-        references: dict[Tensor, str],
-        *,
-        is_body: bool = False,
-    ) -> None:
-        self._sharding = sharding
-        self._inference = inference
-        self._builder = builder
-        self._references = references
-        self._is_body = is_body
-        self._sliced: dict[tuple[Tensor, Sharded], str] = {}
-        builder.symbol_source = self._symbol
-
-    def get(self, tensor: Tensor, request: State | Numbers) -> str:
-        """Return the reference to a tensor as it is requested."""
-        builder = self._builder
-        if isinstance(request, Numbers):
-            return builder.sizes(request.sizes, tensor.dtype, is_scalar=tensor.rank == 0)
-        # Values that differ from part to part are arguments: rows, and the start of a partial sum,
-        # which the first part alone has.
-        is_split = isinstance(request, Sharded) and not self._is_body
-        if not (is_split or isinstance(request, Partial)) and (
-            tensor.node.op == "Const" or tensor.is_sizes
-        ):
-            return self._part(tensor, request, self._made_here(tensor))
-        if tensor in self._references and serves(self._sharding.states[tensor], request):
-            return self._references[tensor]
-        if self._is_body:
-            return self._part(tensor, request, self._references[tensor])
-        return builder.argument(TensorArgument(tensor, request), tensor.dtype)
-
-    def _made_here(self, tensor: Tensor) -> str:
-        """Add a constant, or numbers that are made of sizes."""
-        if tensor.is_sizes:
-            assert tensor.value is not None
-            return self._builder.sizes(tensor.value, tensor.dtype, is_scalar=tensor.rank == 0)
-        if tensor not in self._references:
-            node = tensor.node
-            self._references[tensor] = self._builder.copy("Const", node.name, [], node.attrs)[0]
-        return self._references[tensor]
-
-    def _part(self, tensor: Tensor, request: State, reference: str) -> str:
-        """Take a part's rows out of a tensor that every part has as a whole."""
-        if request == REPLICATED or not isinstance(request, Sharded):
-            return reference
-        key = (tensor, request)
-        if key not in self._sliced:
-            self._sliced[key] = self._slice(tensor, request, reference)
-        return self._sliced[key]
-
-    def _slice(self, tensor: Tensor, request: Sharded, reference: str) -> str:
-        """Slice along the axis that is split; of several blocks, in each of them."""
-        assert tensor.shape is not None
-        rows = rows_per_sample(tensor.shape[request.axis], request)
-        assert rows is not None
-        axis, shape, is_whole = request.axis, tensor.shape, request.outer == 1
-        if not is_whole:
-            blocks = (*shape[:axis], request.outer, request.rows * rows, *shape[axis + 1 :])
-            reference, axis, shape = self._reshape(tensor, reference, blocks), axis + 1, blocks
-        begin: list[Size] = [0] * len(shape)
-        size: list[Size] = [-1] * len(shape)
-        begin[axis] = request.before_part * rows
-        size[axis] = request.in_part * rows
-        builder = self._builder
-        numbers = [builder.vector(begin, tf.int32), builder.vector(size, tf.int32)]
-        attrs = {"T": tensor.dtype, "Index": tf.int32}
-        part = builder.op("Slice", [reference, *numbers], attrs)[0]
-        return part if is_whole else self._reshape(tensor, part, part_sizes(tensor.shape, request))
-
-    def _reshape(self, tensor: Tensor, reference: str, shape: tuple[Size, ...]) -> str:
-        numbers = self._builder.vector(shape, tf.int32)
-        attrs = {"T": tensor.dtype, "Tshape": tf.int32}
-        return self._builder.op("Reshape", [reference, numbers], attrs)[0]
-
-    def _has(self, source: SymbolSource) -> bool:
-        """Return whether the number of a symbol can be read from a tensor in the function."""
-        tensor = source.tensor
-        if tensor not in self._references:
-            return False
-        return is_known_to_parts(source, self._sharding.states[tensor])
-
-    def _symbol(self, name: str) -> str:
-        """Return the number of a symbol, from a tensor in the function if it has the source."""
-        builder = self._builder
-        source = self._inference.symbols.get(name)
-        if source is None or not self._has(source):
-            return builder.argument(NumberArgument(name), self._inference.dtype_of(name))
-        reference, tensor = self._references[source.tensor], source.tensor
-        if source.axis is None:
-            if tensor.rank != 0:
-                reference = builder.element(reference, source.index, tensor.dtype)
-            return builder.cast(reference, tensor.dtype, self._inference.dtype_of(name))
-        shape = builder.op("Shape", [reference], {"T": tensor.dtype, "out_type": tf.int32})[0]
-        return builder.element(shape, source.axis, tf.int32)
