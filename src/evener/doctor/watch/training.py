@@ -189,6 +189,7 @@ class _Variable:
     updates: list[float] = field(default_factory=list)
     before: Any = None
     norm: float | None = None
+    is_frozen: bool = False  # By the model: the flag of a layer may come before its variables
     in_model: bool = False
 
 
@@ -612,7 +613,9 @@ class Training:
             own = [_variable_of(variable) for variable in model.variables]
             if any(id(variable) in self._variables for variable in own) or model in self._trained:
                 self._train(model)
+                trained = {id(_variable_of(each)) for each in model.trainable_variables}
                 for variable in own:
+                    self._entry(variable).is_frozen = id(variable) not in trained
                     if _dtype(variable).startswith(("float", "bfloat")):
                         self._entry(variable).in_model = True
 
@@ -773,7 +776,7 @@ def _variable_use(entry: _Variable) -> VariableUse:
         name=_name(variable),
         shape=_shape(variable),
         dtype=_dtype(variable),
-        trainable=bool(getattr(variable, "_keras_trainable", variable.trainable)),
+        trainable=bool(variable.trainable) and not entry.is_frozen,
         num_gradients=entry.num_gradients,
         num_none=entry.num_none,
         num_applied=entry.num_applied,
