@@ -80,7 +80,7 @@ class Patch:
         self.why = why
         self.if_it_changes = if_it_changes
         self._is_new = is_new
-        self._changed = changed or _no_change
+        self._changed = changed or (lambda: None)
         self._applied: list[_Replacement] = []
         _patches[name] = self
 
@@ -159,15 +159,14 @@ def owner_of(target: str) -> tuple[Any, Any]:
     path, _, item = path.removesuffix("]").partition("[")
     *outer, name = path.split(".")
     for part in outer:
-        owner = _cell(owner, part[1:-1]) if part.startswith("<") else getattr(owner, part)
+        if part.startswith("<"):
+            owner = owner.__closure__[owner.__code__.co_freevars.index(part[1:-1])]
+        else:
+            owner = getattr(owner, part)
     if not item:
         return owner, name
     items = getattr(owner, name)
     return items, next((key for key in items if getattr(key, "__name__", key) == item), item)
-
-
-def _cell(function: Any, name: str) -> types.CellType:
-    return function.__closure__[function.__code__.co_freevars.index(name)]
 
 
 def _get(owner: Any, key: Any) -> Any:
@@ -190,7 +189,3 @@ def _set(owner: Any, key: Any, value: Any) -> None:
         delattr(owner, key)
     else:
         setattr(owner, key, value)
-
-
-def _no_change() -> None:
-    """Do nothing after a change."""

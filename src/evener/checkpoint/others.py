@@ -9,36 +9,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-
-class Workers(Protocol):
-    """The workers of a job, seen by one of them."""
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this worker writes."""
-        ...
-
-    @property
-    def is_late(self) -> bool:
-        """Whether this worker is a replacement that does not stand with the others yet."""
-        ...
-
-    def agree(self, name: str, value: Callable[[], Any]) -> Any:
-        """Return the chief's JSON value, on every worker."""
-        ...
-
-    def stops(self, *, is_requested: bool) -> bool:
-        """Return whether all workers stop behind this step, because one of them was asked to."""
-        ...
-
-
-_workers: Workers | None = None
+_workers: Any = None
+"""An `evener.workers.group.Group`: ``is_chief``, ``is_late``, ``agree`` and ``stops``."""
 _job: str | None = None
 
 
-def work_with(workers: Workers | None) -> None:
+def work_with(workers: Any) -> None:
     """Work with other workers from now on; None for a process without others."""
     global _workers, _job
     if workers is not _workers:

@@ -39,6 +39,11 @@ class VariableSpec:
     def __str__(self) -> str:
         return f"{self.path} {self.dtype}{list(self.shape)}"
 
+    @property
+    def kind(self) -> str:
+        """Type and shape, as messages say them."""
+        return f"{self.dtype} of shape {list(self.shape)}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedVariable:
@@ -103,7 +108,7 @@ def matched(
     by_path = {spec.path: spec for spec in stored}
     if by_path.keys() == {item.spec.path for item in program}:
         pairs = [(item, by_path[item.spec.path]) for item in program]
-    elif [_unnumbered(i.spec.path) for i in program] == [_unnumbered(s.path) for s in stored]:
+    elif _unnumbered(item.spec for item in program) == _unnumbered(stored):
         pairs = list(zip(program, stored, strict=True))
     else:
         raise _other_variables([item.spec for item in program], stored, where)
@@ -111,8 +116,8 @@ def matched(
         if (item.spec.shape, item.spec.dtype) != (spec.shape, spec.dtype):
             raise CheckpointError(
                 "CKPT-003",
-                f"Variable {item.spec.path} is {_described(item.spec)} in the program and "
-                f"{_described(spec)} in the checkpoint {where}.",
+                f"Variable {item.spec.path} is {item.spec.kind} in the program and {spec.kind} in "
+                f"the checkpoint {where}.",
                 why="A checkpoint is restored into variables of the same shapes and types.",
                 fix="Build the model as the run that wrote the checkpoint, or use another folder.",
             )
@@ -123,32 +128,22 @@ def _other_variables(
     program: Sequence[VariableSpec], stored: Sequence[VariableSpec], where: str
 ) -> CheckpointError:
     has, keeps = {s.path: s for s in program}, {s.path: s for s in stored}
-    missing = [str(spec) for path, spec in has.items() if path not in keeps]
-    extra = [str(spec) for path, spec in keeps.items() if path not in has]
-    hint = ""
-    if missing:
-        first = next(path for path in has if path not in keeps)
-        hint = did_you_mean(first, _paths(stored, has))
+    missing = [spec for path, spec in has.items() if path not in keeps]
+    extra = [spec for path, spec in keeps.items() if path not in has]
+    others = [spec.path for spec in extra]
+    hint = did_you_mean(missing[0].path, others) if missing else ""
     return CheckpointError(
         "CKPT-002",
         f"The checkpoint {where} is of another model.{hint}",
-        why=f"Expected and not in the checkpoint: {listed(missing, 3) or 'none'}; "
-        f"in the checkpoint and not expected: {listed(extra, 3) or 'none'}.",
+        why=f"Expected and not in the checkpoint: {listed([*map(str, missing)], 3) or 'none'}; "
+        f"in the checkpoint and not expected: {listed([*map(str, extra)], 3) or 'none'}.",
         fix="Build the model and the optimizer as the run that wrote the checkpoint, or use "
         "another folder.",
     )
 
 
-def _paths(stored: Iterable[VariableSpec], has: Mapping[str, Any]) -> list[str]:
-    return [spec.path for spec in stored if spec.path not in has]
-
-
-def _described(spec: VariableSpec) -> str:
-    return f"{spec.dtype} of shape {list(spec.shape)}"
-
-
-def _unnumbered(path: str) -> str:
-    return _NUMBER.sub("", path)
+def _unnumbered(specs: Iterable[VariableSpec]) -> list[str]:
+    return [_NUMBER.sub("", spec.path) for spec in specs]
 
 
 def _describe(objects: Mapping[str, Any]) -> tuple[bytes, dict[int, str]]:
@@ -176,15 +171,11 @@ def _describe(objects: Mapping[str, Any]) -> tuple[bytes, dict[int, str]]:
                 escaped = name.replace(".", "..").replace("/", ".S")
                 waiting.append((child, f"{path}/{escaped}" if path else escaped))
             graph.nodes[number].children.add(node_id=numbers[id(child)], local_name=name)
-    _add_counter(graph)
-    return graph.SerializeToString(), keys
-
-
-def _add_counter(graph: TrackableObjectGraph) -> None:
     graph.nodes[0].children.add(node_id=len(graph.nodes), local_name="save_counter")
     graph.nodes.add().attributes.add(
         name=_ATTRIBUTE, full_name="save_counter", checkpoint_key=COUNTER_KEY
     )
+    return graph.SerializeToString(), keys
 
 
 def _is_variable(value: object) -> bool:

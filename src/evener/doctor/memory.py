@@ -166,6 +166,7 @@ def models_in_loop(case: Case) -> Iterator[Violation]:
                 f"{model.num_made} models are made here, and none is cleared.",
                 fix="call keras.backend.clear_session() before each new model.",
                 evidence=(f"{model.num_parameters:,} parameters each",),
+                severity=None if model.num_made >= 10 else Severity.HINT,
             )
 
 

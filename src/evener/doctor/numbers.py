@@ -364,7 +364,11 @@ def not_updated(case: Case) -> Iterator[Violation]:
     if not left:
         return
     asked = [each for each in left if each.num_gradients]
-    where = next((each.where for each in (*asked, *left) if each.where is not None), None)
+    places = (*asked, *left, *case.facts.gradients, *case.facts.steps)
+    where = next((each.where for each in places if each.where is not None), None)
+    # Who trains one variable of a layer and not another has chosen them, as adapters are.
+    taught = {each.name.rpartition("/")[0] for each in mine if each.num_applied}
+    is_chosen = all(each.name.rpartition("/")[0] in taught for each in left)
     yield Violation(
         case.at(where),
         f"{len(left)} of {len(mine)} trainable variables are never updated: {_names(left)}.",
@@ -373,13 +377,20 @@ def not_updated(case: Case) -> Iterator[Violation]:
         else "No gradient is asked for them, so that they keep their first values.",
         fix="give apply_gradients the variables that the gradients were computed for: "
         "zip(gradients, model.trainable_variables); set trainable = False on what is to stay.",
-        severity=Severity.ERROR if asked or len(left) == len(mine) else Severity.WARNING,
+        severity=Severity.ERROR
+        if asked or len(left) == len(mine)
+        else Severity.HINT
+        if is_chosen
+        else Severity.WARNING,
     )
 
 
 def trained_twice(case: Case) -> Iterator[Violation]:
-    """Yield variables that several optimizers update."""
-    if case.facts is None:
+    """Yield variables that several optimizers update in one loop."""
+    # Several trainings, one after the other, may have an optimizer each.
+    if case.facts is None or len(case.facts.steps) != 1:
+        return
+    if any(each.num_made_in_steps for each in case.facts.optimizers):
         return
     found = [each for each in case.facts.variables if each.num_optimizers >= 2]
     if found:
@@ -411,7 +422,8 @@ def gradients_of_others(case: Case) -> Iterator[Violation]:
 
 def frozen_and_trained(case: Case) -> Iterator[Violation]:
     """Yield variables that are not trainable and are trained."""
-    if case.facts is None:
+    # What one training trained, the next may freeze.
+    if case.facts is None or len(case.facts.steps) != 1:
         return
     found = [each for each in case.facts.variables if not each.trainable and each.num_applied]
     if found:
@@ -443,6 +455,9 @@ def outside_of_model(case: Case) -> Iterator[Violation]:
 
 def nothing_to_train(case: Case) -> Iterator[Violation]:
     """Yield models that are trained without trainable parameters."""
+    # What was trained may be frozen afterwards.
+    if case.facts is not None and any(each.num_applied for each in case.facts.variables):
+        return
     for model in case.facts.models if case.facts is not None else ():
         if model.trains and model.num_parameters and not model.num_trainable:
             yield Violation(
@@ -593,7 +608,7 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
     facts = case.facts
     if facts is None or not _trained(case) or facts.not_finite is not None:
         return
-    if any(each.learning_rate == 0 for each in facts.optimizers):
+    if any(each.learning_rate == 0 for each in facts.optimizers) or len(facts.steps) != 1:
         return
     # Gradients in graphs are not read: a variable without one stays as it is.
     known = [
@@ -639,7 +654,10 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
         if (case.facts is not None)
         else set()
     )
-    for gradient in case.facts.gradients if case.facts is not None else ():
+    reduced = case.facts is not None and any(
+        each.is_reduced and each.trains and each.num_replicas > 1 for each in case.facts.losses
+    )
+    for gradient in case.facts.gradients if case.facts is not None and not reduced else ():
         if gradient.where in by_keras:
             continue
         ratio, count = gradient.loss_ratio, gradient.num_replicas
@@ -1024,6 +1042,9 @@ def dropped_rows(case: Case) -> Iterator[Violation]:
 
 def metric_not_reset(case: Case) -> Iterator[Violation]:
     """Yield metrics that run over several epochs."""
+    # One that is made anew for each epoch begins at 0.
+    if any(call.context.loops for call in case.reading.named("keras.metrics.*")):
+        return
     for metric in case.facts.metrics if case.facts is not None else ():
         if metric.num_epochs >= 2 and metric.num_updates and not metric.num_resets:
             yield Violation(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evener.base.text import format_bytes
-from evener.doctor.facts import Pin, StrategyUse
+from evener.doctor.facts import Pin, Setting, StrategyUse
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.names import canonical
 from evener.doctor.sources import Location
@@ -38,10 +38,17 @@ def hides_all(value: str) -> bool:
     return not (first.isdigit() or first.startswith(("GPU-", "MIG-")))
 
 
+def _settings(case: Case) -> Iterator[Setting]:
+    """Yield the settings that the program makes, not evener for it."""
+    for setting in case.facts.settings if case.facts is not None else ():
+        if setting.where is not None and "evener" not in case.at(setting.where).text:
+            yield setting
+
+
 def late_settings(case: Case) -> Iterator[Violation]:
     """Yield settings of devices that came too late."""
-    for setting in case.facts.settings if case.facts is not None else ():
-        if not setting.is_late or setting.where is None or _VARIABLES.match(setting.name):
+    for setting in _settings(case):
+        if not setting.is_late or _VARIABLES.match(setting.name):
             continue
         reader = (
             "" if setting.read_at is None else f": line {setting.read_at.line} has started them"
@@ -60,8 +67,8 @@ def late_settings(case: Case) -> Iterator[Violation]:
 
 def late_variables(case: Case) -> Iterator[Violation]:
     """Yield environment variables that are set after they were read."""
-    for setting in case.facts.settings if case.facts is not None else ():
-        if not setting.is_late or setting.where is None or not _VARIABLES.match(setting.name):
+    for setting in _settings(case):
+        if not setting.is_late or not _VARIABLES.match(setting.name):
             continue
         if setting.name == "TF_CONFIG":
             continue
@@ -213,7 +220,7 @@ def _is_hidden(case: Case) -> bool:
 
 def hidden_gpus(case: Case) -> Iterator[Violation]:
     """Yield settings that hide GPUs from the program."""
-    around, facts = case.surroundings, case.facts
+    around = case.surroundings
     count = len(around.gpus)
     if count == 0:
         return
@@ -249,10 +256,9 @@ def hidden_gpus(case: Case) -> Iterator[Violation]:
                 fix=f"name more GPUs in {HIDING}, or leave it unset.",
                 evidence=(around.gpus_told,),
             )
-    for setting in facts.settings if facts is not None else ():
+    for setting in _settings(case):
         if (
             setting.name == "set_visible_devices"
-            and setting.where is not None
             and re.match(r"\(?\[\]", setting.value)
             and "GPU" in setting.value
         ):

@@ -9,6 +9,7 @@ from evener.doctor.finding import Case, Severity, Violation, shown_seconds
 
 _MUCH = 0.25  # part of a step
 _SOME = 0.1
+_MOST = 0.6
 _MIN_SECONDS = 0.0005  # of a step; below it the measurement is noise
 
 
@@ -58,14 +59,16 @@ def slow_input(case: Case) -> Iterator[Violation]:
 
 def _is_known(data: Pipeline | None, waiting: float, steps: Steps) -> bool:
     """Return whether the wait is a good part of a step, and not that of a busy machine."""
-    if waiting < max(_MUCH * steps.step_seconds, 4 * _MIN_SECONDS):
+    part = waiting / steps.step_seconds
+    if part < _MUCH or waiting < 4 * _MIN_SECONDS:
         return False
-    timed = (
-        [each.seconds for each in data.stages if each.seconds and each.kind != "prefetch"]
-        if (data is not None)
-        else []
-    )
-    return not timed or sum(timed) >= 0.3 * waiting
+    if data is None or not data.stages:
+        return part >= _MOST or (data is not None and data.kind == "generator")
+    slowest = _slowest(data)
+    if slowest is None or not slowest.seconds:
+        return part >= _MOST or slowest is not None
+    works = slowest.calls_python or slowest.kind not in ("batch", "prefetch", "shuffle", "repeat")
+    return slowest.seconds >= 0.3 * waiting and (works or part >= _MOST)
 
 
 def _slowest(data: Pipeline | None) -> Stage | None:
@@ -160,6 +163,10 @@ def host_reads(case: Case) -> Iterator[Violation]:
                 f"{read.per_step:.0f} reads per step",
                 *([_part(case, waiting, steps)] if steps.step_seconds and waiting > 0 else []),
             ),
+            # A loop that Python keeps busy anyway, as an environment of games, reads what it needs.
+            severity=Severity.HINT
+            if steps.outside_seconds > 0.3 * steps.step_seconds > 0
+            else None,
             seconds=case.per_epoch(waiting),
         )
 

@@ -1,6 +1,7 @@
-"""Assignment of a model to devices, as the planner computes with it.
+"""Assignment of a model to devices: a plan in numbers, with which the planner computes.
 
-Spans of layers, owners, and the conversion from and to a Plan.
+A `Plan` names devices and layers by patterns; an `Assignment` has their indices, for one model and
+one batch size.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,12 +31,6 @@ from evener.plan.parts import (
 )
 from evener.plan.plan import Plan, split_batch
 from evener.plan.profile import Cluster, LayerCosts, ModelCosts
-
-# Plan in numbers: the layers of a profiled model that each device computes and owns.
-#
-# A `Plan` names devices and layers by patterns; an `Assignment` has their indices, for one model
-# and
-# one batch size. The planner works on assignments.
 
 HOST_OWNER = -1
 """Owner instead of a device index: a layer's variables live in host memory."""
@@ -108,9 +104,6 @@ class Assignment:
         return sum(replica.samples for replica in self.replicas)
 
 
-# Devices that compute each layer, and the owners that follow from them.
-
-
 def spread_owners(
     layers: Sequence[LayerCosts],
     replicas: Sequence[ReplicaAssignment],
@@ -176,9 +169,6 @@ def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[t
     return [known[tuple(ends)] for ends in around]
 
 
-# Conversion between plans, which have names, and assignments, which have indices.
-
-
 def plan_of(
     assignment: Assignment,
     model: ModelCosts,
@@ -188,22 +178,30 @@ def plan_of(
     rejected: tuple[Rejected, ...] = (),
 ) -> Plan:
     """Return an assignment as a plan with the names of devices and layers."""
-    used = sorted(
-        {span.device for replica in assignment.replicas for span in replica.spans}
-        | {owner for owner in assignment.owners if owner >= 0}
-    )
+    used = {span.device for replica in assignment.replicas for span in replica.spans}
+    used.update(owner for owner in assignment.owners if owner >= 0)
     names = [device.name for device in cluster.devices]
-    devices = tuple(
-        PlanDevice.named(names[index], cluster.devices[index].memory_bytes) for index in used
-    )
-    layer_names = [layer.name for layer in model.layers]
+    layer_patterns = [literal(layer.name) for layer in model.layers]
+    owners: Owners = "sharded"
+    if set(assignment.owners) == {HOST_OWNER}:
+        owners = "central"
+    elif assignment.owners != spread_owners(model.layers, assignment.replicas, cluster):
+        rules: list[OwnerRule] = []
+        for layer, owner in zip(model.layers, assignment.owners, strict=True):
+            if layer.owned_bytes:
+                assert owner != EACH_MACHINE, "owners in each machine are never named"
+                device = HOST if owner == HOST_OWNER else names[owner]
+                rules.append(OwnerRule(pattern=f"{literal(layer.name)}/*", device=device))
+        if rules:
+            # Variables outside the profiled layers, such as counters, need an owner too.
+            owners = (*rules, OwnerRule(pattern="*", device=rules[0].device))
     replicas = tuple(
         Replica(
             share=replica.samples,
             stages=tuple(
                 Stage(
                     device=names[span.device],
-                    layers=tuple(map(literal, layer_names[span.first : span.end]))
+                    layers=tuple(layer_patterns[span.first : span.end])
                     if len(replica.spans) > 1
                     else ("*",),
                 )
@@ -215,16 +213,14 @@ def plan_of(
         )
         for replica in assignment.replicas
     )
-    recompute = tuple(
-        literal(name)
-        for name, is_recomputed in zip(layer_names, assignment.recompute, strict=True)
-        if is_recomputed
-    )
     return Plan(
-        devices=devices,
+        devices=tuple(
+            PlanDevice.named(names[index], cluster.devices[index].memory_bytes)
+            for index in sorted(used)
+        ),
         replicas=replicas,
-        owners=_owners(assignment, model, cluster),
-        recompute=recompute,
+        owners=owners,
+        recompute=tuple(itertools.compress(layer_patterns, assignment.recompute)),
         batch_norm="synchronized" if assignment.has_barriers else "per_device",
         predicted=predicted,
         rejected=rejected,
@@ -243,7 +239,7 @@ def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: i
     replicas = tuple(
         ReplicaAssignment(
             samples=count,
-            spans=_spans(replica, number, model, device_indices),
+            spans=_spans(replica, f"replicas[{number}]", model, device_indices),
             num_micro_batches=replica.num_micro_batches,
             in_flight=replica.in_flight,
             schedule=replica.schedule,
@@ -251,9 +247,21 @@ def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: i
         for number, (replica, count) in enumerate(zip(plan.replicas, samples, strict=True))
         if count
     )
+    fixed: list[int | None] = []
+    for layer in model.layers:
+        name = f"{layer.name}/kernel"
+        named = plan.owner_of(name)
+        is_host = named == HOST_DEVICE and (
+            plan.owners == "central" or HOST_DEVICE not in device_indices
+        )
+        if named == HOST_DEVICE and not isinstance(plan.owners, str):
+            # A rule may name the host, or the device ``cpu:0``, which is in its place elsewhere.
+            rules = [dataclasses.replace(rule, device=f"<{rule.device}>") for rule in plan.owners]
+            is_host = is_host or owner_of(name, rules) == f"<{HOST}>"
+        fixed.append(None if named is None else HOST_OWNER if is_host else device_indices[named])
     return Assignment(
         replicas=replicas,
-        owners=_owner_indices(plan, model, cluster, replicas),
+        owners=spread_owners(model.layers, replicas, cluster, fixed),
         recompute=tuple(matches(layer.name, plan.recompute) for layer in model.layers),
         has_barriers=plan.batch_norm == "synchronized",
     )
@@ -269,27 +277,8 @@ def literal(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _owners(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Owners:
-    """Return the owner rules, or ``"sharded"`` or ``"central"`` if those give the same owners."""
-    layers = model.layers
-    if assignment.owners == spread_owners(layers, assignment.replicas, cluster):
-        return "sharded"
-    if set(assignment.owners) == {HOST_OWNER}:
-        return "central"
-    rules: list[OwnerRule] = []
-    for layer, owner in zip(layers, assignment.owners, strict=True):
-        if layer.owned_bytes:
-            assert owner != EACH_MACHINE, "owners in each machine are never named"
-            device = HOST if owner == HOST_OWNER else cluster.devices[owner].name
-            rules.append(OwnerRule(pattern=f"{literal(layer.name)}/*", device=device))
-    if not rules:
-        return "sharded"
-    # Variables outside the profiled layers, such as counters, need an owner too.
-    return (*rules, OwnerRule(pattern="*", device=rules[0].device))
-
-
 def _spans(
-    replica: Replica, number: int, model: ModelCosts, device_indices: dict[str, int]
+    replica: Replica, place: str, model: ModelCosts, device_indices: dict[str, int]
 ) -> tuple[Span, ...]:
     if len(replica.stages) == 1:
         return (Span(device_indices[replica.stages[0].device], 0, len(model.layers)),)
@@ -305,7 +294,7 @@ def _spans(
             if not any(matches(name, [pattern]) for name in names):
                 raise PlanError(
                     "PLAN-040",
-                    f"replicas[{number}].stages[{index}] names {pattern!r}, but the model "
+                    f"{place}.stages[{index}] names {pattern!r}, but the model "
                     f"{model.name!r} has no such layer.",
                     why=f"Its layers are {layers}.{did_you_mean(pattern, names)}",
                     fix="Correct the pattern, or profile the model again if it has changed.",
@@ -313,7 +302,7 @@ def _spans(
     if numbers != sorted(numbers) or len(set(numbers)) < len(replica.stages):
         raise PlanError(
             "PLAN-041",
-            f"The stages of replicas[{number}] cannot be costed.",
+            f"The stages of {place} cannot be costed.",
             why="Each stage must have layers, and samples must pass the stages in their order: "
             f"the layers {layers} are in the stages {numbers}.",
             fix="Give each stage layers that follow one another.",
@@ -326,26 +315,3 @@ def _spans(
         )
         for index, stage in enumerate(replica.stages)
     )
-
-
-def _owner_indices(
-    plan: Plan, model: ModelCosts, cluster: Cluster, replicas: Sequence[ReplicaAssignment]
-) -> tuple[int, ...]:
-    device_indices = {device.name: index for index, device in enumerate(cluster.devices)}
-    fixed: list[int | None] = []
-    for layer in model.layers:
-        named = plan.owner_of(f"{layer.name}/kernel")
-        is_host = named == HOST_DEVICE and (
-            plan.owners == "central"
-            or HOST_DEVICE not in device_indices
-            or _is_host_rule(layer.name, plan)
-        )
-        fixed.append(None if named is None else HOST_OWNER if is_host else device_indices[named])
-    return spread_owners(model.layers, replicas, cluster, fixed)
-
-
-def _is_host_rule(name: str, plan: Plan) -> bool:
-    """Whether the first rule for a layer names the host rather than the device ``cpu:0``."""
-    assert not isinstance(plan.owners, str)
-    rules = [dataclasses.replace(rule, device=f"<{rule.device}>") for rule in plan.owners]
-    return owner_of(f"{name}/kernel", rules) == f"<{HOST}>"

@@ -1,4 +1,14 @@
-"""Calibration of a cost profile by the measured times of runs."""
+"""Calibration of a cost profile by the measured times of a run.
+
+::
+
+                     measured busy seconds of its devices in a step of the run
+    factor of a kind = ------------------------------------------------------
+       of device      predicted busy seconds for the plan of the run
+
+All curves of the kind are multiplied by its factor. The profiler measures layers on an idle
+machine; in a run, devices share memory, power and cores, and fetch weights while they compute.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +18,18 @@ from dataclasses import dataclass
 
 from evener.base.text import format_seconds
 from evener.errors import PlanError, ProfileError
-from evener.plan.profile import CostProfile, LayerTimes
+from evener.plan.profile import CostProfile
 from evener.planner.assignment import assignment_of
 from evener.planner.prediction import busy_seconds, predict, predict_plan
-from evener.planner.run_times import MeasuredRun, RunTimes
-
-# Runs on one device without micro-batches, whose passes and updates are timed together.
+from evener.planner.run_times import MeasuredRun
 
 
 def without_updates(run: MeasuredRun, profile: CostProfile) -> MeasuredRun:
     """Return a run whose busy seconds exclude updates.
 
-    Passes and updates are assumed to deviate from the prediction by the same factor, so passes are
-    the same fraction of the measured as of the predicted time.
+    On one device without micro-batches, both are timed together. They are assumed to deviate from
+    the prediction by the same factor, so passes are the same fraction of the measured as of the
+    predicted time.
     """
     times = run.times
     if not times.with_updates:
@@ -35,18 +44,6 @@ def without_updates(run: MeasuredRun, profile: CostProfile) -> MeasuredRun:
     return dataclasses.replace(
         run, times=dataclasses.replace(times, busy_seconds=busy, with_updates=False)
     )
-
-
-# Calibration of a profile by the measured times of a run.
-#
-# ::
-#
-#                      measured busy seconds of its devices in a step of the run
-#     factor of a kind = ------------------------------------------------------
-#        of device      predicted busy seconds for the plan of the run
-#
-# All curves of the kind are multiplied by its factor. The profiler measures layers on an idle
-# machine; in a run, devices share memory, power and cores, and fetch weights while they compute.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +92,19 @@ def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
     Only forward and backward passes and the accumulation of gradients are scaled; updates, links
     and the overhead of a step stay.
     """
-    _check_devices(profile, run.times)
+    kinds = {device.name: device.type for device in profile.cluster.devices}
+    for name in run.times.busy_seconds:
+        hardware = run.times.hardware.get(name, "")
+        # The hardware name of a CPU has its threads, which a run on stand-ins does not set.
+        is_other = name.startswith("gpu") and hardware != kinds.get(name)
+        if name not in kinds or is_other:
+            there = ", ".join(f"{device} ({kind})" for device, kind in kinds.items())
+            raise ProfileError(
+                "PROF-052",
+                f"The run computed on {name} ({hardware}), which is no device of the profile.",
+                why=f"The profile has {there}.",
+                fix="Measure the script on the devices of the run, with --devices.",
+            )
     plan = run.plan.with_shares(run.times.samples)
     try:
         found = assignment_of(plan, profile.model, profile.cluster, run.times.batch_size)
@@ -106,7 +115,6 @@ def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
             why=error.what,
             fix="Give the profile, or the script, that the plan of the run was made for.",
         ) from error
-    kinds = {device.name: device.type for device in profile.cluster.devices}
     predicted: dict[str, float] = {}
     measured: dict[str, float] = {}
     for index, seconds in busy_seconds(found, predict(found, profile)).items():
@@ -119,37 +127,15 @@ def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
         for kind, seconds in predicted.items()
         if seconds > 0 and measured.get(kind, 0.0) > 0
     }
-    scaled = dataclasses.replace(
-        profile,
-        times={
-            kind: tuple(_scaled(layer, factors[kind].value) for layer in times)
-            if kind in factors
-            else times
-            for kind, times in profile.times.items()
-        },
-    )
+    times = dict(profile.times)
+    for kind, factor in factors.items():
+        times[kind] = tuple(
+            dataclasses.replace(
+                layer.scaled(factor.value),
+                accumulate_seconds=layer.accumulate_seconds * factor.value,
+            )
+            for layer in times[kind]
+        )
+    scaled = dataclasses.replace(profile, times=times)
     after = predict_plan(plan, scaled, run.times.batch_size).step_seconds
     return Calibrated(profile=scaled, factors=factors, step_seconds=after, run=run)
-
-
-def _scaled(times: LayerTimes, factor: float) -> LayerTimes:
-    return dataclasses.replace(
-        times.scaled(factor), accumulate_seconds=times.accumulate_seconds * factor
-    )
-
-
-def _check_devices(profile: CostProfile, times: RunTimes) -> None:
-    """Refuse a run on devices that the profile lacks, or has as other hardware."""
-    kinds = {device.name: device.type for device in profile.cluster.devices}
-    for name in times.busy_seconds:
-        hardware = times.hardware.get(name, "")
-        # The hardware name of a CPU has its threads, which a run on stand-ins does not set.
-        is_other = name.startswith("gpu") and hardware != kinds.get(name)
-        if name not in kinds or is_other:
-            there = ", ".join(f"{device} ({kind})" for device, kind in kinds.items())
-            raise ProfileError(
-                "PROF-052",
-                f"The run computed on {name} ({hardware}), which is no device of the profile.",
-                why=f"The profile has {there}.",
-                fix="Measure the script on the devices of the run, with --devices.",
-            )

@@ -10,22 +10,10 @@ from typing import Any
 from evener.base.text import format_seconds
 from evener.errors import ProfileError, did_you_mean
 from evener.plan.profile import CostProfile, Curve, LayerCosts, LayerTimes, ModelCosts
-from evener.planner.clusters import ClusterDescription, Datasheet, DeviceType
+from evener.planner.clusters import ClusterDescription, Datasheet
 from evener.planner.planning import Planned
 from evener.planner.prediction import predict
 from evener.planner.published_models import Kernel, PublishedModel
-
-# Times of layers on devices that are not available, from datasheets.
-#
-# ::
-#
-#     seconds
-#        |                      / bound by arithmetic: operations / (peak x efficiency)
-#        |                     /
-#        |              ___---/   bound by memory: bytes / bandwidth
-#        |  _______----
-#        |  launches: constant per operation
-#        +---------------------------- samples
 
 OPERATIONS_PER_LAYER = 10
 """Operations of a layer's forward pass if the number is unknown."""
@@ -44,7 +32,6 @@ Source: Deakin, Price, Martineau, McIntosh-Smith: Evaluating attainable memory b
 programming models via BabelStream, 2018, figures of the GPUs: some 70 % to 90 %.
 """
 
-_LAUNCHES_OF_UPDATE = 1
 _NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -78,14 +65,34 @@ def datasheet_profile(
         counts, kernels = {**model.num_operations, **counts}, dict(model.kernels)
         model = model.costs
     used = {device.type for device in described.cluster.devices}
+    times = {name: list[LayerTimes]() for name in described.types if name in used}
+    for name, of_type in times.items():
+        device = described.types[name]
+        for layer in model.layers:
+            found = device.measured(layer)
+            if found is None and device.datasheet is None:
+                raise ProfileError(
+                    "PROF-040",
+                    f"Nothing is known of the layer {layer.name!r} on devices of type {name!r}.",
+                    why=f"The type has no datasheet figures, and curves for "
+                    f"{', '.join(device.curves)} alone.{did_you_mean(layer.name, device.curves)}",
+                    fix="Add curves for the layer, or peak, dtype, memory_bandwidth and "
+                    "efficiency.",
+                )
+            if found is None:
+                assert device.datasheet is not None
+                of_kind = counts.get(layer.kind, OPERATIONS_PER_LAYER)
+                found = roofline(
+                    layer,
+                    device.datasheet,
+                    num_operations=counts.get(layer.name, of_kind),
+                    kernels=kernels.get(layer.name, kernels.get(layer.kind, ())),
+                )
+            of_type.append(found)
     return CostProfile(
         model=model,
         cluster=described.cluster,
-        times={
-            name: tuple(_layer_times(layer, device, counts, kernels) for layer in model.layers)
-            for name, device in described.types.items()
-            if name in used
-        },
+        times={name: tuple(of_type) for name, of_type in times.items()},
     )
 
 
@@ -97,6 +104,16 @@ def roofline(
     kernels: Sequence[Kernel] = (),
 ) -> LayerTimes:
     """Return the times of a layer on a device, by its datasheet.
+
+    ::
+
+        seconds
+           |                      / bound by arithmetic: operations / (peak x efficiency)
+           |                     /
+           |              ___---/   bound by memory: bytes / bandwidth
+           |  _______----
+           |  launches: constant per operation
+           +---------------------------- samples
 
     A kernel takes as long as its arithmetic or its memory traffic, whichever is longer; a pass is
     the sum of its kernels, plus the launches of its operations. A layer whose kernels are not known
@@ -134,12 +151,11 @@ def roofline(
         )
     # The optimizer reads weights, gradients and its state, and writes weights and state.
     update_bytes = 3 * layer.weight_bytes + 2 * layer.optimizer_bytes
-    has_update = update_bytes > 0
+    launch_of_update = sheet.launch_seconds if update_bytes > 0 else 0.0
     return LayerTimes(
         forward=Curve.total(forward),
         backward=Curve.total(backward),
-        update_seconds=update_bytes / bandwidth
-        + has_update * _LAUNCHES_OF_UPDATE * sheet.launch_seconds,
+        update_seconds=update_bytes / bandwidth + launch_of_update,
     )
 
 
@@ -152,34 +168,6 @@ def _ramp(by_arithmetic: float, by_traffic: float, fixed: float) -> Curve:
     bends.append(2 * bends[-1])
     return Curve(tuple((n, max(by_arithmetic * n, by_traffic * n + fixed)) for n in bends))
 
-
-def _layer_times(
-    layer: LayerCosts,
-    device: DeviceType,
-    counts: Mapping[str, int],
-    kernels: Mapping[str, tuple[Kernel, ...]],
-) -> LayerTimes:
-    measured = device.measured(layer)
-    if measured is not None:
-        return measured
-    if device.datasheet is None:
-        raise ProfileError(
-            "PROF-040",
-            f"Nothing is known of the layer {layer.name!r} on devices of type {device.name!r}.",
-            why=f"The type has no datasheet figures, and curves for {', '.join(device.curves)} "
-            f"alone.{did_you_mean(layer.name, device.curves)}",
-            fix="Add curves for the layer, or peak, dtype, memory_bandwidth and efficiency.",
-        )
-    number = counts.get(layer.name, counts.get(layer.kind, OPERATIONS_PER_LAYER))
-    return roofline(
-        layer,
-        device.datasheet,
-        num_operations=number,
-        kernels=kernels.get(layer.name, kernels.get(layer.kind, ())),
-    )
-
-
-# Speeds that kernels reach on devices that are not available, and what is assumed of them.
 
 FLOAT32_PER_PEAK = 0.5
 """Peak in TF32 as a fraction of that in 16 bits, on NVIDIA's tensor cores; if no file says it."""
@@ -254,18 +242,13 @@ def reached_speeds(described: ClusterDescription) -> dict[str, dict[str, Any]]:
                 why="The type has curves of named layers, and no datasheet figures.",
                 fix="Add peak, dtype, memory_bandwidth, efficiency and efficiency_source.",
             )
-        found[name] = reached_speed(sheet)
+        float32 = sheet.float32_flops
+        if float32 is None:
+            float32 = sheet.peak_flops * (1.0 if sheet.dtype == "float32" else FLOAT32_PER_PEAK)
+        peaks = {"float32": float32, "float16": sheet.peak_flops, "bfloat16": sheet.peak_flops}
+        found[name] = {
+            "flops": [[dtype, peak * sheet.efficiency] for dtype, peak in peaks.items()],
+            "bytes_per_second": sheet.memory_bytes_per_second * MEMORY_EFFICIENCY,
+            "launch_seconds": sheet.launch_seconds,
+        }
     return found
-
-
-def reached_speed(sheet: Datasheet) -> dict[str, Any]:
-    """Return the speed that kernels reach on a device, by its datasheet."""
-    float32 = sheet.float32_flops
-    if float32 is None:
-        float32 = sheet.peak_flops * (1.0 if sheet.dtype == "float32" else FLOAT32_PER_PEAK)
-    peaks = {"float32": float32, "float16": sheet.peak_flops, "bfloat16": sheet.peak_flops}
-    return {
-        "flops": [[dtype, peak * sheet.efficiency] for dtype, peak in peaks.items()],
-        "bytes_per_second": sheet.memory_bytes_per_second * MEMORY_EFFICIENCY,
-        "launch_seconds": sheet.launch_seconds,
-    }

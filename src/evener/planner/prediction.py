@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evener.plan.plan import Plan
@@ -33,17 +33,6 @@ from evener.planner.step_time import (
     span_seconds,
     step_has_barriers,
 )
-
-# Prediction of the step time and of the memory of every device, from a profile.
-#
-# ::
-#
-#     replica    | weights arrive          | gradients leave              | update |
-#                | forward passes          | backward passes              |        |
-#
-# Weights arrive during the forward passes of the first micro-batch, gradients are sent during the
-# backward passes of the last one; of a transfer and the passes that it overlaps, the longer counts.
-# The step time is that of the slowest replica.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +83,49 @@ def predict_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Predictio
 
 
 def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
-    """Return the prediction of an assignment."""
+    """Return the prediction of an assignment.
+
+    ::
+
+        replica    | weights arrive          | gradients leave              | update |
+                   | forward passes          | backward passes              |        |
+
+    Weights arrive during the forward passes of the first micro-batch, gradients are sent during the
+    backward passes of the last one; of a transfer and the passes that it overlaps, the longer
+    counts. The step time is that of the slowest replica.
+    """
     travel = exchange_seconds(assignment, profile.model, profile.cluster)
     update = update_seconds(assignment, profile)
-    # In large clusters most replicas are alike.
+    has_barriers = step_has_barriers(assignment, profile.model)
+    # In large clusters most replicas are alike: of the same time, on other devices of the type.
+    devices, link = profile.cluster.devices, profile.cluster.link
     known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
     found: list[tuple[ReplicaPrediction, Timeline | None]] = []
     for replica in assignment.replicas:
         weights = WeightSeconds.of(replica.devices, travel, update)
-        key = (_alike(replica, profile), weights)
+        key = (
+            tuple((devices[span.device].type, span.first, span.end) for span in replica.spans),
+            numbered_devices(replica),
+            tuple(itertools.starmap(link, itertools.pairwise(replica.devices))),
+            (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
+            weights,
+        )
         if key not in known:
-            known[key] = _replica(replica, assignment, profile, weights)
+            known[key] = _predict_replica(
+                replica, assignment.recompute, profile, weights, has_barriers=has_barriers
+            )
         found.append(known[key])
-    replicas = _with_barriers(tuple(replica for replica, _ in found), assignment, profile)
-    timelines = tuple(times for _, times in found)
+    replicas, timelines = zip(*found, strict=True)
+    if has_barriers:
+        # Replicas wait for each other at barriers.
+        passes = seconds_with_barriers(assignment, profile)
+        replicas = tuple(
+            dataclasses.replace(
+                replica,
+                bubble_seconds=max(passes - replica.compute_seconds, replica.bubble_seconds),
+            )
+            for replica in replicas
+        )
     # A single stage fuses both passes of a micro-batch unless it recomputes.
     recomputes = any(assignment.recompute)
     live = [
@@ -135,20 +153,6 @@ def busy_seconds(assignment: Assignment, prediction: Prediction) -> dict[int, fl
         for span, seconds in zip(replica.spans, times.busy_seconds, strict=True):
             found[span.device] = found.get(span.device, 0.0) + seconds
     return found
-
-
-def _with_barriers(
-    replicas: tuple[ReplicaPrediction, ...], assignment: Assignment, profile: CostProfile
-) -> tuple[ReplicaPrediction, ...]:
-    """Return the replicas with the time that they wait at barriers."""
-    if not step_has_barriers(assignment, profile.model):
-        return replicas
-    passes = seconds_with_barriers(assignment, profile)
-    longer = [max(passes, replica.compute_seconds + replica.bubble_seconds) for replica in replicas]
-    return tuple(
-        dataclasses.replace(replica, bubble_seconds=seconds - replica.compute_seconds)
-        for replica, seconds in zip(replicas, longer, strict=True)
-    )
 
 
 def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
@@ -188,35 +192,26 @@ def owner_update_seconds(
     return times.update_seconds + (num_sums - 1) * times.accumulate_seconds
 
 
-def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
-    """Return a key that is equal for replicas of the same time, on other devices of the type."""
-    cluster = profile.cluster
-    pairs = itertools.pairwise(replica.devices)
-    return (
-        tuple((cluster.devices[s.device].type, s.first, s.end) for s in replica.spans),
-        numbered_devices(replica),
-        tuple(cluster.link(source, target) for source, target in pairs),
-        (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
-    )
-
-
-def _replica(
-    replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: WeightSeconds
+def _predict_replica(
+    replica: ReplicaAssignment,
+    recompute: tuple[bool, ...],
+    profile: CostProfile,
+    weights: WeightSeconds,
+    *,
+    has_barriers: bool,
 ) -> tuple[ReplicaPrediction, Timeline | None]:
-    has_barriers = step_has_barriers(assignment, profile.model)
     passes = [
-        span_seconds(span, replica, assignment.recompute, profile, has_barriers=has_barriers)
+        span_seconds(span, replica, recompute, profile, has_barriers=has_barriers)
         for span in replica.spans
     ]
-    count = replica.num_micro_batches
-    busy = [count * (forward + backward) for forward, backward in passes]
-    times = (
-        pipeline_timeline(replica, passes, assignment.recompute, profile)
-        if len(passes) > 1
-        else None
-    )
+    busy = [replica.num_micro_batches * (forward + backward) for forward, backward in passes]
+    # A device may have several stages.
+    of_devices: dict[int, float] = {}
+    for span, seconds in zip(replica.spans, busy, strict=True):
+        of_devices[span.device] = of_devices.get(span.device, 0.0) + seconds
+    busiest = max(of_devices.values())
+    times = pipeline_timeline(replica, passes, profile) if len(passes) > 1 else None
     makespan = busy[0] if times is None else times.makespan
-    busiest = _busiest(replica, busy)
     # The first micro-batch overlaps the arrival of weights, the last one that of gradients.
     arrival = max(0.0, weights.arrival_seconds - sum(forward for forward, _ in passes))
     departure = max(0.0, weights.departure_seconds - sum(backward for _, backward in passes))
@@ -231,32 +226,8 @@ def _replica(
     ), times
 
 
-def _busiest(replica: ReplicaAssignment, busy: Sequence[float]) -> float:
-    """Return the busy seconds of the busiest device; a device may have several stages."""
-    of_devices: dict[int, float] = {}
-    for span, seconds in zip(replica.spans, busy, strict=True):
-        of_devices[span.device] = of_devices.get(span.device, 0.0) + seconds
-    return max(of_devices.values())
-
-
-# Memory of data parallel training by kind, and the largest batch that fits into memory.
-#
-# ::
-#
-#     bytes
-#       |                     ___---  workspace      )
-#       |             ___---          samples        )  grow with the samples of a micro-batch
-#       |     ___---                  activations    )
-#       |_________________________    gradients
-#       |_________________________    weights, optimizer state: on one device, or sharded
-#       +------------------------- samples
-#
-# No times are needed for it, hence no device.
-
 MOST_SAMPLES = 2**20
 """Largest batch size that is tried."""
-_GIB = 2**30
-_LARGE_CARD = 40 * _GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +264,17 @@ class MemoryByKind:
 def estimate_memory(
     model: ModelCosts, batch_size: int, way: Way | None = None, *, num_devices: int = 1
 ) -> MemoryByKind:
-    """Return the peak memory of the device that needs the most.
+    """Return the peak memory of the device that needs the most; no times are needed for it.
+
+    ::
+
+        bytes
+          |                     ___---  workspace      )
+          |             ___---          samples        )  grow with the samples of a micro-batch
+          |     ___---                  activations    )
+          |_________________________    gradients
+          |_________________________    weights, optimizer state: on one device, or sharded
+          +------------------------- samples
 
     Every device has the same share of the batch, and the variables are sharded over the devices as
     the engine does it. The number of samples of a micro-batch is rounded up.
@@ -333,8 +314,8 @@ def usable_memory(total_bytes: int) -> int:
     >>> usable_memory(24 * 2**30) == 23 * 2**30
     True
     """
-    taken = 2 if total_bytes >= _LARGE_CARD else 1
-    return max(0, total_bytes - taken * _GIB)
+    gib = 2**30
+    return max(0, total_bytes - (2 if total_bytes >= 40 * gib else 1) * gib)
 
 
 def recomputed_layers(model: ModelCosts) -> tuple[bool, ...]:
@@ -383,14 +364,3 @@ def _fullest(model: ModelCosts, samples: int, way: Way, num_devices: int) -> Mem
         samples=round(of_samples),
         workspace=round(found.workspace),
     )
-
-
-__all__ = [
-    "HOST_OWNER",
-    "Assignment",
-    "Prediction",
-    "ReplicaAssignment",
-    "Span",
-    "predict",
-    "predict_plan",
-]

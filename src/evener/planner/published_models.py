@@ -9,8 +9,6 @@ from functools import partial
 from evener.errors import ProfileError, did_you_mean
 from evener.plan.profile import LayerCosts, ModelCosts
 
-# Published model: the costs of its layers, and the source of its shape.
-
 WEIGHT_BYTES = 4
 """Bytes per parameter: under Keras's mixed precision, variables and gradients are float32."""
 
@@ -60,22 +58,6 @@ class PublishedModel:
         return sum(layer.forward_flops for layer in self.costs.layers)
 
 
-# ResNet-50 by its shape, in the version with strides in the 3 x 3 convolutions (v1.5).
-#
-# Each convolution is followed by a BatchNormalization, and most of them by a ReLU. The tensors
-# saved
-# for the backward pass are the result of each convolution, which the normalization reads, and the
-# input of the next convolution.
-
-_GROUPS = ((3, 64, 56), (4, 128, 28), (6, 256, 14), (3, 512, 7))
-"""Number of blocks, width of the 3 x 3 convolution and size of its result, for each group."""
-
-_EXPANSION = 4
-_CLASSES = 1000
-_IMAGE = 224
-_PIXEL_BYTES = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
     """Convolution without bias, and the normalization after it."""
@@ -101,119 +83,112 @@ class Convolution:
         """Two for each product and its addition, per sample."""
         return 2 * self.values * self.kernel**2 * self.inputs
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A residual block."""
-
-    name: str  # Name of its layer
-    kind: str  # Kind of its layer; empty to take it from the name
-    # Convolutions of its main path, then that of a shortcut with another shape
-    convolutions: tuple[Convolution, ...]
+    def kernels(self) -> Iterator[Kernel]:
+        """Yield its kernels: the convolution, and the normalization with a ReLU fused into it."""
+        yield Kernel(
+            flops=self.flops,
+            bytes=ACTIVATION_BYTES * (self.size_before**2 * self.inputs + self.values),
+            fixed_bytes=WEIGHT_BYTES * self.parameters,
+        )
+        # Forward: a pass for mean and variance, one that reads and writes. Backward: a pass over
+        # the input and its gradient for two sums, and one that reads both and writes a gradient.
+        one_pass = ACTIVATION_BYTES * self.values
+        yield Kernel(bytes=3 * one_pass, backward_bytes=5 * one_pass)
 
 
 def resnet50() -> PublishedModel:
     """Return ResNet-50 for images of 224 x 224 and 1000 classes.
 
+    This is the version with strides in the 3 x 3 convolutions (v1.5). Each convolution is followed
+    by a `BatchNormalization`, and most of them by a ReLU. The tensors saved for the backward pass
+    are the result of each convolution, which the normalization reads, and the input of the next
+    one.
+
     >>> resnet50().num_parameters
     25557032
     """
-    stem = Convolution(inputs=3, outputs=64, kernel=7, size=112, size_before=_IMAGE)
-    pooled = 56**2 * 64
-    blocks = tuple(_blocks())
-    layers = (
-        _layer("stem", (stem,), boundary=pooled, also_kept=pooled, kind="stem"),
-        *map(_layer_of_block, blocks),
-        _head(),
+    image, classes, channels = 224, 1000, 64
+    stem = Convolution(inputs=3, outputs=channels, kernel=7, size=112, size_before=image)
+    size, size_before = 56, 56
+    pooled = size**2 * channels
+    # The backward pass of the pooling reads gradients and positions, and writes all.
+    pooling = ACTIVATION_BYTES * (stem.values + pooled)
+    kernels: dict[str, tuple[Kernel, ...]] = {
+        "stem": (
+            *stem.kernels(),
+            Kernel(bytes=pooling, backward_bytes=pooling + ACTIVATION_BYTES * pooled),
+        )
+    }
+    layers = [_resnet_layer("stem", (stem,), boundary=pooled, also_kept=pooled, kind="stem")]
+    for group, (count, width, size) in enumerate(
+        ((3, 64, 56), (4, 128, 28), (6, 256, 14), (3, 512, 7))
+    ):
+        for number in range(count):
+            before, outputs = (size if number else size_before), 4 * width
+            first = Convolution(
+                inputs=channels, outputs=width, kernel=1, size=before, size_before=before
+            )
+            second = Convolution(
+                inputs=width, outputs=width, kernel=3, size=size, size_before=before
+            )
+            third = Convolution(
+                inputs=width, outputs=outputs, kernel=1, size=size, size_before=size
+            )
+            # The shortcut around the first block has another shape, too.
+            shortcut = Convolution(
+                inputs=channels, outputs=outputs, kernel=1, size=size, size_before=before
+            )
+            convolutions = (first, second, third, *(() if number else (shortcut,)))
+            name = f"group_{group}_block_{number}"
+            # The addition reads the shortcut, in the kernel of the last ReLU; its gradient goes two
+            # ways, and those of both ways are added up.
+            one_pass = ACTIVATION_BYTES * third.values
+            kernels[name] = (
+                *(kernel for convolution in convolutions for kernel in convolution.kernels()),
+                Kernel(bytes=one_pass, backward_bytes=2 * one_pass),
+            )
+            layers.append(
+                _resnet_layer(
+                    name,
+                    convolutions,
+                    boundary=third.values,
+                    # The results of the first two ReLUs, and of the last one.
+                    also_kept=first.values + second.values + third.values,
+                    kind="" if number else "first",
+                )
+            )
+            channels = outputs
+        size_before = size
+    parameters = channels * classes + classes
+    head = LayerCosts(
+        name="head",
+        kind="head",
+        weight_bytes=WEIGHT_BYTES * parameters,
+        optimizer_bytes=ADAM_BYTES * parameters,
+        activation_bytes=ACTIVATION_BYTES * channels + 4 * classes,
+        workspace_bytes=4 * classes,
+        forward_flops=2 * channels * classes,
     )
-    costs = ModelCosts(name="resnet-50", layers=layers, input_bytes=_IMAGE**2 * 3 * _PIXEL_BYTES)
+    pixel_bytes = 4
+    costs = ModelCosts(
+        name="resnet-50", layers=(*layers, head), input_bytes=image**2 * 3 * pixel_bytes
+    )
     return PublishedModel(
         costs=costs,
         num_parameters=costs.weight_bytes // WEIGHT_BYTES,
         # Each convolution with its normalization and ReLU; in the blocks an addition.
         num_operations={"stem": 4, "first": 12, "block": 10, "head": 4},
-        kernels={
-            "stem": (*_kernels(stem), _pooling(stem.values, pooled)),
-            **{block.name: tuple(_kernels_of_block(block)) for block in blocks},
-        },
+        kernels=kernels,
         source="He et al., Deep Residual Learning for Image Recognition, 2016, table 1; strides as "
         "in torchvision and NVIDIA's ResNet-50 v1.5",
     )
 
 
-def _blocks() -> Iterator[Block]:
-    inputs = 64
-    size_before = 56
-    for group, (count, width, size) in enumerate(_GROUPS):
-        outputs = _EXPANSION * width
-        for number in range(count):
-            before = size_before if number == 0 else size
-            convolutions = (
-                Convolution(
-                    inputs=inputs, outputs=width, kernel=1, size=before, size_before=before
-                ),
-                Convolution(inputs=width, outputs=width, kernel=3, size=size, size_before=before),
-                Convolution(inputs=width, outputs=outputs, kernel=1, size=size, size_before=size),
-            )
-            # The shortcut has another shape, too.
-            shortcut = Convolution(
-                inputs=inputs, outputs=outputs, kernel=1, size=size, size_before=before
-            )
-            yield Block(
-                name=f"group_{group}_block_{number}",
-                kind="first" if number == 0 else "",
-                convolutions=(*convolutions, shortcut) if number == 0 else convolutions,
-            )
-            inputs = outputs
-        size_before = size
-
-
-def _layer_of_block(block: Block) -> LayerCosts:
-    first, second, third = block.convolutions[:3]
-    return _layer(
-        block.name,
-        block.convolutions,
-        boundary=third.values,
-        # The results of the first two ReLUs, and of the last one.
-        also_kept=first.values + second.values + third.values,
-        kind=block.kind,
-    )
-
-
-def _kernels_of_block(block: Block) -> Iterator[Kernel]:
-    for convolution in block.convolutions:
-        yield from _kernels(convolution)
-    # The addition reads the shortcut, in the kernel of the last ReLU; its gradient goes two ways,
-    # and those of both ways are added up.
-    values = block.convolutions[2].values
-    yield Kernel(bytes=ACTIVATION_BYTES * values, backward_bytes=2 * ACTIVATION_BYTES * values)
-
-
-def _kernels(convolution: Convolution) -> Iterator[Kernel]:
-    """Yield the kernels of a convolution and its normalization, with a ReLU fused into it."""
-    read = convolution.size_before**2 * convolution.inputs
-    yield Kernel(
-        flops=convolution.flops,
-        bytes=ACTIVATION_BYTES * (read + convolution.values),
-        fixed_bytes=WEIGHT_BYTES * convolution.parameters,
-    )
-    # Forward: a pass for mean and variance, one that reads and writes. Backward: a pass over the
-    # input and its gradient for two sums, and one that reads both and writes a gradient.
-    one_pass = ACTIVATION_BYTES * convolution.values
-    yield Kernel(bytes=3 * one_pass, backward_bytes=5 * one_pass)
-
-
-def _pooling(before: int, after: int) -> Kernel:
-    """Return the pooling, whose backward pass reads gradients and positions, and writes all."""
-    one_way = ACTIVATION_BYTES * (before + after)
-    return Kernel(bytes=one_way, backward_bytes=one_way + ACTIVATION_BYTES * after)
-
-
-def _layer(
+def _resnet_layer(
     name: str, convolutions: Sequence[Convolution], *, boundary: int, also_kept: int, kind: str
 ) -> LayerCosts:
     parameters = sum(convolution.parameters for convolution in convolutions)
-    kept = sum(convolution.values for convolution in convolutions) + also_kept
+    values = [convolution.values for convolution in convolutions]
     return LayerCosts(
         name=name,
         kind=kind,
@@ -221,41 +196,13 @@ def _layer(
         optimizer_bytes=ADAM_BYTES * parameters,
         # The moving mean and variance of each channel.
         state_bytes=WEIGHT_BYTES * 2 * sum(convolution.outputs for convolution in convolutions),
-        activation_bytes=ACTIVATION_BYTES * kept,
+        activation_bytes=ACTIVATION_BYTES * (sum(values) + also_kept),
         boundary_bytes=ACTIVATION_BYTES * boundary,
         # The gradients of the result and of the input of the last convolution.
-        workspace_bytes=2
-        * ACTIVATION_BYTES
-        * max(convolution.values for convolution in convolutions),
+        workspace_bytes=2 * ACTIVATION_BYTES * max(values),
         forward_flops=sum(convolution.flops for convolution in convolutions),
     )
 
-
-def _head() -> LayerCosts:
-    channels = _GROUPS[-1][1] * _EXPANSION
-    parameters = channels * _CLASSES + _CLASSES
-    return LayerCosts(
-        name="head",
-        kind="head",
-        weight_bytes=WEIGHT_BYTES * parameters,
-        optimizer_bytes=ADAM_BYTES * parameters,
-        activation_bytes=ACTIVATION_BYTES * channels + 4 * _CLASSES,
-        workspace_bytes=4 * _CLASSES,
-        forward_flops=2 * channels * _CLASSES,
-    )
-
-
-# BERT-large and the models of GPT-3, by their shapes.
-#
-# Activations, in bytes per sample and block, with s tokens, width h and a heads::
-#
-#     s h (34 + 5 a s / h)
-#
-# Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022,
-# section 4.1 (equation 1), for 16-bit activations and dropout masks of one byte, without tensor
-# parallelism. Embeddings and the last layer are its section 4.3. Floating-point operations of a
-# block, 24 s h^2 + 4 s^2 h: Narayanan et al., Efficient Large-Scale Language Model Training on GPU
-# Clusters Using Megatron-LM, 2021, appendix.
 
 TRANSFORMER_OPERATIONS = {
     # Gathers of tokens, positions and segments, their sums, a normalization, dropout.
@@ -271,47 +218,28 @@ _TOKEN_BYTES = 4
 _LOGIT_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerShape:
-    """Shape of a transformer."""
-
-    num_blocks: int  # Number of blocks
-    width: int  # Width of its vectors, h
-    num_heads: int  # Number of heads of each attention, a
-    vocabulary: int  # Number of distinct tokens, v
-    positions: int  # Number of position embeddings
-    sequence: int  # Tokens of a sample, s
-    segments: int = 0  # Number of segment embeddings, 0 or more
-
-
 def bert_large(*, sequence: int = 512) -> PublishedModel:
     """Return BERT-large with both of its pretraining heads."""
-    shape = TransformerShape(
-        num_blocks=24,
-        width=1024,
-        num_heads=16,
-        vocabulary=30522,
-        positions=512,
-        segments=2,
-        sequence=sequence,
-    )
-    h, v = shape.width, shape.vocabulary
+    h, v = 1024, 30522
     # 15 % of the tokens are predicted, each by a dense layer, a normalization and the embeddings.
     predicted = 0.15 * sequence
-    # Pooler and next sentence; dense layer, normalization and biases of the masked tokens.
-    parameters = (h * h + h) + (2 * h + 2) + (h * h + h) + 2 * h + v
-    head = _transformers_layer(
-        "head",
-        parameters=parameters,
-        activation_bytes=predicted * (8 * h + _LOGIT_BYTES * v) + 6 * h,
-        boundary_bytes=0.0,
-        workspace_bytes=predicted * _LOGIT_BYTES * v,
-        forward_flops=predicted * 2 * (h * h + h * v) + 2 * h * h,
-    )
-    return _model(
+    return _transformer(
         f"bert-large-{sequence}",
-        shape,
-        head,
+        num_blocks=24,
+        width=h,
+        num_heads=16,
+        embeddings=v + 512 + 2,
+        # BERT normalizes its embeddings, which keeps the inputs of the normalization.
+        normalizes_embeddings=True,
+        sequence=sequence,
+        head=_transformer_layer(
+            "head",
+            # Pooler and next sentence; dense layer, normalization and biases of the masked tokens.
+            parameters=(h * h + h) + (2 * h + 2) + (h * h + h) + 2 * h + v,
+            activation_bytes=predicted * (8 * h + _LOGIT_BYTES * v) + 6 * h,
+            workspace_bytes=predicted * _LOGIT_BYTES * v,
+            forward_flops=predicted * 2 * (h * h + h * v) + 2 * h * h,
+        ),
         source="Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers for Language "
         "Understanding, 2019, section 3; parameters as in its published checkpoints",
     )
@@ -321,67 +249,62 @@ def gpt3(name: str = "1.3b", *, sequence: int = 2048) -> PublishedModel:
     """Return a model of GPT-3."""
     # The paper gives 24 heads to 1.3B and a width of 5140 to 13B, which do not divide; 16 heads
     # and 5120 do, and give the parameters of its names.
-    num_blocks, width, num_heads = {"1.3b": (24, 2048, 16), "13b": (40, 5120, 40)}[name]
-    shape = TransformerShape(
-        num_blocks=num_blocks,
-        width=width,
-        num_heads=num_heads,
-        vocabulary=50257,
-        positions=2048,
-        sequence=sequence,
-    )
-    s, h, v = sequence, width, shape.vocabulary
-    head = _transformers_layer(
-        "head",
-        # The embeddings are the weights of the last product, too; their owner holds them.
-        parameters=2 * h,
-        activation_bytes=4 * s * h + _LOGIT_BYTES * s * v,
-        boundary_bytes=0.0,
-        workspace_bytes=_LOGIT_BYTES * s * v,
-        forward_flops=2 * s * h * v,
-    )
-    return _model(
+    num_blocks, h, num_heads = {"1.3b": (24, 2048, 16), "13b": (40, 5120, 40)}[name]
+    s, v = sequence, 50257
+    return _transformer(
         f"gpt3-{name}",
-        shape,
-        head,
+        num_blocks=num_blocks,
+        width=h,
+        num_heads=num_heads,
+        embeddings=v + 2048,
+        normalizes_embeddings=False,
+        sequence=sequence,
+        head=_transformer_layer(
+            "head",
+            # The embeddings are the weights of the last product, too; their owner holds them.
+            parameters=2 * h,
+            activation_bytes=4 * s * h + _LOGIT_BYTES * s * v,
+            workspace_bytes=_LOGIT_BYTES * s * v,
+            forward_flops=2 * s * h * v,
+        ),
         source="Brown et al., Language Models are Few-Shot Learners, 2020, table 2.1",
     )
 
 
-def _model(name: str, shape: TransformerShape, head: LayerCosts, *, source: str) -> PublishedModel:
-    costs = ModelCosts(
-        name=name,
-        layers=(_embedding(shape), *_transformers_blocks(shape), head),
-        input_bytes=_TOKEN_BYTES * shape.sequence,
-    )
-    return PublishedModel(
-        costs=costs,
-        num_parameters=costs.weight_bytes // WEIGHT_BYTES,
-        num_operations=TRANSFORMER_OPERATIONS,
-        kernels={"block": tuple(_block_kernels(shape))},
-        source=source,
-    )
+def _transformer(
+    name: str,
+    *,
+    num_blocks: int,
+    width: int,
+    num_heads: int,
+    embeddings: int,
+    normalizes_embeddings: bool,
+    sequence: int,
+    head: LayerCosts,
+    source: str,
+) -> PublishedModel:
+    """Return a transformer, given its head and the embeddings of tokens, positions and segments.
 
+    Activations, in bytes per sample and block, with s tokens, width h and a heads::
 
-def _embedding(shape: TransformerShape) -> LayerCosts:
-    s, h = shape.sequence, shape.width
-    tables = shape.vocabulary + shape.positions + shape.segments
-    # BERT normalizes its embeddings, which keeps the inputs of the normalization.
-    is_normalized = shape.segments > 0
-    return _transformers_layer(
+        s h (34 + 5 a s / h)
+
+    Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, 2022,
+    section 4.1 (equation 1), for 16-bit activations and dropout masks of one byte, without tensor
+    parallelism. Embeddings and the last layer are its section 4.3. Floating-point operations of a
+    block, 24 s h^2 + 4 s^2 h: Narayanan et al., Efficient Large-Scale Language Model Training on
+    GPU Clusters Using Megatron-LM, 2021, appendix.
+    """
+    s, h, a = sequence, width, num_heads
+    embedding = _transformer_layer(
         "embedding",
-        parameters=tables * h + is_normalized * 2 * h,
-        activation_bytes=s * h + is_normalized * 2 * s * h,
+        parameters=embeddings * h + normalizes_embeddings * 2 * h,
+        activation_bytes=s * h + normalizes_embeddings * 2 * s * h,
         boundary_bytes=ACTIVATION_BYTES * s * h,
         workspace_bytes=ACTIVATION_BYTES * s * h,
-        forward_flops=0.0,
     )
-
-
-def _transformers_blocks(shape: TransformerShape) -> Iterator[LayerCosts]:
-    s, h, a = shape.sequence, shape.width, shape.num_heads
-    for number in range(shape.num_blocks):
-        yield _transformers_layer(
+    blocks = [
+        _transformer_layer(
             f"block_{number}",
             kind="block",
             parameters=12 * h * h + 13 * h,
@@ -392,56 +315,28 @@ def _transformers_blocks(shape: TransformerShape) -> Iterator[LayerCosts]:
             workspace_bytes=ACTIVATION_BYTES * max(4 * s * h, a * s * s),
             forward_flops=24 * s * h * h + 4 * s * s * h,
         )
-
-
-def _block_kernels(shape: TransformerShape) -> Iterator[Kernel]:
-    """Yield the kernels of a block: products, and the passes over memory between them."""
-    s, h, a = shape.sequence, shape.width, shape.num_heads
-    vectors, scores = s * h, a * s * s
-    # Queries, keys and values; the attention's result; up and down in the feed-forward part.
-    for inputs, outputs in ((1, 3), (1, 1), (1, 4), (4, 1)):
-        yield Kernel(
-            flops=2 * s * inputs * outputs * h * h,
-            bytes=ACTIVATION_BYTES * (inputs + outputs) * vectors,
-            fixed_bytes=WEIGHT_BYTES * inputs * outputs * h * h,
-        )
-    # Scores of queries and keys, and the values that they weigh.
-    for _ in range(2):
-        yield Kernel(
-            flops=2 * s * s * h, bytes=ACTIVATION_BYTES * (2 * vectors + scores), fixed_bytes=0.0
-        )
-    # Softmax reads and writes; backward it reads its result and a gradient, and writes one.
-    yield _passes(scores, forward=2, backward=3)
-    yield _dropout(scores)
-    for _ in range(2):
-        yield _dropout(vectors)
-        # The addition reads the residual; the normalization reads and writes.
-        yield _passes(vectors, forward=3, backward=4)
-    # gelu
-    yield _passes(4 * vectors, forward=2, backward=3)
-
-
-def _dropout(values: float) -> Kernel:
-    """Read, write, and a mask of a byte, which the backward pass reads."""
-    one_way = (2 * ACTIVATION_BYTES + 1) * values
-    return Kernel(bytes=one_way, backward_bytes=one_way)
-
-
-def _passes(values: float, *, forward: int, backward: int) -> Kernel:
-    return Kernel(
-        bytes=forward * ACTIVATION_BYTES * values,
-        backward_bytes=backward * ACTIVATION_BYTES * values,
+        for number in range(num_blocks)
+    ]
+    costs = ModelCosts(
+        name=name, layers=(embedding, *blocks, head), input_bytes=_TOKEN_BYTES * sequence
+    )
+    return PublishedModel(
+        costs=costs,
+        num_parameters=costs.weight_bytes // WEIGHT_BYTES,
+        num_operations=TRANSFORMER_OPERATIONS,
+        kernels={"block": tuple(_block_kernels(s, h, a))},
+        source=source,
     )
 
 
-def _transformers_layer(
+def _transformer_layer(
     name: str,
     *,
     parameters: int,
     activation_bytes: float,
-    boundary_bytes: float,
     workspace_bytes: float,
-    forward_flops: float,
+    boundary_bytes: float = 0.0,
+    forward_flops: float = 0.0,
     kind: str = "",
 ) -> LayerCosts:
     return LayerCosts(
@@ -456,7 +351,41 @@ def _transformers_layer(
     )
 
 
-# Published models by name.
+def _block_kernels(s: int, h: int, a: int) -> Iterator[Kernel]:
+    """Yield the kernels of a block: products, and the passes over memory between them."""
+    vectors, scores = s * h, a * s * s
+    # Queries, keys and values; the attention's result; up and down in the feed-forward part.
+    for inputs, outputs in ((1, 3), (1, 1), (1, 4), (4, 1)):
+        yield Kernel(
+            flops=2 * s * inputs * outputs * h * h,
+            bytes=ACTIVATION_BYTES * (inputs + outputs) * vectors,
+            fixed_bytes=WEIGHT_BYTES * inputs * outputs * h * h,
+        )
+    # Scores of queries and keys, and the values that they weigh.
+    for _ in range(2):
+        yield Kernel(flops=2 * s * s * h, bytes=ACTIVATION_BYTES * (2 * vectors + scores))
+
+    def passes(values: int, *, forward: int, backward: int) -> Kernel:
+        return Kernel(
+            bytes=forward * ACTIVATION_BYTES * values,
+            backward_bytes=backward * ACTIVATION_BYTES * values,
+        )
+
+    def dropout(values: int) -> Kernel:
+        # It reads and writes, and has a mask of a byte, which the backward pass reads.
+        one_way = (2 * ACTIVATION_BYTES + 1) * values
+        return Kernel(bytes=one_way, backward_bytes=one_way)
+
+    # Softmax reads and writes; backward it reads its result and a gradient, and writes one.
+    yield passes(scores, forward=2, backward=3)
+    yield dropout(scores)
+    for _ in range(2):
+        yield dropout(vectors)
+        # The addition reads the residual; the normalization reads and writes.
+        yield passes(vectors, forward=3, backward=4)
+    # gelu
+    yield passes(4 * vectors, forward=2, backward=3)
+
 
 _MODELS: dict[str, Callable[[], PublishedModel]] = {
     "bert-large": bert_large,
@@ -492,14 +421,3 @@ def model_named(name: str) -> PublishedModel:
             fix="Use one of them, or profile a model of your own.",
         )
     return _MODELS[name]()
-
-
-__all__ = [
-    "Kernel",
-    "PublishedModel",
-    "bert_large",
-    "gpt3",
-    "model_named",
-    "model_names",
-    "resnet50",
-]

@@ -6,8 +6,9 @@ The passes of a pipeline between barriers, and the exchange of weights and gradi
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,24 +24,6 @@ from evener.planner.assignment import (
     by_machine,
     holders_of,
 )
-
-# Time of steps with barriers, such as those of a `BatchNormalization` over the global batch.
-#
-# No micro-batch passes a barrier until all micro-batches of all replicas have reached it.
-#
-# ::
-#
-#     forward    conv norm |  conv norm |  dense ----+
-#     backward        conv norm |  conv norm |  dense
-#                phase 4        phase 3    phase 2
-#
-#     phases 0, 1: forward passes up to a barrier; phase 2: the rest of the forward passes and the
-#     backward passes down to a barrier; phases 3, 4: the rest of the backward passes
-#
-# Nothing overlaps across a barrier: the time of a step is the sum of its phases, and the time of a
-# phase is that of the slowest replica, which runs all its micro-batches through its part of the
-# pipeline. A layer counts entirely for the phase that ends with its barriers. This overestimates:
-# a stage may compute other layers while it waits at a barrier.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +49,23 @@ def is_in_parts(replica: ReplicaAssignment) -> bool:
 
 
 def phases_of(layers: Sequence[LayerCosts]) -> list[Phase]:
-    """Return the phases of a step in order; one phase if it has no barriers."""
+    """Return the phases of a step in order; one phase if it has no barriers.
+
+    No micro-batch passes a barrier, such as that of a `BatchNormalization` over the global batch,
+    until all micro-batches of all replicas have reached it::
+
+        forward    conv norm |  conv norm |  dense ----+
+        backward        conv norm |  conv norm |  dense
+                   phase 4        phase 3    phase 2
+
+        phases 0, 1: forward passes up to a barrier; phase 2: the rest of the forward passes and the
+        backward passes down to a barrier; phases 3, 4: the rest of the backward passes
+
+    Nothing overlaps across a barrier: the time of a step is the sum of its phases, and the time of
+    a phase is that of the slowest replica, which runs all its micro-batches through its part of the
+    pipeline. A layer counts entirely for the phase that ends with its barriers. This overestimates:
+    a stage may compute other layers while it waits at a barrier.
+    """
     no_layers = range(0)
     phases: list[Phase] = []
     begin = 0
@@ -88,16 +87,45 @@ def phase_seconds(
     phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> float:
     """Return the seconds in which a replica runs all its micro-batches through a phase."""
-    count = replica.num_micro_batches
-    stages = list(_stages(phase, replica, recompute, profile))
+    count, size = replica.num_micro_batches, replica.micro_batch
+    stages: list[float] = []
+    for span in replica.spans:
+        times = profile.times[profile.cluster.devices[span.device].type]
+        seconds = 0.0
+        for index in span.layers:
+            if index in phase.forward:
+                seconds += times[index].forward(size)
+            if index in phase.backward:
+                is_separate = passes_are_separate(span.end, recompute)
+                seconds += times[index].backward_seconds(
+                    size,
+                    recompute=recompute[index],
+                    separate=is_separate or index not in phase.forward,
+                )
+                seconds += replica.accumulations * times[index].accumulate_seconds
+        stages.append(seconds)
     once, longest = sum(stages), max(stages)
     if len(stages) == 1:
         return count * once
     # A transfer counts in every phase that has layers of the receiving stage.
-    once += _crossing(phase, replica, profile)
+    for span, seconds in zip(replica.spans[1:], _transfer_seconds(replica, profile), strict=True):
+        once += seconds * sum(span.first in layers for layers in (phase.forward, phase.backward))
     if not (phase.forward and phase.backward):
         return once + (count - 1) * longest
     return once + (count - 1) * max(longest, once / min(replica.in_flight, count))
+
+
+def _transfer_seconds(replica: ReplicaAssignment, profile: CostProfile) -> list[float]:
+    """Return the seconds of a micro-batch's transfer from each stage to the next one."""
+    cluster, layers = profile.cluster, profile.model.layers
+    return [
+        0.0
+        if before.device == after.device
+        else cluster.link(before.device, after.device).seconds(
+            layers[before.end - 1].boundary_bytes * replica.micro_batch
+        )
+        for before, after in itertools.pairwise(replica.spans)
+    ]
 
 
 def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
@@ -105,12 +133,9 @@ def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster)
 
     The sums have one number per channel, so latency dominates.
     """
-    holders = holders_of(assignment.replicas, len(model.layers))
     return [
-        2 * max(cluster.link(devices[0], other).latency_seconds for other in devices[1:])
-        if len(devices) > 1
-        else 0.0
-        for devices in holders
+        2 * max((cluster.link(first, other).latency_seconds for other in others), default=0.0)
+        for first, *others in holders_of(assignment.replicas, len(model.layers))
     ]
 
 
@@ -126,43 +151,6 @@ def seconds_with_barriers(assignment: Assignment, profile: CostProfile) -> float
         if phase.layer is not None:
             total += phase.num_barriers * barrier[phase.layer]
     return total
-
-
-def _stages(
-    phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
-) -> Iterator[float]:
-    """Yield the seconds of each stage for a micro-batch in a phase."""
-    size = replica.micro_batch
-    for span in replica.spans:
-        times = profile.times[profile.cluster.devices[span.device].type]
-        forward = (times[k].forward(size) for k in span.layers if k in phase.forward)
-        backward = (
-            times[k].backward_seconds(
-                size,
-                recompute=recompute[k],
-                separate=k not in phase.forward or span.end < len(recompute) or any(recompute),
-            )
-            + replica.accumulations * times[k].accumulate_seconds
-            for k in span.layers
-            if k in phase.backward
-        )
-        yield sum(forward) + sum(backward)
-
-
-def _crossing(phase: Phase, replica: ReplicaAssignment, profile: CostProfile) -> float:
-    """Return the seconds of a micro-batch's transfers between the stages of a phase."""
-    total = 0.0
-    for before, after in zip(replica.spans, replica.spans[1:], strict=False):
-        if before.device == after.device:
-            continue
-        link = profile.cluster.link(before.device, after.device)
-        num_bytes = profile.model.layers[before.end - 1].boundary_bytes * replica.micro_batch
-        passes = sum(before.end in layers for layers in (phase.forward, phase.backward))
-        total += passes * link.seconds(num_bytes)
-    return total
-
-
-# Seconds of the passes of a stage, and the timeline of a pipeline.
 
 
 def span_seconds(
@@ -209,33 +197,19 @@ def numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
 def pipeline_timeline(
     replica: ReplicaAssignment,
     passes: list[tuple[float, float]],
-    recompute: tuple[bool, ...],
     profile: CostProfile,
 ) -> Timeline:
     """Return the timeline of a pipeline; transfers between stages overlap no computation."""
     seconds = [{"forward": forward, "backward": backward} for forward, backward in passes]
+    transfers = _transfer_seconds(replica, profile)
+
+    def between(task: Task, needed: Task) -> float:
+        return 0.0 if task.stage == needed.stage else transfers[min(task.stage, needed.stage)]
+
     schedule = _schedule(
         numbered_devices(replica), replica.num_micro_batches, replica.in_flight, replica.schedule
     )
-    return timeline(
-        schedule,
-        lambda task: seconds[task.stage][task.kind],
-        transfer=_transfer(replica, profile),
-    )
-
-
-def _transfer(replica: ReplicaAssignment, profile: CostProfile) -> Callable[[Task, Task], float]:
-    cluster, layers = profile.cluster, profile.model.layers
-    seconds: list[float] = []
-    for before, after in zip(replica.spans, replica.spans[1:], strict=False):
-        num_bytes = layers[before.end - 1].boundary_bytes * replica.micro_batch
-        link = cluster.link(before.device, after.device)
-        seconds.append(0.0 if before.device == after.device else link.seconds(num_bytes))
-
-    def between(task: Task, needed: Task) -> float:
-        return 0.0 if task.stage == needed.stage else seconds[min(task.stage, needed.stage)]
-
-    return between
+    return timeline(schedule, lambda task: seconds[task.stage][task.kind], transfer=between)
 
 
 @functools.lru_cache(maxsize=512)
@@ -252,25 +226,6 @@ def _schedule(
             schedule=schedule,
         )
     )
-
-
-# Seconds of the exchange: weights to the devices that compute, gradients back to the owners.
-#
-# ::
-#
-#     owner  --- weight --->  every other device that computes the layer, once per step
-#     owner  <-- gradient --  the same devices, once per step
-#
-# In each direction a device transfers the layers that it computes and does not own once, and those
-# that it owns once for each other device that computes them. If k devices compute the same layers
-# and
-# own equal parts of them, each sends and receives (k - 1) / k of the weights per direction: as much
-# as in a ring all-reduce.
-#
-# Machines that compute the same layers have owners of their own (`EACH_MACHINE`), and all-reduce
-# the
-# gradients in a ring: of W bytes, each of m machines sends and receives 2 W (m - 1) / m before the
-# update, so all of it counts as gradient traffic.
 
 
 class ExchangeSeconds(NamedTuple):
@@ -307,7 +262,18 @@ class WeightSeconds:
 def exchange_seconds(
     assignment: Assignment, model: ModelCosts, cluster: Cluster
 ) -> Mapping[int, ExchangeSeconds]:
-    """Return the transfer seconds of weights and gradients by device index."""
+    """Return the transfer seconds of weights and gradients by device index.
+
+    ::
+
+        owner  --- weight --->  every other device that computes the layer, once per step
+        owner  <-- gradient --  the same devices, once per step
+
+    In each direction a device transfers the layers that it computes and does not own once, and
+    those that it owns once for each other device that computes them. If k devices compute the same
+    layers and own equal parts of them, each sends and receives (k - 1) / k of the weights per
+    direction: as much as in a ring all-reduce.
+    """
     holders = holders_of(assignment.replicas, len(model.layers))
     weights = [layer.weight_bytes for layer in model.layers]
     gradients = [layer.gradient_bytes for layer in model.layers]
@@ -327,91 +293,64 @@ def _travelling(
     owners: Sequence[int],
     cluster: Cluster,
 ) -> dict[int, ExchangeSeconds]:
-    """Return the transfer seconds by device."""
-    traffic = _Traffic(cluster)
+    """Return the transfer seconds by device of tensors of these sizes in both directions."""
     groups: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for size, devices, owner in zip(sizes, holders, owners, strict=True):
         groups[devices][owner] += size
+    machine_of = [device.machine for device in cluster.devices]
+    # Bytes of each device, then those of each machine: on the bus between its devices, between them
+    # and the host, on the network, and on the network in rings.
+    received, sent, from_host, on_bus, with_host, on_network, in_rings = (
+        defaultdict[int, float](float) for _ in range(7)
+    )
+    crossing: set[int] = set()
+
+    def add_far(machine: int, devices: Sequence[int], size: int) -> None:
+        if size:
+            on_network[machine] += size
+            crossing.update(devices)
+
     for devices, owned in groups.items():
-        traffic.add(devices, owned)
-    computing = {device for devices in groups for device in devices}
-    return {device: traffic.seconds(device) for device in computing}
-
-
-class _Traffic:
-    """Bytes of weights or gradients per link."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._received: dict[int, float] = defaultdict(float)
-        self._sent: dict[int, float] = defaultdict(float)
-        self._from_host: dict[int, float] = defaultdict(float)
-        # By machine: on the bus between its devices, between them and the host, on the
-        # network, and on the network in rings.
-        self._on_bus: dict[int, float] = defaultdict(float)
-        self._with_host: dict[int, float] = defaultdict(float)
-        self._on_network: dict[int, float] = defaultdict(float)
-        self._rings: dict[int, float] = defaultdict(float)
-        self._crosses: set[int] = set()
-
-    def add(self, devices: tuple[int, ...], owned: Mapping[int, int]) -> None:
-        """Add layers that the same devices compute."""
-        machines = by_machine(devices, self._cluster)
+        machines = by_machine(devices, cluster)
         at_home: dict[int, int] = defaultdict(int)
         for owner, size in owned.items():
             if owner >= 0:
-                home = self._machine(owner)
+                home = machine_of[owner]
                 at_home[home] += size
                 num_near = len(machines.get(home, ()))
-                self._sent[owner] += size * (num_near - (owner in devices))
-                self._add_far(home, [owner], size * (len(devices) - num_near))
+                sent[owner] += size * (num_near - (owner in devices))
+                add_far(home, [owner], size * (len(devices) - num_near))
         on_devices = sum(at_home.values())
+        of_host, shared = owned.get(HOST_OWNER, 0), owned.get(EACH_MACHINE, 0)
         for machine, here in machines.items():
             # Each device fetches what other machines own over the network.
-            self._add_far(machine, here, len(here) * (on_devices - at_home[machine]))
+            add_far(machine, here, len(here) * (on_devices - at_home[machine]))
+            if shared:
+                # Machines that compute the same layers have owners of their own, and all-reduce the
+                # gradients in a ring before the update: all of it counts as gradient traffic.
+                in_rings[machine] += 2 * shared * (len(machines) - 1) / len(machines)
+                crossing.update(here)
+            in_machine = shared * (len(here) - 1) / len(here)
             for device in here:
-                fetched = at_home[machine] - owned.get(device, 0)
-                self._received[device] += fetched
-                self._on_bus[machine] += fetched
-        if from_host := owned.get(HOST_OWNER, 0):
-            for device in devices:
-                self._from_host[device] += from_host
-                self._with_host[self._machine(device)] += from_host
-        if shared := owned.get(EACH_MACHINE, 0):
-            self._add_rings(machines, shared)
-
-    def _add_far(self, machine: int, devices: Sequence[int], size: int) -> None:
-        """Add bytes that devices of a machine exchange with other machines."""
-        if size:
-            self._on_network[machine] += size
-            self._crosses.update(devices)
-
-    def _add_rings(self, machines: Mapping[int, Sequence[int]], shared: int) -> None:
-        for machine, here in machines.items():
-            self._rings[machine] += 2 * shared * (len(machines) - 1) / len(machines)
-            self._crosses.update(here)
-            for device in here:
-                moved = shared * (len(here) - 1) / len(here)
-                self._received[device] += moved
-                self._sent[device] += moved
-                self._on_bus[machine] += moved
-
-    def _machine(self, device: int) -> int:
-        return self._cluster.devices[device].machine
-
-    def seconds(self, device: int) -> ExchangeSeconds:
-        """Return the transfer seconds of a device."""
-        number = self._machine(device)
-        machine = self._cluster.machines[number]
-        moved = max(self._received[device], self._sent[device])
-        times = [machine.link.seconds(self._on_bus[number] if machine.shares_link else moved)]
-        if self._from_host[device]:
-            shared = machine.shares_link
-            size = self._with_host[number] if shared else self._from_host[device]
+                fetched = at_home[machine] - owned.get(device, 0) + in_machine
+                received[device] += fetched
+                on_bus[machine] += fetched
+                sent[device] += in_machine
+                from_host[device] += of_host
+                with_host[machine] += of_host
+    found: dict[int, ExchangeSeconds] = {}
+    for device in {device for devices in groups for device in devices}:
+        number = machine_of[device]
+        machine = cluster.machines[number]
+        is_shared = machine.shares_link
+        moved = on_bus[number] if is_shared else max(received[device], sent[device])
+        times = [machine.link.seconds(moved)]
+        if from_host[device]:
+            size = with_host[number] if is_shared else from_host[device]
             times.append(machine.host_link.seconds(size))
         departing = list(times)
-        if device in self._crosses:
-            network, size = self._cluster.network, self._on_network[number]
-            times.append(network.seconds(size))
-            departing.append(network.seconds(size + self._rings[number]))
-        return ExchangeSeconds(max(times), max(departing))
+        if device in crossing:
+            times.append(cluster.network.seconds(on_network[number]))
+            departing.append(cluster.network.seconds(on_network[number] + in_rings[number]))
+        found[device] = ExchangeSeconds(max(times), max(departing))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,6 @@ from evener.partition.tasks import Task
 from evener.plan.parts import HOST_DEVICE
 from evener.plan.profile import Cluster, ClusterDevice, Curve, LayerTimes, Link, Machine
 from evener.profiler.layers import LayerTasks
-
-# Measured speed of devices, and of transfers between them.
-#
-# This file imports TensorFlow; `evener.profile` itself does not import it.
 
 DTYPES = ("float32", "float16", "bfloat16")
 _SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -117,35 +113,34 @@ def make_cluster(
     all devices, so a plan never expects more bandwidth than there is.
     """
     known = {frozenset(link.devices): link for link in links}
-    names = [device.name for device in devices]
-    between = [_found(known, pair) for pair in itertools.combinations(names, 2)]
-    to_host = [_found(known, (name, HOST_DEVICE)) for name in names if name != HOST_DEVICE]
-    machine = Machine(link=_slowest(between), host_link=_slowest(to_host))
-    return Cluster(devices=tuple(devices), machines=(machine,), name=name)
 
-
-def _found(known: Mapping[frozenset[str], LinkSpeed], pair: tuple[str, str]) -> LinkSpeed:
-    link = known.get(frozenset(pair))
-    if link is None:
-        names = sorted({name for names in known for name in names})
-        unknown = next((name for name in pair if name not in names), "")
-        raise ProfileError(
-            "PROF-012",
-            f"The link between {pair[0]} and {pair[1]} was not measured.",
-            why=f"There are measurements of links between {', '.join(names) or 'no devices'}."
-            + (did_you_mean(unknown, names) if unknown else ""),
-            fix="Measure the links between all devices of the cluster.",
+    def slowest(pairs: Iterable[tuple[str, str]]) -> Link:
+        found: list[LinkSpeed] = []
+        for pair in pairs:
+            if frozenset(pair) not in known:
+                names = sorted({name for devices in known for name in devices})
+                unknown = next((name for name in pair if name not in names), "")
+                raise ProfileError(
+                    "PROF-012",
+                    f"The link between {pair[0]} and {pair[1]} was not measured.",
+                    why=f"There are measurements of links between "
+                    f"{', '.join(names) or 'no devices'}."
+                    + (did_you_mean(unknown, names) if unknown else ""),
+                    fix="Measure the links between all devices of the cluster.",
+                )
+            found.append(known[frozenset(pair)])
+        if not found:
+            return Link()
+        return Link(
+            bytes_per_second=min(link.bytes_per_second for link in found),
+            latency_seconds=max(link.latency_seconds for link in found),
         )
-    return link
 
-
-def _slowest(links: Sequence[LinkSpeed]) -> Link:
-    if not links:
-        return Link()
-    return Link(
-        bytes_per_second=min(link.bytes_per_second for link in links),
-        latency_seconds=max(link.latency_seconds for link in links),
-    )
+    names = [device.name for device in devices]
+    between = slowest(itertools.combinations(names, 2))
+    to_host = slowest((device, HOST_DEVICE) for device in names if device != HOST_DEVICE)
+    machine = Machine(link=between, host_link=to_host)
+    return Cluster(devices=tuple(devices), machines=(machine,), name=name)
 
 
 def _measure_link(pair: tuple[str, str], watch: Stopwatch) -> LinkSpeed:
@@ -219,14 +214,6 @@ def _seconds(
     return watch.least(lambda: function(value))
 
 
-# Estimated times of layers that cannot be called alone, from their operations and bytes.
-#
-# The time of an operation is the longer of two: its arithmetic at the speed of the device, and the
-# bytes that it reads and writes at the memory bandwidth, plus the launch. Operations that only
-# rename
-# a tensor or its shape have no kernel and take no time; of a loop, the operations of its body are
-# counted for every iteration.
-
 _WITHOUT_KERNEL = frozenset(
     {
         *("Const", "Identity", "IdentityN", "NoOp", "PreventGradient", "ReadVariableOp"),
@@ -234,27 +221,27 @@ _WITHOUT_KERNEL = frozenset(
         *("BroadcastGradientArgs", "EnsureShape", "VarIsInitializedOp", "VarHandleOp"),
     }
 )
+_KERNELS = (
+    *("AvgPool", "Conv", "Depthwise", "Einsum", "Gather", "MatMul", "BatchMatMul", "MaxPool"),
+    *("ResourceGather", "ResourceScatter", "Scatter", "Sort", "SparseSegment", "TensorScatter"),
+    *("TopK", "Unsorted"),
+)
 
 
 def estimated_times(
-    tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int]
+    tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int], *, is_fused: bool = False
 ) -> LayerTimes:
-    """Return the estimated times of a layer on a device."""
+    """Return the times of a layer by the operations and bytes of its tasks.
 
-    def seconds(task: Task, num_samples: int) -> float:
-        return seconds_of_nodes(task.nodes, speed, num_samples)
-
-    return times_of(tasks, seconds, batch_sizes)
-
-
-def times_of(
-    tasks: LayerTasks, seconds: Callable[[Task, int], float], batch_sizes: Sequence[int]
-) -> LayerTimes:
-    """Return the times of a layer by the seconds of its tasks."""
+    Each operation is a kernel of its own, or those that move no rows are fused, as XLA does it.
+    """
     sizes = sorted(set(batch_sizes))
+    seconds_of = _fused_seconds if is_fused else _kernels_seconds
 
     def curve(some: Sequence[Task]) -> Curve:
-        return Curve(tuple((size, sum(seconds(task, size) for task in some)) for size in sizes))
+        return Curve(
+            tuple((size, sum(seconds_of(task, speed, size) for task in some)) for size in sizes)
+        )
 
     return LayerTimes(
         forward=curve(tasks.forward),
@@ -263,71 +250,28 @@ def times_of(
     )
 
 
-def seconds_of_nodes(nodes: Iterable[Node], speed: DeviceSpeed, num_samples: int) -> float:
-    """Return the seconds of operations, each of which is a kernel of its own."""
-    kernels = (node for node in nodes if not has_no_kernel(node))
-    return sum(kernel_seconds(node, speed, num_samples) for node in kernels)
+def _kernels_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:
+    return sum(_kernel_seconds(node, speed, num_samples) for node in task.nodes)
 
 
-def kernel_seconds(node: Node, speed: DeviceSpeed, num_samples: int) -> float:
-    """Return the seconds of an operation, or of all iterations of a loop."""
-    if node.op in LOOPS and "body" in node.bodies:
-        body = seconds_of_nodes(node.bodies["body"], speed, num_samples)
-        return num_iterations(node) * body
-    computing = node_flops(node, num_samples) / speed.flops_per_second(_dtype_name(node))
-    moving = _moved_bytes(node, num_samples) / speed.bytes_per_second
-    return speed.launch_seconds + max(computing, moving)
+def _fused_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:
+    """Return the seconds of a task whose elementwise operations are fused.
 
+    ::
 
-def _moved_bytes(node: Node, num_samples: int) -> int:
-    """Return the bytes that a kernel reads and writes; of a list of tensors, its elements do."""
-    tensors = [t for t in (*node.inputs, *node.outputs) if not t.is_sizes]
-    return sum(num_bytes(t, num_samples) for t in tensors if t.dtype != tf.variant)
+        convolution --> mean, subtract, multiply, cast, relu --> convolution
+           kernel        one pass over memory: reads x, writes       kernel
+                         what another kernel or pass needs
 
-
-def has_no_kernel(node: Node) -> bool:
-    """Return whether a node only renames a tensor, or computes with sizes, as the host does."""
-    of_sizes = bool(node.outputs) and all(tensor.is_sizes for tensor in node.outputs)
-    return of_sizes or node.op in _WITHOUT_KERNEL
-
-
-def _dtype_name(node: Node) -> str:
-    """Return the dtype in which a node computes."""
-    return next((t.dtype.name for t in node.outputs if t.dtype.is_floating), tf.float32.name)
-
-
-# Estimated times of layers whose elementwise operations are fused, as XLA fuses them.
-#
-# ::
-#
-#     convolution --> mean, subtract, multiply, cast, relu --> convolution
-#        kernel        one pass over memory: reads x, writes       kernel
-#                      what another kernel or pass needs
-#
-# A product, a convolution or another operation that moves rows is a kernel of its own: it takes the
-# longer of its arithmetic and its bytes, plus a launch. All else of a task is fused: it reads each
-# tensor that others made once, and writes what others need.
-
-_KERNELS = (
-    *("AvgPool", "Conv", "Depthwise", "Einsum", "Gather", "MatMul", "BatchMatMul", "MaxPool"),
-    *("ResourceGather", "ResourceScatter", "Scatter", "Sort", "SparseSegment", "TensorScatter"),
-    *("TopK", "Unsorted"),
-)
-
-
-def fused_times(tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int]) -> LayerTimes:
-    """Return the estimated times of a layer on a device."""
-
-    def seconds(task: Task, num_samples: int) -> float:
-        return _fused_estimate_seconds(task, speed, num_samples)
-
-    return times_of(tasks, seconds, batch_sizes)
-
-
-def _fused_estimate_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:
-    """Return the seconds of a task."""
-    nodes = [node for node in task.nodes if not has_no_kernel(node)]
-    fused = {node for node in nodes if not _is_kernel(node)}
+    What is fused reads each tensor that others made once, and writes what others need.
+    """
+    nodes = [node for node in task.nodes if not _has_no_kernel(node)]
+    fused = {
+        node
+        for node in nodes
+        if operation(node.op).flops is None
+        and not (node.bodies or node.op in LOOPS or node.op.startswith(_KERNELS))
+    }
     needed = {_source(tensor) for tensor in task.fetches}
     reads: set[Tensor] = set()
     total = 0.0
@@ -335,27 +279,50 @@ def _fused_estimate_seconds(task: Task, speed: DeviceSpeed, num_samples: int) ->
         sources = [_source(tensor) for tensor in node.inputs]
         if node in fused:
             reads.update(tensor for tensor in sources if tensor.node not in fused)
-            if node.op.startswith("Assign"):
-                # What is written into a variable is a result of the kernel.
-                needed.update(tensor for tensor in sources if tensor.node in fused)
         else:
+            total += _kernel_seconds(node, speed, num_samples)
+        # What is written into a variable is a result of the kernel.
+        if node not in fused or node.op.startswith("Assign"):
             needed.update(tensor for tensor in sources if tensor.node in fused)
-            total += kernel_seconds(node, speed, num_samples)
     writes = [tensor for tensor in needed if tensor.node in fused]
-    moved = sum(num_bytes(t, num_samples) for t in (*reads, *writes) if t.dtype != tf.variant)
+    moved = _moved_bytes((*reads, *writes), num_samples)
     launches = max(len(writes), 1) if fused else 0
     return total + moved / speed.bytes_per_second + launches * speed.launch_seconds
 
 
-def _is_kernel(node: Node) -> bool:
-    is_known = operation(node.op).flops is not None
-    return is_known or bool(node.bodies) or node.op in LOOPS or node.op.startswith(_KERNELS)
+def _kernel_seconds(node: Node, speed: DeviceSpeed, num_samples: int) -> float:
+    """Return the seconds of an operation, or of all iterations of a loop.
+
+    The longer of two counts, beside the launch: its arithmetic, or the bytes that it moves.
+    """
+    if _has_no_kernel(node):
+        return 0.0
+    if node.op in LOOPS and "body" in node.bodies:
+        body = (_kernel_seconds(inner, speed, num_samples) for inner in node.bodies["body"])
+        return num_iterations(node) * sum(body)
+    dtypes = (tensor.dtype for tensor in node.outputs)
+    dtype = next((dtype.name for dtype in dtypes if dtype.is_floating), tf.float32.name)
+    computing = node_flops(node, num_samples) / speed.flops_per_second(dtype)
+    tensors = [tensor for tensor in (*node.inputs, *node.outputs) if not tensor.is_sizes]
+    moving = _moved_bytes(tensors, num_samples) / speed.bytes_per_second
+    return speed.launch_seconds + max(computing, moving)
+
+
+def _moved_bytes(tensors: Iterable[Tensor], num_samples: int) -> int:
+    """Return the bytes of tensors; of a list of tensors, what its elements move counts instead."""
+    return sum(num_bytes(tensor, num_samples) for tensor in tensors if tensor.dtype != tf.variant)
+
+
+def _has_no_kernel(node: Node) -> bool:
+    """Return whether a node only renames a tensor, or computes with sizes, as the host does."""
+    of_sizes = bool(node.outputs) and all(tensor.is_sizes for tensor in node.outputs)
+    return of_sizes or node.op in _WITHOUT_KERNEL
 
 
 def _source(tensor: Tensor) -> Tensor:
     """Return the tensor whose elements a tensor has, which operations without a kernel renamed."""
     while (
-        has_no_kernel(tensor.node)
+        _has_no_kernel(tensor.node)
         and tensor.node.op != "ReadVariableOp"
         and tensor.node.inputs
         and not tensor.is_sizes

@@ -21,22 +21,24 @@ from evener.plan.profile_files import MeasurementCache, warn_of_estimates
 from evener.profiler.profile import KnownDevices, profile_step
 from evener.strategy.plans import used_devices
 
-# Shapes of the training data of a compiled Keras model, as far as the model knows them.
-
 
 def input_specs(model: keras.Model) -> Any:
     """Return the input of a model for one sample, a nest of `tf.TensorSpec`; None if unknown.
 
     Functional models, and models built from an input, know it.
     """
+
+    def spec(tensor: Any) -> tf.TensorSpec:
+        return tf.TensorSpec(tensor.shape[1:], tensor.dtype)
+
     given: Any = getattr(model, "inputs", None)
     if not given:
         return None
     if isinstance(model, keras.Sequential) or len(given) == 1:
         # Keras also accepts the tensor itself instead of a nest with one tensor.
-        return _spec(given[0])
+        return spec(given[0])
     structure: Any = model.input
-    return keras.tree.map_structure(_spec, structure)
+    return keras.tree.map_structure(spec, structure)
 
 
 def target_specs(model: keras.Model) -> Any:
@@ -46,37 +48,26 @@ def target_specs(model: keras.Model) -> Any:
     element.
     """
     compiled: Any = model
-    outputs = compiled.outputs
-    if compiled.loss is None or not outputs:
+    outputs, loss = compiled.outputs, compiled.loss
+    if loss is None or not outputs:
         return None
-    losses = _losses(compiled.loss, compiled)
-    targets = [_target(output, loss) for output, loss in zip(outputs, losses, strict=True)]
+    if isinstance(loss, Mapping):
+        losses: Sequence[Any] = [loss.get(name) for name in compiled.output_names]
+    else:
+        losses = loss if isinstance(loss, list | tuple) else [loss] * len(outputs)
+    targets: list[tf.TensorSpec] = []
+    for output, of_output in zip(outputs, losses, strict=True):
+        function_name = getattr(of_output, "__name__", type(of_output).__name__)
+        name = of_output if isinstance(of_output, str) else function_name
+        is_sparse = "sparse" in name.lower()
+        targets.append(
+            tf.TensorSpec(output.shape[1:-1], tf.int32)
+            if is_sparse
+            else tf.TensorSpec(output.shape[1:], tf.float32)
+        )
     if len(targets) == 1:
         return targets[0]
     return keras.tree.pack_sequence_as(compiled.output, targets)
-
-
-def _spec(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec(tensor.shape[1:], tensor.dtype)
-
-
-def _losses(loss: Any, model: Any) -> Sequence[Any]:
-    """Return the loss of each output."""
-    if isinstance(loss, Mapping):
-        return [loss.get(name) for name in model.output_names]
-    if isinstance(loss, list | tuple):
-        return loss
-    return [loss] * len(model.outputs)
-
-
-def _target(output: Any, loss: Any) -> tf.TensorSpec:
-    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-    if "sparse" in name.lower():
-        return tf.TensorSpec(output.shape[1:-1], tf.int32)
-    return tf.TensorSpec(output.shape[1:], tf.float32)
-
-
-# Training step of a Keras model, traced from the shapes of its data.
 
 
 def trace_keras_step(
@@ -105,7 +96,25 @@ def trace_keras_step(
                 why="The costs of a training step depend on its loss and its optimizer.",
                 fix="Call model.compile(optimizer, loss) first.",
             )
-        return _trace(made, (x_spec,) if y_spec is None else (x_spec, y_spec))
+        data = (x_spec,) if y_spec is None else (x_spec, y_spec)
+        leaves = tf.nest.flatten(data)
+        symbolic = [keras.KerasTensor([None, *spec.shape], spec.dtype.name) for spec in leaves]
+        build_from_specs(made, tf.nest.pack_sequence_as(data, symbolic))
+
+        @tf.autograph.experimental.do_not_convert
+        def step(*tensors: Any) -> Any:
+            return made.train_step(tf.nest.pack_sequence_as(data, tensors))
+
+        traced = trace_step(
+            step,
+            [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in leaves],
+            [0] * len(leaves),
+            autograph=False,
+            with_layers=True,
+        )
+        # A traced function holds weak references to its variables.
+        vars(traced.concrete)["_evener_model"] = made
+        return traced
 
 
 @contextlib.contextmanager
@@ -116,30 +125,6 @@ def made_model(model: keras.Model | Callable[[], keras.Model]) -> Iterator[Any]:
     else:
         with unallocated_variables():
             yield model()
-
-
-def _trace(model: Any, data: Any) -> TracedStep:
-    leaves = tf.nest.flatten(data)
-    symbolic = [keras.KerasTensor([None, *spec.shape], spec.dtype.name) for spec in leaves]
-    build_from_specs(model, tf.nest.pack_sequence_as(data, symbolic))
-
-    @tf.autograph.experimental.do_not_convert
-    def step(*tensors: Any) -> Any:
-        return model.train_step(tf.nest.pack_sequence_as(data, tensors))
-
-    traced = trace_step(
-        step,
-        [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in leaves],
-        [0] * len(leaves),
-        autograph=False,
-        with_layers=True,
-    )
-    # A traced function holds weak references to its variables.
-    vars(traced.concrete)["_evener_model"] = model
-    return traced
-
-
-# Profile of a Keras model on the devices of this machine.
 
 
 def profile_model(
@@ -154,35 +139,26 @@ def profile_model(
     """Measure the training step of a model, layer by layer; the arguments are `make_plan`'s."""
     used = used_devices(devices)
     with made_model(model) as made:
-        _check(made)
+        if model_strategy(made) is not None:
+            raise ProfileError(
+                "PROF-061",
+                f"The model {made.name!r} belongs to a strategy.",
+                why="Its variables already have owners, but a plan chooses the owners.",
+                fix="Make the model outside of strategy.scope(), or give a function that makes it; "
+                "then make it again in the scope of evener.Strategy(planned.plan).",
+            )
         inputs = input_specs(made) if x_spec is None else x_spec
         if inputs is None:
-            raise _not_built(made)
+            raise ProfileError(
+                "PROF-060",
+                f"The model {made.name!r} is not built.",
+                why="The costs of its layers depend on the shape of its input.",
+                fix="Begin the model with keras.Input(shape), or pass x_spec and y_spec, the "
+                "shapes of one sample, such as tf.TensorSpec([224, 224, 3]).",
+            )
         targets = target_specs(made) if y_spec is None else y_spec
         traced = trace_keras_step(made, inputs, targets)
     known = KnownDevices(MeasurementCache(refresh=remeasure))
     profile, not_measured = profile_step(traced, used, batch_size, name=made.name, known=known)
     warn_of_estimates(not_measured)
     return profile
-
-
-def _check(model: Any) -> None:
-    """Refuse a model that belongs to a strategy."""
-    if model_strategy(model) is not None:
-        raise ProfileError(
-            "PROF-061",
-            f"The model {model.name!r} belongs to a strategy.",
-            why="Its variables already have owners, but a plan chooses the owners.",
-            fix="Make the model outside of strategy.scope(), or give a function that makes it; "
-            "then make it again in the scope of evener.Strategy(planned.plan).",
-        )
-
-
-def _not_built(model: Any) -> ProfileError:
-    return ProfileError(
-        "PROF-060",
-        f"The model {model.name!r} is not built.",
-        why="The costs of its layers depend on the shape of its input.",
-        fix="Begin the model with keras.Input(shape), or pass x_spec and y_spec, the shapes of one "
-        "sample, such as tf.TensorSpec([224, 224, 3]).",
-    )

@@ -1,8 +1,4 @@
-"""Profile of a step on the devices of this machine.
-
-The strategy that gets the first step of a script, the identity of each device, measurements of
-each kind of device.
-"""
+"""Profile of a step on the devices of this machine: each kind of device is measured once."""
 
 from __future__ import annotations
 
@@ -41,17 +37,15 @@ from evener.strategy.one_replica import Extended
 from evener.strategy.prepared import PreparedStep
 from evener.strategy.strategy import Strategy
 
-# CPU cores of a stand-in device.
-#
-# Stand-ins share the threads of the process: a stand-in that computes alone uses all cores, and
-# would
-# be measured faster than in a step in which all of them compute.
-
 _THREADS = Path("/proc/self/task")
 
 
 def cores_of_each(devices: Sequence[UsedDevice]) -> list[int]:
-    """Return as many cores of this thread as each CPU device has for itself."""
+    """Return as many cores of this thread as each CPU device has for itself.
+
+    Stand-ins share the threads of the process: one that computes alone uses all cores, and would
+    be measured faster than in a step in which all of them compute.
+    """
     every = sorted(affinity())
     num_devices = sum(not kind_of(device.name).has_own_processor for device in devices)
     return every[: max(1, len(every) // max(1, num_devices))]
@@ -60,15 +54,24 @@ def cores_of_each(devices: Sequence[UsedDevice]) -> list[int]:
 @contextlib.contextmanager
 def held_to(cores: Collection[int]) -> Iterator[None]:
     """Pin all threads of this process to some cores, and restore their affinity afterwards."""
-    before = {thread: affinity(thread) for thread in _threads()} if cores else {}
+
+    def pin(thread: int, to: Collection[int]) -> None:
+        # A thread may have ended meanwhile.
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, to)
+
+    def threads() -> list[int]:
+        return [int(path.name) for path in _THREADS.iterdir()] if _THREADS.exists() else []
+
+    before = {thread: affinity(thread) for thread in threads()} if cores else {}
     for thread in before:
-        _hold(thread, cores)
+        pin(thread, cores)
     try:
         yield
     finally:
         # A thread started meanwhile gets the cores of the main thread.
-        for thread in _threads() if before else ():
-            _hold(thread, before.get(thread, before[os.getpid()]))
+        for thread in threads() if before else ():
+            pin(thread, before.get(thread, before[os.getpid()]))
 
 
 def affinity(thread: int = 0) -> set[int]:
@@ -76,21 +79,6 @@ def affinity(thread: int = 0) -> set[int]:
     with contextlib.suppress(AttributeError, ProcessLookupError):
         return os.sched_getaffinity(thread)
     return set()
-
-
-def _threads() -> list[int]:
-    return [int(path.name) for path in _THREADS.iterdir()] if _THREADS.exists() else []
-
-
-def _hold(thread: int, cores: Collection[int]) -> None:
-    # A thread may have ended meanwhile.
-    with contextlib.suppress(ProcessLookupError):
-        os.sched_setaffinity(thread, cores)
-
-
-# Profile of a step on the devices of this machine.
-
-_NUM_POINTS = 5
 
 
 def profile_step(
@@ -184,8 +172,9 @@ def batch_sizes(most: int) -> list[int]:
     >>> batch_sizes(256), batch_sizes(3)
     ([1, 4, 16, 64, 256], [1, 2, 3])
     """
-    ratio = max(2.0, most ** (1 / (_NUM_POINTS - 1)))
-    sizes = {min(most, round(ratio**k)) for k in range(_NUM_POINTS)}
+    num_points = 5
+    ratio = max(2.0, most ** (1 / (num_points - 1)))
+    sizes = {min(most, round(ratio**k)) for k in range(num_points)}
     return sorted({*sizes, most})
 
 
@@ -203,8 +192,6 @@ def hardware_of(device: str) -> str:
     configured = tf.config.threading.get_intra_op_parallelism_threads()
     return f"cpu, {configured or os.environ.get('TF_NUM_INTRAOP_THREADS', 'all')} threads"
 
-
-# Identity of a device of this machine: everything that decides its speed.
 
 _ENVIRONMENT = ("NVIDIA_TF32_OVERRIDE", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
 """Environment variables that select kernels."""
@@ -234,17 +221,22 @@ class KnownDevices:
 def identity_of(
     device: str, environ: Mapping[str, str] = os.environ, *, held_to: int = 0
 ) -> DeviceIdentity:
-    """Return the identity of a device in use, as it is now."""
+    """Return the identity of a device in use, as it is now: everything that decides its speed."""
     host = read_host()
     has_processor = kind_of(device).has_own_processor
     threads = int(tf.config.threading.get_intra_op_parallelism_threads())
+    settings = {name: environ.get(name, "") for name in _ENVIRONMENT}
+    settings["cores"] = str(held_to or "")
+    settings["jit"] = str(tf.config.optimizer.get_jit() or "")
+    settings["deterministic"] = "yes" if is_deterministic() else ""
+    settings["tf32"] = "" if tf.config.experimental.tensor_float_32_execution_enabled() else "no"
     return DeviceIdentity(
         hardware=hardware_of(device) if has_processor else host.name,
         machine=platform.node(),
         driver=(Nvml().read_machine().driver_version or "") if has_processor else "",
         tensorflow=tf.__version__,
         num_threads=0 if has_processor else num_threads(threads, host.num_cores, environ),
-        settings=_settings(environ, held_to=held_to),
+        settings=", ".join(f"{name}={value}" for name, value in sorted(settings.items()) if value),
     )
 
 
@@ -253,18 +245,6 @@ def num_threads(configured: int, num_cores: int, environ: Mapping[str, str]) -> 
     text = environ.get("TF_NUM_INTRAOP_THREADS", "")
     return configured or (int(text) if text.isdecimal() else 0) or num_cores
 
-
-def _settings(environ: Mapping[str, str], *, held_to: int) -> str:
-    """Return the settings that select other kernels or pin them to cores."""
-    found = {name: environ[name] for name in _ENVIRONMENT if environ.get(name)}
-    found["cores"] = str(held_to or "")
-    found["jit"] = str(tf.config.optimizer.get_jit() or "")
-    found["deterministic"] = "yes" if is_deterministic() else ""
-    found["tf32"] = "" if tf.config.experimental.tensor_float_32_execution_enabled() else "no"
-    return ", ".join(f"{name}={value}" for name, value in sorted(found.items()) if value)
-
-
-# Strategy that passes the first traced training step to a callback.
 
 OnStep = Callable[[TracedStep, int | None], object]
 """Callback with the first traced training step, and the samples of its batch or None."""
@@ -347,12 +327,11 @@ def _samples_of_first_batch(datasets: Sequence[Any], specs: Sequence[tf.TensorSp
     found: set[int | None] = set()
     for dataset in datasets:
         parts = tf.nest.flatten(dataset.element_spec, expand_composites=True)
-        if len(parts) == len(specs) and all(map(_is_compatible, parts, specs)):
+        if len(parts) == len(specs) and all(
+            part.dtype == spec.dtype and part.shape.is_compatible_with(spec.shape)
+            for part, spec in zip(parts, specs, strict=True)
+        ):
             for batch in dataset.take(1):
                 tensors = tf.nest.flatten(batch, expand_composites=True)
                 found.update(tensor.shape[0] if tensor.shape.rank else None for tensor in tensors)
     return found.pop() if len(found) == 1 else None
-
-
-def _is_compatible(part: Any, spec: tf.TensorSpec) -> bool:
-    return part.dtype == spec.dtype and part.shape.is_compatible_with(spec.shape)

@@ -199,7 +199,7 @@ def _trace_times(
     request: StepRequest, traced: Any, num_samples: int | None, batch_size: int, *, name: str
 ) -> TracedStep:
     """Return the layers of a step with their seconds on devices of known speeds."""
-    from evener.profiler.device_speed import DeviceSpeed, estimated_times, fused_times
+    from evener.profiler.device_speed import DeviceSpeed, estimated_times
     from evener.profiler.layer_costs import layer_costs
     from evener.profiler.layers import split_step
     from evener.profiler.profile import batch_sizes
@@ -208,10 +208,12 @@ def _trace_times(
     speeds = {kind: from_plain(fields, DeviceSpeed) for kind, fields in request.speeds.items()}
     times, unfused = (
         {
-            kind: tuple(estimate(tasks, speed, sizes) for tasks in split.layers)
+            kind: tuple(
+                estimated_times(tasks, speed, sizes, is_fused=is_fused) for tasks in split.layers
+            )
             for kind, speed in speeds.items()
         }
-        for estimate in (fused_times, estimated_times)
+        for is_fused in (True, False)
     )
     model = layer_costs(split, name=name)
     return TracedStep(model=model, batch_size=num_samples, times=times, unfused=unfused)

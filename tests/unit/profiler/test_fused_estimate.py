@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 from evener.profile import LayerTimes
-from evener.profiler.device_speed import DeviceSpeed, estimated_times, fused_times
+from evener.profiler.device_speed import DeviceSpeed, estimated_times
 from evener.profiler.layers import SplitStep, split_step
 from unit.profiler.models import FLOAT, dense, sequence, traced
 
@@ -22,7 +22,7 @@ def split(*body: layers.Layer, inputs: int = 32) -> SplitStep:
 
 def times_of(step: SplitStep, name: str, speed: DeviceSpeed, *, fused: bool = True) -> LayerTimes:
     tasks = step.layers[step.chain.names.index(name)]
-    return (fused_times if fused else estimated_times)(tasks, speed, [SAMPLES])
+    return estimated_times(tasks, speed, [SAMPLES], is_fused=fused)
 
 
 def speed(

@@ -189,8 +189,8 @@ class _Variable:
     updates: list[float] = field(default_factory=list)
     before: Any = None
     norm: float | None = None
-    is_frozen: bool = False  # By the model: the flag of a layer may come before its variables
     in_model: bool = False
+    is_listed: bool = True  # Whether a model that trains lists it as trainable, if one has it
 
 
 @dataclass(slots=True, eq=False)
@@ -609,15 +609,18 @@ class Training:
 
     def _find_models(self) -> None:
         """Take note of the models whose variables train, and of all their variables."""
+        listed = set[int]()
         for model in list(self._known_models):
             own = [_variable_of(variable) for variable in model.variables]
             if any(id(variable) in self._variables for variable in own) or model in self._trained:
                 self._train(model)
-                trained = {id(_variable_of(each)) for each in model.trainable_variables}
+                listed |= {id(_variable_of(each)) for each in model.trainable_variables}
                 for variable in own:
-                    self._entry(variable).is_frozen = id(variable) not in trained
                     if _dtype(variable).startswith(("float", "bfloat")):
                         self._entry(variable).in_model = True
+        # A layer that was frozen before it was built has variables that say they are trainable.
+        for entry in self._variables.values():
+            entry.is_listed = not entry.in_model or id(entry.variable) in listed
 
     def examine(self) -> None:
         """Look once more at the end."""
@@ -776,7 +779,8 @@ def _variable_use(entry: _Variable) -> VariableUse:
         name=_name(variable),
         shape=_shape(variable),
         dtype=_dtype(variable),
-        trainable=bool(variable.trainable) and not entry.is_frozen,
+        trainable=entry.is_listed
+        and bool(getattr(variable, "_keras_trainable", variable.trainable)),
         num_gradients=entry.num_gradients,
         num_none=entry.num_none,
         num_applied=entry.num_applied,
