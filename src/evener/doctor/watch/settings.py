@@ -46,6 +46,8 @@ AT_DEVICES = (
 OTHERS = ("TF_CONFIG", "TF_DETERMINISTIC_OPS", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE")
 _NAMES = frozenset((*AT_IMPORT, *AT_DEVICES, *OTHERS))
 _MOST_TEXT = 300
+# What these call is what the program has called.
+_WRAPPERS = ("evener.doctor.watch", "evener.run.device_calls", "evener.run.replace")
 
 
 class Settings:
@@ -145,7 +147,7 @@ class Settings:
     def _around_setting(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            where = own_line() if own_frame() is not None else None
+            where = None if self._is_evener(sys._getframe(1)) else own_line()
             was_started = self._recorder.safely(self._is_initialized)
             error = ""
             try:
@@ -169,6 +171,16 @@ class Settings:
                     )
 
         return call
+
+    @staticmethod
+    def _is_evener(frame: Any) -> bool:
+        """Return whether evener makes a setting for the program, not the program itself."""
+        while frame is not None and not is_asked_by_user(frame):
+            name = str(frame.f_globals.get("__name__", ""))
+            if name.startswith("evener.") and not name.startswith(_WRAPPERS):
+                return True
+            frame = frame.f_back
+        return frame is None
 
     def _is_initialized(self) -> bool:
         from evener._tf_private import watched
