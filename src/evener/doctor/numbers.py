@@ -470,7 +470,11 @@ def nothing_to_train(case: Case) -> Iterator[Violation]:
 def not_finite(case: Case) -> Iterator[Violation]:
     """Yield the first NaN or infinity."""
     first = case.facts.not_finite if case.facts is not None else None
-    if first is None:
+    if first is None or case.facts is None:
+        return
+    # NaN in a step is NaN in the weights of the next.
+    known = [each for each in case.facts.variables if each.num_applied]
+    if any(each.norm for each in known) and not any(each.has_nan for each in known):
         return
     name = f" of {first.name}" if first.name else ""
     when = "" if first.step is None else f" in step {first.step + 1}"
