@@ -1,4 +1,4 @@
-"""Bytes and seconds to and from text, printable text, and values that a notebook shows as text."""
+"""Bytes and seconds to and from text, and text without the codes that a terminal obeys."""
 
 from __future__ import annotations
 
@@ -63,15 +63,3 @@ def printable(text: str, *, keeps_colours: bool = False) -> str:
     '[2J\x1b[31mred'
     """
     return re.sub(_CONTROLS_BUT_COLOURS if keeps_colours else _CONTROLS, "", text)
-
-
-class ShownAsText:
-    """Base class of values whose text a notebook shows, in a fixed-width font."""
-
-    __slots__ = ()
-
-    def _repr_html_(self) -> str:
-        # rich takes longer to import than everything else here.
-        from evener.base.terminal import html_of
-
-        return html_of(str(self))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from evener.base.text import ShownAsText
+from evener.base.notebook import ShownAsText
 from evener.devices.spec import DeviceSpec, spec_from
 from evener.doctor.configuration import Configuration, Ignored, configuration_for
 from evener.doctor.endings import successor_in

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from evener._tf_private.functions import stack
 from evener.auditing import GatheredOperation
-from evener.base.text import ShownAsText
+from evener.base.notebook import ShownAsText
 from evener.base.user_code import is_own, short_path
 from evener.devices.names import device_name
 from evener.errors import EvenerWarning, house_form

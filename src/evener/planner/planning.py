@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evener.base.text import ShownAsText, format_bytes, format_seconds
+from evener.base.notebook import ShownAsText
+from evener.base.text import format_bytes, format_seconds
 from evener.errors import PlanError
 from evener.plan.parts import HOST, Predicted, Rejected
 from evener.plan.plan import Plan, split_batch

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.base.text import ShownAsText
+from evener.base.notebook import ShownAsText
 
 _WIDTH = 100
 DEVICE_LOGS = ("/share", "/busy_seconds", "/waiting_seconds", "/memory_bytes")
