@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evener import auditing, clusters, feedback, plan, planner, profile, report, schedule  # noqa: F401
-    from evener.auditing import Audit, audit
+    from evener.auditing import Audit
     from evener.checkpoint import Checkpoint, CheckpointCallback
     from evener.devices import Inventory, UsedDevice, inventory, use_devices
     from evener.doctor import Diagnosis, Finding, diagnose
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from evener.recording.record import record
     from evener.strategy import Strategy
     from evener.strategy.distribute import distribute
+    from evener.strategy.step_audit import audit
 
 __version__ = "0.1.0"
 
@@ -56,7 +57,7 @@ _HOMES = {
     "RunError": "evener.errors",
     "Strategy": "evener.strategy",
     "UsedDevice": "evener.devices",
-    "audit": "evener.auditing",
+    "audit": "evener.strategy.step_audit",
     "diagnose": "evener.doctor",
     "distribute": "evener.strategy.distribute",
     "inventory": "evener.devices",

@@ -28,8 +28,6 @@ from evener.errors import PlacementError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from evener.strategy.step_audit import audit
-
 __all__ = [
     "Audit",
     "Collective",
@@ -39,7 +37,6 @@ __all__ = [
     "Operation",
     "Total",
     "Traffic",
-    "audit",
 ]
 
 _TOP_COPIES = 10

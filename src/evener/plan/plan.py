@@ -8,6 +8,7 @@ between values. Every error names the place of the mistake, which is the same in
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 import json
 import math
@@ -377,10 +378,9 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the plan as a plain text table."""
-        # rich takes longer to import than everything else here, and only a table needs it.
-        from evener.plan.table import render_plan
-
-        return render_plan(self)
+        # By name, since it reads plans. rich takes longer to import than everything else here.
+        table = importlib.import_module("evener.plan.table")
+        return cast("str", table.render_plan(self))
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""

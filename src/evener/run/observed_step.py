@@ -140,7 +140,7 @@ def call_step(
 
 
 def _audit(request: StepRequest, step: Any, args: tuple[Any, ...]) -> str:
-    from evener.auditing import audit
+    from evener.strategy.step_audit import audit
 
     return audit(step, *args, assume_gpus=request.assume_gpus).to_json()
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from evener._tf_private import graphs
 from evener.graph.dims import (
@@ -38,9 +38,6 @@ from evener.graph.dims import (
     symbols_of,
 )
 from evener.graph.nodes import Node, Tensor
-
-if TYPE_CHECKING:
-    from evener.graph.functions import FunctionBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +223,8 @@ def first_sharded(states: Sequence[State]) -> Sharded:
     return sharded(next((state for state in states if isinstance(state, Sharded)), UNSET))
 
 
-Lower: TypeAlias = "Callable[[FunctionBuilder, Node, Sequence[str]], Sequence[str]]"
+# The builder is a `FunctionBuilder`, which knows the states of its arguments.
+Lower: TypeAlias = Callable[[Any, Node, Sequence[str]], Sequence[str]]
 """Adds what a part computes in place of an operation: builder, node, inputs -> outputs."""
 
 
