@@ -407,12 +407,11 @@ class GraphReader:
             name, _, index = tensor.partition(":")
             if name.startswith("^") or "/ctrl/_" in name:
                 continue  # A control dependency.
-            node: Any = self._flow.nodes.get(name)
-            made = None if node is None else self._origins.of(node)
+            made = self._origins.of(self._flow.nodes[name]) if name in self._flow.nodes else None
             num_bytes = self._sizes.num_bytes(tensor)
             # In loops, the Python graph has more static shapes. Fused operations have outputs
             # without a counterpart in Python.
-            if num_bytes is None and made is not None and made.type == node.op:
+            if num_bytes is None and made is not None and made.type == self._flow.nodes[name].op:
                 num_bytes = num_bytes_of(made.outputs, int(index or 0))
             lines = [
                 self._line(consumer)
