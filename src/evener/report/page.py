@@ -3,7 +3,7 @@
 ::
 
     numbers over time       ──► Chart: lines in a box of 1000 x 200 ─┐
-    activities of a step    ──► StepTimeline: bars in a box of 1000      ├─► RunView ──► HTML, by the
+    activities of a step    ──► StepTimeline: bars in a box of 1000  ├─► RunView ──► HTML, by the
     events, plan, findings  ──► texts                               ─┘               templates
 
 The labels are text of the page and not of the pictures, which are stretched to the width of the

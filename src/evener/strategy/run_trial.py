@@ -40,7 +40,7 @@ _MOST_OTHERS = 16
 
 @dataclass(frozen=True, slots=True)
 class TriedWay:
-    """TriedWay to run a step."""
+    """Plan to run a step by, and whether XLA compiles it."""
 
     plan: Plan
     by_xla: bool = True
