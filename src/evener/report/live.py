@@ -294,6 +294,8 @@ class TerminalScreen(Screen):
 
     def __init__(self, console: Console | None = None, *, redirects: bool = True) -> None:
         self._console = standard_error() if console is None else console
+        # The stream of now, and not what stands in its place later.
+        self._console.file = self._console.file
         self._redirects = redirects
         self._process = os.getpid()
         self._state: LiveState | None = None
