@@ -1,4 +1,4 @@
-"""Reports for people: progress while training, comparisons, runs of scripts, pictures of audits."""
+"""Reports for people: progress while training, comparisons, runs of scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from evener.report.comparison import Comparison, compare
     from evener.report.progress import DeviceWork, Progress
 
-# Imported when first used: a picture of an audit does not need Keras.
+# Imported when first used: the page of a record does not need Keras.
 _HOMES = {
     "Comparison": "evener.report.comparison",
     "DeviceWork": "evener.report.progress",

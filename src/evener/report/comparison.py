@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from evener.base.notebook import ShownAsText
+from evener.base.terminal import text_of
 
-_WIDTH = 100
 DEVICE_LOGS = ("/share", "/busy_seconds", "/waiting_seconds", "/memory_bytes")
 """The suffixes of the logs that `Progress` adds for each device."""
 
@@ -69,10 +67,8 @@ class Comparison(ShownAsText):
 
     def __str__(self) -> str:
         """Return the table as plain text."""
-        out = io.StringIO()
-        console = Console(file=out, width=_WIDTH, color_system=None, force_terminal=False)
-        console.print(self.table())
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())
+        text = text_of(lambda console: console.print(self.table()))
+        return "\n".join(line for line in text.splitlines() if line)
 
 
 def compare(
@@ -119,16 +115,9 @@ def compare_weights(
     if len(reference) != len(other):
         where = f"{len(reference)} arrays and {len(other)}"
         return Difference(what="weights", value=float("inf"), where=where, num_compared=0)
-    values = [_relative(a, b) for a, b in zip(reference, other, strict=True)]
-    if not values:
-        return Difference(what="weights", value=0.0, where="-", num_compared=0)
-    worst = int(np.argmax(values))
-    return Difference(
-        what="weights",
-        value=values[worst],
-        where=_where(values[worst], names[worst] if names else f"array {worst}"),
-        num_compared=sum(int(np.size(array)) for array in reference),
-    )
+    num_compared = sum(int(np.size(array)) for array in reference)
+    names = names or [f"array {number}" for number in range(len(reference))]
+    return _largest("weights", reference, other, names, num_compared)
 
 
 def compare_logs(
@@ -141,20 +130,18 @@ def compare_logs(
     if reference is None or other is None or len(reference) != len(other):
         where = "not logged by both" if reference is None or other is None else "other epochs"
         return Difference(what=name, value=float("inf"), where=where, num_compared=0)
+    epochs = [f"epoch {number + 1}" for number in range(len(reference))]
+    return _largest(name, reference, other, epochs, len(reference))
+
+
+def _largest(
+    what: str, reference: Sequence[Any], other: Sequence[Any], names: Sequence[str], count: int
+) -> Difference:
     values = [_relative(a, b) for a, b in zip(reference, other, strict=True)]
-    if not values:
-        return Difference(what=name, value=0.0, where="-", num_compared=0)
-    worst = int(np.argmax(values))
-    return Difference(
-        what=name,
-        value=values[worst],
-        where=_where(values[worst], f"epoch {worst + 1}"),
-        num_compared=len(values),
-    )
-
-
-def _where(value: float, position: str) -> str:
-    return position if value else "-"
+    worst = int(np.argmax(values)) if values else 0
+    value = values[worst] if values else 0.0
+    where = names[worst] if value else "-"
+    return Difference(what=what, value=value, where=where, num_compared=count)
 
 
 def _relative(reference: Any, other: Any) -> float:

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import msgspec
 from rich import box
@@ -239,21 +239,26 @@ def _left(seconds: float | None) -> str:
     return f"{round(seconds)} s left" if seconds < 60 else f"{format_seconds(seconds)} left"
 
 
-class Screen(Protocol):
-    """Place where a live view appears."""
+class Screen:
+    """Place where a live view appears.
 
-    replaces_bar: bool
-    """Whether Keras's own progress bar would show the same, in the same place."""
+    Attributes:
+        replaces_bar: Whether Keras's own progress bar would show the same, in the same place.
+    """
 
-    def open(self) -> None: ...
+    replaces_bar = True
 
-    def show(self, state: LiveState) -> None: ...
+    def open(self) -> None:
+        """Begin to show."""
+
+    def show(self, state: LiveState) -> None:
+        """Show a state, which replaces the last one."""
 
     def say(self, text: str) -> None:
         """Show a line that stays, such as an event or the end of an epoch."""
-        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End; what was shown stays. Safe to call again."""
 
 
 def can_draw(environ: Mapping[str, str]) -> bool:
@@ -284,13 +289,13 @@ def screen_of(console: Console) -> Screen | None:
     return TerminalScreen(console, redirects=is_of_process)
 
 
-class TerminalScreen:
+class TerminalScreen(Screen):
     """The view at the lower end of a terminal, under the output of the program."""
-
-    replaces_bar = True
 
     def __init__(self, console: Console | None = None, *, redirects: bool = True) -> None:
         self._console = standard_error() if console is None else console
+        # The stream of now, and not what stands in its place later.
+        self._console.file = self._console.file
         self._redirects = redirects
         self._process = os.getpid()
         self._state: LiveState | None = None
@@ -431,7 +436,7 @@ def _redirect_handlers(before: Any, after: Any) -> None:
                     handler.setStream(after)
 
 
-class LineScreen:
+class LineScreen(Screen):
     """Plain lines: one for each epoch and event, and one every ten seconds."""
 
     def __init__(
@@ -470,10 +475,8 @@ class LineScreen:
         self._is_open = False
 
 
-class NotebookScreen:
+class NotebookScreen(Screen):
     """The view in the output of a cell, which is updated in place."""
-
-    replaces_bar = True
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -583,7 +586,7 @@ class WorkerFile(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[str]
 
 
-class FileScreen:
+class FileScreen(Screen):
     """Screen of a worker: its state, in a file that the launcher reads."""
 
     def __init__(self, folder: Path, worker: int, *, replaces_bar: bool) -> None:
@@ -593,9 +596,6 @@ class FileScreen:
         self._num_lines = 0
         self._lock = threading.Lock()
         self._state = LiveState()
-
-    def open(self) -> None:
-        """Begin to show."""
 
     def show(self, state: LiveState) -> None:
         with self._lock:
@@ -607,9 +607,6 @@ class FileScreen:
             self._num_lines += 1
             self._lines = [*self._lines, text][-_MOST_LINES:]
             self._write()
-
-    def close(self) -> None:
-        """End."""
 
     def _write(self) -> None:
         content = WorkerFile(

@@ -3,7 +3,7 @@
 ::
 
     numbers over time       ──► Chart: lines in a box of 1000 x 200 ─┐
-    activities of a step    ──► Timeline: bars in a box of 1000      ├─► RunView ──► HTML, by the
+    activities of a step    ──► StepTimeline: bars in a box of 1000  ├─► RunView ──► HTML, by the
     events, plan, findings  ──► texts                               ─┘               templates
 
 The labels are text of the page and not of the pictures, which are stretched to the width of the
@@ -91,16 +91,16 @@ def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """Timeline of a worker, whose clock is its own.
+    """StepTimeline of a worker, whose clock is its own.
 
     Attributes:
         name: Name of the worker; empty if there is one process.
-        timeline: Timeline of its typical step; None if no step was recorded.
+        timeline: StepTimeline of its typical step; None if no step was recorded.
         fractions: Time of its devices by kind: class, words, fraction of a step.
     """
 
     name: str
-    timeline: Timeline | None
+    timeline: StepTimeline | None
     fractions: tuple[tuple[str, list[tuple[str, str, float]]], ...]
 
 
@@ -565,8 +565,8 @@ class TimelineRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """Timeline of a step.
+class StepTimeline:
+    """StepTimeline of a step.
 
     Attributes:
         length: Length of the step, as text.
@@ -580,14 +580,14 @@ class Timeline:
     num_steps: int
 
 
-def timeline(step: Mapping[str, Sequence[Activity]], num_steps: int) -> Timeline | None:
+def timeline(step: Mapping[str, Sequence[Activity]], num_steps: int) -> StepTimeline | None:
     """Return the timeline of a step, by the activities of each device; None if there are none."""
     if not step:
         return None
     length = max(each.end for row in step.values() for each in row)
     rows = tuple(_row(device, row, length) for device, row in sorted(step.items(), key=_order))
     styles = {bar.style for row in rows for bar in row.bars}
-    return Timeline(
+    return StepTimeline(
         rows=rows,
         length=format_seconds(length),
         legend=tuple(entry for entry in _LEGEND if entry[0] in styles),

@@ -205,7 +205,7 @@ class WorkCounter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class ProgressMark:
     """The progress of training at one time."""
 
     seconds: float  # The time of a monotonic clock
@@ -220,20 +220,20 @@ class Throughput:
     """
 
     def __init__(self) -> None:
-        self._first: Measurement | None = None
-        self._epoch: Measurement | None = None
-        self._last: deque[Measurement] = deque(maxlen=_NUM_MEASUREMENTS)
+        self._first: ProgressMark | None = None
+        self._epoch: ProgressMark | None = None
+        self._last: deque[ProgressMark] = deque(maxlen=_NUM_MEASUREMENTS)
 
     @property
     def has_started(self) -> bool:
         return self._first is not None
 
-    def add(self, measurement: Measurement) -> None:
+    def add(self, measurement: ProgressMark) -> None:
         self._last.append(measurement)
         if self._first is None:
             self._first = self._epoch = measurement
 
-    def start_epoch(self, measurement: Measurement) -> None:
+    def start_epoch(self, measurement: ProgressMark) -> None:
         if self._first is not None:
             self._epoch = measurement
 
@@ -241,18 +241,18 @@ class Throughput:
         """Return the samples per second of each device, recently; empty if unknown."""
         return _rates(self._last[0], self._last[-1]) if self._last else ()
 
-    def epoch_rate(self, now: Measurement) -> float | None:
+    def epoch_rate(self, now: ProgressMark) -> float | None:
         """Return the samples per second of all devices in this epoch."""
         return (sum(_rates(self._epoch, now)) or None) if self._epoch is not None else None
 
-    def seconds_left(self, now: Measurement, num_steps: int) -> float | None:
+    def seconds_left(self, now: ProgressMark, num_steps: int) -> float | None:
         if self._first is None or now.num_steps <= self._first.num_steps:
             return None
         done = now.num_steps - self._first.num_steps
         return max(0, num_steps) * (now.seconds - self._first.seconds) / done
 
 
-def _rates(first: Measurement, last: Measurement) -> tuple[float, ...]:
+def _rates(first: ProgressMark, last: ProgressMark) -> tuple[float, ...]:
     seconds = last.seconds - first.seconds
     if seconds <= 0:
         return ()
@@ -491,8 +491,8 @@ class Progress(keras.callbacks.Callback):
         self._steps_before += self._step
         self._step = 0
 
-    def _now(self) -> Measurement:
-        return Measurement(
+    def _now(self) -> ProgressMark:
+        return ProgressMark(
             seconds=self._clock(),
             num_steps=self._steps_before + self._step,
             samples=self._counter.samples,

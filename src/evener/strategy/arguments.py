@@ -123,75 +123,69 @@ class _Frozen:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Frozen) or self._text != other._text:
             return False
-        pairs = zip(self._leaves, other._leaves, strict=True)
-        return all(a is b or (type(a) is type(b) and _is_equal(a, b)) for a, b in pairs)
-
-
-def _is_equal(first: Any, second: Any) -> bool:
-    plain = bool | int | float | complex | str | bytes | type(None) | _Composite
-    return isinstance(first, plain) and first == second
+        plain = bool | int | float | complex | str | bytes | type(None) | _Composite
+        return all(
+            a is b or (type(a) is type(b) and isinstance(a, plain) and a == b)
+            for a, b in zip(self._leaves, other._leaves, strict=True)
+        )
 
 
 def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
     """Find the tensors among the arguments of a step, and the axes that count samples."""
-    args = tf.nest.map_structure(_as_tensor, args)
-    leaves = tf.nest.flatten(args)
-    stand_ins = [_stand_in(leaf) for leaf in leaves]
-    structure = tf.nest.pack_sequence_as(args, stand_ins)
+    args = tf.nest.map_structure(
+        lambda leaf: (
+            tf.convert_to_tensor(np.asarray(leaf))
+            if isinstance(leaf, np.ndarray | np.generic)
+            else leaf
+        ),
+        args,
+    )
+    markers: list[Any] = []
     tensors: list[Any] = []
     leaf_indices: list[int | None] = []
-    for index, (leaf, stand_in) in enumerate(zip(leaves, stand_ins, strict=True)):
-        if stand_in is _TENSOR:
+    for index, leaf in enumerate(tf.nest.flatten(args)):
+        if isinstance(leaf, tf.Tensor):
+            markers.append(_TENSOR)
             tensors.append(leaf)
             leaf_indices.append(index)
-        elif isinstance(stand_in, _Composite):
+        elif isinstance(leaf, CompositeTensor) and not isinstance(leaf, tf.Variable):
+            markers.append(_Composite(leaf))
             # Their components do not have a row for every sample.
             components = tf.nest.flatten(leaf, expand_composites=True)
             tensors.extend(components)
             leaf_indices.extend([None] * len(components))
+        else:
+            markers.append(leaf)
+    structure = tf.nest.pack_sequence_as(args, markers)
     unknown: tuple[int, ...] = ()
     if isinstance(in_axes, str) and in_axes == FOUND:
-        pairs = zip(tensors, leaf_indices, strict=True)
-        found = iter(_found_axes([tensor for tensor, index in pairs if index is not None]))
-        axes = tuple(None if index is None else next(found) for index in leaf_indices)
-        unknown = tuple(
-            index
-            for index, (tensor, axis) in enumerate(zip(tensors, axes, strict=True))
-            if axis is not None and tensor.shape[axis] is None
+        # Axis 0 of tensors with the first size of the largest tensor. It is a matter of speed:
+        # whether a tensor is taken for part of the batch changes no result.
+        pairs = list(zip(tensors, leaf_indices, strict=True))
+        candidates = [t for t, index in pairs if index is not None and t.shape.rank]
+        size = None
+        if all(t.shape[0] is not None for t in candidates):
+            largest = max(candidates, key=lambda t: t.shape.num_elements() or 0, default=None)
+            size = None if largest is None else largest.shape[0]
+        axes = tuple(
+            0 if index is not None and t.shape.rank and t.shape[0] == size else None
+            for t, index in pairs
         )
+        unknown = tuple(number for number, axis in enumerate(axes) if axis == 0 and size is None)
     else:
         by_leaf = _broadcast_prefix(in_axes, args)
         axes = tuple(None if index is None else by_leaf[index] for index in leaf_indices)
-        _check_axes(axes, tensors)
+        for axis, tensor in zip(axes, tensors, strict=True):
+            rank = tensor.shape.rank
+            if axis is not None and rank is not None and not 0 <= axis < rank:
+                known = f"The axes of this tensor are 0 to {rank - 1}." if rank else ""
+                raise DataError(
+                    "DATA-012",
+                    f"in_axes names axis {axis} of a tensor of shape {tensor.shape}.",
+                    why=known or "A scalar has no axis.",
+                    fix="Give the axis that counts samples, or None.",
+                )
     return Arguments(structure=structure, tensors=tuple(tensors), axes=axes, unknown=unknown)
-
-
-def _stand_in(leaf: Any) -> Any:
-    if isinstance(leaf, tf.Tensor):
-        return _TENSOR
-    if isinstance(leaf, CompositeTensor) and not isinstance(leaf, tf.Variable):
-        return _Composite(leaf)
-    return leaf
-
-
-def _as_tensor(leaf: Any) -> Any:
-    is_array = isinstance(leaf, np.ndarray | np.generic)
-    return tf.convert_to_tensor(np.asarray(leaf)) if is_array else leaf
-
-
-def _found_axes(tensors: Sequence[Any]) -> tuple[int | None, ...]:
-    """Return axis 0 for tensors with the first size of the largest tensor, None for the others.
-
-    It is a matter of speed: whether a tensor is taken for part of the batch changes no result.
-    """
-    candidates = [t for t in tensors if t.shape.rank]
-    if not candidates:
-        return (None,) * len(tensors)
-    if any(t.shape[0] is None for t in candidates):
-        size = None
-    else:
-        size = max(candidates, key=lambda t: t.shape.num_elements() or 0).shape[0]
-    return tuple(0 if t.shape.rank and t.shape[0] == size else None for t in tensors)
 
 
 def _broadcast_prefix(axes: Any, args: Any) -> list[int | None]:
@@ -204,27 +198,21 @@ def _broadcast_prefix(axes: Any, args: Any) -> list[int | None]:
         if len(args) == len(axes):
             pairs = zip(axes, args, strict=True)
             return [k for axis, arg in pairs for k in _broadcast_prefix(axis, arg)]
+    outline = tf.nest.map_structure(
+        lambda leaf: (
+            f"{leaf.dtype.name}{list(leaf.shape)}"
+            if isinstance(leaf, tf.Tensor)
+            else type(leaf).__name__
+        ),
+        args,
+    )
     raise DataError(
         "DATA-011",
         f"in_axes={axes!r} does not fit the arguments of the step.",
         why="It needs an axis or None for every argument, or a nest of them with the same "
-        f"structure; the arguments here are {_outline(args)}.",
+        f"structure; the arguments here are {outline!r}.",
         fix="Give for example in_axes=(0, None) for a step of two arguments.",
     )
-
-
-def _check_axes(axes: Sequence[int | None], tensors: Sequence[Any]) -> None:
-    for axis, tensor in zip(axes, tensors, strict=True):
-        rank = tensor.shape.rank
-        if axis is not None and rank is not None and not 0 <= axis < rank:
-            raise DataError(
-                "DATA-012",
-                f"in_axes names axis {axis} of a tensor of shape {tensor.shape}.",
-                why=f"The axes of this tensor are 0 to {rank - 1}."
-                if rank
-                else "A scalar has no axis.",
-                fix="Give the axis that counts samples, or None.",
-            )
 
 
 def different_sizes(sizes: str) -> DataError:
@@ -234,19 +222,6 @@ def different_sizes(sizes: str) -> DataError:
         f"The arguments have different numbers of samples: {sizes}.",
         why="The axes that count samples have the same size in all arguments.",
         fix="Give in_axes with None for arguments that are not part of the batch.",
-    )
-
-
-def _outline(args: Any) -> str:
-    return repr(
-        tf.nest.map_structure(
-            lambda leaf: (
-                f"{leaf.dtype.name}{list(leaf.shape)}"
-                if isinstance(leaf, tf.Tensor)
-                else type(leaf).__name__
-            ),
-            args,
-        )
     )
 
 

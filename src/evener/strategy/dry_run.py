@@ -58,9 +58,18 @@ def traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[
     except EvenerError:
         raise
     except Exception as error:
-        if any(sign in str(error) for sign in _EAGER_ONLY):
-            raise _eager_only(fn, error) from error
-        raise
+        if not any(sign in str(error) for sign in _EAGER_ONLY):
+            raise
+        name = getattr(fn, "__qualname__", None) or type(fn).__name__
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise PlacementError(
+            "PLACE-031",
+            f"{name} cannot be traced, so it cannot be audited.",
+            why=f"An audit reads the graph of a step. Tracing raised {type(error).__name__}: "
+            f"{lines[-1].strip() if lines else ''}",
+            fix="Audit the part without .numpy(), float(...) and other reads of values, or make it "
+            "a tf.function.",
+        ) from error
     return lambda: function(*args, **kwargs)
 
 
@@ -88,19 +97,6 @@ def unchanged_random_state() -> Iterator[None]:
             random.setstate(python)
             np.random.set_state(numpy)
             set_operation_seeds(seeds)
-
-
-def _eager_only(fn: Any, error: Exception) -> PlacementError:
-    name = getattr(fn, "__qualname__", None) or type(fn).__name__
-    said = next((line for line in str(error).strip().splitlines()[::-1] if line.strip()), "")
-    return PlacementError(
-        "PLACE-031",
-        f"{name} cannot be traced, so it cannot be audited.",
-        why=f"An audit reads the graph of a step. Tracing raised {type(error).__name__}: "
-        f"{said.strip()}",
-        fix="Audit the part without .numpy(), float(...) and other reads of values, or make it a "
-        "tf.function.",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ TABLE = "gpu_kernels.json.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class GpuKernel:
     """A kernel that runs an operation on a GPU device."""
 
     # Names of the supported dtypes, for each attribute that it restricts
@@ -45,7 +45,7 @@ def kernel_source() -> Literal["TensorFlow", "table"]:
     return "TensorFlow" if _has_gpu_kernels() else "table"
 
 
-def kernels_for(op_type: str) -> tuple[Kernel, ...] | None:
+def kernels_for(op_type: str) -> tuple[GpuKernel, ...] | None:
     """Return the GPU kernels of a type of operation; None if the type is unknown."""
     if kernel_source() == "table":
         return table().get(op_type)
@@ -64,49 +64,29 @@ def why_not_on_gpu(op_type: str, dtypes: Mapping[str, str]) -> NotOnGpu | None:
         return None
     if not known:
         return NotOnGpu(reason="no_gpu_kernel", why=f"{op_type} has no GPU kernel")
-    wrong = [_mismatches(kernel, dtypes) for kernel in known]
-    fitting = [kernel for kernel, mismatches in zip(known, wrong, strict=True) if not mismatches]
+    # The attributes of each kernel whose dtypes do not fit.
+    wrong = [
+        [n for n, allowed in kernel.dtypes.items() if dtypes.get(n, allowed[0]) not in allowed]
+        for kernel in known
+    ]
+    pairs = list(zip(known, wrong, strict=True))
+    fitting = [kernel for kernel, names in pairs if not names]
     if not fitting:
-        return _for_no_dtype(op_type, dtypes, wrong, known)
+        name = min(wrong, key=len)[0]
+        others = [k for k, names in pairs if names == [name] and not k.on_host]
+        has = sorted({dtype for kernel in others for dtype in kernel.dtypes[name]})
+        instead = f"; it has for {', '.join(has)}" if has else ""
+        return NotOnGpu(
+            reason="no_kernel_for_dtype",
+            why=f"{op_type} has no GPU kernel for {name}={dtypes[name]}{instead}",
+        )
     if all(kernel.on_host for kernel in fitting):
-        suffix = _dtype_suffix(dtypes)
+        suffix = f" for {', '.join(sorted(set(dtypes.values())))}" if dtypes else ""
         return NotOnGpu(
             reason="host_memory",
             why=f"the GPU kernel of {op_type}{suffix} uses host memory, on the CPU",
         )
     return None
-
-
-def _for_no_dtype(
-    op_type: str,
-    dtypes: Mapping[str, str],
-    wrong: list[list[str]],
-    known: tuple[Kernel, ...],
-) -> NotOnGpu:
-    name = min(wrong, key=len)[0]
-    others = [
-        kernel
-        for kernel, mismatches in zip(known, wrong, strict=True)
-        if mismatches == [name] and not kernel.on_host
-    ]
-    has = sorted({dtype for kernel in others for dtype in kernel.dtypes[name]})
-    instead = f"; it has for {', '.join(has)}" if has else ""
-    return NotOnGpu(
-        reason="no_kernel_for_dtype",
-        why=f"{op_type} has no GPU kernel for {name}={dtypes[name]}{instead}",
-    )
-
-
-def _mismatches(kernel: Kernel, dtypes: Mapping[str, str]) -> list[str]:
-    return [
-        name
-        for name, allowed in kernel.dtypes.items()
-        if dtypes.get(name, allowed[0]) not in allowed
-    ]
-
-
-def _dtype_suffix(dtypes: Mapping[str, str]) -> str:
-    return f" for {', '.join(sorted(set(dtypes.values())))}" if dtypes else ""
 
 
 @functools.cache
@@ -115,74 +95,62 @@ def _has_gpu_kernels() -> bool:
 
 
 @functools.cache
-def _installed(op_type: str) -> tuple[Kernel, ...]:
+def _installed(op_type: str) -> tuple[GpuKernel, ...]:
     definition = operation_definition(op_type)
+    # Only handles of variables are on the device where all others are in host memory.
+    arguments = (*definition.input_arg, *definition.output_arg) if definition else ()
+    names = {
+        argument.name for argument in arguments if argument.type != tf.resource.as_datatype_enum
+    }
     return merged(
-        Kernel(
+        GpuKernel(
             dtypes={
                 constraint.name: tuple(
                     tf.dtypes.as_dtype(dtype).name for dtype in constraint.allowed_values.list.type
                 )
                 for constraint in kernel.constraint
             },
-            on_host=_is_on_host(kernel, definition),
+            on_host=bool(names) and names <= set(kernel.host_memory_arg),
         )
         for kernel in registered_kernels(op_type)
         if kernel.device_type in _ON_GPUS and not kernel.label
     )
 
 
-def _is_on_host(kernel: Any, definition: Any) -> bool:
-    """Return whether only handles of variables are on the device."""
-    names = [
-        argument.name
-        for argument in (*definition.input_arg, *definition.output_arg)
-        if argument.type != tf.resource.as_datatype_enum
-    ]
-    return bool(names) and set(names) <= set(kernel.host_memory_arg)
-
-
-def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """Merge kernels that differ in their dtypes only."""
-    found = list(kernels)
-    for name in sorted({name for kernel in found for name in kernel.dtypes}):
-        found = _merged_by(name, found)
-    return tuple(sorted(found, key=repr))
-
-
-def _merged_by(name: str, kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Merge kernels that differ in the dtypes of one attribute only."""
-    groups: dict[Any, set[str]] = {}
-    left = []
-    for kernel in kernels:
-        if name not in kernel.dtypes:
-            left.append(kernel)
-            continue
-        others = tuple(sorted((n, d) for n, d in kernel.dtypes.items() if n != name))
-        groups.setdefault((kernel.on_host, others), set()).update(kernel.dtypes[name])
-    joined = [
-        Kernel(
-            dtypes=dict(sorted({**dict(others), name: tuple(sorted(dtypes))}.items())), on_host=h
-        )
-        for (h, others), dtypes in groups.items()
-    ]
-    return left + joined
+def merged(kernels: Iterable[GpuKernel]) -> tuple[GpuKernel, ...]:
+    """Merge kernels that differ in the dtypes of one attribute, for each attribute."""
+    kernels = list(kernels)
+    for name in sorted({name for kernel in kernels for name in kernel.dtypes}):
+        groups: dict[Any, set[str]] = {}
+        for kernel in kernels:
+            if name in kernel.dtypes:
+                others = tuple(sorted((n, d) for n, d in kernel.dtypes.items() if n != name))
+                groups.setdefault((kernel.on_host, others), set()).update(kernel.dtypes[name])
+        joined = [
+            GpuKernel(
+                dtypes=dict(sorted({**dict(others), name: tuple(sorted(dtypes))}.items())),
+                on_host=on_host,
+            )
+            for (on_host, others), dtypes in groups.items()
+        ]
+        kernels = [kernel for kernel in kernels if name not in kernel.dtypes] + joined
+    return tuple(sorted(kernels, key=repr))
 
 
 @functools.cache
-def table() -> dict[str, tuple[Kernel, ...]]:
+def table() -> dict[str, tuple[GpuKernel, ...]]:
     """Return the table that evener ships: the GPU kernels of every type of operation."""
     packed = importlib.resources.files("evener.strategy").joinpath(TABLE).read_bytes()
     return {
         op_type: tuple(
-            Kernel(dtypes={n: tuple(d) for n, d in dtypes.items()}, on_host=on_host)
+            GpuKernel(dtypes={n: tuple(d) for n, d in dtypes.items()}, on_host=on_host)
             for dtypes, on_host in entries
         )
         for op_type, entries in json.loads(gzip.decompress(packed)).items()
     }
 
 
-def installed() -> dict[str, tuple[Kernel, ...]]:
+def installed() -> dict[str, tuple[GpuKernel, ...]]:
     """Return the GPU kernels of the installed TensorFlow, in the form of `table`."""
     return {name: _installed(name) for name in operation_names() if _is_known(name)}
 

@@ -407,8 +407,7 @@ class GraphReader:
             name, _, index = tensor.partition(":")
             if name.startswith("^") or "/ctrl/_" in name:
                 continue  # A control dependency.
-            node: Any = self._flow.nodes.get(name)
-            made = None if node is None else self._origins.of(node)
+            made = self._origins.of(self._flow.nodes[name]) if name in self._flow.nodes else None
             num_bytes = self._sizes.num_bytes(tensor)
             # In loops, the Python graph has more static shapes. Fused operations have outputs
             # without a counterpart in Python.

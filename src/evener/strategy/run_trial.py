@@ -39,8 +39,8 @@ _MOST_OTHERS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """Way to run a step."""
+class TriedWay:
+    """Plan to run a step by, and whether XLA compiles it."""
 
     plan: Plan
     by_xla: bool = True
@@ -48,7 +48,7 @@ class Way:
     def __str__(self) -> str:
         """Return a few words for it.
 
-        >>> str(Way(Plan.data_parallel(["cpu:0"]), by_xla=False))
+        >>> str(TriedWay(Plan.data_parallel(["cpu:0"]), by_xla=False))
         'cpu:0 alone without XLA'
         """
         return name_of(self.plan) + ("" if self.by_xla else " without XLA")
@@ -59,7 +59,7 @@ class RunTrial:
 
     def __init__(
         self,
-        ways: Sequence[Way],
+        ways: Sequence[TriedWay],
         prepared: list[PreparedStep],
         *,
         start: int,

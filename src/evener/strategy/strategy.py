@@ -48,7 +48,7 @@ from evener.strategy.one_replica import Extended, OneReplica
 from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.plans import arrange, chosen_plan, devices_of_owners, used_devices
 from evener.strategy.prepared import StepContext, StepRecords, run_timed
-from evener.strategy.run_trial import RunTrial, Way
+from evener.strategy.run_trial import RunTrial, TriedWay
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck
 from evener.strategy.verify import Verification, chosen_verification
@@ -400,7 +400,7 @@ class Strategy(OneReplica):
             resolve_devices(plan.device_names)
         own = self._arrangement
         arrangements = {plans.index(own.plan): own}
-        ways = (*map(Way, plans), Way(own.plan, by_xla=False))
+        ways = (*map(TriedWay, plans), TriedWay(own.plan, by_xla=False))
 
         def arranged(number: int) -> Arrangement:
             if number not in arrangements:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from evener.strategy import kernels
-from evener.strategy.kernels import Kernel, merged
+from evener.strategy.kernels import GpuKernel, merged
 
 
 def test_the_table_agrees_with_the_full_wheel() -> None:
@@ -45,13 +45,15 @@ def test_the_wheel_and_the_table_answer_alike(
 
 def test_kernels_that_differ_in_one_dtype_become_one() -> None:
     single = [
-        Kernel(dtypes={"T": (t,), "I": (i,)}, on_host=False)
+        GpuKernel(dtypes={"T": (t,), "I": (i,)}, on_host=False)
         for t in ("float32", "float16")
         for i in ("int32", "int64")
     ]
-    host = Kernel(dtypes={"T": ("int32",)}, on_host=True)
+    host = GpuKernel(dtypes={"T": ("int32",)}, on_host=True)
     assert set(map(repr, merged([*single, host]))) == {
-        repr(Kernel(dtypes={"I": ("int32", "int64"), "T": ("float16", "float32")}, on_host=False)),
+        repr(
+            GpuKernel(dtypes={"I": ("int32", "int64"), "T": ("float16", "float32")}, on_host=False)
+        ),
         repr(host),
     }
     # Only two of four: nothing may be joined that is not there.

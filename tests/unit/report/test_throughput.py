@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from evener.report.progress import Measurement, Throughput
+from evener.report.progress import ProgressMark, Throughput
 
 
-def measured(seconds: float, num_steps: int, *samples: int) -> Measurement:
-    return Measurement(seconds=seconds, num_steps=num_steps, samples=samples or (0,))
+def measured(seconds: float, num_steps: int, *samples: int) -> ProgressMark:
+    return ProgressMark(seconds=seconds, num_steps=num_steps, samples=samples or (0,))
 
 
 def test_nothing_is_known_before_two_measurements() -> None:

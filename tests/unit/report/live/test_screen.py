@@ -61,6 +61,21 @@ def test_output_is_above_the_view_as_it_was_written(monkeypatch: pytest.MonkeyPa
     assert len([line for line in lines if "epoch" in line]) == 1
 
 
+def test_the_terminal_of_the_process_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    screen = TerminalScreen()
+    screen.open()
+    try:
+        print("a line")
+        screen.show(state())
+        assert terminal.lines[0] == "a line" and terminal.lines[1].startswith(LAST)
+    finally:
+        screen.close()
+
+
 def test_lines_about_the_training_colour_the_terminal_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
