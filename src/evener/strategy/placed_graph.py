@@ -411,7 +411,7 @@ class GraphReader:
             num_bytes = self._sizes.num_bytes(tensor)
             # In loops, the Python graph has more static shapes. Fused operations have outputs
             # without a counterpart in Python.
-            if num_bytes is None and node is not None and made is not None and made.type == node.op:
+            if num_bytes is None and made is not None and made.type == self._flow.nodes[name].op:
                 num_bytes = num_bytes_of(made.outputs, int(index or 0))
             lines = [
                 self._line(consumer)
