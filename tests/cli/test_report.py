@@ -28,6 +28,8 @@ import numpy as np
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
 model.compile("adam", "mse")
 model.fit(np.ones((64, 8)), np.ones((64, 1)), batch_size=16, epochs=3, verbose=0)
+for row in np.ones((2, 8)):
+    model.predict(row[None], verbose=0)
 if "fail" in sys.argv:
     raise ZeroDivisionError("at the end")
 """
@@ -157,7 +159,7 @@ def test_a_script_is_recorded_to_its_end(
     assert any("Keras models are created" in note for note in notes)
     assert record.diagnosis is not None
     # It has no strategy (DOC-201), which evener gives it.
-    assert [finding.code for finding in record.diagnosis.findings] == ["DOC-404"]
+    assert [finding.code for finding in record.diagnosis.findings] == ["DOC-408"]
 
 
 LONG_SCRIPT = """

@@ -43,7 +43,7 @@ def on_parts(step: Step, x: tf.Tensor, shares: Sequence[int]) -> tuple[list[Any]
         step, devices=["cpu:0", "cpu:1", "cpu:2"], shares=shares, in_axes=0
     )
     results = tf.nest.flatten(distributed(x))
-    (trace,) = distributed._traces.values()
+    (trace,) = distributed._traces.steps
     return results, trace.partitioned.partition.sharding.decisions
 
 
