@@ -65,7 +65,7 @@ def test_all_work_of_a_layer_is_on_its_stage() -> None:
     strategy, step = training(PLAN)
     train = tf.function(step)
     strategy.run(train, args=(tf.constant(X),))
-    (partitioned,) = strategy._steps.find(train).partitioned_steps
+    (partitioned,) = strategy._step_of(train).partitioned_steps
     layer_of = re.compile(r"(?:^|/)(a0|a1|b0|b1)(?:_\d+)?/")
     seen: dict[str, set[str]] = {name: set() for name in NAMES}
     updates: list[str] = []
