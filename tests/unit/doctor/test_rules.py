@@ -263,6 +263,7 @@ CASES: list[tuple[str, Facts, Facts]] = [
         loss("mean_squared_error", activation="relu", labels=values(0, 40, 32, 1)),
     ),
     ("DOC-327", loss(SPARSE, has_mask=True), loss(SPARSE)),
+    ("DOC-327", loss(SPARSE, has_mask=True), loss(SPARSE, has_mask=True, is_reduced=False)),
     # Variables and gradients.
     (
         "DOC-330",
