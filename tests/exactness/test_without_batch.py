@@ -64,7 +64,7 @@ def test_rows_are_split_by_the_shares() -> None:
     _, step = make_step(noises_of_unlike_rows)
     distributed: Any = evener.distribute(step, devices=DEVICES, shares=SHARES, in_axes=None)
     distributed(tf.constant(0.1))
-    [trace] = distributed._traces.values()
+    [trace] = distributed._traces.steps
     assert distributed._split.sizes(None, trace) == [40, 0, 24]
 
 
@@ -73,5 +73,5 @@ def test_a_step_without_rows_is_on_the_first_device() -> None:
         lambda x: x * 2.0, devices=DEVICES, shares=SHARES, in_axes=None
     )
     assert float(distributed(tf.constant(3.0))) == 6.0
-    [trace] = distributed._traces.values()
+    [trace] = distributed._traces.steps
     assert distributed._split.sizes(None, trace) == [1, 0, 0]
