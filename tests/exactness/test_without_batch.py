@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener.strategy.distribute import _sizes as sizes_of_parts
 
 DEVICES, SHARES = ["cpu:0", "cpu:1", "cpu:2"], [5, 0, 3]
 START = np.random.default_rng(0).normal(size=[20, 6]) * 0.2
@@ -65,7 +66,7 @@ def test_rows_are_split_by_the_shares() -> None:
     distributed: Any = evener.distribute(step, devices=DEVICES, shares=SHARES, in_axes=None)
     distributed(tf.constant(0.1))
     [trace] = distributed._traces.steps
-    assert distributed._split.sizes(None, trace) == [40, 0, 24]
+    assert sizes_of_parts(None, trace, distributed._controller) == [40, 0, 24]
 
 
 def test_a_step_without_rows_is_on_the_first_device() -> None:
@@ -74,4 +75,4 @@ def test_a_step_without_rows_is_on_the_first_device() -> None:
     )
     assert float(distributed(tf.constant(3.0))) == 6.0
     [trace] = distributed._traces.steps
-    assert distributed._split.sizes(None, trace) == [1, 0, 0]
+    assert sizes_of_parts(None, trace, distributed._controller) == [1, 0, 0]
