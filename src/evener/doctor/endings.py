@@ -447,13 +447,7 @@ def removed_names(case: Case) -> Iterator[Violation]:
     graph = [
         each for each in case.reading.named("tf.Session", "tf.placeholder", "tf.InteractiveSession")
     ]
-    # Keras 2 has its names still.
-    is_legacy = "TF_USE_LEGACY_KERAS" in case.surroundings.environment or any(
-        "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text
-        for source in case.reading.sources
-        for text in source.lines
-    )
-    gone = ("tf.",) if is_legacy else ("tf.", "keras.")
+    gone = ("tf.",) if case.has_keras_2 else ("tf.", "keras.")
     for call in case.reading.calls:
         name = call.name if call.name != "import" else str(call.constant(0, ""))
         if call.context.catches or call.context.guards or "compat.v1" in name:

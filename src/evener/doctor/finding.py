@@ -165,6 +165,15 @@ class Case:
         return self.facts is not None and bool(self.facts.steps)
 
     @property
+    def has_keras_2(self) -> bool:
+        """Whether the program uses Keras 2, with its names and file formats."""
+        return "TF_USE_LEGACY_KERAS" in self.surroundings.environment or any(
+            "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text
+            for source in self.reading.sources
+            for text in source.lines
+        )
+
+    @property
     def are_unequal(self) -> bool:
         """Whether the GPUs differ in memory by more than a tenth."""
         sizes = [gpu.memory_total_bytes for gpu in self.surroundings.gpus]

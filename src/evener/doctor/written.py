@@ -505,6 +505,8 @@ _ENDINGS = {"model.save": (".keras", ".h5"), "model.save_weights": (".weights.h5
 
 def file_endings(case: Case) -> Iterator[Violation]:
     """Yield files of models that Keras 3 refuses for their names."""
+    if case.has_keras_2:
+        return
     for call in case.reading.calls:
         if call.name in _ENDINGS:
             given, endings = call.argument(0, "filepath"), _ENDINGS[call.name]
