@@ -211,10 +211,12 @@ def _means_gpus(case: Case) -> bool:
 
 def _is_hidden(case: Case) -> bool:
     """Return whether the program or its environment chooses its devices itself."""
-    facts = case.facts
+    facts, environment = case.facts, case.surroundings.environment
     return facts is not None and any(
         (each.name == HIDING and each.value.count(",") == 0) or each.name == "set_visible_devices"
         for each in facts.settings
+        # The environment of this machine says nothing of GPUs that are assumed.
+        if each.where is not None or each.name in environment
     )
 
 
