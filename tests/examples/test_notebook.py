@@ -22,7 +22,13 @@ def notebook() -> nbformat.NotebookNode:
 
 
 def shown(cell: nbformat.NotebookNode) -> str:
-    texts = [o["data"].get("text/plain", "") if "data" in o else o["text"] for o in cell.outputs]
+    """Return what a person sees: the HTML of a value without its tags, or its text."""
+    texts = [
+        re.sub(r"<[^>]+>", "", o["data"].get("text/html", o["data"].get("text/plain", "")))
+        if "data" in o
+        else o["text"]
+        for o in cell.outputs
+    ]
     return "".join(texts)
 
 
