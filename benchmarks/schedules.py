@@ -1,8 +1,7 @@
 """Bubbles and kept activations of the pipeline schedules: counted, beside the formulas.
 
 No device is needed: every stage takes the same time, on a device of its own. A forward pass
-takes 1, a backward pass 2, of which the weights' gradients are 1. Interleaved, every device
-has two stages of half the length.
+takes 1, a backward pass 2.
 """
 
 from __future__ import annotations

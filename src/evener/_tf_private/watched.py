@@ -97,11 +97,6 @@ def are_devices_started() -> bool:
     return context.context()._initialized
 
 
-def are_devices_listed() -> bool:
-    """Return whether TensorFlow has listed the GPUs, or started them; see `DEVICE_START`."""
-    return getattr(context.context(), "_physical_devices", None) is not None
-
-
 def unrecorded() -> contextlib.AbstractContextManager[None]:
     """Let no gradient tape record what is computed inside.
 

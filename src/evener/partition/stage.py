@@ -29,7 +29,7 @@ from evener.partition.layout import Layout, Stages
 from evener.partition.shard import ShardedStep
 from evener.plan.parts import matches, parts_of_path
 
-FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+FORWARD, BACKWARD = "forward", "backward"
 _GRADIENTS = ("gradient_tape/", "gradients/")
 
 
@@ -108,23 +108,6 @@ def find_passes(nodes: Sequence[Node], sharding: Sharding) -> dict[Node, str]:
             after = any(passes.get(tensor.node) == BACKWARD for tensor in node.inputs)
             passes[node] = BACKWARD if of_tape or after else FORWARD
     return passes
-
-
-def _separate_weights(
-    nodes: Sequence[Node], passes: Mapping[Node, str], stages: Mapping[Node, Stages]
-) -> dict[Node, str]:
-    """Return the passes with the nodes of the backward pass that no other stage waits for apart."""
-    awaited: set[Node] = set()
-    for node in reversed(nodes):
-        if node in passes:
-            for tensor in node.inputs:
-                before = tensor.node
-                if before in passes and (node in awaited or stages[before] != stages[node]):
-                    awaited.add(before)
-    return {
-        node: WEIGHTS if name == BACKWARD and node not in awaited else name
-        for node, name in passes.items()
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +268,5 @@ def stage_step(sharded: ShardedStep, layout: Layout, scopes: Scopes) -> StagedSt
         return StagedStep(sharded=sharded, layout=layout, nodes=nodes)
     stages = find_stages(nodes, sharded.sharding, layout, scopes)
     passes = find_passes(nodes, sharded.sharding)
-    if any(replica.schedule == "zero_bubble" for replica in layout.replicas):
-        passes = _separate_weights(nodes, passes, stages)
     staged = StagedStep(sharded=sharded, layout=layout, nodes=nodes, stages=stages, passes=passes)
     return _recompute(staged, scopes) if layout.recompute else staged

@@ -46,7 +46,7 @@ from evener.graph.ops.registry import Trait, has_trait
 from evener.graph.ops.states import SUM, Numbers, Partial, Sharding, State, rows_of, serves
 from evener.partition.layout import HOST, Layout, Stages
 from evener.partition.shard import ShardedStep, is_known_to_parts, requests_of, symbol_sources
-from evener.partition.stage import BACKWARD, FORWARD, WEIGHTS, StagedStep
+from evener.partition.stage import BACKWARD, FORWARD, StagedStep
 
 PARTS = "parts"
 PARTS_WITH_SAMPLES = "parts with samples"
@@ -222,7 +222,7 @@ def _find_places(staged: StagedStep, owners: Mapping[Tensor, str]) -> dict[Node,
         obeys_program=layout.group is None,
     )
     # Fused passes hand over less.
-    roles = set(staged.passes.values()) if staged.layout.recompute else {WEIGHTS}
+    has_passes = bool(staged.layout.recompute)
     has_lists = any(
         decision.bodies or any(tensor.dtype == tf.variant for tensor in node.outputs)
         for node, decision in sharding.decisions.items()
@@ -243,11 +243,10 @@ def _find_places(staged: StagedStep, owners: Mapping[Tensor, str]) -> dict[Node,
         by_xla &= not any(t.dtype == tf.string for t in (*node.inputs, *node.outputs))
         decision = sharding.decisions.get(node)
         if decision is not None:
-            role = staged.passes.get(node, "")
             places[node] = Place(
                 with_samples if decision.needs_samples else PARTS,
                 staged.stages.get(node, ()),
-                role if role in roles else "",
+                staged.passes.get(node, "") if has_passes else "",
                 by_xla=by_xla,
                 rows=rows_of(decision),
             )

@@ -37,8 +37,7 @@ class SpanInfo:
     """Static description of a span."""
 
     device: str  # Name of the device in the plan
-    # ``"forward"``, ``"backward"``, ``"forward + backward"``, ``"weights"``, ``UPDATE``, ``ONCE``
-    # or ``STEP``
+    # ``"forward"``, ``"backward"``, ``"forward + backward"``, ``UPDATE``, ``ONCE`` or ``STEP``
     kind: str
     replica: int | None = None  # Number of the replica; None for a task that is computed once
     stage: int | None = None  # Number of the stage in its replica; None without stages
@@ -229,8 +228,6 @@ class StepClock:
         replica = layout.replicas[micro_batch.replica]
         passes = self._partition.staged.passes
         names = {passes.get(n, "backward" if is_gradient(n) else "forward") for n in task.nodes}
-        # The gradients of weights are a pass of their own only if they are alone.
-        names = names if names == {"weights"} else {n.replace("weights", "backward") for n in names}
         return SpanInfo(
             device=device,
             kind=" + ".join(sorted(names, reverse=True)),
