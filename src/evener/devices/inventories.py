@@ -119,7 +119,6 @@ class Inventory:
         return text_of(lambda console: print_inventory(self, console), WIDTH)
 
     def _repr_html_(self) -> str:
-        """Return the table as HTML, for notebooks."""
         from evener.base.terminal import html_of
 
         return html_of(str(self))
@@ -354,7 +353,6 @@ _UNKNOWN = "-"
 
 
 def print_inventory(found: Inventory, console: Console | None = None) -> None:
-    """Print the devices as a table, followed by problems and their fixes."""
     from rich.text import Text
 
     from evener.base.terminal import standard_output

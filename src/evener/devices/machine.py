@@ -32,7 +32,6 @@ class Host:
 def read_host(
     cpu_info: Path = Path("/proc/cpuinfo"), memory_info: Path = Path("/proc/meminfo")
 ) -> Host:
-    """Read the host as it is now."""
     name = _fields(cpu_info).get("model name") or platform.processor() or platform.machine()
     # Containers and taskset restrict the process, not the machine. Not all systems have this.
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -98,16 +97,12 @@ class NvmlGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlFailure:
-    """Reason for which the driver could not be queried."""
-
     kind: FailureKind
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlMachine:
-    """The driver's view of the machine."""
-
     driver_version: str | None = None
     cuda_driver_version: tuple[int, int] | None = None  # the newest CUDA that it supports
     gpus: tuple[NvmlGpu, ...] = ()
@@ -115,15 +110,12 @@ class NvmlMachine:
 
 
 class Nvml:
-    """Reads the GPUs through NVML."""
-
     def __init__(self, library: Any = None) -> None:
         if library is None:
             import pynvml as library
         self._nvml = library
 
     def read_machine(self) -> NvmlMachine:
-        """Read the machine as it is now; never raises for the state of the machine."""
         nvml = self._nvml
         try:
             nvml.nvmlInit()
@@ -271,8 +263,6 @@ class CudaEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowView:
-    """TensorFlow's view of the devices."""
-
     version: str
     built_with_cuda: bool
     cuda_version: str | None = None  # that it was built for

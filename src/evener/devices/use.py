@@ -370,22 +370,7 @@ def select_devices(
 
 
 def resolve_devices(names: Sequence[str]) -> tuple[UsedDevice, ...]:
-    """Return the devices of these names, and start TensorFlow's runtime if it has not started.
-
-    Names are those of TensorFlow's logical devices, in lower case; ``"cpu:2"`` is the third
-    logical CPU here, not a number of stand-ins. If the runtime has not been configured and only
-    CPUs are named, the stand-ins that the names need are made.
-
-    Args:
-        names: Device names, for example ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:2"]``.
-
-    Returns:
-        The devices, in the order of the names.
-
-    Raises:
-        DeviceError: DEV-001 if there is no name, DEV-002 if one is not a device name, DEV-005
-            if one comes twice, DEV-010 if a device is not there; and what `use_devices` raises.
-    """
+    """Return devices by TensorFlow's names in lower case; start its runtime if needed."""
     return resolve(names, os.environ, machine=Nvml().read_machine(), runtime=_RUNTIME)
 
 

@@ -85,7 +85,6 @@ BATCH = Dim({("B",): 1})
 
 
 def symbol(name: str) -> Dim:
-    """Return a new symbol as a size."""
     return Dim({(name,): 1})
 
 
@@ -118,12 +117,10 @@ def symbols_of_step(size: Size) -> set[str]:
 
 
 def symbols_of(size: Size) -> set[str]:
-    """Return the names of the symbols in a size."""
     return set() if isinstance(size, int) else {s for monomial in size.terms for s in monomial}
 
 
 def substitute(size: Size, names: Mapping[str, str]) -> Size:
-    """Return a size with other symbols in place of some."""
     if isinstance(size, int) or not symbols_of(size) & set(names):
         return size
     terms: dict[Monomial, int] = {}
@@ -139,7 +136,6 @@ def has_batch(size: Size) -> bool:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """Return the product of sizes; 1 if there are none."""
     total: Size = 1
     for size in sizes:
         total = total * size
@@ -190,7 +186,6 @@ def is_at_least(size: Size, bound: int) -> bool:
 
 
 def evaluate(size: Size, values: Mapping[str, Any], unit: Any = 1) -> Any:
-    """Return the number that a size is, given the values of its symbols."""
     if isinstance(size, int):
         return unit * size
     total: Any = None

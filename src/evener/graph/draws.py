@@ -50,8 +50,6 @@ _PHILOX = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """Streams of a step."""
-
     # Argument of the graph: a row for each stream, the last output is the new ones
     counters: Tensor
     names: tuple[StreamName, ...]  # Name of each stream

@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NumberArgument:
-    """Value of a symbol, a scalar."""
-
     name: str  # Name of the symbol: ``"B"``, ``"b"``, ``"o"`` or another symbol of the step
 
 
 @dataclass(frozen=True, slots=True)
 class TensorArgument:
-    """Tensor of the step."""
-
     tensor: Tensor  # Tensor
     state: State  # State in which it is given: a part of it, or the whole
 
@@ -45,8 +41,6 @@ class SumArgument:
 
 @dataclass(frozen=True, slots=True)
 class InputArgument:
-    """Input of the only operation that a function runs."""
-
     index: int  # Index of the input
 
 
@@ -54,8 +48,6 @@ Argument: TypeAlias = NumberArgument | TensorArgument | SumArgument | InputArgum
 
 
 class FunctionBuilder:
-    """Builder of one function definition."""
-
     def __init__(self, name: str, *, table: SymbolTable, may_be_on_cpu: bool = True) -> None:
         self.table = table
         self.may_be_on_cpu = may_be_on_cpu
@@ -87,11 +79,7 @@ class FunctionBuilder:
         return reference in self._dtypes
 
     def end_with(self, numbers: Sequence[NumberArgument]) -> None:
-        """Let numbers be the last arguments, in this order; they are added where they are missing.
-
-        The branches of a condition are given the same arguments by position, and each has asked for
-        its numbers in an order of its own.
-        """
+        """Let numbers be the last arguments, in the order that all branches share."""
         for number in numbers:
             self.argument(number, self.table.dtype_of(number.name))
         first = [argument for argument in self.arguments if argument not in numbers]
@@ -103,7 +91,6 @@ class FunctionBuilder:
         self.definition.signature.input_arg.extend(copies)
 
     def output(self, reference: str, dtype: tf.DType) -> None:
-        """Let the function return a tensor."""
         name = f"r{len(self.outputs)}"
         entry = self.definition.signature.output_arg.add()
         entry.name, entry.type = name, dtype.as_datatype_enum
@@ -142,14 +129,12 @@ class FunctionBuilder:
         *,
         private: Mapping[str, Any] | None = None,
     ) -> list[str]:
-        """Add a node; return its outputs."""
         known = {a.name for a in graphs.op_definition(op).attr}
         values = {key: _attribute(value) for key, value in attrs.items() if key in known}
         return self.copy(op, op, inputs, {**values, **(private or {})})
 
     @property
     def last_name(self) -> str:
-        """The name of the node that was added last."""
         return self.definition.node_def[-1].name
 
     def include(self, function: FunctionBuilder) -> None:
@@ -179,7 +164,6 @@ class FunctionBuilder:
         return self._sizes[key]
 
     def vector(self, sizes: Sequence[Size], dtype: tf.DType | str) -> str:
-        """Add a vector of sizes."""
         dtype = tf.as_dtype(dtype)
         if all(isinstance(size, int) for size in sizes):
             return self.constant(np.asarray(sizes).reshape([len(sizes)]), dtype)
@@ -191,11 +175,9 @@ class FunctionBuilder:
         return self._sizes[key]
 
     def sizes(self, sizes: Sequence[Size], dtype: tf.DType, *, is_scalar: bool) -> str:
-        """Add a scalar or a vector of sizes."""
         return self.number(sizes[0], dtype) if is_scalar else self.vector(sizes, dtype)
 
     def element(self, vector: str, index: int, dtype: tf.DType) -> str:
-        """Add the reading of one element of a vector."""
         begin, end, stride = (self.constant([k], tf.int32) for k in (index, index + 1, 1))
         attrs = {"T": dtype, "Index": tf.int32, "shrink_axis_mask": 1, "begin_mask": 0}
         attrs |= {"end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0}
@@ -208,15 +190,12 @@ class FunctionBuilder:
         self.definition.control_ret[entry] = name
 
     def stay_whole(self) -> None:
-        """Keep TensorFlow from inlining the function."""
         self.definition.attr["_noinline"].b = True
 
     def dtype_of(self, argument: str) -> tf.DType:
-        """Return the dtype of an argument, by its reference."""
         return self._dtypes[argument]
 
     def symbol(self, name: str) -> str:
-        """Return the reference to the number of a symbol."""
         key = ("symbol", name)
         if key not in self._sizes:
             self._sizes[key] = self.read_symbol(name)
@@ -227,7 +206,6 @@ class FunctionBuilder:
         return self.argument(NumberArgument(name), self.table.dtype_of(name))
 
     def register(self, keeps: Any = None) -> None:
-        """Let operations call the function."""
         for function in self._included:
             if function._function is None:
                 function.register(keeps)
@@ -241,7 +219,6 @@ class FunctionBuilder:
 
     @property
     def function(self) -> graphs.Function:
-        """The function, once it is registered."""
         assert self._function is not None
         return self._function
 
@@ -260,7 +237,6 @@ class FunctionBuilder:
         return total
 
     def cast(self, reference: str, source: tf.DType, target: tf.DType) -> str:
-        """Add a cast, unless the dtypes are equal."""
         if source == target:
             return reference
         key = ("cast", reference, target)
@@ -282,7 +258,6 @@ class FunctionBuilder:
 
 
 def _attribute(value: Any) -> Any:
-    """Return an attribute as a protocol buffer."""
     if isinstance(value, graphs.AttrValue):
         return value
     if isinstance(value, tf.DType) or value in ("int32", "int64"):

@@ -211,7 +211,6 @@ class _RowLoopFinder:
         return (list_length(fresh) or 0) in self.counts
 
     def _set_role(self, index: int, changes: set[str]) -> bool:
-        """Set the role of a list by what changes it in a round."""
         once = {"TensorListPushBack": Role.PUSHED, "TensorListPopBack": Role.POPPED}
         for op, role in once.items():
             if op in changes:
@@ -271,10 +270,7 @@ _LARGEST_FACTOR = 2**20
 
 @dataclass(slots=True)
 class Inference(SymbolTable):
-    """Finds the symbolic shapes of graphs."""
-
     def run(self, graph: Graph) -> None:
-        """Find the shapes of all tensors whose inputs' shapes are known."""
         inputs = {tensor.node for tensor in graph.inputs}
         outside, self.scope = self.scope, id(graph)
         for node in graph:
@@ -319,7 +315,6 @@ class Inference(SymbolTable):
         return evaluate(inferred, {"B": self.num_samples}) == size
 
     def infer(self, node: Node) -> None:
-        """Find the shapes of a node's outputs."""
         if node.bodies:
             self._infer_bodies(node)
             return
@@ -398,7 +393,6 @@ class Inference(SymbolTable):
             facts = results
 
     def _infer_with(self, node: Node, facts: Sequence[Facts]) -> None:
-        """Find the shapes in bodies from those of their arguments."""
         for body in node.bodies.values():
             for tensor, (shape, value) in zip(body.inputs, facts, strict=True):
                 tensor.value = value

@@ -80,8 +80,6 @@ SIDE_EFFECT_FREE = CHECKS | frozenset(
 
 
 class Tensor:
-    """One output of a node."""
-
     __slots__ = ("dtype", "index", "is_sizes", "node", "shape", "value")
 
     def __init__(self, node: Node, index: int, dtype: tf.DType) -> None:
@@ -94,7 +92,6 @@ class Tensor:
 
     @property
     def rank(self) -> int | None:
-        """The number of axes, if it is known."""
         return None if self.shape is None else len(self.shape)
 
     def __repr__(self) -> str:
@@ -102,8 +99,6 @@ class Tensor:
 
 
 class Node:
-    """One operation."""
-
     __slots__ = (
         "after",
         "attrs",
@@ -156,19 +151,15 @@ class Node:
         return self.is_stateful and self.op not in SIDE_EFFECT_FREE
 
     def bool_attr(self, name: str) -> bool:
-        """Return a boolean attribute, False if it is not there."""
         return name in self.attrs and self.attrs[name].b
 
     def int_attr(self, name: str) -> int:
-        """Return an integer attribute."""
         return self.attrs[name].i
 
     def ints_attr(self, name: str) -> tuple[int, ...]:
-        """Return a list of integers."""
         return tuple(self.attrs[name].list.i) if name in self.attrs else ()
 
     def text_attr(self, name: str) -> str:
-        """Return an attribute that is text."""
         return self.attrs[name].s.decode() if name in self.attrs else ""
 
     def __repr__(self) -> str:
@@ -176,8 +167,6 @@ class Node:
 
 
 class Role(enum.Enum):
-    """Roles of the arguments of a loop over rows."""
-
     COUNTER = enum.auto()
     """The number of the round, from 0."""
     SAME = enum.auto()
@@ -221,7 +210,6 @@ class Graph:
         self.outputs = [reader.tensor(t.name) for t in func_graph.outputs]
 
     def new_input(self, spec: tf.TensorSpec) -> Tensor:
-        """Add an argument behind the others, and return it."""
         name, shape = f"argument_{len(self.inputs)}", tuple(spec.shape)
         node = Node(name, "Placeholder", [], {}, dtypes=[spec.dtype], static_shapes=[shape])
         self.nodes.append(node)
@@ -286,7 +274,6 @@ class _Reader:
     def read(
         self, func_graph: Any, arguments: Sequence[Tensor] | None, after: frozenset[Node]
     ) -> frozenset[Node]:
-        """Read all nodes; return the stateful ones that a caller has to wait for."""
         definition = func_graph.as_graph_def(add_shapes=True)
         replaced = {}
         if arguments is not None:
@@ -375,22 +362,17 @@ def constant_array(tensor: Tensor) -> np.ndarray | None:
 
 
 def numbers(sizes: Sequence[Size], num_samples: int) -> tuple[int, ...]:
-    """Return what sizes are where all samples are in one part.
-
-    A size that only the data decides counts as 1.
-    """
+    """Return what sizes are where all samples are in one part."""
     values = dict.fromkeys((name for size in sizes for name in symbols_of(size)), 1)
     values |= {"B": num_samples, "b": num_samples, "o": 0}
     return tuple(int(evaluate(size, values)) for size in sizes)
 
 
 def sizes_of(tensor: Tensor, num_samples: int) -> tuple[int, ...]:
-    """Return the sizes of a tensor; none if its rank is not known."""
     return numbers(tensor.shape or (), num_samples)
 
 
 def num_elements(tensor: Tensor, num_samples: int) -> int:
-    """Return the elements of a tensor; 1 if its rank is not known."""
     return math.prod(sizes_of(tensor, num_samples))
 
 
@@ -400,8 +382,6 @@ _WIDE = frozenset({tf.int64, tf.uint32, tf.uint64})
 
 @dataclass(frozen=True, slots=True)
 class SymbolSource:
-    """Source of the number of a symbol."""
-
     tensor: Tensor  # A tensor of the step
     axis: int | None  # The axis of it that has this size, or None if the symbol is a number in it
     index: int = 0  # Index of the element that is the number, if ``axis`` is None

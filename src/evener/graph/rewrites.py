@@ -55,7 +55,6 @@ _STATEFUL = frozenset({*WRITES, "ReadVariableOp"})
 
 
 def can_be_predicated(node: Node, bodies: Mapping[str, Graph]) -> bool:
-    """Return whether both branches of a condition can be computed."""
     if list(bodies) != ["then_branch", "else_branch"]:
         return False
     choice = node.inputs[0]
@@ -137,7 +136,6 @@ def _select(node: Node, name: str, inputs: Sequence[Tensor]) -> Node:
 
 
 def _constant_beside(node: Node, name: str, number: float, *, like: Tensor) -> Node:
-    """Return a constant of the dtype of a tensor that belongs to a node of the traced step."""
     array = np.asarray(number, like.dtype.as_numpy_dtype)
     attrs = {
         "dtype": graphs.AttrValue(type=like.dtype.as_datatype_enum),
@@ -156,7 +154,6 @@ def _node_beside(
     like: Tensor,
     shape: tuple[int | None, ...] | None = None,
 ) -> Node:
-    """Return a node that belongs to a node of the traced step."""
     beside = Node(
         f"{node.name}/{name}",
         op,
@@ -198,7 +195,6 @@ def _can_be_selected(tensor: Tensor) -> bool:
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...] | None:
-    """Return the static shape, or None if a size is not known."""
     shape = tensor.node.static_shapes[tensor.index]
     if shape is None or any(size is None for size in shape):
         return None
@@ -383,7 +379,6 @@ def take_known_branches(graph: Graph) -> bool:
 
 
 def _branch(node: Node, name: str, instead: dict[Tensor, Tensor]) -> list[Node]:
-    """Return the nodes of a branch, with the inputs of the condition for its arguments."""
     body = node.bodies[name]
     outside = dict(zip(body.inputs, node.inputs[1:], strict=True))
     arguments = {tensor.node for tensor in body.inputs}
@@ -415,7 +410,6 @@ def _kept(node: Node) -> Tensor | None:
 
 
 def merge_reads(graph: Graph) -> None:
-    """Let all users of equal reads use the first of them."""
     first: dict[object, Node] = {}
     instead: dict[Tensor, Tensor] = {}
     kept: list[Node] = []

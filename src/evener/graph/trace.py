@@ -234,8 +234,6 @@ _LOG = logging.getLogger("evener")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedStep:
-    """A step as one graph."""
-
     concrete: Any  # TensorFlow's function; it keeps what the graph refers to alive
     graph: Graph  # The nodes, with symbolic shapes
     inference: Inference  # Table of the symbols and their sources
@@ -261,7 +259,6 @@ class TracedStep:
 
     @property
     def trains(self) -> bool:
-        """Whether the step writes a variable that is trained."""
         trained = {id(variable.handle) for variable in self.concrete.graph.trainable_variables}
         handles = {
             tensor
@@ -286,7 +283,6 @@ def trace_step(
     batch_norm_per_device: bool = False,
     takes_streams: bool = False,
 ) -> TracedStep:
-    """Trace a step."""
     trace_again = functools.partial(
         _trace,
         function,
@@ -416,7 +412,6 @@ def _sizes_of_batches(
 
 
 def repack(structure: Any, tensors: Sequence[Any]) -> Any:
-    """Return the nested structure that a step returned, with other tensors."""
     rest = iter(tensors)
     leaves = tf.nest.flatten(structure, expand_composites=True)
     values = [next(rest) if _is_tensor(leaf) else leaf for leaf in leaves]

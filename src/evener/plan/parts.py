@@ -132,31 +132,24 @@ class _ByDevice(Mapping[str, Number]):
         _set(self, pairs=tuple(sorted(pairs, key=lambda pair: str(pair[0]))))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        """Refuse changes."""
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
     def __getitem__(self, name: str) -> Number:
-        """Return the number of one device."""
         return dict(self.pairs)[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the device names."""
         return iter(dict(self.pairs))
 
     def __len__(self) -> int:
-        """Return the number of devices."""
         return len(self.pairs)
 
     def __hash__(self) -> int:
-        """Return the same hash for equal mappings."""
         return hash(self.pairs)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle by the constructor call."""
         return type(self), (dict(self.pairs),)
 
     def __repr__(self) -> str:
-        """Return the constructor call of this value."""
         return f"{type(self).__name__}({dict(self.pairs)!r})"
 
 
@@ -173,8 +166,6 @@ class DeviceBytes(_ByDevice[int]):
 
 @final
 class DeviceSeconds(_ByDevice[float]):
-    """An immutable, hashable mapping from device name to seconds, sorted by name."""
-
     __slots__ = ()
 
 

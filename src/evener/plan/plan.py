@@ -383,7 +383,6 @@ class Plan:
         return cast("str", table.render_plan(self))
 
     def _repr_html_(self) -> str:
-        """Return the table as HTML, for notebooks."""
         from evener.base.terminal import html_of
 
         return html_of(str(self))
@@ -516,7 +515,6 @@ def check_shares(
 
 
 def _items(path: str, value: object, expected: str = "a list") -> list[Any]:
-    """Return the items of a list, a tuple or another iterable, but a text."""
     # The letters of a text would be read as items.
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise _wrong_type(path, expected, value)
@@ -577,7 +575,6 @@ def _shortest_numbers(value: Any) -> Any:
 
 
 def _plan_error(problem: RecordError) -> PlanError:
-    """Return the error of a plan for a value that is not of its type."""
     place, key, known = problem.place, problem.key, problem.known
     where = place or "the plan"
     if problem.kind == "unknown":
@@ -648,7 +645,6 @@ def _wrong_type(path: str, expected: str, value: object) -> PlanError:
 
 
 def _check(plan: Plan) -> None:
-    """Check the rules between the values of a plan, in the order of its fields."""
     _check_version(plan.version)
     names = _check_devices(plan.devices)
     _check_replicas(plan.replicas, names)
@@ -686,7 +682,6 @@ def _check_text(path: str, text: str) -> None:
 
 
 def _check_among(path: str, name: str, names: Sequence[str]) -> None:
-    """Refuse a device that the plan does not have."""
     _check_text(path, name)
     if name not in names:
         raise PlanError(

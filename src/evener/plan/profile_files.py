@@ -33,10 +33,7 @@ _CURVES = ("forward", "backward", "backward_separate", "workspace")
 
 
 def to_fields(value: object) -> Any:
-    """Return costs or times as plain values; `from_fields` restores them.
-
-    Curves of times are lists of points. Infinite bandwidths are null, because JSON has no infinity.
-    """
+    """Return costs or times as plain values: curves as points, infinite bandwidths as null."""
 
     def shorten(value: Any) -> Any:
         if isinstance(value, list | tuple):
@@ -53,11 +50,7 @@ def to_fields(value: object) -> Any:
 
 
 def from_fields(value: object, kind: type[T]) -> T:
-    """Return the costs or times that `to_fields` converted.
-
-    Raises:
-        RecordError: If a field is missing, even one with a default, or is of another type.
-    """
+    """Return what `to_fields` converted; a missing field is an error, even with a default."""
 
     def lengthen(value: Any) -> Any:
         if isinstance(value, list):
@@ -148,7 +141,6 @@ class DeviceIdentity:
 
     @property
     def file_name(self) -> str:
-        """The name of its file: readable, and unique for every identity."""
         text = json.dumps(to_plain(self), sort_keys=True)
         readable = "".join(letter if letter.isalnum() else "-" for letter in self.hardware.lower())
         return f"{readable[:40].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
@@ -156,27 +148,18 @@ class DeviceIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement(Generic[T]):
-    """Measurement with its time."""
-
     value: T
     since: datetime | None = None  # Time in an earlier run; None if it was measured now.
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the cache folder of this user."""
     base = environ.get("XDG_CACHE_HOME", "")
     # The XDG standard says that a relative path is ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "evener"
 
 
 class MeasurementCache:
-    """Cache of measurements by device identity and key.
-
-    Args:
-        folder: Folder of the files; None for that of the user.
-        refresh: Whether to measure everything again.
-        now: Function that returns the time with its time zone.
-    """
+    """Cache of measurements by device identity and key."""
 
     def __init__(
         self,
@@ -206,7 +189,6 @@ class MeasurementCache:
         return Measurement(value=value)
 
     def _read(self, identity: DeviceIdentity, *, warns: bool = True) -> dict[str, Any]:
-        """Return the entries of a file; empty if there is no usable file."""
         try:
             content = json.loads((self._folder / identity.file_name).read_text(encoding="utf-8"))
             problem = _problem_of(content, identity)
@@ -251,7 +233,6 @@ class MeasurementCache:
 
 
 def _problem_of(content: object, identity: DeviceIdentity) -> str:
-    """Return why the content of a file cannot be used, or nothing."""
     if not isinstance(content, dict):
         return "it holds no object"
     file = cast("dict[str, Any]", content)
@@ -289,12 +270,7 @@ class ReusedLayers:
 
 
 class KnownTimes:
-    """Measurements of one device, kept from run to run.
-
-    Args:
-        cache: Cache of the measurements; None to measure everything and store nothing.
-        identity: Identity of the device.
-    """
+    """Measurements of one device, kept from run to run."""
 
     def __init__(
         self, cache: MeasurementCache | None = None, identity: DeviceIdentity | None = None
@@ -306,16 +282,12 @@ class KnownTimes:
     def layer(
         self, key: str, measure: Callable[[], LayerTimes], *, num_layers: int = 1
     ) -> LayerTimes:
-        """Return the times of ``num_layers`` layers of one kind, which are measured once.
-
-        What ``measure`` raises is passed on, and nothing is stored.
-        """
+        """Return the times of ``num_layers`` layers of one kind, which are measured once."""
         measurement = self._measurement(key, measure, LayerTimes)
         self._layers.append((num_layers, measurement.since))
         return measurement.value
 
     def other(self, key: str, measure: Callable[[], T], kind: type[T]) -> T:
-        """Return a measurement that is not of a layer."""
         return self._measurement(key, measure, kind).value
 
     def _measurement(self, key: str, measure: Callable[[], T], kind: type[T]) -> Measurement[T]:

@@ -258,7 +258,6 @@ class _Merging:
         return None
 
     def _is_allowed(self, kind: TaskKind, stage: int) -> bool:
-        """Whether the limits allow a stage its next task of a kind."""
         forwards, backwards = self._begun[stage].values()
         if self._is_gpipe:
             if kind == "forward":

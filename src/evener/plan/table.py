@@ -92,7 +92,6 @@ def _replicas(plan: Plan) -> str:
 
 
 def _schedules(replicas: Sequence[Replica]) -> list[str]:
-    """Return a line for each schedule, with the numbers of its replicas if there are several."""
     found: dict[str, list[str]] = {}
     for number, replica in enumerate(replicas):
         # One micro-batch in one stage can be computed in one order only.

@@ -50,14 +50,11 @@ class Span:
 
     @property
     def layers(self) -> range:
-        """The indices of the layers."""
         return range(self.first, self.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAssignment:
-    """Work of one replica."""
-
     samples: int  # Samples per global batch, above 0
     spans: tuple[Span, ...]  # Stages in order; together they have all layers
     num_micro_batches: int = 1  # Micro-batches per step, at least 1
@@ -66,7 +63,6 @@ class ReplicaAssignment:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The device index of each stage."""
         return tuple(span.device for span in self.spans)
 
     @property
@@ -100,7 +96,6 @@ class Assignment:
 
     @property
     def batch_size(self) -> int:
-        """The samples of the global batch."""
         return sum(replica.samples for replica in self.replicas)
 
 
@@ -140,12 +135,10 @@ def spread_owners(
 
 
 def crosses_machines(devices: Sequence[int], cluster: Cluster) -> bool:
-    """Whether devices are in more than one machine."""
     return len({cluster.devices[device].machine for device in devices}) > 1
 
 
 def by_machine(devices: Iterable[int], cluster: Cluster) -> dict[int, list[int]]:
-    """Return devices by their machine."""
     found: dict[int, list[int]] = {}
     for device in devices:
         found.setdefault(cluster.devices[device].machine, []).append(device)
@@ -153,7 +146,6 @@ def by_machine(devices: Iterable[int], cluster: Cluster) -> dict[int, list[int]]
 
 
 def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[tuple[int, ...]]:
-    """Return for each layer the distinct devices that compute it."""
     # In large clusters most replicas have the same stages.
     by_ends: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for number, span in enumerate(span for replica in replicas for span in replica.spans):
@@ -228,11 +220,7 @@ def plan_of(
 
 
 def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: int) -> Assignment:
-    """Return a plan in numbers, for a model, devices and a batch size.
-
-    If the plan names no owner for a layer, owners are spread by bytes over the devices that compute
-    the layer, the largest layer first, as the engine does.
-    """
+    """Return a plan in numbers; layers without an owner are spread by bytes, as by the engine."""
     device_indices = {device.name: index for index, device in enumerate(cluster.devices)}
     plan.check_devices(tuple(device_indices))
     samples = split_batch(batch_size, plan.shares)

@@ -56,14 +56,11 @@ class Factor:
 
     @property
     def value(self) -> float:
-        """The factor by which times are multiplied."""
         return self.measured_seconds / self.predicted_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """Calibrated profile."""
-
     profile: CostProfile  # Profile with scaled times
     # Factors by kind of device, without kinds that computed nothing in the run
     factors: Mapping[str, Factor]
@@ -71,7 +68,6 @@ class Calibrated:
     run: MeasuredRun  # Measured run
 
     def lines(self) -> list[str]:
-        """Return a line for each kind of device, and one for the step of the run."""
         found: list[str] = []
         for kind in self.profile.times:
             factor = self.factors.get(kind)

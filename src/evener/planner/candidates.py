@@ -57,14 +57,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Candidate plan of the search.
-
-    Args:
-        grouping: Devices of each replica.
-        assignment: Layers that each device computes and owns.
-        prediction: Predicted costs.
-        shortages: Pairs of a device that lacks memory and the missing bytes.
-    """
+    """Candidate plan of the search."""
 
     grouping: Grouping
     assignment: Assignment
@@ -73,7 +66,6 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether every device has enough memory."""
         return not self.shortages
 
 
@@ -85,15 +77,12 @@ class PlanEvaluator:
         self.choices = choices
 
     def predict(self, assignment: Assignment) -> Prediction:
-        """Return the prediction of an assignment."""
         return predict(assignment, self.profile)
 
     def fits(self, prediction: Prediction) -> bool:
-        """Whether every device has enough memory."""
         return not any(shortages(prediction.memory, self.profile.cluster))
 
     def candidate(self, grouping: Grouping, assignment: Assignment) -> Candidate:
-        """Return an assignment with its prediction, as a candidate."""
         prediction = self.predict(assignment)
         return Candidate(
             grouping=grouping,
@@ -132,11 +121,7 @@ class PlanEvaluator:
         host: bool,
         seconds: Callable[[Assignment], float] | None = None,
     ) -> Assignment:
-        """Return an assignment that no small change makes faster.
-
-        ``counts`` are numbers of micro-batches to try; ``host`` says whether the host may own
-        variables; ``seconds`` replaces the method of this name.
-        """
+        """Return an assignment that no small change makes faster, by ``seconds``."""
         layers, cluster = self.profile.model.layers, self.profile.cluster
         spread = None
         if is_over_machines(grouping, cluster):
@@ -165,11 +150,7 @@ def polish(
     host: bool,
     spread: Callable[[Sequence[ReplicaAssignment]], tuple[int, ...]] | None = None,
 ) -> Assignment:
-    """Return an assignment that no small change makes faster.
-
-    A layer moves to a neighbouring stage, a sample to another replica, a layer's variables to
-    another owner, or the number of micro-batches changes. With ``spread`` it chooses the owners.
-    """
+    """Return an assignment that no small change makes faster."""
     best, least = assignment, seconds(assignment)
     for _ in range(_MOST_CHANGES):
         changed = _with_other_replicas(best, counts, recut)
@@ -237,7 +218,6 @@ def _with_other_replicas(
 def _other_shapes(
     replica: ReplicaAssignment, counts: Sequence[int], recut: Recut
 ) -> Iterator[ReplicaAssignment]:
-    """Yield a replica with other numbers of micro-batches, and with other cuts."""
     yield from _in_other_counts(replica, counts)
     spans = replica.spans
     for index, step in itertools.product(range(len(spans) - 1), (-1, 1)):

@@ -561,7 +561,6 @@ def _rate(text: str, scales: Mapping[str, float], example: str) -> float:
 
 
 def _quantity(text: str, units: Mapping[str, float], example: str) -> tuple[float, float]:
-    """Return the number, and the value of its unit."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"a number of 0 or more and a unit are needed, such as {example}")

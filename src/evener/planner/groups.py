@@ -63,7 +63,6 @@ def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
 
 
 def kind_of(device: int, cluster: Cluster) -> tuple[str, int]:
-    """Return the kind of a device: its type and its memory."""
     found = cluster.devices[device]
     return found.type, found.memory_bytes or 0
 
@@ -97,7 +96,6 @@ def _all_groupings(cluster: Cluster) -> Iterator[Grouping]:
 
 
 def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
-    """Yield all partitions of items into blocks."""
     if not items:
         yield []
         return
@@ -282,7 +280,6 @@ class ReplicaShape:
 
     @classmethod
     def of(cls, replica: ReplicaAssignment) -> ReplicaShape:
-        """Return the shape of a replica."""
         return cls(
             cuts=(0, *(span.end for span in replica.spans)),
             num_micro_batches=replica.num_micro_batches,
@@ -290,7 +287,6 @@ class ReplicaShape:
         )
 
     def assigned(self, group: Group, samples: int) -> ReplicaAssignment:
-        """Return the replica on the devices of a group, with a number of samples."""
         num_micro_batches = min(self.num_micro_batches, samples)
         stages = zip(group, itertools.pairwise(self.cuts), strict=True)
         return ReplicaAssignment(
@@ -323,14 +319,12 @@ class GroupCosts:
     def seconds(
         self, group: Group, shape: ReplicaShape, samples: int, exchange: WeightSeconds
     ) -> float:
-        """Return the time of a step, by the formula for pipelines."""
         makespan, forwards, backwards = self._passes(group, shape, samples)
         arriving = max(0.0, exchange.arrival_seconds - forwards)
         leaving = max(0.0, exchange.departure_seconds - backwards)
         return makespan + arriving + leaving + exchange.update_seconds
 
     def compute_seconds(self, group: Group, shape: ReplicaShape, samples: int) -> float:
-        """Return the time of a step without the exchange and update of weights."""
         return self._passes(group, shape, samples)[0]
 
     def _makespan(
@@ -366,12 +360,7 @@ class GroupCosts:
     def _curves_of_stages(
         self, group: Group, cuts: tuple[int, ...]
     ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...], float, tuple[float, float]]:
-        """Return the costs of a pipeline by the samples of a micro-batch.
-
-        These are the sum of forward passes, that of all passes, for each stage the curve of its
-        passes and the seconds of one gradient addition, the sum of these additions, and the latency
-        and the seconds per sample of the transfers between all stages.
-        """
+        """Return forward passes, all passes, stages with their additions, their sum, transfers."""
         cluster, times = self.profile.cluster, self.profile.times
         types = [cluster.devices[device].type for device in group]
         spans = list(zip(types, itertools.pairwise(cuts), strict=True))
@@ -406,11 +395,7 @@ class GroupCosts:
         *,
         is_alone: bool,
     ) -> int:
-        """Return the most samples that fit into the memory of a group's devices, up to a limit.
-
-        ``owned`` are the bytes that each device needs for the variables that it owns, beyond
-        fetching all weights.
-        """
+        """Return the most samples that fit into the memory of a group's devices, up to a limit."""
 
         def is_too_much(samples: int) -> bool:
             room = self.room(group, shape, samples, owned, is_alone=is_alone)
@@ -428,7 +413,6 @@ class GroupCosts:
         *,
         is_alone: bool,
     ) -> dict[int, float]:
-        """Return the free bytes of the devices of a group that have a memory limit."""
         left: dict[int, float] = {}
         num_micro_batches = min(shape.num_micro_batches, samples)
         in_flight = min(shape.in_flight, num_micro_batches)
@@ -446,11 +430,7 @@ class GroupCosts:
     def cut(
         self, group: Group, num_micro_batches: int, size: float, own_part: float | None
     ) -> tuple[int, ...] | None:
-        """Return the best cuts of a group; None if none fit into the memory of its devices.
-
-        ``size`` are the samples of a micro-batch; ``own_part`` is the fraction of its variables
-        that each stage owns, or None to ignore memory.
-        """
+        """Return the best cuts; stages own ``own_part`` of their variables, None ignores memory."""
         num_stages, num_layers = len(group), len(self._layers)
         if num_stages == 1:
             return (0, num_layers)
@@ -504,7 +484,6 @@ class GroupCosts:
     def _memory_of_span(
         self, first: int, end: int, accumulates: bool, is_alone: bool
     ) -> StageMemory:
-        """Return the memory of a stage that owns no variables."""
         model = self.profile.model
         is_whole = end - first == len(self._layers)
         in_order = accumulates or any(self.recompute) or not is_whole
@@ -532,7 +511,6 @@ class GroupKind:
     is_alone: bool  # Whether one group computes everything.
 
     def limits(self, batch_size: int) -> list[int]:
-        """Return for each shape the most samples that fit into memory."""
         if not self.limited:
             return [batch_size] * len(self.options)
         fullest = max(self.groups, key=lambda group: max(self.owned.get(d, 0.0) for d in group))
@@ -542,10 +520,7 @@ class GroupKind:
         ]
 
     def least_seconds(self, limits: list[int], *, exchange: bool) -> Callable[[int], float]:
-        """Return a function from samples to the seconds of the best shape that fits.
-
-        Without ``exchange`` these are the seconds without the exchange and update of weights.
-        """
+        """Return a function from samples to the seconds of the best shape that fits."""
         group = self.groups[0]
 
         @functools.cache

@@ -54,7 +54,6 @@ class ExecutionMode:
 
     @classmethod
     def of(cls, assignment: Assignment, model: ModelCosts) -> ExecutionMode:
-        """Return the execution mode of an assignment."""
         is_alone = len(assignment.replicas) == 1
         return cls(
             recompute=assignment.recompute,
@@ -82,13 +81,10 @@ class Moment(NamedTuple):
         return of_layer(size) + self.passing * size
 
     def total(self, size: float) -> float:
-        """Return the total bytes, for a micro-batch of ``size`` samples."""
         return self.gradients + self.kept * size + self.workspace(size)
 
 
 class StageNeeds(NamedTuple):
-    """Peak memory of a stage in bytes; see `MemoryPrediction`."""
-
     gradients: float
     activations: float
     workspace: float
@@ -108,7 +104,6 @@ class StageMemory:
     last_samples: float  # Part of `samples` that may still be alive after all passes
 
     def worst(self, count: int, alive: int, size: float, *, updating: float = 0.0) -> StageNeeds:
-        """Return the peak memory besides weights."""
         samples, others = self._besides(count, alive, size)
         moment = max(self.moments, key=lambda moment: moment.total(size))
         last = self.last_samples * count * size
@@ -189,7 +184,6 @@ def stage_moments(
     *,
     accumulates: bool,
 ) -> Iterator[Moment]:
-    """Yield the memory during each backward pass of a stage, in order."""
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + size for size in itertools.accumulate(kept)]
@@ -241,11 +235,7 @@ def stage_moments(
 
 
 def _waiting_before(model: ModelCosts, index: int) -> float:
-    """Return the bytes per sample live across the previous barrier when both passes are fused.
-
-    An example is the difference to the mean, which the backward pass of a `BatchNormalization`
-    reads: it is computed as soon as the mean is known.
-    """
+    """Return the bytes per sample live across the previous barrier when both passes are fused."""
     before = (layer.barrier_bytes for layer in reversed(model.layers[:index]))
     return next((size for size in before if size), 0.0)
 
@@ -274,7 +264,6 @@ def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
 
 
 def entering_bytes(model: ModelCosts, index: int) -> float:
-    """Return the bytes per sample that a layer reads from earlier layers."""
     return model.layers[index - 1].boundary_bytes if index else model.input_bytes
 
 
@@ -290,13 +279,11 @@ class MemoryPrediction:
 
     @property
     def total(self) -> int:
-        """The sum of all kinds."""
         return round(
             self.variables + self.fetched + self.gradients + self.activations + self.workspace
         )
 
     def plus(self, **more: float) -> MemoryPrediction:
-        """Return the prediction with bytes added to some kinds."""
         return dataclasses.replace(
             self, **{name: getattr(self, name) + size for name, size in more.items()}
         )
@@ -309,15 +296,7 @@ def predict_memory(
     peak_live: Sequence[Sequence[int]],
     seconds: Sequence[float] | None = None,
 ) -> dict[int, MemoryPrediction]:
-    """Return the peak memory by device index, that of the host under `HOST_OWNER`.
-
-    Args:
-        assignment: Layers that each device computes and owns.
-        model: Costs of the layers.
-        cluster: Devices.
-        peak_live: Most micro-batches alive at once in each stage of each replica.
-        seconds: Seconds of the passes of each replica; None if all are equal.
-    """
+    """Return the peak memory by device index, that of the host under `HOST_OWNER`."""
     layers, owners = model.layers, assignment.owners
     holders = holders_of(assignment.replicas, len(layers))
     mode = ExecutionMode.of(assignment, model)
@@ -447,12 +426,7 @@ def _waiting_gradients(
 
 
 class GradientArrival:
-    """Number of gradients of a layer that arrive on its owner while the owner still computes.
-
-    With a schedule, gradient sums are sent at the end of the step, and all of them may arrive
-    while the owner still computes. Otherwise each gradient is sent as soon as it is computed: those
-    of faster devices arrive before the owner has computed its own.
-    """
+    """Gradients that arrive while an owner computes: with a schedule all, else the faster ones."""
 
     def __init__(
         self, assignment: Assignment, seconds: Sequence[float] | None, *, waits: bool
@@ -476,7 +450,6 @@ class GradientArrival:
 
 
 def shortages(needs: Mapping[int, MemoryPrediction], cluster: Cluster) -> Iterator[tuple[int, int]]:
-    """Yield each device without enough memory, with the missing bytes."""
     for device, needed in needs.items():
         if device == HOST_OWNER:
             sizes = [machine.host_memory_bytes for machine in cluster.machines]

@@ -156,10 +156,7 @@ def check_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Planned:
 
 
 def plans_to_try(planned: Planned) -> tuple[Plan, ...]:
-    """Return the best device alone, even shares on all devices, and the plan, each once.
-
-    A simple plan that does not fit into memory by its prediction is left out.
-    """
+    """Return the best device alone, even shares on all devices, and the plan, each once."""
     profile = planned.profile
     fitting = [
         other
@@ -195,7 +192,6 @@ def check_batch_size(batch_size: object, *, words: bool = True) -> None:
 
 
 def _by_name(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> Predicted:
-    """Return a prediction by device name, as a plan stores it."""
     names = {index: device.name for index, device in enumerate(profile.cluster.devices)}
     names[HOST_OWNER] = HOST
     busy = busy_seconds(assignment, prediction)
@@ -210,7 +206,6 @@ def _by_name(assignment: Assignment, prediction: Prediction, profile: CostProfil
 def _choose_batch_size(
     profile: CostProfile, wanted: Literal["max", "auto"], choices: Choices
 ) -> tuple[int, SearchResult]:
-    """Return the batch size for ``"max"`` or ``"auto"``, with its search result."""
     # With micro-batches and recomputation nearly every batch fits, and is no faster.
     at_once = Choices(num_micro_batches=(1,), recompute=False, host=False)
     if wanted == "max" and search_plan(profile, 1, at_once).best is not None:
@@ -345,7 +340,6 @@ def _without_needless_micro_batches(candidate: Candidate, profile: CostProfile) 
 
 
 def _is_split_in_time(assignment: Assignment) -> bool:
-    """Whether replicas have micro-batches that no pipeline needs."""
     return any(len(r.spans) == 1 and r.num_micro_batches > 1 for r in assignment.replicas)
 
 
@@ -407,7 +401,6 @@ def shortage(memory: Mapping[int, MemoryPrediction], profile: CostProfile) -> st
 
 
 def describe(assignment: Assignment, profile: CostProfile) -> str:
-    """Return a short description of an assignment."""
     replicas = assignment.replicas
     depths = sorted({len(replica.spans) for replica in replicas})
     if len(replicas) == 1:

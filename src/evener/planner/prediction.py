@@ -37,8 +37,6 @@ from evener.planner.step_time import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPrediction:
-    """Time of one replica in a step, in seconds."""
-
     compute_seconds: float  # Seconds that its busiest device computes
     bubble_seconds: float  # Seconds that its busiest device waits for others
     # Transfer seconds of weights and gradients that no computation hides
@@ -51,7 +49,6 @@ class ReplicaPrediction:
 
     @property
     def seconds(self) -> float:
-        """The sum of all parts."""
         return (
             self.compute_seconds
             + self.bubble_seconds
@@ -62,8 +59,6 @@ class ReplicaPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Predicted costs of a step."""
-
     step_seconds: float  # Seconds of the whole step
     replicas: tuple[ReplicaPrediction, ...]  # Time of each replica with samples
     # Peak memory by device index, that of the host under `HOST_OWNER`
@@ -73,12 +68,10 @@ class Prediction:
 
     @property
     def slowest(self) -> ReplicaPrediction:
-        """The slowest replica."""
         return max(self.replicas, key=lambda replica: replica.seconds)
 
 
 def predict_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Prediction:
-    """Return the prediction of a plan."""
     return predict(assignment_of(plan, profile.model, profile.cluster, batch_size), profile)
 
 
@@ -156,7 +149,6 @@ def busy_seconds(assignment: Assignment, prediction: Prediction) -> dict[int, fl
 
 
 def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
-    """Return the update seconds of each owner, including the addition of other devices' sums."""
     cluster, seconds = profile.cluster, dict[int, float]()
     shared: dict[tuple[int, ...], list[int]] = {}
     holders = holders_of(assignment.replicas, len(assignment.owners))
@@ -181,7 +173,6 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
 def owner_update_seconds(
     layer_index: int, owner: int, profile: CostProfile, *, num_sums: int = 1
 ) -> float:
-    """Return the seconds in which a device or the host updates the variables of a layer."""
     if owner == HOST_OWNER:
         # The host adds the sums, reads the gradient, and reads and writes the variables.
         layer = profile.model.layers[layer_index]
@@ -257,7 +248,6 @@ class MemoryByKind:
 
     @property
     def total(self) -> int:
-        """The sum of all kinds."""
         return sum(dataclasses.asdict(self).values())
 
 
@@ -327,7 +317,6 @@ def recomputed_layers(model: ModelCosts) -> tuple[bool, ...]:
 
 
 def _fullest(model: ModelCosts, samples: int, way: Way, num_devices: int) -> MemoryByKind:
-    """Return the memory of the fullest device."""
     layers = model.layers
     cluster = Cluster(
         devices=tuple(ClusterDevice(name=f"gpu:{k}", type="gpu") for k in range(num_devices))

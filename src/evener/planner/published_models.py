@@ -219,7 +219,6 @@ _LOGIT_BYTES = 4
 
 
 def bert_large(*, sequence: int = 512) -> PublishedModel:
-    """Return BERT-large with both of its pretraining heads."""
     h, v = 1024, 30522
     # 15 % of the tokens are predicted, each by a dense layer, a normalization and the embeddings.
     predicted = 0.15 * sequence
@@ -246,7 +245,6 @@ def bert_large(*, sequence: int = 512) -> PublishedModel:
 
 
 def gpt3(name: str = "1.3b", *, sequence: int = 2048) -> PublishedModel:
-    """Return a model of GPT-3."""
     # The paper gives 24 heads to 1.3B and a width of 5140 to 13B, which do not divide; 16 heads
     # and 5120 do, and give the parameters of its names.
     num_blocks, h, num_heads = {"1.3b": (24, 2048, 16), "13b": (40, 5120, 40)}[name]

@@ -294,8 +294,6 @@ def _seconds_of_samples(window: Window) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSpeed:
-    """Measured speed with its error."""
-
     median: float  # Median of samples / seconds.
     # Standard error of the median as a fraction of it; 0 for a single step.
     relative_error: float
@@ -484,7 +482,6 @@ class PlanTrial:
         self._continue()
 
     def stop(self) -> None:
-        """End the trial with the plan of the start."""
         self.current, self.is_over = self.start, True
 
     def _seconds(self, plan: int) -> list[float]:
@@ -509,10 +506,7 @@ class PlanTrial:
         self.current = plan
 
     def _undecided(self) -> list[int]:
-        """Return two plans for another round, if one looks faster than the simpler one that stays.
-
-        The order is that of the turns: the plan that ran last begins.
-        """
+        """Return two plans for another round, the last one first, if the spread leaves it open."""
         best = self._fastest()
         for plan in self._plans:
             num_rounds = min(len(self._blocks[plan]), len(self._blocks[best]))
@@ -560,17 +554,7 @@ LEAST_PART, LEAST_SECONDS = 0.2, 1.0
 
 
 class DataWait:
-    """Time that a worker waits for its data: every worker reads all of it.
-
-    It reports once, of the first `NUM_STEPS` steps in a row of which waiting is a large part.
-
-    Args:
-        report: Function that is called with a line, once.
-        explain: Function that returns what the workers do with their data, as a clause.
-        num_steps: Function that returns the number of steps so far: what is read between two
-            batches without a step counts for nothing. None if there is a step behind each.
-        clock: Clock in seconds.
-    """
+    """Time that a worker waits for data; reported once, if it is much of `NUM_STEPS` steps."""
 
     def __init__(
         self,
@@ -589,11 +573,7 @@ class DataWait:
         self._waited = self._total = 0.0
 
     def take(self, read: Callable[[], Sequence[T]]) -> Sequence[T]:
-        """Take the next batches; ``read`` returns none at the end of the data.
-
-        The first ones of an epoch, which fill buffers, do not count. ``read`` may come back here
-        for the batches that it reads by itself.
-        """
+        """Take the next batches; those that begin an epoch, and fill buffers, do not count."""
         if self._is_taking:
             return read()
         self._is_taking = True

@@ -52,8 +52,6 @@ the backward pass of the layer, which are there in any case."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start of a refinement."""
-
     seconds: float  # Seconds of a step, by the formula for pipelines.
     grouping: Grouping
     assignment: Assignment
@@ -64,11 +62,7 @@ class Start:
 def refine(
     starts: Sequence[Start], evaluator: PlanEvaluator, least_seconds: float, *, host: bool
 ) -> list[Candidate]:
-    """Return plans with as few recomputed layers as memory allows.
-
-    ``least_seconds`` are the weighed seconds of the best plan so far, and ``host`` says whether the
-    host may own variables.
-    """
+    """Return plans with as few recomputed layers as memory allows."""
     if not evaluator.choices.recompute:
         return []
     few = len(evaluator.profile.cluster.devices) <= MOST_FOR_ALL
@@ -157,7 +151,6 @@ def _owners_to_try(
 def _improved(
     grouping: Grouping, assignment: Assignment, evaluator: PlanEvaluator, *, host: bool
 ) -> Assignment:
-    """Return a plan after a local search, and after exchanges of recomputed layers."""
     fewest = _FewestRecomputed(evaluator)
     counts = evaluator.choices.num_micro_batches
     changed = evaluator.polished(
@@ -300,7 +293,6 @@ def _activations(
 
 
 def _free_bytes(prediction: Prediction, evaluator: PlanEvaluator) -> dict[int, float]:
-    """Return the free bytes of the devices with a memory limit."""
     limits = [device.memory_bytes for device in evaluator.profile.cluster.devices]
     return {
         device: limit - needed.total

@@ -26,8 +26,6 @@ NUM_FIRST_STEPS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """Times of one training step."""
-
     began: float  # Start of its first forward pass, in seconds
     samples: tuple[int, ...]  # Samples of each replica of the plan
     busy_seconds: tuple[float, ...]  # Seconds that each device computed forward and backward passes
@@ -53,14 +51,11 @@ class RunTimes:
 
     @property
     def batch_size(self) -> int:
-        """The samples of the global batch."""
         return sum(self.samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """Run with its plan and step times."""
-
     plan: Plan  # Plan of the run, either given or made from devices and shares
     times: RunTimes  # Step times
 
@@ -72,11 +67,7 @@ def run_times(
     *,
     with_updates: bool = False,
 ) -> RunTimes | None:
-    """Return the times of a run, or None if fewer than two steps were timed.
-
-    Only the most frequent combination of trace and samples counts; the first one of several. This
-    excludes the last batch of an epoch, and a second model.
-    """
+    """Return the times of the most frequent kind of step; None without two timed steps."""
     counts = Counter(record.kind for record in records)
     usual = max(sorted(counts), key=counts.__getitem__, default=None)
     # A step ends when the next one starts.
@@ -99,10 +90,7 @@ def run_times(
 
 
 def read_run(path: Path) -> MeasuredRun:
-    """Return the run of a report file, which ``evener run --report-file FILE`` writes.
-
-    The output of ``evener run --json``, whose last line is such an object, is accepted too.
-    """
+    """Return the run of a report file, or of the output of ``evener run --json``."""
     try:
         text = path.read_text(encoding="utf-8")
         try:
@@ -139,8 +127,6 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviatingPart:
-    """Part of a step."""
-
     device: str | None  # Device that computes; None for everything but computation
     predicted_seconds: float  # Prediction of the plan
     measured_seconds: float  # Seconds in the median step
@@ -148,7 +134,6 @@ class DeviatingPart:
 
     @property
     def off_seconds(self) -> float:
-        """Absolute error of the prediction."""
         return abs(self.measured_seconds - self.predicted_seconds)
 
     def __str__(self) -> str:
@@ -171,8 +156,6 @@ class DeviatingPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """Deviation of the step time from the prediction."""
-
     predicted_seconds: float  # Predicted seconds of a step
     measured_seconds: float  # Seconds of the median step
     num_steps: int  # Number of timed steps
@@ -180,7 +163,6 @@ class Deviation:
 
     @property
     def what(self) -> str:
-        """The deviation, in one sentence."""
         return (
             f"A step took {format_seconds(self.measured_seconds)}, and the plan predicted "
             f"{format_seconds(self.predicted_seconds)}."

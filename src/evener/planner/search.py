@@ -45,25 +45,18 @@ _NO_SLOWER = 1.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """Result of a search.
-
-    Args:
-        best: Fastest plan that fits; None if none does.
-        considered: Other plans, the fastest first, at most one per grouping.
-    """
+    """Result of a search."""
 
     best: Candidate | None
     considered: tuple[Candidate, ...]
 
     @property
     def assignment(self) -> Assignment:
-        """The assignment of the best plan, which must exist."""
         assert self.best is not None
         return self.best.assignment
 
     @property
     def prediction(self) -> Prediction:
-        """The prediction of the best plan, which must exist."""
         assert self.best is not None
         return self.best.prediction
 
@@ -71,19 +64,11 @@ class SearchResult:
 def search_plan(
     profile: CostProfile, batch_size: int, choices: Choices | None = None
 ) -> SearchResult:
-    """Return the fastest plan for a batch size that fits into the memory of every device.
-
-    Args:
-        profile: Costs of the layers on the devices.
-        batch_size: Samples of the global batch, at least 1.
-        choices: Choices of the search; None for the default ones.
-    """
+    """Return the fastest plan for a batch size that fits into the memory of every device."""
     return _Search(profile, batch_size, choices or Choices()).run()
 
 
 class _Search:
-    """State of a search: solvers, evaluator and cached costs."""
-
     def __init__(self, profile: CostProfile, batch_size: int, choices: Choices) -> None:
         self._profile = profile
         self._batch_size = batch_size
@@ -110,7 +95,6 @@ class _Search:
         ]
 
     def run(self) -> SearchResult:
-        """Return the result of the search."""
         solved: list[Start] = []
         ideals: list[Start] = []
         least_found = math.inf
@@ -165,7 +149,6 @@ class _Search:
         return sorted((least_seconds(grouping), grouping) for grouping in groupings)
 
     def _ideal(self, grouping: Grouping) -> Start | None:
-        """Return the best plan of a grouping with unlimited memory."""
         ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
         solved = (self._solvers[0].solve(grouping, rules) for rules in ways)
         found = [solution for solution in solved if solution is not None]
@@ -222,7 +205,6 @@ class _Search:
         return (ranked[0], ranked[1:]) if ranked else (None, [])
 
     def _best_of_groupings(self, solved: Sequence[Start]) -> list[Candidate]:
-        """Return the best plan of each grouping by its timeline."""
         rank = self._evaluator.rank
         first: dict[Grouping, Candidate] = {}
         for start in sorted(solved, key=lambda start: start.seconds)[:_MOST_PREDICTED]:
@@ -239,7 +221,6 @@ class _Search:
         return list(distinct.values())
 
     def _recut(self, candidate: Candidate) -> Candidate:
-        """Return a candidate with the best of several cuts."""
         assignment = candidate.assignment
         layers, cluster = self._profile.model.layers, self._profile.cluster
         if assignment.owners != spread_owners(layers, assignment.replicas, cluster):

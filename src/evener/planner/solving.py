@@ -71,17 +71,7 @@ def owner_rules_to_try(grouping: Grouping, cluster: Cluster, *, host: bool) -> I
 
 
 class Solver:
-    """Solver that finds the assignment of a grouping: cuts, micro-batches, shares and owners.
-
-    Shares depend on the cuts, cuts on the samples of a micro-batch, the traffic of weights on the
-    owners, and owners on the memory that samples leave free. The solver iterates over them.
-
-    Args:
-        costs: Costs of groups.
-        batch_size: Samples of the global batch.
-        num_micro_batches: Numbers of micro-batches to try, in ascending order.
-        as_fast: Slowdown tolerated for fewer micro-batches, as a factor of at least 1.
-    """
+    """Finds cuts, shares and owners of a grouping by iteration: each depends on the others."""
 
     def __init__(
         self,
@@ -153,7 +143,6 @@ class Solver:
     def _shapes(
         self, group: Group, samples: int, num_groups: int, rules: OwnerRules
     ) -> list[ReplicaShape]:
-        """Return the shapes that a replica may have."""
         own_part = {"unlimited": None, "spread": 1 / num_groups}.get(rules.rule, 0.0)
         shapes: list[ReplicaShape] = []
         for count in self._num_micro_batches:
@@ -219,7 +208,6 @@ class Solver:
         replicas: Sequence[ReplicaAssignment],
         exchanges: Mapping[object, WeightSeconds],
     ) -> float:
-        """Return the seconds of the slowest replica, by the formula."""
         key_of = {group[0]: (key, group) for key, groups in kinds.items() for group in groups}
         different: dict[object, float] = {}
         for replica in replicas:
@@ -300,11 +288,7 @@ def owners_that_fit(
     allow_host: bool,
     sums_wait: bool = True,
 ) -> tuple[int, ...] | None:
-    """Return the owner of each layer: the device with the most free memory; None if they don't fit.
-
-    ``room`` are the free bytes of each device if it owns nothing and fetches every weight. The host
-    owns layers that fit on no device, if allowed.
-    """
+    """Return owners: for each layer the device with the most ``room``, else the host if allowed."""
     left = dict(room)
     owners: dict[int, int] = {}
     holders = holders_of(replicas, len(model.layers))
@@ -324,15 +308,7 @@ def owners_that_fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaClass:
-    """Class of replicas with the same costs.
-
-    Args:
-        seconds: Function from samples to seconds, never falling; infinite if the samples do not fit
-            into memory.
-        compute_seconds: Function from samples to seconds of computation only, which decides between
-            numbers of samples with the same `seconds`.
-        count: Number of replicas, at least 1.
-    """
+    """Class of replicas with the same costs."""
 
     seconds: Callable[[int], float]
     compute_seconds: Callable[[int], float]

@@ -129,10 +129,7 @@ def _transfer_seconds(replica: ReplicaAssignment, profile: CostProfile) -> list[
 
 
 def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
-    """Return for each layer the seconds of one barrier: sums are sent, results come back.
-
-    The sums have one number per channel, so latency dominates.
-    """
+    """Return for each layer the seconds of one barrier: sums are sent, results come back."""
     return [
         2 * max((cluster.link(first, other).latency_seconds for other in others), default=0.0)
         for first, *others in holders_of(assignment.replicas, len(model.layers))
@@ -140,7 +137,6 @@ def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster)
 
 
 def seconds_with_barriers(assignment: Assignment, profile: CostProfile) -> float:
-    """Return the seconds of all passes of a step with barriers."""
     barrier = barrier_seconds(assignment, profile.model, profile.cluster)
     total = 0.0
     for phase in phases_of(profile.model.layers):
@@ -161,10 +157,7 @@ def span_seconds(
     *,
     has_barriers: bool = False,
 ) -> tuple[float, float]:
-    """Return the seconds of the forward and of the backward pass of a micro-batch in a stage.
-
-    The backward pass includes the mean time of adding gradients to those of earlier micro-batches.
-    """
+    """Return the seconds of the forward and of the backward pass of a micro-batch in a stage."""
     micro_batch = replica.micro_batch
     times = profile.times[profile.cluster.devices[span.device].type]
     last_barrier = profile.model.last_barrier if has_barriers else -1
@@ -181,10 +174,7 @@ def span_seconds(
 
 
 def passes_are_separate(end: int, recompute: Sequence[bool]) -> bool:
-    """Whether the forward and backward passes of a stage are separate calls.
-
-    Only the last stage can fuse them.
-    """
+    """Whether the forward and backward passes of a stage are separate calls."""
     return end < len(recompute) or any(recompute)
 
 
@@ -229,8 +219,6 @@ def _schedule(
 
 
 class ExchangeSeconds(NamedTuple):
-    """Seconds of the transfers of a device, if no computation overlaps them."""
-
     arrival: float = 0.0  # Seconds until its weights have arrived
     departure: float = 0.0  # Seconds until its gradients are summed on their owners
 
@@ -250,7 +238,6 @@ class WeightSeconds:
         travel: Mapping[int, ExchangeSeconds],
         update: Mapping[int, float],
     ) -> WeightSeconds:
-        """Return the longest seconds among devices."""
         devices, none = tuple(devices), ExchangeSeconds()
         return cls(
             arrival_seconds=max(travel.get(device, none).arrival for device in devices),

@@ -34,8 +34,6 @@ _SHARED_MEMORY = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
-    """Speed of a device."""
-
     # Pairs of a dtype and the floating-point operations per second of its fastest matrix product,
     # above 0
     flops: tuple[tuple[str, float], ...]
@@ -49,16 +47,12 @@ class DeviceSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpeed:
-    """Speed of transfers between two devices."""
-
     devices: tuple[str, str]  # Names of the two devices; ``"cpu:0"`` also stands for the host
     bytes_per_second: float  # Bandwidth, above 0; ``inf`` if they share memory
     latency_seconds: float  # Transfer seconds of a small tensor, at least 0
 
 
 class Stopwatch:
-    """Stopwatch for functions that TensorFlow runs."""
-
     def __init__(
         self,
         now: Callable[[], float] = time.perf_counter,
@@ -185,10 +179,7 @@ def _chain(name: str, value: tf.Tensor, watch: Stopwatch, count: int) -> float:
 
 
 def _matmul_speed(name: str, dtype: str, watch: Stopwatch) -> float:
-    """Return the highest operations per second of matrix products of increasing size.
-
-    The longer a product takes, the less its launch counts.
-    """
+    """Return the highest operations per second of matrix products of increasing size."""
     best = 0.0
     for size in _SIZES:
         # With this scale, products have entries of the same magnitude.
@@ -231,10 +222,7 @@ _KERNELS = (
 def estimated_times(
     tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int], *, is_fused: bool = False
 ) -> LayerTimes:
-    """Return the times of a layer by the operations and bytes of its tasks.
-
-    Each operation is a kernel of its own, or those that move no rows are fused, as XLA does it.
-    """
+    """Return the times of a layer by the operations and bytes of its tasks."""
     sizes = sorted(set(batch_sizes))
     seconds_of = _fused_seconds if is_fused else _kernels_seconds
 
@@ -291,10 +279,7 @@ def _fused_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:
 
 
 def _kernel_seconds(node: Node, speed: DeviceSpeed, num_samples: int) -> float:
-    """Return the seconds of an operation, or of all iterations of a loop.
-
-    The longer of two counts, beside the launch: its arithmetic, or the bytes that it moves.
-    """
+    """Return the seconds of an operation, or of all iterations of a loop."""
     if _has_no_kernel(node):
         return 0.0
     if node.op in LOOPS and "body" in node.bodies:

@@ -23,10 +23,7 @@ from evener.strategy.plans import used_devices
 
 
 def input_specs(model: keras.Model) -> Any:
-    """Return the input of a model for one sample, a nest of `tf.TensorSpec`; None if unknown.
-
-    Functional models, and models built from an input, know it.
-    """
+    """Return the input of a model for one sample, a nest of `tf.TensorSpec`; None if unknown."""
 
     def spec(tensor: Any) -> tf.TensorSpec:
         return tf.TensorSpec(tensor.shape[1:], tensor.dtype)
@@ -42,11 +39,7 @@ def input_specs(model: keras.Model) -> Any:
 
 
 def target_specs(model: keras.Model) -> Any:
-    """Return the targets of a compiled model for one sample.
-
-    Sparse losses take a class number for each row of the output, all others a value for each
-    element.
-    """
+    """Return the targets of a compiled model for one sample."""
     compiled: Any = model
     outputs, loss = compiled.outputs, compiled.loss
     if loss is None or not outputs:

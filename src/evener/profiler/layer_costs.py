@@ -20,11 +20,7 @@ from evener.profiler.layers import LayerTasks, SplitStep, kinds_of, split_step
 
 
 def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
-    """Return the device-independent costs of the layers of a step. Nothing is run.
-
-    The layers are in the order in which samples pass through them. Variables that belong to no
-    layer, such as the totals of metrics, count as state of the last one.
-    """
+    """Return the costs of the layers of a step that no device decides. Nothing is run."""
     split = step if isinstance(step, SplitStep) else split_step(step)
     traced, last = split.traced, len(split.layers) - 1
     saved, crossing = _saved_and_crossing(split)
@@ -92,7 +88,6 @@ def _nodes(tasks: Sequence[Task]) -> list[Node]:
 
 
 def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
-    """Return the tasks whose results a task reads."""
     task_of = split.partition.task_of
     found = {task_of.get(tensor.node) for node in task.nodes for tensor in node.inputs}
     return {other for other in found if other is not None and other is not task}
@@ -240,10 +235,7 @@ class FusedCall:
                 self._read_backward[buffer].add(number)
 
     def workspace(self, number: int) -> float:
-        """Return the peak temporary bytes per sample, excluding saved activations.
-
-        Output gradients, which the next layers have computed, count.
-        """
+        """Return the peak temporary bytes per sample, excluding saved activations."""
         layer = self._split.layers[number]
 
         def size(buffer: Tensor) -> float:
@@ -324,11 +316,7 @@ def _peak_growth(
     results: Collection[Tensor] = (),
     before: Mapping[Tensor, float] | None = None,
 ) -> float:
-    """Return the peak growth of memory while nodes run one after the other.
-
-    ``results`` stay alive after the last node; the tensors of ``before`` are alive at first, with
-    their sizes, and are freed after their last use.
-    """
+    """Return the peak growth of memory while nodes run: ``before`` is freed, ``results`` stay."""
     last = _last_positions(nodes)
     now = most = 0.0
     living = dict(before or {})

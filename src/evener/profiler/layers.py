@@ -43,8 +43,6 @@ _NOT_COMPARED = frozenset({"_class", "_output_shapes", "container", "shared_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTasks:
-    """Tasks of a layer."""
-
     forward: tuple[Task, ...]  # Tasks of the forward pass of a micro-batch, in order.
     backward: tuple[Task, ...]  # Tasks of the backward pass of a micro-batch, in order.
     once: tuple[Task, ...]  # Tasks once per step on the owner of the layer: its update.
@@ -84,11 +82,7 @@ class _LayerLayout(Layout):
 def split_step(
     traced: TracedStep, *, device: str = "gpu:0", num_wanted: int = NUM_WANTED
 ) -> SplitStep:
-    """Split a step, traced with layers, into the tasks of its layers.
-
-    ``device`` is of the kind that will compute it; up to ``num_wanted`` layers, nested models are
-    replaced by their layers.
-    """
+    """Split a step, traced with layers, into the tasks of its layers."""
     sharded = shard_step(traced)
     sharding, scopes = sharded.sharding, Scopes(traced.scopes)
     nodes = [node for node in traced.graph if node.op != "Const"]
@@ -135,8 +129,6 @@ def split_step(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChain:
-    """Layers of a step, in the order in which samples pass through them."""
-
     names: tuple[str, ...]  # Layer names, as the stages of a plan use them.
     layer_of: Mapping[str, int]  # Layer number by the path of each traced layer, nested ones too.
 
@@ -147,8 +139,6 @@ class LayerChain:
 
 @dataclass(slots=True, eq=False)
 class _Scope:
-    """Name scope of a layer."""
-
     path: str
     # Scopes of the layers called in it, by path, in call order.
     children: dict[str, _Scope] = field(default_factory=dict)
@@ -246,8 +236,6 @@ others, such as moving means and frozen weights."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerVariable:
-    """Variable that a step uses."""
-
     handle: Tensor  # Resource argument of the step.
     name: str  # TensorFlow name.
     layer: int | None  # None if it belongs to no layer, such as the total of a metric.
@@ -258,8 +246,6 @@ class LayerVariable:
 
 
 class _VariableSearch:
-    """Search for the layers of variables by their users."""
-
     def __init__(
         self,
         traced: TracedStep,
@@ -370,10 +356,7 @@ def _plain_name(name: str) -> str:
 
 
 def kinds_of(split: SplitStep) -> list[str]:
-    """Return for every layer a signature: layers of one kind compute the same on the same shapes.
-
-    Layers of one kind are measured once. Names and the values of weights are ignored.
-    """
+    """Return a signature of every layer: those of one kind compute the same on the same shapes."""
     return [
         _signature(split, (layer.forward, layer.backward, layer.once)) for layer in split.layers
     ]

@@ -74,8 +74,6 @@ class NotMeasurableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredTimes:
-    """Times of a step on a device."""
-
     layers: tuple[LayerTimes, ...]  # Times of every layer, in the order of the chain.
     overhead_seconds: float  # Seconds per step outside the layers: metrics, counters.
     # Name and reason of each layer that could not be called alone; its times are estimated.
@@ -170,8 +168,6 @@ def measure_step(
 
 
 class _LayerMeasurement:
-    """Measurement of the layers of a step on a device."""
-
     def __init__(
         self, split: SplitStep, clock: Clock | None, device: str, batch_sizes: Sequence[int]
     ) -> None:
@@ -217,10 +213,7 @@ class _LayerMeasurement:
         return self._seconds(self._calls(tasks), num_samples)
 
     def rest(self) -> float:
-        """Return the seconds outside the layers, as far as they can be measured.
-
-        They include one call from Python per step, which the times of layers exclude.
-        """
+        """Return the seconds outside the layers, as far as they can be measured."""
         self._clock = self._clock or Clock(self._device)
         total = self._clock.overhead
         for task in self._split.rest:
@@ -242,7 +235,6 @@ class _LayerMeasurement:
             return self._clock.measure(calls, arguments)
 
     def _workspace(self, passes: Sequence[Calls]) -> Curve | None:
-        """Return the measured workspace, the maximum over the passes."""
         points: list[tuple[float, float]] = []
         for num_samples in self._batch_sizes:
             most = 0
@@ -260,11 +252,7 @@ class _LayerMeasurement:
 
     @contextlib.contextmanager
     def _arguments(self, calls: Calls, num_samples: int) -> Iterator[list[Any]]:
-        """Yield the argument values of calls, and keep their variables alive meanwhile.
-
-        Operations that gather rows by computed indices reject synthetic values, such as the RMSprop
-        update of an embedding.
-        """
+        """Yield the argument values of calls, and keep their variables alive meanwhile."""
         values = Values(num_samples, self._variables, self._limits)
         with tf.device(self._device):
             arguments = [values.value(argument) for argument in calls.arguments]
@@ -277,10 +265,7 @@ class _LayerMeasurement:
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
-    """Return the curve of measured points, without obvious noise.
-
-    Interference only adds time: no point is above one with more samples.
-    """
+    """Return the curve of measured points, without obvious noise."""
     least = math.inf
     kept: list[tuple[float, float]] = []
     for samples, seconds in reversed(points):
@@ -367,11 +352,7 @@ class Clock:
         self.overhead = statistics.median(self._timed(empty, 1, ()) for _ in range(21))
 
     def measure(self, calls: Calls, arguments: Sequence[Any]) -> float:
-        """Return the seconds of calls: the median of several runs.
-
-        The minimum is too optimistic for consecutive steps: with favourable caches, convolutions
-        take 10 % less.
-        """
+        """Return the seconds of calls: the median of several runs."""
         # The first call traces, allocates memory and selects kernels.
         self._timed(calls, 1, arguments)
         once = [self._timed(calls, 1, arguments) for _ in range(_LEAST_ROUNDS)]
@@ -401,12 +382,7 @@ class Clock:
 
 
 def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> int | None:
-    """Return the bytes that calls need besides their arguments and results; None if unknown.
-
-    Convolutions, the gradient of max-pooling and other kernels allocate memory that is no tensor of
-    the graph. While the results of a call are still alive, it is the peak minus what is in use, two
-    figures of the allocator. The measurement resets the peak that TensorFlow keeps of the device.
-    """
+    """Return the bytes of the allocator beyond arguments and results of calls; None if unknown."""
     sizes: list[int] = []
     # The first call traces, and is not counted.
     for _ in range(1 + _WORKSPACE_ROUNDS):

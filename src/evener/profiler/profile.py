@@ -90,10 +90,7 @@ def profile_step(
     progress: Progress | None = None,
     known: Callable[[str], KnownTimes] = lambda _: KnownTimes(),
 ) -> tuple[CostProfile, tuple[str, ...]]:
-    """Measure the costs of a step on devices.
-
-    Devices of the same hardware are measured once. Only one layer at a time is in memory.
-    """
+    """Measure the costs of a step on devices."""
     types = [hardware_of(device.name) for device in devices]
     sizes = batch_sizes(batch_size)
     model = layer_costs(traced, name=name)
@@ -179,7 +176,6 @@ def batch_sizes(most: int) -> list[int]:
 
 
 def hardware_of(device: str) -> str:
-    """Return the hardware name of a device, such as ``"NVIDIA A100"``."""
     index = int(device.rpartition(":")[2])
     if kind_of(device).has_own_processor:
         physical = tf.config.list_physical_devices("GPU")
@@ -214,7 +210,6 @@ class KnownDevices:
 
     @property
     def reused(self) -> tuple[ReusedLayers, ...]:
-        """Number of layers reused from earlier runs, for each kind of device."""
         return tuple(times.reused for times in self._known)
 
 

@@ -72,10 +72,7 @@ _MOST_TENSORS = 100
 def has_equal_rows(
     tensor: Tensor, axis: int, answers: dict[tuple[Tensor, int], bool] | None = None
 ) -> bool:
-    """Return whether all rows along an axis are certain to be equal.
-
-    Answers for the tensors that it is computed from are found once.
-    """
+    """Return whether all rows along an axis are certain to be equal."""
     answers = {} if answers is None else answers
     key = tensor, axis
     if key not in answers:
@@ -132,7 +129,6 @@ def broadcasting(ops: str) -> None:
 
 
 def broadcast_shape(table: SymbolTable, node: Node) -> Shapes:
-    """Return the shape to which all operands are broadcast."""
     shape = broadcast([t.shape for t in node.inputs])
     return None if shape is None else [shape]
 

@@ -110,7 +110,6 @@ def own_rows(tensor: Tensor) -> OwnRows | None:
 
 
 def _takes_all(node: Node) -> bool:
-    """Return whether a node takes all rows of all axes, and adds axes of size 1 at most."""
     if node.op != "StridedSlice":
         return node.op == "Pack" and len(node.inputs) == 1
     shape = node.inputs[0].shape
@@ -214,7 +213,6 @@ def from_own_rows(index: int, *, step: int = 1, depth: int = 0) -> Lower:
 
 
 def _has_batch(states: Sequence[State]) -> bool:
-    """Return whether one of some states has rows of the samples of the batch."""
     return any(isinstance(state, Sharded) and state.rows == BATCH for state in states)
 
 

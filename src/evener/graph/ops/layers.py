@@ -103,10 +103,7 @@ def _windows(node: Node, axis: int) -> int | None:
 
 
 def is_grouped(node: Node) -> bool:
-    """Return whether a node is a convolution of several groups, or a gradient of one.
-
-    Those of Conv2D alone, with the channels last.
-    """
+    """Return whether a node is a convolution of several groups, or a gradient of one."""
     return _groups(node) > 1
 
 

@@ -48,7 +48,6 @@ than their elements."""
 
 
 def any_length(shape: Shape | None) -> Shape | None:
-    """Return the shape of a tensor list without the number of its elements."""
     return (1, *shape[1:]) if shape else shape
 
 
@@ -62,7 +61,6 @@ def list_length(tensor: Tensor) -> Size | None:
 
 
 def origin(tensor: Tensor) -> Tensor:
-    """Return the tensor that a tensor is a copy of."""
     while has_trait(tensor.node, COPY):
         tensor = tensor.node.inputs[0]
     return tensor

@@ -50,7 +50,6 @@ PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
 
 
 def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
-    """Return a label for every axis of the operands and of the result."""
     if node.op == "Einsum":
         left, right = node.text_attr("equation").split("->")
         if "." in left + right:

@@ -110,7 +110,6 @@ shape_rule(
 
 @rule(*WITH_SEED, *WITH_COUNTER, inputs=WHOLE)
 def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
-    """All elements from the same distribution."""
     shape, target = shape_of(node.outputs[0]), _batch_of(node)
     if not _is_philox(node) or not _is_contiguous(shape, target):
         return _whole(node, target)
@@ -150,7 +149,6 @@ def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("StatelessRandomBinomial", inputs=(WHOLE, WHOLE, ROWS, ROWS))
 @rule("StatelessParameterizedTruncatedNormal", inputs=(WHOLE, WHOLE, ROWS, ROWS, ROWS, ROWS))
 def _by_seed(node: Node, states: Sequence[State]) -> Decision | None:
-    """There is no counter to begin further on: the whole, if the parts have all parameters."""
     require(all(state == REPLICATED for state in states[1:]))
     return _whole(node, _batch_of(node))
 
@@ -294,7 +292,6 @@ def _vector(builder: FunctionBuilder, number: str) -> str:
 
 
 def _slice(builder: FunctionBuilder, arguments: Sequence[str], dtype: tf.DType) -> list[str]:
-    """Add a slice by vectors of begins, ends and strides."""
     attrs: dict[str, Any] = {"T": dtype, "Index": tf.int32}
     for mask in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"):
         attrs[f"{mask}_mask"] = 0

@@ -130,12 +130,10 @@ _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
 def operation(name: str) -> Operation:
-    """Return what is known of a type of operation."""
     return OPERATIONS.get(name, _UNKNOWN)
 
 
 def has_trait(node: Node, trait: Trait) -> bool:
-    """Return whether an operation has one of some traits."""
     return bool(operation(node.op).traits & trait)
 
 
@@ -177,24 +175,20 @@ index_limit_rule: _Field[IndexRule] = _Field("index_limit")
 
 
 def rule(*ops: str, inputs: Takes | Sequence[Takes]) -> Callable[[Decide], Decide]:
-    """Register what the parts compute of types of operations."""
     return _sharding("rule", ops, inputs)
 
 
 def partial_rule(
     *ops: str, inputs: Takes | Sequence[Takes], inexact: bool = False
 ) -> Callable[[Decide], Decide]:
-    """Register what the parts compute of partial inputs; see `rule` and `Rule`."""
     return _sharding("partial_rule", ops, inputs, inexact=inexact)
 
 
 def inside_rule(*ops: str, inputs: Takes | Sequence[Takes]) -> Callable[[Decide], Decide]:
-    """Register what the parts compute in bodies of loops and conditions; see `rule`."""
     return _sharding("inside_rule", ops, inputs)
 
 
 def traits(ops: str, trait: Trait) -> None:
-    """Add traits to types of operations, which a text names."""
     for op in ops.split():
         OPERATIONS.setdefault(op, Operation()).traits |= trait
 
@@ -250,7 +244,6 @@ def matrix_of(tensor: Tensor) -> Matrix:
 
 
 def matrix_of_numbers(numbers: Sequence[Size], shape: Sequence[int]) -> Matrix:
-    """Return an array of numbers in a shape."""
     matrix = np.empty(len(numbers), dtype=object)
     matrix[:] = list(numbers)
     return matrix.reshape(tuple(shape))
@@ -269,8 +262,6 @@ def truth_of(tensor: Tensor) -> bool | None:
 
 
 def like_input(index: int) -> InferRule:
-    """Return the rule of operations whose results have the shape of an input."""
-
     def rule(table: SymbolTable, node: Node) -> Shapes:
         return [node.inputs[index].shape] * len(node.outputs)
 
@@ -278,8 +269,6 @@ def like_input(index: int) -> InferRule:
 
 
 def given_by_input(index: int) -> InferRule:
-    """Return the rule of operations that are given the shape of their result as an input."""
-
     def rule(table: SymbolTable, node: Node) -> Shapes:
         return [node.inputs[index].value]
 
@@ -287,7 +276,6 @@ def given_by_input(index: int) -> InferRule:
 
 
 def scalar(table: SymbolTable, node: Node) -> Shapes:
-    """Return the shape of a number."""
     return [()]
 
 
@@ -334,14 +322,12 @@ def broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
 
 
 def reduced_axes(shape: Shape, axes: Shape | None) -> set[int] | None:
-    """Return the axes over which a reduction goes, counted from the front."""
     if axes is None or not all(isinstance(axis, int) for axis in axes):
         return None
     return {axis % len(shape) for axis in axes if isinstance(axis, int)} if shape else set()
 
 
 def replicated(count: int) -> tuple[State, ...]:
-    """Return the states of inputs that are the same for all parts."""
     return (REPLICATED,) * count
 
 
@@ -366,7 +352,6 @@ def beside_last(count: int) -> Decide:
 
 
 def last_axes(tensor: Tensor, count: int) -> range:
-    """Return the last axes of a tensor, from the front."""
     rank = rank_of(tensor)
     return range(rank - count, rank)
 
@@ -388,13 +373,11 @@ def without_minus_one(
 
 
 def first_batch_axis(shape: Shape) -> Sharded | None:
-    """Return the state by the first axis that counts samples, or None if there is none."""
     states = map(Sharded, range(len(shape)))
     return next((state for state in states if is_shardable(shape, state)), None)
 
 
 def all_first(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the first axis of all tensors counts samples."""
     return all(is_shardable(tensor.shape, FIRST) for tensor in tensors)
 
 

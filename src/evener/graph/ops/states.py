@@ -54,21 +54,17 @@ class Sharded:
     rows: Size = BATCH  # The size that is split: that of the batch, or the rows of other tensors
 
     def at(self, axis: int) -> Sharded:
-        """Return the state of the same rows along another axis."""
         return Sharded(axis, self.outer, self.rows)
 
     def in_blocks(self, axis: int, outer: Size) -> Sharded:
-        """Return the state of the same rows along an axis of so many blocks."""
         return Sharded(axis, outer, self.rows)
 
     @property
     def in_part(self) -> Dim:
-        """Number of the rows of a part."""
         return symbol(PartSymbol("b", self.rows))
 
     @property
     def before_part(self) -> Dim:
-        """Number of the rows of the parts before."""
         return symbol(PartSymbol("o", self.rows))
 
 
@@ -118,7 +114,6 @@ PART_OFFSET: Dim = symbol(PartSymbol("o", BATCH))
 
 
 def is_first(state: State) -> bool:
-    """Return whether the first axis counts samples."""
     return isinstance(state, Sharded) and state.axis == 0
 
 
@@ -137,14 +132,12 @@ def rows_per_sample(size: Size, state: Sharded = FIRST) -> Size | None:
 
 
 def is_shardable(shape: tuple[Size, ...] | None, state: Sharded) -> bool:
-    """Return whether a tensor of a shape can be in a state."""
     if shape is None or not 0 <= state.axis < len(shape):
         return False
     return rows_per_sample(shape[state.axis], state) is not None
 
 
 def part_sizes(shape: tuple[Size, ...], state: Sharded) -> tuple[Size, ...]:
-    """Return the shape of a part's tensor."""
     rows = rows_per_sample(shape[state.axis], state)
     assert rows is not None
     return (*shape[: state.axis], state.in_part * state.outer * rows, *shape[state.axis + 1 :])
@@ -164,24 +157,20 @@ def require(condition: bool) -> None:
 
 
 def known(value: T | None) -> T:
-    """Return a value; leave the rule if there is none."""
     if value is None:
         raise UnknownError
     return value
 
 
 def shape_of(tensor: Tensor) -> tuple[Size, ...]:
-    """Return the symbolic shape of a tensor."""
     return known(tensor.shape)
 
 
 def rank_of(tensor: Tensor) -> int:
-    """Return the number of axes of a tensor."""
     return len(shape_of(tensor))
 
 
 def numbers_of(tensor: Tensor) -> tuple[Size, ...]:
-    """Return the symbolic numbers in a tensor."""
     return known(tensor.value)
 
 
@@ -191,7 +180,6 @@ def integers_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def integer(size: Size | None) -> int:
-    """Return a number that is the same in every step."""
     if not isinstance(size, int):
         raise UnknownError
     return size
@@ -205,21 +193,18 @@ def axis_of(tensor: Tensor, rank: int) -> int:
 
 
 def sharded(state: State) -> Sharded:
-    """Return a state that says which rows a part has."""
     if not isinstance(state, Sharded):
         raise UnknownError
     return state
 
 
 def first_of(state: State) -> Sharded:
-    """Return the state of the same rows in one block, which are along the first axis."""
     rows = sharded(state)
     require(rows.axis == 0)
     return Sharded(0, 1, rows.rows)
 
 
 def first_sharded(states: Sequence[State]) -> Sharded:
-    """Return the first of some states that says which rows a part has."""
     return sharded(next((state for state in states if isinstance(state, Sharded)), UNSET))
 
 
@@ -230,8 +215,6 @@ Lower: TypeAlias = Callable[[Any, Node, Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Decision on how the parts compute an operation."""
-
     # State in which a part needs each input, or the numbers it is given instead
     inputs: tuple[State | Numbers, ...]
     outputs: tuple[State, ...]  # The state of every output
@@ -313,7 +296,6 @@ class Rule:
     inexact: bool = False
 
     def __call__(self, node: Node, states: Sequence[State]) -> Decision | None:
-        """Return what the parts compute of a node."""
         if self.inexact and not all(map(is_inexact, node.outputs)):
             return None
         counts = graphs.input_counts(node.op, node.attrs)
@@ -334,5 +316,4 @@ class Rule:
 
 
 def is_inexact(tensor: Tensor) -> bool:
-    """Return whether a tensor has floating-point or complex numbers."""
     return tensor.dtype.is_floating or tensor.dtype.is_complex
