@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,8 +33,9 @@ CHECKPOINT_STEPS = 25
 PROGRAM = Path(__file__).with_name("steady.py")
 DEVICES = ("cpu:1", "cpu:2", "cpu:1")
 DATA = ("arrays", "pipeline")
-_HEARTBEAT = 2.0
-_START = 60.0
+_HEARTBEATS = (2.0, 2.0, 70.0)
+"""Seconds of heartbeats, by job: a worker that is frozen for 60 s is replaced, or awaited."""
+_START = 200.0
 _TOLERANCE = 1e-5
 _LONGEST_JOB = 900.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -65,15 +67,16 @@ class Job:
         folder: Folder for its files.
         num_epochs: Number of epochs.
         data: One of ``DATA``.
+        heartbeat: Seconds without a word after which a worker is lost.
     """
 
-    def __init__(self, folder: Path, num_epochs: int, data: str) -> None:
+    def __init__(self, folder: Path, num_epochs: int, data: str, heartbeat: float) -> None:
         self._folder = folder
         self.result = folder / "workers.npz"
         words = [sys.executable, "-m", "evener", "launch", "--workers", str(len(DEVICES))]
         for devices in DEVICES:
             words += ["--devices", devices]
-        words += ["--restarts", "10000", "--heartbeat", str(_HEARTBEAT), "--grace", "10", "--logs"]
+        words += ["--restarts", "10000", "--heartbeat", str(heartbeat), "--grace", "10", "--logs"]
         words += [str(folder / "logs"), str(PROGRAM), str(self.result), str(num_epochs)]
         self.checkpoints = folder / "checkpoints"
         self.checkpoints.mkdir()
@@ -152,6 +155,19 @@ def freeze(job: Job, rng: random.Random) -> list[int]:
     return _send(signal.SIGSTOP, [rng.choice(sorted(job.workers().values()))])
 
 
+def freeze_for(seconds: float) -> Callable[[Job, random.Random], list[int]]:
+    """Return the fault that stops a worker for some seconds."""
+
+    def freeze_and_thaw(job: Job, rng: random.Random) -> list[int]:
+        stopped = freeze(job, rng)
+        timer = threading.Timer(seconds, _send, [signal.SIGCONT, stopped])
+        timer.daemon = True
+        timer.start()
+        return stopped
+
+    return freeze_and_thaw
+
+
 def slow_down(job: Job, rng: random.Random) -> list[int]:
     """Let a worker run for a tenth of the time, for two seconds."""
     process = rng.choice(sorted(job.workers().values()))
@@ -228,6 +244,8 @@ KINDS: dict[str, Callable[[Job, random.Random], list[int]]] = {
     "killed worker 0": kill_first,
     "two killed": kill_two,
     "frozen": freeze,
+    "frozen for 5 s": freeze_for(5.0),
+    "frozen for 60 s": freeze_for(60.0),
     "slowed": slow_down,
     "killed while joining": kill_newcomer,
     "frozen while joining": freeze_newcomer,
@@ -348,6 +366,7 @@ def run_job(
     num_faults: int,
     rng: random.Random,
     expected: list[np.ndarray],
+    heartbeat: float,
 ) -> tuple[list[Fault], float]:
     """Run a job with faults, and check it.
 
@@ -355,7 +374,7 @@ def run_job(
         The faults, and the largest difference from one device.
     """
     folder.mkdir()
-    job = Job(folder, num_epochs, data)
+    job = Job(folder, num_epochs, data, heartbeat)
     faults: list[Fault] = []
     try:
         for fault in disturb(job, rng, num_faults):
@@ -393,6 +412,7 @@ def main() -> None:
                 options.faults - len(faults),
                 rng,
                 expected[data],
+                _HEARTBEATS[number % 3],
             )
             faults += made
             worst = max(worst, difference)

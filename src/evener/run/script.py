@@ -13,6 +13,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -263,10 +264,48 @@ def run_as_main(
     if script.module is not None:
         _name_as_module(main, script.module)
     sys.modules["__main__"] = main
+    _draw_where_imported()
     exec(
         compile(script.source if tree is None else tree, script.path, "exec", dont_inherit=True),
         vars(main),
     )
+
+
+def _draw_where_imported() -> None:
+    """Draw from Python's generator at the import of the program that would have drawn.
+
+    ``rich.style`` draws when it is loaded, which TensorFlow does; here it may be loaded already.
+    """
+    if "rich.style" not in sys.modules:
+        return
+    load, load_by_name = builtins.__import__, importlib.import_module
+    has_drawn = False
+
+    def draw(name: str, parts: Sequence[str], scope: Mapping[str, Any] | None) -> None:
+        nonlocal has_drawn
+        package, _, inner = name.partition(".")
+        # `from rich import print` loads no part of it.
+        is_part = inner or any(f"rich.{part}" in sys.modules for part in parts)
+        loads = package in ("tensorflow", "keras") or (package == "rich" and is_part)
+        importer = str((scope or {}).get("__name__", "")).partition(".")[0]
+        if loads and not has_drawn and importer not in ("evener", "tensorflow", "keras", "rich"):
+            has_drawn = True
+            random.getrandbits(24)
+            if builtins.__import__ is load_and_draw:
+                builtins.__import__ = load
+
+    def load_and_draw(
+        name: str, scope: Any = None, local: Any = None, parts: Any = (), level: int = 0
+    ) -> ModuleType:
+        if not level:
+            draw(name, parts or (), scope)
+        return load(name, scope, local, parts, level)
+
+    def load_by_name_and_draw(name: str, package: str | None = None) -> ModuleType:
+        draw(name, (), sys._getframe(1).f_globals)
+        return load_by_name(name, package)
+
+    builtins.__import__, importlib.import_module = load_and_draw, load_by_name_and_draw
 
 
 def _name_as_module(main: ModuleType, name: str) -> None:

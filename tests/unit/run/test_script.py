@@ -162,6 +162,52 @@ def shown(text: str) -> list[str]:
     return [line for line in lines if not any(part in line for part in left_out)]
 
 
+IMPORTS = {
+    "statement": "import rich.style",
+    "names": "from rich.console import Console",
+    "by name": "import importlib; importlib.import_module('rich.text')",
+    "a part": "from rich import text",
+    "in a module of its own": "import neighbour",
+    "a module of its own, of that name": "import package.train",
+    "twice": "import rich.style, rich.text",
+    "parts that do not draw": "from rich import print",
+    "none": "",
+}
+
+
+@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
+def test_imports_draw_though_the_module_is_loaded(imports: str, tmp_path: Path) -> None:
+    source = f"import random; random.seed(1); random.random(); {imports}\nprint(random.random())"
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "neighbour.py").write_text("import rich.style")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/keras.py").write_text("x = 1")
+    (tmp_path / "package/train.py").write_text("from .keras import x")
+    expected = python("train.py", folder=tmp_path)
+    done = python("-c", f"import rich.console\n{RUN}", "train.py", folder=tmp_path)
+    assert (done.stdout, done.stderr) == (expected.stdout, expected.stderr)
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "keras"])
+def test_the_libraries_draw_once_when_they_are_imported(name: str, tmp_path: Path) -> None:
+    source = """if True:
+        import random
+        import numpy as np
+        def draws():
+            return random.random(), np.random.rand()
+        random.seed(1), np.random.seed(1)
+        import LIBRARY
+        first = draws()
+        random.seed(1), np.random.seed(1), random.getrandbits(24)
+        print(first == draws())
+    """
+    (tmp_path / "train.py").write_text(source.replace("LIBRARY", name))
+    done = python("train.py", folder=tmp_path)
+    assert done.stdout == "True\n", done.stderr
+    done = python("-c", f"import {name}\n{RUN}", "train.py", folder=tmp_path)
+    assert done.stdout == "True\n", done.stderr
+
+
 @pytest.mark.parametrize("name", ["gone", "sys", "package", "package.gone", "a..b", ""])
 def test_what_is_no_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "package").mkdir()
