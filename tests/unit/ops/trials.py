@@ -1,11 +1,8 @@
 """Run a case on one device and through `evener.distribute`, and compare.
 
-`draw_trial(case, draw)` chooses attributes, states of the arguments and shares. Then
-`check_values`, `check_gradients` and `check_report` hold the trial to what one device gives:
-
-    for a case and hypothesis' data:  check_values(draw_trial(case, data.draw))
-
-They raise AssertionError, with the trial in the message.
+`draw_trial(case, draw)` chooses attributes, states of the arguments and shares. `compare` and
+`check_gathered` hold the trial to what one device gives, and to what its case expects to be
+gathered. They raise AssertionError, with the trial in the message.
 """
 
 from __future__ import annotations
@@ -103,7 +100,7 @@ def draw_trial(case: OpCase, draw: Draw) -> Trial:
     states, shares = draw(st.sampled_from(choices[first:] + choices[:first]))
     seed = draw(st.integers(0, 2**16))
     return Trial(
-        case, drawn, states, shares, seed, draw(st.sampled_from(["weighted", "own", "replicated"]))
+        case, drawn, states, shares, seed, draw(st.sampled_from(["own", "weighted", "replicated"]))
     )
 
 
@@ -189,36 +186,6 @@ def compare(trial: Trial, what: str, given: Any, expected: list[Any]) -> None:
     for position, (ours, theirs) in enumerate(zip(given, expected, strict=True)):
         found = difference(trial, ours, theirs)
         assert found is None, f"{trial}: {what} {position}: {found}"
-
-
-def check_values(trial: Trial) -> None:
-    """Hold the outputs to those of one device, and what is gathered to what the case expects."""
-    step, tensors = trial.step(), trial.tensors()
-    expected = on_one_device(trial, step, tensors)
-    function = distributed(trial, step, trial.in_axes())
-    compare(trial, "output", function(*tensors), expected)
-    check_gathered(trial, expected_of(trial, trial.drawn.expect), function)
-
-
-def check_gradients(trial: Trial) -> None:
-    """Hold the gradients by all floats to those of one device."""
-    step, weights = gradient_step(trial)
-    tensors = [*trial.tensors(), *weights]
-    expected = on_one_device(trial, step, tensors)
-    in_axes = (*trial.in_axes(), *(None for _ in weights))
-    compare(trial, "gradient", distributed(trial, step, in_axes)(*tensors), expected)
-
-
-def check_report(trial: Trial) -> None:
-    """Hold what gradients gather to what the case expects of these states."""
-    # Weights of the size of the batch would be whole beside sharded outputs.
-    trial = dataclasses.replace(trial, cotangent="own")
-    expected = expected_of(trial, trial.drawn.expect_gradient or trial.drawn.expect)
-    if expected != "any":
-        step, weights = gradient_step(trial)
-        function = distributed(trial, step, (*trial.in_axes(), *(None for _ in weights)))
-        function(*trial.tensors(), *weights)
-        check_gathered(trial, expected, function)
 
 
 def expected_of(trial: Trial, expect: Expect) -> str:
