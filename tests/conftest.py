@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import itertools
 import os
 import shutil
 import subprocess
@@ -141,9 +142,38 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [node for node in found if type(node) is pytest.Module]
 
 
+def pairwise(items: list[pytest.Function]) -> Iterator[pytest.Function]:
+    """Choose cases of one test, so that each two values of its parameters meet in one of them."""
+    pairs = {}
+    for item in items:
+        values = [(name, repr(value)) for name, value in item.callspec.params.items()]
+        pairs[item] = set(itertools.combinations(values, 2))
+    left = set().union(*pairs.values())
+    while left:
+        best = max(pairs, key=lambda item: len(pairs[item] & left))
+        left -= pairs.pop(best)
+        yield best
+
+
+def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return cases of tests that are ``pairwise`` in which no two values meet that do not else."""
+    tests = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("pairwise") and hasattr(item, "callspec"):
+            tests[item.path, item.originalname].append(item)
+    several = [cases for cases in tests.values() if len(cases[0].callspec.params) > 2]
+    return {item for cases in several for item in set(cases).difference(pairwise(cases))}
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test that is ``sampled(n)``, one in n stays in `make test`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases of tests that are ``pairwise``, and mark those not sampled as long.
+
+    Of the cases of a test that is ``sampled(n)``, one in n stays in `make test`.
+    """
+    repeated = left_out(items)
+    config.hook.pytest_deselected(items=list(repeated))
+    items[:] = [item for item in items if item not in repeated]
     order = {path: place for place, path in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
     counted: collections.Counter[str] = collections.Counter()
