@@ -108,10 +108,16 @@ def program_of(name: str) -> Program:
     )
 
 
-# Four and five have no factor in common, so each program has another plan in `make test`.
+# Each program has three of the five plans.
+CASES = [
+    (name, sorted(PLANS)[(number + turn) % 5])
+    for turn in (0, 2, 4)
+    for number, name in enumerate(sorted(FOUND))
+]
+
+
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("plan", sorted(PLANS))
-@pytest.mark.parametrize("name", sorted(FOUND))
+@pytest.mark.parametrize(("name", "plan"), CASES)
 def test_equals_one_device(name: str, plan: str) -> None:
     program = program_of(name)
     trial = Trial(program=program, plan=plan, sizes=(8, 1, 2, 24), seed=3)

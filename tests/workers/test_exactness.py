@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from exactness.steps.case import CASES
-from exactness.steps.test_corpus_runs import differ
+from exactness.steps.runs import differ
 
 PROGRAM = Path(__file__).parent / "worker.py"
 # Sums, a maximum, statistics of the batch, and rows whose order counts.

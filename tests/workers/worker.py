@@ -37,7 +37,7 @@ def main(options: dict[str, Any]) -> None:
 
     import exactness.steps
     from exactness.steps.case import CASES, SEED, graph_optimizers_of
-    from exactness.steps.test_corpus_runs import as_arrays
+    from exactness.steps.runs import as_arrays
 
     for module in pkgutil.iter_modules(exactness.steps.__path__):
         if not module.name.startswith("test"):

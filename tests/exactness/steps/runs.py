@@ -56,6 +56,31 @@ def one_device(name: str) -> Run:
     return run
 
 
+def as_arrays(results: Any) -> list[np.ndarray]:
+    """Return the tensors and numbers of a structure as arrays, in a fixed order."""
+    arrays: list[np.ndarray] = []
+    for leaf in tf.nest.flatten(results, expand_composites=True):
+        if leaf is not None:
+            array = np.array(tf.convert_to_tensor(leaf))
+            arrays.append(array.astype("S") if array.dtype == object else array)
+    return arrays
+
+
+def differ(first: list[np.ndarray], second: list[np.ndarray], *, same_bits: bool = True) -> bool:
+    """Return whether two lists of arrays are unlike, in any bit or by more than rounding."""
+    if len(first) != len(second):
+        return True
+    for a, b in zip(first, second, strict=True):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return True
+        if same_bits or not np.issubdtype(a.dtype, np.floating):
+            if a.tobytes() != b.tobytes():
+                return True
+        elif not np.allclose(a, b, rtol=1e-5, atol=1e-5):
+            return True
+    return False
+
+
 @functools.cache
 def reference(name: str) -> Run:
     """Return a run of a case by plain TensorFlow; the processes of a test run share it."""
