@@ -54,6 +54,7 @@ class Call:
         self.recipe = recipe
         self.in_axes = tuple(a.shape.index(B) if B in a.shape else None for a in recipe.args)
         self.tensors = [self._tensor(path, k) for k in range(len(recipe.args))]
+        self.num_results = 0
         self._variables: list[Any] = []
         # Layers make their weights when they are called first.
         with tf.device("CPU:0"), tf.variable_creator_scope(self._created):
@@ -92,6 +93,7 @@ class Call:
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in by if not isinstance(tensor, tf.Variable)])
             results = self.forward(*tensors)
+            self.num_results = len(results)
             smooth = [y for y in results if y.dtype.is_floating or y.dtype.is_complex]
             if not smooth or not by:
                 return results
@@ -131,8 +133,8 @@ def verdict(call: Call) -> Verdict:
         for node in task.nodes:
             if is_gathered_by_parts(partition, node):
                 found[GRADIENT_SCOPE in node.name].add(node.op)
-    num_results = len(partitioned(call, call.forward).partition.graph.outputs)
     outputs = partition.graph.outputs
+    num_results = call.num_results or len(outputs)
     return Verdict(
         state=", ".join(
             sorted({named(partition.sharding.states[t]) for t in outputs[:num_results]})
