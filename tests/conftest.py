@@ -97,7 +97,8 @@ hypothesis.settings.register_profile(
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-hypothesis.settings.load_profile(os.environ.get("EVENER_HYPOTHESIS_PROFILE", "default"))
+PROFILE = os.environ.get("EVENER_HYPOTHESIS_PROFILE", "default")
+hypothesis.settings.load_profile(PROFILE)
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -142,36 +143,40 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [node for node in found if type(node) is pytest.Module]
 
 
-def pairwise(items: list[pytest.Function]) -> Iterator[pytest.Function]:
-    """Choose cases of one test, so that each two values of its parameters meet in one of them."""
-    pairs = {}
+def covering(items: list[pytest.Function], num_meet: int) -> Iterator[pytest.Function]:
+    """Choose cases of one test, so that so many values of its parameters meet in one of them."""
+    meetings = {}
     for item in items:
         values = [(name, repr(value)) for name, value in item.callspec.params.items()]
-        pairs[item] = set(itertools.combinations(values, 2))
-    left = set().union(*pairs.values())
+        meetings[item] = set(itertools.combinations(values, min(num_meet, len(values))))
+    left = set().union(*meetings.values())
     while left:
-        best = max(pairs, key=lambda item: len(pairs[item] & left))
-        left -= pairs.pop(best)
+        best = max(meetings, key=lambda item: len(meetings[item] & left))
+        left -= meetings.pop(best)
         yield best
 
 
 def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Return cases of tests that are ``pairwise`` in which no two values meet that do not else."""
+    """Return cases of tests that are ``covering(n)`` in which nothing meets that does not else."""
     tests = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("pairwise") and hasattr(item, "callspec"):
-            tests[item.path, item.originalname].append(item)
-    several = [cases for cases in tests.values() if len(cases[0].callspec.params) > 2]
-    return {item for cases in several for item in set(cases).difference(pairwise(cases))}
+        if marker := item.get_closest_marker("covering"):
+            tests[item.path, item.originalname, marker.args[0]].append(item)
+    return {
+        item
+        for (_, _, num_meet), cases in tests.items()
+        if hasattr(cases[0], "callspec")
+        for item in set(cases).difference(covering(cases, num_meet))
+    }
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases of tests that are ``pairwise``, and mark those not sampled as long.
+    """Leave out cases of tests that are ``covering(n)``, and mark those not sampled as long.
 
     Of the cases of a test that is ``sampled(n)``, one in n stays in `make test`.
     """
-    repeated = left_out(items)
+    repeated = left_out(items) if PROFILE != "campaign" else set()
     config.hook.pytest_deselected(items=list(repeated))
     items[:] = [item for item in items if item not in repeated]
     order = {path: place for place, path in enumerate(LONGEST_FIRST)}

@@ -152,10 +152,7 @@ def test_a_worker_that_is_killed_costs_nothing(
     counts = [path.read_text().split() for path in tmp_path.glob("mapped-*")]
     in_predict, in_fit = zip(*counts, strict=True)
     for of_processes, num_rows in ((in_predict, 240), (in_fit, 3 * (83 + 20))):
-        *fewer, all_rows = sorted(map(int, of_processes))
-        assert all_rows == num_rows
-        assert fewer
-        assert fewer[-1] < 0.95 * all_rows
+        assert 0 < max(map(int, of_processes)) < 0.95 * num_rows
 
 
 @pytest.mark.long

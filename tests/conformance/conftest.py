@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name == "conformance":
             # MirroredStrategy's own loops over datasets in a graph.
             item.add_marker(pytest.mark.filterwarnings("ignore:To make it possible to preserve"))
-            item.add_marker(pytest.mark.pairwise)
+            item.add_marker(pytest.mark.covering(2))
             if any(name in item.name for name in RARELY):
                 item.add_marker(pytest.mark.long)
 

@@ -83,6 +83,7 @@ def trained(model: keras.Model, batch: int, *, num_steps: int = 3) -> list[np.nd
     return [*model.get_weights(), np.array(losses)]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("sizes", [(5, 3), (3, 0, 4)], ids=str)

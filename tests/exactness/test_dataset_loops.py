@@ -134,6 +134,7 @@ def by_next(trained: Trained) -> Epoch:
 ON_ONE_DEVICE: dict[Any, str] = {until_it_is_good: "condition", by_next: "next"}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("make", [over_batches, until_it_is_good, by_next])
 @pytest.mark.parametrize("is_inside", [True, False])
 @pytest.mark.usefixtures("logical_cpus")

@@ -117,17 +117,9 @@ def test_few_drawn(drawn: dict[str, object], given_shares: list[float], batch: i
 
 
 @pytest.mark.long
-@settings(max_examples=10, derandomize=True, **COMMON)
-@AS_DRAWN
-def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
-    """Ten draws, the same ones every time."""
-    check(drawn, given_shares, batch)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(3600)
 @settings(**COMMON)
 @given(drawn=models(), given_shares=shares(), batch=st.integers(1, 41))
-def test_drawn_for_long(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
-    """In a campaign, other draws every time."""
+def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
+    """Some draws; in a campaign, others every time."""
     check(drawn, given_shares, batch)

@@ -90,6 +90,7 @@ def samples(size: int) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(rng.normal(size=[size, WIDTH])), tf.constant(rng.normal(size=[WIDTH, 3]))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("plan", ["5", "cut"])
 @pytest.mark.parametrize("name", CASES)

@@ -71,8 +71,7 @@ def test_reductions_with_sample_weights(reduction: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.long
-@pytest.mark.parametrize("reduction", usually(REDUCTIONS, ["sum", "mean_with_sample_weight"]))
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
 def test_reductions_of_functions(reduction: str) -> None:
     """A loss function wrapped by a class, with its reduction."""
     x, y = regression(75)
@@ -82,6 +81,7 @@ def test_reductions_of_functions(reduction: str) -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.long
 @pytest.mark.parametrize("given", usually([False, True], [False]))
 @pytest.mark.parametrize("weighted", [False, True])
@@ -153,6 +153,7 @@ def test_keras_mean_that_is_not_scaled(function: str) -> None:
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), THREE)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.long
 @pytest.mark.parametrize("layout", usually([EVEN, THREE], [THREE]), ids=str)
 @pytest.mark.parametrize("samples", [64, 75])
@@ -169,6 +170,7 @@ def test_mean_over_the_number_of_replicas(layout: Layout, samples: int) -> None:
     agree(experiment, layout)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "reduction",
@@ -332,7 +334,7 @@ class Quantile(keras.losses.Loss):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("reduction", usually(REDUCTIONS, ["sum", "mean_with_sample_weight"]))
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
 def test_loss_of_ones_own(reduction: str) -> None:
     """A subclass of `keras.losses.Loss`."""
     x, y = regression(75)

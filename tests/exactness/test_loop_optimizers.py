@@ -40,6 +40,7 @@ def train(
     return loop_results(place, make, batches(*(data or tabular(75))), epochs=epochs)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.long
 @pytest.mark.parametrize(
     "where", usually(["in scope", "outside", "built early", "late"], ["outside", "late"])
@@ -166,6 +167,7 @@ def test_gradient_accumulation(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, lambda: kind(gradient_accumulation_steps=3)), THREE)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("through_apply", [False, True])
 @pytest.mark.parametrize(("scale", "growth"), [(1024.0, 3), (1e38, 2)])

@@ -70,6 +70,7 @@ def test_measured_shares() -> None:
     assert max(traces.values()) <= 3, traces
 
 
+@pytest.mark.covering(1)
 @pytest.mark.long
 @pytest.mark.parametrize("owners", ["central", {"*kernel": "cpu:2", "*": "host"}])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -41,6 +41,7 @@ def scaled(name: str) -> keras.optimizers.Optimizer:
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(17)
 @pytest.mark.parametrize("jit_compile", [True, False])
 @pytest.mark.parametrize("name", INNER)

@@ -118,6 +118,7 @@ STYLES: dict[str, tuple[type[keras.Model], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("style", list(STYLES))
 @pytest.mark.parametrize("layout", usually([TWO, FIVE], [TWO]), ids=str)
@@ -128,7 +129,7 @@ def test_fit(style: str, layout: Layout) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("style", usually(list(STYLES), ["compute_loss", "raw loss"]))
+@pytest.mark.parametrize("style", list(STYLES)[::2])
 def test_shares_change(style: str) -> None:
     """Shares change before every batch."""
     kind, compiled = STYLES[style]
@@ -150,6 +151,7 @@ def test_mean_that_is_not_scaled() -> None:
         agree(lambda place: fit_own(place, MeanOfVector), THREE)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [ComputeLoss, ComputeMetrics, Weighted])
 @pytest.mark.parametrize("loss", ["sum_over_batch_size", "mean_with_sample_weight"])
@@ -164,6 +166,7 @@ def test_sample_weights(kind: type[keras.Model], loss: str) -> None:
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["steps_per_execution", "run_eagerly"])
 @pytest.mark.parametrize(
@@ -185,9 +188,7 @@ def test_several_steps_at_once_and_eagerly(style: str, how: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "style", usually(["compute_loss", "own trackers", "own test", "everything"], ["own test"])
-)
+@pytest.mark.parametrize("style", ["own test", "everything"])
 def test_validation_data(style: str) -> None:
     """A validation after every epoch, with partial batches of its own."""
     kind, compiled = STYLES[style]
@@ -204,6 +205,7 @@ def test_validation_data(style: str) -> None:
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", [OwnTest, Everything])
 @pytest.mark.parametrize("steps", usually([1, 2], [2]))
@@ -348,6 +350,7 @@ def test_penalties_and_added_losses() -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", usually(list(OPTIMIZERS), ["adam"]))
 @pytest.mark.parametrize("name", usually(["cnn", "lstm", "transformer"], ["lstm"]))

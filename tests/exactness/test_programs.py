@@ -13,7 +13,7 @@ NUM_PROGRAMS = 10
 
 
 @pytest.mark.sampled(10)
-@pytest.mark.parametrize("chunk", range(20))
+@pytest.mark.parametrize("chunk", range(10))
 def test_equals_one_device(chunk: int) -> None:
     shared = compared = 0
     for index in range(NUM_PROGRAMS):
