@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from tensorflow.python.eager import context, record
 
 from evener._tf_private.patches import Patch
@@ -51,6 +52,15 @@ CROSS_ENTROPIES = Patch(
     why="All cross entropies of Keras end there: classes, functions and names.",
     if_it_changes="The doctor does not compare outputs with what the loss expects.",
 )
+ACTIVATIONS = Patch(
+    "activations of a watched program",
+    *(f"keras.src.backend.tensorflow.nn:{name}" for name in ("relu", "softmax", "sigmoid", "tanh")),
+    *(f"tensorflow:nn.{name}" for name in ("relu", "softmax", "sigmoid", "tanh")),
+    "tensorflow:math.sigmoid",
+    "tensorflow:math.tanh",
+    why="What a model ends in decides what its loss may expect. Keras's layers all call them.",
+    if_it_changes="The doctor does not know the last activation of eager steps.",
+)
 ITERATIONS = Patch(
     "iterations over datasets in a watched program",
     "tensorflow.python.data.ops.dataset_ops:DatasetV2.__iter__",
@@ -90,6 +100,15 @@ PINS = Patch(
     why="To know the device blocks of a program with their lines.",
     if_it_changes="The doctor does not see device blocks.",
 )
+
+
+def is_in_layer_call() -> bool:
+    """Return whether a layer of Keras is being called.
+
+    Why: a layer that is made then is made anew in each call; the context has no public name.
+    If it changes: the doctor does not see layers that calls make.
+    """
+    return global_state.get_global_attribute("current_call_ctx") is not None
 
 
 def are_devices_started() -> bool:

@@ -15,7 +15,7 @@ from evener.devices.spec import DeviceSpec, spec_from
 from evener.doctor.configuration import Configuration, Ignored, configuration_for
 from evener.doctor.endings import successor_in
 from evener.doctor.facts import Facts
-from evener.doctor.finding import Case, Finding, Reading, Rule, Severity, Violation
+from evener.doctor.finding import NO_RUN, Case, Finding, Reading, Rule, Severity, Violation
 from evener.doctor.rules import all_rules
 from evener.doctor.sources import Location, read_sources
 from evener.doctor.surroundings import Surroundings, surroundings_here
@@ -174,7 +174,7 @@ def diagnose(
         len(caps) if caps and chosen.num_gpus is None else chosen.num_gpus, gpu_memory_bytes
     )
     reading = read_program(script)
-    read = _judged(Case(reading=reading, surroundings=around), chosen)
+    read = _judged(reading, around, None, chosen)
     if not run or any(unread.importer is None for unread in reading.unread):
         return read
     if on_read is not None:
@@ -196,7 +196,7 @@ def diagnose(
         sandbox=sandbox,
         on_progress=on_progress,
     )
-    return _judged(Case(reading=reading, surroundings=around, facts=facts), chosen)
+    return _judged(reading, around, facts, chosen)
 
 
 def read_program(script: Path) -> Reading:
@@ -227,7 +227,7 @@ def judge(
     Returns:
         The findings in their order, and the number that comments in the program suppress.
     """
-    case = Case(reading=reading, surroundings=surroundings, facts=facts)
+    case = Case(reading=reading, surroundings=surroundings, facts=facts or NO_RUN)
     ignored = Ignored({source.path: source for source in reading.sources})
     found: list[tuple[Rule, Violation]] = []
     for rule in all_rules():
@@ -244,15 +244,17 @@ def _assumed_cards(spec: DeviceSpec, around: Surroundings) -> tuple[int | None, 
     return tuple(gpu.cap_bytes for gpu in spec.gpus)
 
 
-def _judged(case: Case, chosen: Configuration) -> Diagnosis:
-    findings, num_ignored = judge(case.facts, case.reading, case.surroundings, chosen.reports)
+def _judged(
+    reading: Reading, around: Surroundings, facts: Facts | None, chosen: Configuration
+) -> Diagnosis:
+    findings, num_ignored = judge(facts, reading, around, chosen.reports)
     return Diagnosis(
-        script=case.reading.script,
+        script=reading.script,
         findings=findings,
-        num_gpus=len(case.surroundings.gpus),
-        is_assumed=case.surroundings.is_assumed,
+        num_gpus=len(around.gpus),
+        is_assumed=around.is_assumed,
         num_ignored=num_ignored,
-        facts=case.facts,
+        facts=facts,
     )
 
 

@@ -285,7 +285,7 @@ def module_not_python(case: Case) -> Iterator[Violation]:
 
 def hangs(case: Case) -> Iterator[Violation]:
     """Yield a program that stands still at the time limit."""
-    ending = case.facts.ending if case.facts is not None else None
+    ending = case.facts.ending
     if ending is None or ending.outcome is not Outcome.TIMED_OUT:
         return
     steps = case.steps
@@ -325,7 +325,7 @@ def hangs(case: Case) -> Iterator[Violation]:
 
 def crashed(case: Case) -> Iterator[Violation]:
     """Yield the exception that ended the program, with its whole text."""
-    ending = case.facts.ending if case.facts is not None else None
+    ending = case.facts.ending
     if ending is None or ending.outcome is not Outcome.CRASHED or ending.raised is None:
         return
     raised = ending.raised
@@ -406,8 +406,8 @@ def successor_of(name: str) -> str | None:
 
 def ended_early(case: Case) -> Iterator[Violation]:
     """Yield programs that end before they train."""
-    ending, steps = (case.facts.ending, case.steps) if case.facts is not None else (None, None)
-    if ending is None or ending.outcome not in (Outcome.EXITED, Outcome.FINISHED):
+    ending, steps = case.facts.ending, case.steps
+    if ending.outcome not in (Outcome.EXITED, Outcome.FINISHED):
         return
     is_exit = ending.outcome is Outcome.EXITED and bool(ending.exit_code)
     if steps is not None and not is_exit:

@@ -186,6 +186,8 @@ class Stage:
     # Whether its function calls `tf.py_function` or `tf.numpy_function`, or it is a generator.
     calls_python: bool = False
     is_random: bool = False  # Whether its function draws random numbers
+    # Whether its function drew numbers of `np.random` when it was traced: constants from then on.
+    draws_numpy: bool = False
     reads_files: bool = False  # Whether its function reads or decodes files
     is_parallel: bool = False  # Whether it has `num_parallel_calls`
     # `buffer_size` of a shuffle or prefetch, `batch_size` of a batch, `count` of a repeat or take;
@@ -261,6 +263,7 @@ class Traced:
     largest_constant: tuple[int, ...] = ()  # Shape of the largest of them
     largest_where: Line | None = None  # Line that made the largest
     trains: bool = False  # Whether a step was trained in it
+    draws_numpy: bool = False  # Whether it drew numbers of `np.random` when it was traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +301,7 @@ class LossUse:
     # Activation that made the outputs: ``"softmax"``, ``"sigmoid"``, ``"relu"``, ``"linear"``;
     # empty if it is not known.
     activation: str = ""
+    activation_before: str = ""  # That of its input, if one activation stands upon another
     outputs: Values | None = None  # Values of the outputs of the model
     labels: Values | None = None  # Values of the labels
     row_sum_min: float | None = None  # Least sum over the last axis of the outputs
@@ -309,6 +313,16 @@ class LossUse:
     is_reduced: bool = True  # Whether the call returns a scalar
     trains: bool = True  # Whether a gradient tape recorded it
     num_calls: int = 1  # Number of calls: of traces, in traced functions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputUse:
+    """What the first layer with weights of a model is given in training."""
+
+    layer: str  # Its name
+    kind: str  # Its class
+    where: Line | None  # Line of the program that called it, or its model
+    values: Values  # Values over the first calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +362,8 @@ class GradientUse:
     # Value of the target, over the mean loss of its samples in this replica: about 1 / replicas if
     # it is scaled by the global batch. None if it is not known.
     loss_ratio: float | None = None
+    # Whether the target is minus an error such as a squared difference: steps make it greater.
+    is_negated: bool = False
     target_shape: tuple[int, ...] = ()  # Shape of the target
     loss_dtype: str = ""  # Dtype of the target
 
@@ -363,6 +379,7 @@ class OptimizerUse:
     num_applied: int = 0  # Updates: of traces, in functions
     iterations: int | None = None  # Steps that the last of them has counted
     learning_rate: float | None = None  # At the end; None if it is not known
+    rate_changes: bool = False  # Whether a schedule gives the rate, or it was set meanwhile
     num_variables: int = 0  # Variables that it updates
     has_loss_scale: bool = False  # Whether it scales the loss
     clips: bool = False  # Whether it clips gradients
@@ -389,8 +406,19 @@ class ModelUse:
     run_eagerly: bool = False  # Whether `fit` runs it eagerly
     is_compiled: bool = False  # Whether XLA compiles its step
     activations: tuple[str, ...] = ()  # Activations of the last layers, the last last
-    last_units: int | None = None  # Size of the last axis of its output; None if not known
+    loss: str = ""  # Loss of `compile`: its class or name, with `from_logits` if that is True
+    metrics: tuple[str, ...] = ()  # Metrics of `compile`: classes or names
     layers: tuple[str, ...] = ()  # Classes of its layers, nested ones included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMade:
+    """The layers that one line made while a layer or model was called."""
+
+    kind: str  # The class
+    where: Line | None  # The line
+    num_made: int  # Number of layers that it made
+    num_weights: int  # Weights of the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,7 +455,7 @@ class Call:
     # ``"evaluate"``, ``"predict"``, ``"predict_on_batch"``, ``"test_on_batch"``, ``"fit"``,
     # ``"train_on_batch"``, ``"compile"``, ``"save"``, ``"save_weights"``, ``"load_weights"``,
     # ``"set_weights"``, ``"checkpoint"``, ``"restore"``, ``"clear_session"``, ``"set_seed"``,
-    # ``"function"`` (made), ``"callback NAME"``, ``"custom layer"``, ``"variable"`` (made).
+    # ``"callback NAME"``.
     kind: str
     where: Line | None  # The line
     num_calls: int  # Number of calls
@@ -494,10 +522,12 @@ class Facts:
     host_reads: tuple[HostRead, ...] = ()  # Lines that bring tensors to the host, the longest first
     eager_lines: tuple[EagerLine, ...] = ()  # Lines that run operations eagerly, the longest first
     losses: tuple[LossUse, ...] = ()  # Uses of losses
+    inputs: tuple[InputUse, ...] = ()  # What models are given
     gradients: tuple[GradientUse, ...] = ()  # Lines that ask for gradients
     variables: tuple[VariableUse, ...] = ()  # Variables that train or should
     optimizers: tuple[OptimizerUse, ...] = ()  # Optimizers
     models: tuple[ModelUse, ...] = ()  # Models
+    layers_in_calls: tuple[LayerMade, ...] = ()  # Layers that calls of layers make
     layer_flags: tuple[LayerFlag, ...] = ()  # Calls of layers that behave otherwise in training
     metrics: tuple[MetricUse, ...] = ()  # Metrics of custom loops
     calls: tuple[Call, ...] = ()  # Other calls

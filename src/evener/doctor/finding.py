@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evener.doctor.facts import Facts, Line, Steps
+from evener.doctor.facts import Ending, Facts, Line, Outcome, Pipeline, Steps
 from evener.doctor.sources import Location, Source, Unread
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.values import Call
@@ -18,6 +18,8 @@ from evener.run.eager_steps import EagerStep, eager_step_of
 
 PAGES = Path(__file__).parent / "pages"
 """The folder with a help page for each rule, which has the name of its code."""
+NO_RUN = Facts(ending=Ending(outcome=Outcome.ENOUGH, seconds=0.0))
+"""Facts of a program that is only read."""
 # Steps of an epoch where the number is not known.
 USUAL_EPOCH = 1000
 
@@ -152,17 +154,17 @@ class Case:
     Args:
         reading: The text of the program.
         surroundings: The machine, the environment and the installed packages.
-        facts: Facts of a run; None if the program was only read.
+        facts: Facts of a run; those of no run if the program was only read.
     """
 
     reading: Reading
     surroundings: Surroundings
-    facts: Facts | None = None
+    facts: Facts = NO_RUN
 
     @property
     def has_trained(self) -> bool:
         """Whether the facts show training steps, so that they decide, and not the text."""
-        return self.facts is not None and bool(self.facts.steps)
+        return bool(self.facts.steps)
 
     @property
     def has_keras_2(self) -> bool:
@@ -183,7 +185,11 @@ class Case:
     @property
     def steps(self) -> Steps | None:
         """The loop with the most steps, if any was seen."""
-        return None if self.facts is None else self.facts.main_steps
+        return self.facts.main_steps
+
+    def pipeline(self, role: str) -> Pipeline | None:
+        """Return the first data of a role, if any was seen."""
+        return next((each for each in self.facts.pipelines if each.role == role), None)
 
     def at(self, line: Line | None) -> Location:
         """Return the line of a fact with its text; the script itself for None."""

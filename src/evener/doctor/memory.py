@@ -16,7 +16,7 @@ _PROTOBUF = 2**31  # largest graph
 
 def does_not_fit(case: Case) -> Iterator[Violation]:
     """Yield a step that needs more memory than a card has."""
-    memory = case.facts.memory if case.facts is not None else None
+    memory = case.facts.memory
     if memory is None or memory.usable is None or memory.total <= memory.usable:
         return
     steps = case.steps
@@ -48,7 +48,7 @@ def does_not_fit(case: Case) -> Iterator[Violation]:
 
 def kept_tensors(case: Case) -> Iterator[Violation]:
     """Yield tensors that live on after each step."""
-    growth = case.facts.growth if case.facts is not None else None
+    growth = case.facts.growth
     if growth is None or growth.tensors_per_step < 0.9:
         return
     holder = f" in {growth.holder}" if growth.holder else ""
@@ -69,8 +69,6 @@ def kept_tensors(case: Case) -> Iterator[Violation]:
 def large_constants(case: Case) -> Iterator[Violation]:
     """Yield data that is a constant of a graph."""
     facts = case.facts
-    if facts is None:
-        return
     for traced in facts.traced:
         if traced.constant_bytes >= 16 * _MIB:
             yield _constant(
@@ -99,7 +97,7 @@ def _constant(case: Case, where: Line | None, size: int, what: str, shape: str) 
 def buffers(case: Case) -> Iterator[Violation]:
     """Yield caches, shuffles and prefetches that hold more than the machine's memory."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for data in case.facts.pipelines if case.facts is not None else ():
+    for data in case.facts.pipelines:
         is_endless = False
         for number, stage in enumerate(data.stages):
             if stage.kind == "repeat" and (stage.size is None or stage.size < 0):
@@ -141,11 +139,7 @@ def buffers(case: Case) -> Iterator[Violation]:
 
 def persistent_tape(case: Case) -> Iterator[Violation]:
     """Yield persistent tapes that are asked once."""
-    kept = (
-        [each for each in case.facts.gradients if each.is_persistent]
-        if (case.facts is not None)
-        else []
-    )
+    kept = [each for each in case.facts.gradients if each.is_persistent]
     if len(kept) == 1:
         yield Violation(
             case.at(kept[0].where),
@@ -157,8 +151,6 @@ def persistent_tape(case: Case) -> Iterator[Violation]:
 def models_in_loop(case: Case) -> Iterator[Violation]:
     """Yield models that are made in a loop, and stay in memory."""
     facts = case.facts
-    if facts is None:
-        return
     for model in facts.models:
         if model.num_made >= 3 and model.num_trained >= 2 and not model.num_cleared:
             yield Violation(
@@ -174,7 +166,7 @@ def constant_sizes(case: Case) -> Iterator[Violation]:
     """Yield layers and arrays that are larger than a card by what the text says."""
     sizes = [gpu.memory_total_bytes for gpu in case.surroundings.gpus]
     known = [size for size in sizes if size]
-    if not known or (case.facts is not None and case.facts.memory is not None):
+    if not known or case.facts.memory is not None:
         return
     smallest = min(known)
     for call in case.reading.calls:

@@ -21,6 +21,7 @@ _REGRESSION = (
     "mean_squared_logarithmic_error",
     "huber",
     "log_cosh",
+    "difference",
 )
 _NEAR = 0.02  # sums of probabilities
 # Layers that bring inputs to a usual size.
@@ -34,9 +35,7 @@ def _is(loss: LossUse, *names: str) -> bool:
 
 def _losses(case: Case) -> Iterator[LossUse]:
     """Yield the uses of losses in training steps."""
-    for loss in case.facts.losses if case.facts is not None else ():
-        if loss.trains:
-            yield loss
+    yield from (loss for loss in case.facts.losses if loss.trains)
 
 
 def _span(values: Values) -> str:
@@ -111,18 +110,27 @@ def probabilities_as_logits(case: Case) -> Iterator[Violation]:
 
 def double_activation(case: Case) -> Iterator[Violation]:
     """Yield models that end in softmax or sigmoid twice."""
-    for model in case.facts.models if case.facts is not None else ():
+    for loss in _losses(case):
+        twice = (loss.activation_before, loss.activation)
+        if set(twice) <= {"softmax", "sigmoid"} and ("softmax" == twice[0] or len(set(twice)) == 1):
+            yield _double(case, loss.where, *twice)
+            return
+    for model in case.facts.models:
         last = model.activations[-2:]
         if model.trains and len(last) == 2 and set(last) <= {"softmax", "sigmoid"}:
             if last[0] == "softmax" or last[0] == last[1]:
-                yield Violation(
-                    case.at(model.where),
-                    f"the model ends in {last[0]} and then {last[1]}.",
-                    why="The second squeezes probabilities once more: the classes come out nearly "
-                    "alike, and the model cannot become sure.",
-                    fix="keep one of them, the last.",
-                    evidence=(f"last activations: {', '.join(model.activations)}",),
-                )
+                yield _double(case, model.where, *last)
+
+
+def _double(case: Case, where: Line | None, first: str, second: str) -> Violation:
+    return Violation(
+        case.at(where),
+        f"the model ends in {first} and then {second}.",
+        why="The second squeezes probabilities once more: the classes come out nearly alike, and "
+        "the model cannot become sure.",
+        fix="keep one of them, the last.",
+        evidence=(f"last activations: {first}, {second}",),
+    )
 
 
 def softmax_of_one(case: Case) -> Iterator[Violation]:
@@ -265,6 +273,14 @@ def unreachable_labels(case: Case) -> Iterator[Violation]:
         "relu": (0.0, float("inf")),
     }
     for loss in _losses(case):
+        if loss.activation == "relu" and loss.from_logits:
+            yield Violation(
+                case.at(loss.where),
+                "the last activation, relu, leaves no logit below 0.",
+                why="Where a unit gives 0 it has no gradient, and no class can be told from it.",
+                fix="end in a layer without activation.",
+                evidence=(_call(loss),),
+            )
         if loss.activation not in ranges or not _is(loss, *_REGRESSION) or loss.labels is None:
             continue
         low, high = ranges[loss.activation]
@@ -307,8 +323,6 @@ def _names(variables: Sequence[VariableUse], most: int = 3) -> str:
 
 def no_gradient(case: Case) -> Iterator[Violation]:
     """Yield trainable variables for which no gradient exists."""
-    if case.facts is None:
-        return
     asked = [each for each in case.facts.variables if each.num_gradients and each.trainable]
     lost = [each for each in asked if each.num_none == each.num_gradients]
     if not lost:
@@ -351,7 +365,7 @@ def _trained(case: Case) -> bool:
 
 def not_updated(case: Case) -> Iterator[Violation]:
     """Yield trainable variables that no optimizer is given."""
-    if case.facts is None or not _trained(case):
+    if not _trained(case):
         return
     mine = [each for each in case.facts.variables if each.trainable and each.in_model]
     # Those without a gradient are told by another rule, those that are assigned are no mistake.
@@ -389,7 +403,7 @@ def not_updated(case: Case) -> Iterator[Violation]:
 def trained_twice(case: Case) -> Iterator[Violation]:
     """Yield variables that several optimizers update in one loop."""
     # Several trainings, one after the other, may have an optimizer each.
-    if case.facts is None or len(case.facts.steps) != 1:
+    if len(case.facts.steps) != 1:
         return
     if any(each.num_made_in_steps for each in case.facts.optimizers):
         return
@@ -405,7 +419,7 @@ def trained_twice(case: Case) -> Iterator[Violation]:
 
 def gradients_of_others(case: Case) -> Iterator[Violation]:
     """Yield variables that are updated by gradients of other variables."""
-    if case.facts is None or not _trained(case) or case.steps is None or case.steps.kind == "fit":
+    if not _trained(case) or case.steps is None or case.steps.kind == "fit":
         return
     known = case.facts.variables
     given = [each for each in known if each.num_applied and not each.num_gradients]
@@ -424,7 +438,7 @@ def gradients_of_others(case: Case) -> Iterator[Violation]:
 def frozen_and_trained(case: Case) -> Iterator[Violation]:
     """Yield variables that are not trainable and are trained."""
     # What one training trained, the next may freeze.
-    if case.facts is None or len(case.facts.steps) != 1:
+    if len(case.facts.steps) != 1:
         return
     found = [each for each in case.facts.variables if not each.trainable and each.num_applied]
     if found:
@@ -439,7 +453,7 @@ def frozen_and_trained(case: Case) -> Iterator[Violation]:
 
 def outside_of_model(case: Case) -> Iterator[Violation]:
     """Yield variables that a loss depends on and no model lists."""
-    if case.facts is None or case.steps is None or case.steps.kind != "fit":
+    if case.steps is None or case.steps.kind != "fit":
         return
     found = [
         each
@@ -457,9 +471,9 @@ def outside_of_model(case: Case) -> Iterator[Violation]:
 def nothing_to_train(case: Case) -> Iterator[Violation]:
     """Yield models that are trained without trainable parameters."""
     # What was trained may be frozen afterwards.
-    if case.facts is not None and any(each.num_applied for each in case.facts.variables):
+    if any(each.num_applied for each in case.facts.variables):
         return
-    for model in case.facts.models if case.facts is not None else ():
+    for model in case.facts.models:
         if model.trains and model.num_parameters and not model.num_trainable:
             yield Violation(
                 case.at(model.where),
@@ -470,8 +484,8 @@ def nothing_to_train(case: Case) -> Iterator[Violation]:
 
 def not_finite(case: Case) -> Iterator[Violation]:
     """Yield the first NaN or infinity."""
-    first = case.facts.not_finite if case.facts is not None else None
-    if first is None or case.facts is None:
+    first = case.facts.not_finite
+    if first is None:
         return
     # NaN in a step is NaN in the weights of the next.
     known = [each for each in case.facts.variables if each.num_applied]
@@ -502,10 +516,9 @@ def not_finite(case: Case) -> Iterator[Violation]:
 
 
 def _rates(case: Case) -> tuple[str, ...]:
-    found = () if case.facts is None else case.facts.optimizers
     return tuple(
         f"{each.kind}, learning rate {each.learning_rate:g}"
-        for each in found[:2]
+        for each in case.facts.optimizers[:2]
         if each.learning_rate is not None
     )
 
@@ -525,7 +538,7 @@ def _loss_line(case: Case) -> tuple[str, ...]:
 def learning_rate(case: Case) -> Iterator[Violation]:
     """Yield learning rates under which nothing is learned, or all is lost."""
     facts, steps = case.facts, case.steps
-    if facts is None or steps is None or not _trained(case) or facts.not_finite is not None:
+    if steps is None or not _trained(case) or facts.not_finite is not None:
         return
     for optimizer in facts.optimizers:
         rate = optimizer.learning_rate
@@ -556,7 +569,11 @@ def learning_rate(case: Case) -> Iterator[Violation]:
                 evidence=(*evidence, *_changes(changes)),
                 severity=Severity.ERROR if _diverges(steps.losses) else Severity.WARNING,
             )
-        elif changes is not None and (changes < 1e-6 or rate <= 1e-6) and not _has_schedule(case):
+        elif (
+            changes is not None
+            and (changes < 1e-6 or rate <= 1e-6)
+            and not (optimizer.rate_changes)
+        ):
             yield Violation(
                 case.at(optimizer.where),
                 f"a step changes the weights by {changes:.1e} of their size: the learning rate "
@@ -566,14 +583,6 @@ def learning_rate(case: Case) -> Iterator[Violation]:
                 evidence=evidence,
                 severity=Severity.WARNING,
             )
-
-
-def _has_schedule(case: Case) -> bool:
-    names = ("keras.optimizers.schedules.*", "keras.callbacks.LearningRateScheduler")
-    return any(True for _ in case.reading.named(*names)) or any(
-        each.name.startswith("set learning_rate") or each.name.endswith(".learning_rate.assign")
-        for each in case.reading.calls
-    )
 
 
 def _changes(changes: float | None) -> tuple[str, ...]:
@@ -611,7 +620,7 @@ def _diverges(losses: Sequence[float]) -> bool:
 def gradient_sizes(case: Case) -> Iterator[Violation]:
     """Yield gradients that vanish or explode."""
     facts = case.facts
-    if facts is None or not _trained(case) or facts.not_finite is not None:
+    if not _trained(case) or facts.not_finite is not None:
         return
     if any(each.learning_rate == 0 for each in facts.optimizers) or len(facts.steps) != 1:
         return
@@ -653,16 +662,15 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
 
 def unscaled_loss(case: Case) -> Iterator[Violation]:
     """Yield losses of a replica that are not scaled to the global batch."""
-    # Keras scales the losses of fit itself.
-    by_keras = (
-        {steps.where for steps in case.facts.steps if steps.kind == "fit"}
-        if (case.facts is not None)
-        else set()
-    )
-    reduced = case.facts is not None and any(
-        each.is_reduced and each.trains and each.num_replicas > 1 for each in case.facts.losses
-    )
-    for gradient in case.facts.gradients if case.facts is not None and not reduced else ():
+    # Keras scales the losses of fit, and what its losses reduce, itself.
+    by_keras = {steps.where for steps in case.facts.steps if steps.kind == "fit"}
+    if any(
+        each.is_reduced and each.trains and each.num_replicas > 1
+        for each in case.facts.losses
+        if each.name != "difference"
+    ):
+        return
+    for gradient in case.facts.gradients:
         if gradient.where in by_keras:
             continue
         ratio, count = gradient.loss_ratio, gradient.num_replicas
@@ -681,10 +689,22 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
             )
 
 
+def maximized(case: Case) -> Iterator[Violation]:
+    """Yield gradients of an error with a minus before it."""
+    for gradient in case.facts.gradients:
+        if gradient.is_negated and any(each.num_applied for each in case.facts.variables):
+            yield Violation(
+                case.at(gradient.where),
+                "the loss is minus an error: each step makes the error greater.",
+                fix="take the minus off.",
+                evidence=_loss_line(case),
+            )
+
+
 def unreduced_loss(case: Case) -> Iterator[Violation]:
     """Yield gradients of a loss with one number for each sample."""
     steps = case.steps
-    for gradient in case.facts.gradients if case.facts is not None else ():
+    for gradient in case.facts.gradients:
         shape = gradient.target_shape
         rows = next(iter(shape), None)
         if steps is None or rows is None or gradient.num_replicas > 1 or len(shape) > 2:
@@ -701,7 +721,7 @@ def unreduced_loss(case: Case) -> Iterator[Violation]:
 def training_flag(case: Case) -> Iterator[Violation]:
     """Yield training steps that call Dropout and BatchNormalization as in inference."""
     facts = case.facts
-    if facts is None or not facts.steps:
+    if not facts.steps:
         return
     flags = [each for each in facts.layer_flags if each.is_recorded and each.trainable]
     if flags and not any(each.training for each in flags):
@@ -747,7 +767,7 @@ def training_flag(case: Case) -> Iterator[Violation]:
 def loss_scaling(case: Case) -> Iterator[Violation]:
     """Yield float16 gradients without loss scaling."""
     facts, steps = case.facts, case.steps
-    if facts is None or steps is None or steps.kind in ("fit", "train_on_batch"):
+    if steps is None or steps.kind in ("fit", "train_on_batch"):
         return
     half = [
         each
@@ -766,7 +786,7 @@ def loss_scaling(case: Case) -> Iterator[Violation]:
 def made_again(case: Case) -> Iterator[Violation]:
     """Yield optimizers, layers and variables that are made in every step."""
     facts, steps = case.facts, case.steps
-    if facts is None or steps is None or steps.num_steps < _MIN_STEPS:
+    if steps is None or steps.num_steps < _MIN_STEPS:
         return
     most = steps.num_steps
     for optimizer in facts.optimizers:
@@ -788,26 +808,27 @@ def made_again(case: Case) -> Iterator[Violation]:
                 fix="make the model once, before the loop.",
                 evidence=(f"{model.num_made} made in {most} steps",),
             )
-    for call in facts.calls:
-        if call.kind in ("variable", "custom layer") and call.per_step >= 0.5:
+    for layer in facts.layers_in_calls:
+        if layer.num_made >= 2 and layer.num_weights:
             yield Violation(
-                case.at(call.where),
-                f"a {call.kind.split()[-1]} is made in every step.",
-                why="Its weights begin anew each time: nothing that is learned is kept.",
-                fix="make it once, before the loop or in the model's __init__.",
-                evidence=(f"{call.num_calls} made in {most} steps",),
+                case.at(layer.where),
+                f"a new {layer.kind} is made each time that the layer around it is called.",
+                why="Its weights begin anew with each trace or call, and no optimizer trains them.",
+                fix="make it in __init__ (self.layer = ...), and call it in call.",
+                evidence=(f"{layer.num_made} made",),
             )
 
 
 def set_back(case: Case) -> Iterator[Violation]:
     """Yield weights or optimizer state that the loop sets back."""
     facts = case.facts
-    if facts is None or case.steps is None:
+    if case.steps is None:
         return
     new_models = sum(each.num_made_in_steps for each in facts.models)
     for call in facts.calls:
         again = call.num_after_first_step
-        if call.kind in ("load_weights", "restore") and again >= 2:
+        is_set = call.kind == "set_weights" and call.detail == "trained"
+        if (call.kind in ("load_weights", "restore") or is_set) and again >= 2:
             what, why = f"{call.kind} is called {again} times while training", "weights are"
         elif call.kind == "compile" and again >= 2 and not new_models:
             what, why = f"compile is called {again} times while training", "optimizer's state is"
@@ -823,8 +844,18 @@ def set_back(case: Case) -> Iterator[Violation]:
 
 
 def constant_seed(case: Case) -> Iterator[Violation]:
-    """Yield seeds that are set in every step."""
-    for call in case.facts.calls if case.facts is not None else ():
+    """Yield seeds that are set in every step, and random numbers that are constants of a graph."""
+    stages = [stage for data in case.facts.pipelines for stage in data.stages]
+    drawn = [(each.name, each.where) for each in case.facts.traced if each.draws_numpy]
+    drawn += [(each.function or "map", each.where) for each in stages if each.draws_numpy]
+    for name, where in drawn:
+        yield Violation(
+            case.at(where),
+            f"{name} draws numbers of np.random once, when it is traced.",
+            why="They are constants of its graph: every call uses the same numbers.",
+            fix="use tf.random, or give the numbers as an argument.",
+        )
+    for call in case.facts.calls:
         if call.kind == "set_seed" and call.per_step >= 0.5:
             yield Violation(
                 case.at(call.where),
@@ -837,7 +868,7 @@ def constant_seed(case: Case) -> Iterator[Violation]:
 
 
 def _pipelines(case: Case, role: str) -> Iterator[Pipeline]:
-    for pipeline in case.facts.pipelines if case.facts is not None else ():
+    for pipeline in case.facts.pipelines:
         if pipeline.role == role:
             yield pipeline
 
@@ -942,56 +973,41 @@ def _augments(case: Case, function: str) -> bool:
 
 def input_scale(case: Case) -> Iterator[Violation]:
     """Yield inputs that are not scaled, twice scaled, or scaled otherwise in validation."""
-    facts = case.facts
-    if facts is None:
-        return
-    layers = {layer for model in facts.models if model.trains for layer in model.layers}
-    scales = bool(layers & set(_SCALING))
-    training = next(_pipelines(case, "train"), None)
-    if training is None:
-        return
-    for values in training.inputs:
-        if values.min is None or values.max is None or "Embedding" in layers:
+    layers = {layer for model in case.facts.models if model.trains for layer in model.layers}
+    training = case.pipeline("train")
+    # What the first weights meet is known, but not where XLA compiles.
+    given = [(each.where, each.values, each.kind) for each in case.facts.inputs]
+    if not given and training is not None and not layers & set(_SCALING):
+        given = [(training.where, values, "") for values in training.inputs]
+    for where, values, kind in given:
+        low, high = values.min, values.max
+        if low is None or high is None or layers & {"Embedding", "BatchNormalization"}:
             continue
-        is_image = len(values.shape) >= 4
-        most = max(abs(values.min), abs(values.max))
+        is_flat = kind == "Dense" and values.is_integral and values.shape[-1] >= 64 and high <= 255
+        is_image = (len(values.shape) >= 4 or is_flat) and low >= 0
+        most = max(abs(low), abs(high))
         seen = (f"inputs: shape {values.shape}, {_span(values)}, mean {_number(values.mean)}",)
-        if is_image and values.min >= 0 and 128 <= most <= 65535 and not scales:
+        if is_image and 128 <= most <= 65535:
             yield Violation(
-                case.at(training.where),
+                case.at(where),
                 f"images of {_span(values)} are given to the model as they are.",
                 why="Weights are made for inputs of about 1: activations saturate, and the first "
                 "layers learn hundreds of times faster than the rest.",
                 fix="divide by 255., or begin the model with keras.layers.Rescaling(1 / 255).",
                 evidence=seen,
             )
-        elif is_image and values.min >= 0 and 0 < most <= 1.5 / 255:
+        elif is_image and 0 < most <= 1.5 / 255:
             yield Violation(
-                case.at(training.where),
+                case.at(where),
                 f"images of {_span(values)} are scaled twice.",
                 why="Dividing by 255 once more leaves inputs of about 0: the model sees nothing "
                 "but its biases.",
-                fix="divide by 255 once.",
+                fix="divide by 255 once: in the data, or by a Rescaling layer of the model.",
                 evidence=seen,
             )
-        elif is_image and values.min >= 0 and most <= 1.01 and _rescales(case) and scales:
+        elif not is_image and most >= 1000 and not values.is_integral:
             yield Violation(
-                case.at(training.where),
-                f"images of {_span(values)} are scaled once more by the model's Rescaling layer.",
-                why="Dividing by 255 once more leaves inputs of about 0: the model sees nothing "
-                "but its biases.",
-                fix="take the Rescaling layer out, or give images of 0 to 255.",
-                evidence=seen,
-            )
-        elif (
-            not is_image
-            and most >= 1000
-            and not values.is_integral
-            and not scales
-            and ("BatchNormalization" not in layers)
-        ):
-            yield Violation(
-                case.at(training.where),
+                case.at(where),
                 f"inputs of {_span(values)} are given to the model as they are.",
                 why="Weights are made for inputs of about 1: large ones rule the gradient, and "
                 "the others are not learned.",
@@ -1000,15 +1016,8 @@ def input_scale(case: Case) -> Iterator[Violation]:
                 evidence=seen,
                 severity=Severity.WARNING,
             )
-    yield from _other_scale(case, training)
-
-
-def _rescales(case: Case) -> bool:
-    for call in case.reading.named("keras.layers.Rescaling"):
-        scale = call.constant(0, "scale")
-        if isinstance(scale, int | float) and 0 < scale < 0.05:
-            return True
-    return False
+    if training is not None:
+        yield from _other_scale(case, training)
 
 
 def _other_scale(case: Case, training: Pipeline) -> Iterator[Violation]:
@@ -1025,9 +1034,35 @@ def _other_scale(case: Case, training: Pipeline) -> Iterator[Violation]:
                 return
 
 
+def cached_changes(case: Case) -> Iterator[Violation]:
+    """Yield random changes of the training data that a cache behind them keeps."""
+    for data in _pipelines(case, "train"):
+        kinds = [each.kind for each in data.stages]
+        for number, stage in enumerate(data.stages):
+            if stage.kind == "map" and stage.is_random and "cache" in kinds[number:]:
+                yield Violation(
+                    case.at(stage.where or data.where),
+                    f"{stage.function or 'this map'} changes samples at random, and the cache "
+                    "behind it keeps the first change of each.",
+                    fix="call cache before this map.",
+                )
+
+
+def run_out(case: Case) -> Iterator[Violation]:
+    """Yield trainings that end early because their data does."""
+    if any("ran out of data" in text for text in case.facts.warnings):
+        steps = case.steps
+        yield Violation(
+            case.at(None if steps is None else steps.where),
+            "the data ends before the epochs that fit was asked for.",
+            fix="leave steps_per_epoch out, or repeat the data: dataset.repeat().",
+            evidence=tuple(text for text in case.facts.warnings if "ran out of data" in text)[:1],
+        )
+
+
 def dropped_rows(case: Case) -> Iterator[Violation]:
     """Yield samples that no batch holds."""
-    for data in case.facts.pipelines if case.facts is not None else ():
+    for data in case.facts.pipelines:
         lost, count = data.num_dropped, data.num_samples
         if not lost or not count:
             continue
@@ -1046,12 +1081,54 @@ def dropped_rows(case: Case) -> Iterator[Violation]:
         )
 
 
+_SPARSE = ("SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy")
+_ONE_HOT = ("CategoricalAccuracy", "TopKCategoricalAccuracy")
+
+
+def metric_mismatch(case: Case) -> Iterator[Violation]:
+    """Yield metrics of compile that do not go with the loss."""
+    compiled = next((each.where for each in case.facts.calls if each.kind == "compile"), None)
+    for model in case.facts.models:
+        for metric in model.metrics if model.trains else ():
+            what = _why_wrong(model.loss, metric)
+            if what:
+                yield Violation(
+                    case.at(compiled or model.where),
+                    f"the metric {metric} does not go with the loss {model.loss}: {what}.",
+                    fix="metrics=['accuracy'], which Keras chooses by the loss and the shapes"
+                    if "from_logits" not in what
+                    else "keras.metrics.BinaryAccuracy(threshold=0.0).",
+                )
+
+
+def _why_wrong(loss: str, metric: str) -> str:
+    plain = loss.lower().replace("_", "")
+    sparse, binary = "sparsecategorical" in plain, "binarycrossentropy" in plain
+    dense = "categoricalcrossentropy" in plain and not sparse
+    if metric == "Accuracy":
+        return "it counts outputs that are equal to the labels to the last bit"
+    if sparse and metric in _ONE_HOT:
+        return "it expects one-hot labels, and they are class numbers"
+    if dense and metric in _SPARSE:
+        return "it expects class numbers, and labels are one-hot"
+    if binary and metric in (*_SPARSE, *_ONE_HOT):
+        return "it takes the greatest of the outputs, and there is one"
+    if plain in _SQUARES and metric.lower() in ("acc", "accuracy", "binaryaccuracy"):
+        return "labels of a regression are no classes"
+    if binary and "fromlogits" in plain and metric in ("accuracy", "acc", "BinaryAccuracy"):
+        return "outputs are logits (from_logits=True), and its threshold is 0.5"
+    return ""
+
+
+_SQUARES = ("mse", "mae", "meansquarederror", "meanabsoluteerror", "huber")
+
+
 def metric_not_reset(case: Case) -> Iterator[Violation]:
     """Yield metrics that run over several epochs."""
     # One that is made anew for each epoch begins at 0.
     if any(call.context.loops for call in case.reading.named("keras.metrics.*")):
         return
-    for metric in case.facts.metrics if case.facts is not None else ():
+    for metric in case.facts.metrics:
         if metric.num_epochs >= 2 and metric.num_updates and not metric.num_resets:
             yield Violation(
                 case.at(metric.where),

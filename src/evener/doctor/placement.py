@@ -11,6 +11,7 @@ from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.names import canonical
 from evener.doctor.sources import Location
 from evener.doctor.surroundings import HIDING
+from evener.doctor.values import Items
 
 _SPREADING = (
     "MirroredStrategy",
@@ -40,7 +41,7 @@ def hides_all(value: str) -> bool:
 
 def _settings(case: Case) -> Iterator[Setting]:
     """Yield the settings that the program makes, not evener for it."""
-    for setting in case.facts.settings if case.facts is not None else ():
+    for setting in case.facts.settings:
         if setting.where is not None and "evener" not in case.at(setting.where).text:
             yield setting
 
@@ -86,7 +87,7 @@ def late_variables(case: Case) -> Iterator[Violation]:
 
 def missing_devices(case: Case) -> Iterator[Violation]:
     """Yield pins to devices that do not exist."""
-    for pin in case.facts.pins if case.facts is not None else ():
+    for pin in case.facts.pins:
         if pin.exists is not False or not pin.num_operations:
             continue
         yield Violation(
@@ -103,7 +104,7 @@ def missing_devices(case: Case) -> Iterator[Violation]:
 def pins_without_effect(case: Case) -> Iterator[Violation]:
     """Yield `tf.device` blocks in which nothing is made."""
     facts = case.facts
-    if facts is None or not facts.steps:
+    if not facts.steps:
         return
     for pin in facts.pins:
         if pin.num_entered and not pin.num_operations and not pin.num_variables and pin.device:
@@ -120,7 +121,7 @@ def pins_without_effect(case: Case) -> Iterator[Violation]:
 def all_on_one(case: Case) -> Iterator[Violation]:
     """Yield programs that pin all work to one device of several, or to the CPU."""
     facts, gpus = case.facts, case.surroundings.gpus
-    if facts is None or not facts.steps or not gpus:
+    if not facts.steps or not gpus:
         return
     pins = [each for each in facts.pins if each.num_operations or each.num_variables]
     busy = [each for each in pins if each.num_operations >= 10]
@@ -136,7 +137,7 @@ def all_on_one(case: Case) -> Iterator[Violation]:
 
 def _trains_in(case: Case, pins: list[Pin]) -> bool:
     """Return whether kernels that a pin sent to the CPU are heavy ones."""
-    kernels = case.facts.kernels if case.facts is not None else ()
+    kernels = case.facts.kernels
     heavy = [each for each in kernels if "MatMul" in each.type or "Conv" in each.type]
     if not heavy:
         return bool(pins) and not kernels
@@ -146,7 +147,7 @@ def _trains_in(case: Case, pins: list[Pin]) -> bool:
 def no_strategy(case: Case) -> Iterator[Violation]:
     """Yield programs that train on one of several GPUs."""
     facts, around = case.facts, case.surroundings
-    if facts is None or not facts.steps or len(around.gpus) < 2:
+    if not facts.steps or len(around.gpus) < 2:
         return
     if facts.strategies or case.reading.imports(*OTHERS) or _is_hidden(case):
         return
@@ -212,7 +213,7 @@ def _means_gpus(case: Case) -> bool:
 def _is_hidden(case: Case) -> bool:
     """Return whether the program or its environment chooses its devices itself."""
     facts, environment = case.facts, case.surroundings.environment
-    return facts is not None and any(
+    return any(
         (each.name == HIDING and each.value.count(",") == 0) or each.name == "set_visible_devices"
         for each in facts.settings
         # The environment of this machine says nothing of GPUs that are assumed.
@@ -292,7 +293,7 @@ def cpu_wheel(case: Case) -> Iterator[Violation]:
 
 
 def _strategies(case: Case) -> Iterator[StrategyUse]:
-    for strategy in case.facts.strategies if case.facts is not None else ():
+    for strategy in case.facts.strategies:
         if strategy.num_replicas > 1:
             yield strategy
 
@@ -300,7 +301,7 @@ def _strategies(case: Case) -> Iterator[StrategyUse]:
 def unused_strategy(case: Case) -> Iterator[Violation]:
     """Yield strategies that are made, and not trained under."""
     facts = case.facts
-    if facts is None or not facts.steps or any(each.trained for each in facts.strategies):
+    if not facts.steps or any(each.trained for each in facts.strategies):
         return
     for strategy in _strategies(case):
         if strategy.num_scopes or strategy.num_runs:
@@ -318,8 +319,6 @@ def unused_strategy(case: Case) -> Iterator[Violation]:
 def loop_without_run(case: Case) -> Iterator[Violation]:
     """Yield custom loops under a strategy that never call its `run`."""
     facts = case.facts
-    if facts is None:
-        return
     for strategy in _strategies(case):
         own = [each for each in facts.steps if each.kind not in ("fit", "train_on_batch")]
         if own and strategy.num_scopes and not strategy.num_runs and not strategy.trained:
@@ -337,8 +336,6 @@ def loop_without_run(case: Case) -> Iterator[Violation]:
 def outside_scope(case: Case) -> Iterator[Violation]:
     """Yield models made outside of the scope of a strategy."""
     facts = case.facts
-    if facts is None:
-        return
     scoped = [each for each in _strategies(case) if each.num_scopes]
     for model in facts.models if scoped else ():
         if model.made_in_scope or not model.trains or any(each.trained for each in scoped):
@@ -371,7 +368,7 @@ def whole_batches(case: Case) -> Iterator[Violation]:
 
 def uneven_batch(case: Case) -> Iterator[Violation]:
     """Yield batches that do not divide by the replicas, or are small for them."""
-    for steps in case.facts.steps if case.facts is not None else ():
+    for steps in case.facts.steps:
         count = steps.num_replicas
         for batch in steps.batch_sizes[:1] if count > 1 else ():
             if batch % count == 0 and batch // count > _FEW_SAMPLES:
@@ -398,10 +395,8 @@ def unequal_cards(case: Case) -> Iterator[Violation]:
     facts = case.facts
     if not case.are_unequal:
         return
-    kinds = [each for each in facts.strategies] if facts is not None else []
-    mirrored = next((each for each in kinds if each.kind == "MirroredStrategy"), None)
-    where = None if mirrored is None else mirrored.where
-    if mirrored is None and (facts is None or not facts.strategies):
+    mirrored = next((each for each in facts.strategies if each.kind == "MirroredStrategy"), None)
+    if mirrored is None and not facts.strategies:
         call = next(case.reading.named("tf.distribute.MirroredStrategy"), None)
         if call is None:
             return
@@ -409,7 +404,7 @@ def unequal_cards(case: Case) -> Iterator[Violation]:
     elif mirrored is None:
         return
     else:
-        location = case.at(where)
+        location = case.at(mirrored.where)
     sizes = [each.memory_total_bytes or 0 for each in case.surroundings.gpus]
     yield Violation(
         location,
@@ -423,27 +418,28 @@ def unequal_cards(case: Case) -> Iterator[Violation]:
 
 
 def fewer_devices(case: Case) -> Iterator[Violation]:
-    """Yield strategies over fewer devices than there are."""
+    """Yield strategies that train on one of several devices."""
     facts, gpus = case.facts, case.surroundings.gpus
-    if facts is None or len(gpus) < 2 or not facts.steps:
+    if len(gpus) < 2 or not facts.steps or case.reading.imports("evener"):
         return
     if any(each.num_replicas > 1 for each in facts.strategies) or _is_hidden(case):
         return
+    # Of GPUs that are assumed the run had none: a strategy over all devices has one there.
+    chosen = any(
+        isinstance(given := call.argument(0, "devices"), Items) and len(given.values) == 1
+        for call in case.reading.named("tf.distribute.MirroredStrategy")
+    )
+    kinds = [each.name.partition(":")[0] for each in facts.devices]
+    are_several = max(map(kinds.count, kinds), default=0) > 1
     for strategy in facts.strategies:
-        if (
-            strategy.trained
-            and strategy.num_replicas == 1
-            and strategy.kind in ("OneDeviceStrategy", "MirroredStrategy")
-            and not case.reading.imports("evener")
-        ):
+        is_one = strategy.kind == "OneDeviceStrategy"
+        is_mirrored = strategy.kind == "MirroredStrategy" and (chosen or are_several)
+        if strategy.trained and (is_one or is_mirrored):
             yield Violation(
                 case.at(strategy.where),
-                f"{strategy.kind} has one replica, on {strategy.devices[0]}: "
-                f"{len(gpus) - 1} of {len(gpus)} GPUs idle."
-                if strategy.devices
-                else f"{strategy.kind} has one replica; {len(gpus) - 1} GPUs idle.",
+                f"{strategy.kind} has one replica: {len(gpus) - 1} of {len(gpus)} GPUs idle.",
                 fix="tf.distribute.MirroredStrategy() without devices, or evener.Strategy().",
-                evidence=(case.surroundings.gpus_told,),
+                evidence=(case.surroundings.gpus_told, *strategy.devices),
             )
 
 

@@ -90,8 +90,11 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ),
         ("RUN-010", _ERROR, certain.per_replica_values),
         ("DOC-339", _ERROR, numbers.trained_twice),
-        ("DOC-349", _WARNING, written.metric_mismatch),
-        ("RUN-009", _ERROR, numbers.made_again, written.made_in_call),
+        ("DOC-349", _WARNING, numbers.metric_mismatch),
+        ("DOC-350", _ERROR, numbers.maximized),
+        ("DOC-351", _WARNING, numbers.cached_changes),
+        ("DOC-352", _WARNING, numbers.run_out),
+        ("RUN-009", _ERROR, numbers.made_again),
     ),
     Family.DEVICES: (
         ("DOC-101", _WARNING, placement.hidden_gpus),

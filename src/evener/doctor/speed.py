@@ -15,7 +15,7 @@ _MIN_SECONDS = 0.0005  # of a step; below it the measurement is noise
 
 def _loops(case: Case) -> Iterator[Steps]:
     """Yield the loops of which steps were timed."""
-    for steps in case.facts.steps if case.facts is not None else ():
+    for steps in case.facts.steps:
         if steps.num_timed and steps.step_seconds > 0:
             yield steps
 
@@ -33,11 +33,7 @@ def slow_input(case: Case) -> Iterator[Violation]:
         waiting = steps.input_seconds
         if waiting < max(_SOME * steps.step_seconds, _MIN_SECONDS):
             continue
-        data = (
-            next((each for each in case.facts.pipelines if each.role == "train"), None)
-            if case.facts is not None
-            else None
-        )
+        data = case.pipeline("train")
         slowest = _slowest(data)
         where = (
             slowest.where
@@ -148,7 +144,7 @@ def _is_before_batch(data: Pipeline, stage: Stage) -> bool:
 def host_reads(case: Case) -> Iterator[Violation]:
     """Yield lines that bring a tensor to the host in every step."""
     steps = case.steps
-    for read in case.facts.host_reads if case.facts is not None else ():
+    for read in case.facts.host_reads:
         if steps is None or read.per_step < 0.9 or steps.num_steps < 3:
             continue
         waiting = read.seconds / steps.num_steps
@@ -200,7 +196,7 @@ _CAUSES = {
 def retracing(case: Case) -> Iterator[Violation]:
     """Yield functions that are traced again and again."""
     steps = case.steps
-    for traced in case.facts.traced if case.facts is not None else ():
+    for traced in case.facts.traced:
         cause = _cause(traced)
         if cause is None:
             continue
@@ -236,8 +232,6 @@ def _cause(traced: Traced) -> str | None:
 def eager_steps(case: Case) -> Iterator[Violation]:
     """Yield training steps that run operation by operation."""
     facts = case.facts
-    if facts is None:
-        return
     switch = next(
         (
             each
@@ -297,11 +291,7 @@ def tiny_steps(case: Case) -> Iterator[Violation]:
 def small_batches(case: Case) -> Iterator[Violation]:
     """Yield training on single samples."""
     for steps in _loops(case):
-        data = (
-            next((each for each in case.facts.pipelines if each.role == "train"), None)
-            if (case.facts is not None)
-            else None
-        )
+        data = case.pipeline("train")
         if not steps.batch_sizes or max(steps.batch_sizes) != 1 or steps.num_steps < 3:
             continue
         is_batched = data is not None and any(
@@ -326,8 +316,6 @@ def small_batches(case: Case) -> Iterator[Violation]:
 def repeated_calls(case: Case) -> Iterator[Violation]:
     """Yield predictions, evaluations and saves that are made in every step, or one by one."""
     facts, steps = case.facts, case.steps
-    if facts is None:
-        return
     for call in facts.calls:
         lost = call.seconds / steps.num_steps if steps is not None and steps.num_steps else 0.0
         often = call.num_after_first_step >= 3 and call.per_step >= 0.3
@@ -375,7 +363,7 @@ def repeated_calls(case: Case) -> Iterator[Violation]:
 def slow_callbacks(case: Case) -> Iterator[Violation]:
     """Yield callbacks that take a good part of a step."""
     facts, steps = case.facts, case.steps
-    if facts is None or steps is None or not steps.num_timed or not steps.step_seconds:
+    if steps is None or not steps.num_timed or not steps.step_seconds:
         return
     for call in facts.calls:
         if not call.kind.startswith("callback ") or not steps.num_steps:
@@ -415,8 +403,6 @@ def outside_of_tensorflow(case: Case) -> Iterator[Violation]:
 def double_precision(case: Case) -> Iterator[Violation]:
     """Yield models that compute in float64."""
     facts = case.facts
-    if facts is None:
-        return
     model = next((each for each in facts.models if each.trains and "float64" in each.policy), None)
     wide = [each for each in facts.variables if each.trainable and each.dtype == "float64"]
     if model is None and not wide:
@@ -434,7 +420,7 @@ def double_precision(case: Case) -> Iterator[Violation]:
 def useless_mixed_precision(case: Case) -> Iterator[Violation]:
     """Yield float16 on a machine that computes it slowly."""
     facts = case.facts
-    if facts is None or case.surroundings.gpus or case.surroundings.is_assumed:
+    if case.surroundings.gpus or case.surroundings.is_assumed:
         return
     for setting in facts.settings:
         if setting.name == "set_global_policy" and "mixed_float16" in setting.value:
@@ -448,7 +434,7 @@ def useless_mixed_precision(case: Case) -> Iterator[Violation]:
 def cpu_operations(case: Case) -> Iterator[Violation]:
     """Yield operations of a step that fall back to the CPU, or are pinned there."""
     facts = case.facts
-    if facts is None or not case.surroundings.gpus:
+    if not case.surroundings.gpus:
         return
     total = sum(each.seconds for each in facts.kernels)
     on_gpu = any(each.device.startswith("gpu") for each in facts.kernels)

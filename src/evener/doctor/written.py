@@ -462,27 +462,6 @@ def constant_seeds(case: Case) -> Iterator[Violation]:
             )
 
 
-def made_in_call(case: Case) -> Iterator[Violation]:
-    """Yield layers that the call method of a layer or model makes."""
-    seen = set[object]()
-    for call in case.reading.calls:
-        function = call.context.functions[-1] if call.context.functions else None
-        if not isinstance(function, ast.FunctionDef) or call.node in seen or call.context.guards:
-            continue
-        is_layer = call.name.startswith("keras.layers.") and call.name.count(".") == 2
-        if function.name != "call" or not is_layer or not call.method[:1].isupper():
-            continue
-        if call.method in ("Input", "Activation", "Flatten", "ReLU", "Softmax", "Lambda"):
-            continue
-        seen.add(call.node)
-        yield Violation(
-            call.location,
-            f"a new {call.method} is made each time that the layer is called.",
-            why="Its weights begin anew with each trace or call, and no optimizer trains them.",
-            fix="make it in __init__ (self.layer = ...), and call it here.",
-        )
-
-
 def python_in_steps(case: Case) -> Iterator[Violation]:
     """Yield functions of Python that each training step calls from its graph."""
     for call in case.reading.named("tf.py_function", "tf.numpy_function"):
@@ -531,79 +510,6 @@ def file_endings(case: Case) -> Iterator[Violation]:
             + ("" if "weights" in endings[0] else "; model.export(folder) writes a SavedModel")
             + ".",
         )
-
-
-_SPARSE = ("SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy")
-_ONE_HOT = ("CategoricalAccuracy", "TopKCategoricalAccuracy")
-_REGRESSION = (
-    "mse",
-    "mae",
-    "mean_squared_error",
-    "mean_absolute_error",
-    "MeanSquaredError",
-    "MeanAbsoluteError",
-    "Huber",
-    "huber",
-)
-
-
-def metric_mismatch(case: Case) -> Iterator[Violation]:
-    """Yield metrics of compile that do not go with the loss."""
-    for call in case.reading.named("model.compile"):
-        loss, given = call.argument(1, "loss"), call.argument(3, "metrics")
-        given = call.keywords.get("metrics", given)
-        kind, from_logits = _kind_of_loss(loss)
-        for value in given.values if isinstance(given, Items) else ():
-            name, threshold = _kind_of_metric(value)
-            what = _why_wrong(kind, from_logits, name, threshold)
-            if what:
-                yield Violation(
-                    call.location,
-                    f"the metric {name} does not go with the loss {kind}: {what}.",
-                    fix="metrics=['accuracy'], which Keras chooses by the loss and the shapes"
-                    if "from_logits" not in what
-                    else "keras.metrics.BinaryAccuracy(threshold=0.0).",
-                )
-
-
-def _kind_of_loss(value: Value | None) -> tuple[str, bool]:
-    if isinstance(text := constant(value), str):
-        return text, False
-    made = made_by(value)
-    if made is None or not made.name.startswith("keras.losses."):
-        return "", False
-    return made.method, made.constant(0, "from_logits") is True
-
-
-def _kind_of_metric(value: Value) -> tuple[str, object]:
-    if isinstance(text := constant(value), str):
-        return text, None
-    made = made_by(value)
-    if made is None or not made.name.startswith("keras.metrics."):
-        return "", None
-    return made.method, made.argument(2, "threshold")
-
-
-def _why_wrong(loss: str, from_logits: bool, metric: str, threshold: object) -> str:
-    plain = loss.lower().replace("_", "")
-    sparse, binary = "sparsecategorical" in plain, "binarycrossentropy" in plain
-    dense = "categoricalcrossentropy" in plain and not sparse
-    if not loss or not metric:
-        return ""
-    if metric == "Accuracy":
-        return "it counts outputs that are equal to the labels to the last bit"
-    if sparse and metric in _ONE_HOT:
-        return "it expects one-hot labels, and they are class numbers"
-    if dense and metric in _SPARSE:
-        return "it expects class numbers, and labels are one-hot"
-    if binary and metric in (*_SPARSE, *_ONE_HOT):
-        return "it takes the greatest of the outputs, and there is one"
-    if loss in _REGRESSION and metric.lower() in ("acc", "accuracy", "binaryaccuracy"):
-        return "labels of a regression are no classes"
-    if binary and from_logits and metric in ("accuracy", "acc", "BinaryAccuracy"):
-        if threshold is None:
-            return "outputs are logits (from_logits=True), and its threshold is 0.5"
-    return ""
 
 
 def hidden_metrics(case: Case) -> Iterator[Violation]:

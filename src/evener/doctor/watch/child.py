@@ -119,6 +119,7 @@ class _Watched:
         self._enough_at: float | None = None
         self._kept: Any = None
         self._loops: Any = None
+        self._losses: Any = None
         self._training: Any = None
         self._data: Any = None
 
@@ -133,6 +134,7 @@ class _Watched:
         from evener.doctor.watch.data import Data
         from evener.doctor.watch.growth import Kept
         from evener.doctor.watch.loops import Loops
+        from evener.doctor.watch.losses import Losses
         from evener.doctor.watch.times import Times
         from evener.doctor.watch.training import Training
 
@@ -147,9 +149,11 @@ class _Watched:
         self._kept = Kept(recorder)
         times = Times(recorder, self._kept)
         self._loops = loops = Loops(recorder, times)
-        self._training = Training(recorder, loops)
+        self._losses = Losses(recorder, loops, times)
+        self._training = Training(recorder, loops, self._losses)
         self._data = Data(recorder, loops, times)
-        recorder.parts += [times, loops, self._training, self._data, self._settings, self]
+        recorder.parts += [times, loops, self._losses, self._training, self._data]
+        recorder.parts += [self._settings, self]
         loops.run_listeners.append(self._settings.ran)
         loops.fit_listeners.append(self._settings.fitted)
         loops.step_listeners += [self._settings.stepped, self._kept.step, self._stepped]
@@ -334,7 +338,9 @@ class _Watched:
         recorder.safely(recorder.flush)
 
     def _note_growth(self) -> None:
-        self._growth = self._kept.growth(self._loops.held() | self._training.held())
+        self._growth = self._kept.growth(
+            self._loops.held() | self._losses.held() | self._training.held()
+        )
 
     def watch_exits(self) -> None:
         """Record calls of ``os._exit``."""

@@ -23,7 +23,12 @@ from evener._tf_private.functions import leave_to_autograph
 from evener._tf_private.patches import Patch
 from evener.doctor.facts import Line, Pipeline, Stage, Values
 from evener.doctor.watch.loops import Loops
-from evener.doctor.watch.recorder import Recorder, is_asked_by_user, own_line
+from evener.doctor.watch.recorder import (
+    Recorder,
+    is_asked_by_user,
+    own_line,
+    position_of_numpy,
+)
 from evener.doctor.watch.times import Times
 
 _SOURCES = (
@@ -141,6 +146,7 @@ class Data:
         def made(*args: Any, **kwargs: Any) -> Any:
             outer = getattr(_here, "inside", False)
             _here.inside = True
+            position = position_of_numpy()
             try:
                 result = original(*args, **kwargs)
             finally:
@@ -148,6 +154,8 @@ class Data:
             is_own = not outer and is_asked_by_user(sys._getframe(1))
             if is_own and isinstance(result, tf.data.Dataset):
                 self._recorder.safely(self._note, name, signature, result, args, kwargs)
+                if name == "map" and position != position_of_numpy():
+                    self._recorder.safely(result._evener_stage.update, {"draws_numpy": True})
             return result
 
         made.__name__, made.__doc__ = name, original.__doc__
@@ -327,6 +335,7 @@ class Data:
             seconds=self._seconds_of(kind) if is_train else None,
             function=getattr(function, "__name__", "") if function is not None else "",
             calls_python=kind == "from_generator" or not types.isdisjoint(_PYTHON),
+            draws_numpy=note.get("draws_numpy", False),
             is_random=any(name.startswith(_RANDOM) or "Random" in name for name in types),
             reads_files=kind in ("TFRecordDataset", "TextLineDataset")
             or any(name.startswith(_FILES) for name in types),

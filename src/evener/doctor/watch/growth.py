@@ -76,6 +76,8 @@ class Kept:
             (tensor, where)
             for key, (reference, step, where) in list(self._alive.items())
             if key not in held and 0 < step <= steps and (tensor := reference()) is not None
+            # Handles, as those of datasets, hold nothing.
+            if _num_bytes(tensor)
         ]
         lines = Counter(where for _, where in kept)
         where, num = lines.most_common(1)[0] if lines else (None, 0)

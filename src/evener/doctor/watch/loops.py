@@ -38,7 +38,7 @@ from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import RUNS, is_eager_tensor, is_per_replica, local_values
 from evener.base.user_code import is_own
 from evener.doctor.facts import Call, Line, Steps, Traced
-from evener.doctor.watch.recorder import Recorder, own_line
+from evener.doctor.watch.recorder import Recorder, own_line, position_of_numpy
 from evener.doctor.watch.times import Seconds, Times
 
 _GRADIENTS = Patch(
@@ -158,6 +158,7 @@ class _Function:
     seconds: float = 0.0
     is_compiled: bool = False
     trains: bool = False
+    draws_numpy: bool = False
     causes: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
     seen: weakref.WeakKeyDictionary[Any, list[list[Any]]] = field(
@@ -277,6 +278,7 @@ class Loops:
                     seconds=function.seconds,
                     is_compiled=function.is_compiled,
                     trains=function.trains,
+                    draws_numpy=function.draws_numpy,
                     **(self._recorder.safely(_graph_facts, function) or {}),
                 )
                 for function in self._functions.values()
@@ -331,7 +333,9 @@ class Loops:
                 self.open_calls.pop()
                 # Keras validates inside of `fit`; what else calls itself is one call.
                 if not is_inner or (kind == "evaluate" and self.open_calls == ["fit"]):
-                    self.count(kind, where or self._where, self._recorder.clock() - began)
+                    is_trained = bool(args) and getattr(args[0], "_evener_trained", False)
+                    detail = "trained" if kind == "set_weights" and is_trained else ""
+                    self.count(kind, where or self._where, self._recorder.clock() - began, detail)
 
         leave_to_autograph(call)
         return call
@@ -506,7 +510,7 @@ class Loops:
             if record is not None and tf.executing_eagerly():
                 record.num_calls += 1
             self.open_functions.append(function)
-            began = self._recorder.clock()
+            began, position = self._recorder.clock(), position_of_numpy()
             try:
                 return self._call(key, original, (function, *args), kwargs)
             finally:
@@ -517,6 +521,7 @@ class Loops:
                     self._times.kept.num_traces += num_new
                     if record is not None:
                         record.seconds += self._recorder.clock() - began
+                        record.draws_numpy |= position != position_of_numpy()
                         self._recorder.safely(
                             self._note_traces, record, function, num_new, args, kwargs
                         )

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+import numpy as np
+
 from evener.base.user_code import is_own, is_rewritten
 from evener.doctor.facts import Ending, Facts, Line, Outcome, to_json
 
@@ -194,6 +196,12 @@ def making_line() -> Line | None:
     ):
         frame = frame.f_back
     return own_line(frame) if frame is not None else own_line()
+
+
+def position_of_numpy() -> int:
+    """Return the position of NumPy's global random numbers, which each draw changes."""
+    state: Any = np.random.get_state(legacy=False)
+    return int(state["state"].get("pos", 0))
 
 
 def is_asked_by_user(frame: FrameType) -> bool:

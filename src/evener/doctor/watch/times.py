@@ -41,6 +41,7 @@ _ITSELF = (
 )
 _PASSED = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (tf, np))
 _MOST_LINES = 40
+DIFFERENCES = ("Sub", "SquaredDifference")
 Seconds: TypeAlias = "defaultdict[str, float]"
 """Seconds by kind, and other numbers; 0 for kinds that there are none of."""
 
@@ -64,6 +65,7 @@ class Times:
         self.num_eager = 0
         self._last_size = 0
         self.draw_listeners: list[Callable[[Any], None]] = []
+        self.difference_listeners: list[Callable[..., None]] = []
         self._reads: dict[Line, list[float]] = {}
         self._eager: dict[Line, list[float]] = {}
         self._drawing = threading.local()
@@ -203,9 +205,15 @@ class Times:
             result = self.span("eager", original, *args)
             seconds = self._clock() - began
             self.span("watcher", self._recorder.safely, self._note_operation, result, seconds)
+            if args[1] in DIFFERENCES:
+                self.span("watcher", self._differ, args[1], *args[3:5])
             return result
 
         return execute
+
+    def _differ(self, name: str, left: Any, right: Any) -> None:
+        for listen in self.difference_listeners:
+            self._recorder.safely(listen, name, left, right)
 
     def _note_read(self, frame: FrameType, seconds: float) -> None:
         where = _reader(frame)

@@ -1,0 +1,674 @@
+"""Losses with the values they are given, and what the target of a gradient is made of.
+
+In a traced function a value is a symbol; a `Gauge` writes a few sums of it to the host in each
+call, as an operation beside the program's own. Where XLA compiles, nothing is added.
+
+    model --activation--> outputs --+
+                                    +--> loss --sign, scale--> target of the gradient
+                          labels ---+
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private import watched
+from evener._tf_private.functions import definition_frames, is_compiled, leave_to_autograph
+from evener._tf_private.patches import Patch
+from evener._tf_private.tensors import plain_variable
+from evener.base.user_code import is_own
+from evener.doctor.facts import GradientUse, InputUse, Line, LossUse, NotFinite, Values
+from evener.doctor.watch.loops import Loops
+from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
+from evener.doctor.watch.times import DIFFERENCES, Times
+
+_LOSSES = Patch(
+    "losses of a watched program",
+    "keras:losses.Loss.__call__",
+    why="To compare outputs and labels with what a loss expects.",
+    if_it_changes="The doctor does not see losses.",
+)
+_RAW_LOSSES = Patch(
+    "losses of TensorFlow in a watched program",
+    "tensorflow:nn.softmax_cross_entropy_with_logits",
+    "tensorflow:nn.sparse_softmax_cross_entropy_with_logits",
+    "tensorflow:nn.sigmoid_cross_entropy_with_logits",
+    why="They take logits, and nothing refuses probabilities.",
+    if_it_changes="The doctor does not see losses of custom loops.",
+)
+_TAPES = Patch(
+    "tapes of a watched program",
+    "tensorflow:GradientTape.__enter__",
+    "tensorflow:GradientTape.__exit__",
+    why="Whether a layer is called in a training step is known by the tape around it.",
+    if_it_changes="The doctor does not see a missing training flag.",
+)
+_FIRST_LAYERS = Patch(
+    "layers that a watched program gives its inputs",
+    *(f"keras:layers.{name}.call" for name in ("Dense", "Conv1D", "Conv2D", "Conv3D")),
+    why="What a model is given is known where its first weights meet it, however it was scaled.",
+    if_it_changes="The doctor does not see inputs of custom loops that are not scaled.",
+)
+_FUNCTIONS = {
+    "Softmax": "softmax",
+    "Sigmoid": "sigmoid",
+    "Relu": "relu",
+    "Tanh": "tanh",
+    "BiasAdd": "linear",
+    "MatMul": "linear",
+}
+_PASSING = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StridedSlice")
+# What reads weights, or hides what is inside.
+_WEIGHTS = ("ReadVariableOp", "ResourceGather", "PartitionedCall", "StatefulPartitionedCall", "If")
+_REDUCTIONS = ("Mean", "Sum")
+# Of one of these alone, a loss is never to be made greater.
+_ERRORS = (
+    "Square",
+    "SquaredDifference",
+    "Abs",
+    "SoftmaxCrossEntropyWithLogits",
+    "SparseSoftmaxCrossEntropyWithLogits",
+)
+_ROWS = 64
+_GAUGED_CALLS = 16
+_MOST_OPERATIONS = 200
+
+
+class Gauge:
+    """Rows of numbers that operations of a graph, or of eager code, write for each call.
+
+    Args:
+        width: Numbers in a row.
+        num_calls: Number of calls to write a row in, up to 64.
+    """
+
+    def __init__(self, width: int, *, num_calls: int = _GAUGED_CALLS) -> None:
+        self._num_calls = num_calls
+        self.eager: list[Any] = []
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._rows = plain_variable(
+                np.full((num_calls + 1, width), np.nan, np.float32), tf.float32
+            )
+            self._count = plain_variable(0, tf.int64)
+
+    def write(self, row: Callable[[], Sequence[Any]]) -> None:
+        """Write a row: now, or in each call of the function that is traced, the first times."""
+        with watched.unrecorded(), tf.name_scope(SCOPE):
+            if tf.executing_eagerly():
+                if len(self.eager) < self._num_calls:
+                    self.eager.append(tf.stack([tf.cast(part, tf.float32) for part in row()]))
+                return
+
+            # A condition in the program's graph would change how TensorFlow fuses its operations.
+            values = tf.stack([tf.cast(part, tf.float32) for part in row()])
+            with tf.device("CPU:0"):
+                index = tf.reshape(tf.math.minimum(self._count, self._num_calls), (1, 1))
+                self._rows.scatter_nd_update(index, values[tf.newaxis])
+                self._count.assign_add(1)
+
+    def rows(self) -> np.ndarray:
+        """Return the rows so far, in order."""
+        if self.eager:
+            return np.stack([row.numpy() for row in self.eager])
+        num = min(int(self._count.numpy()), self._num_calls)
+        return self._rows.numpy()[:num]
+
+
+@dataclass(slots=True, eq=False)
+class _Loss:
+    """Calls of one loss from one line, with the shapes of the last."""
+
+    name: str
+    where: Line | None
+    from_logits: bool | None
+    activations: tuple[str, ...] = ()
+    label_shape: tuple[int, ...] = ()
+    label_dtype: str = ""
+    output_shape: tuple[int, ...] = ()
+    output_dtype: str = ""
+    gauge: Gauge | None = None
+    is_broadcast: bool = False
+    has_mask: bool = False
+    num_replicas: int = 1
+    is_reduced: bool = True
+    trains: bool = False
+    num_calls: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Target:
+    """What is known of the targets of one line that asks for gradients, beside their numbers."""
+
+    gauge: Gauge
+    is_negated: bool = False
+    scale: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Input:
+    """What the first layer of a model is given."""
+
+    layer: str
+    kind: str
+    where: Line | None
+    shape: tuple[int, ...]
+    dtype: str
+    gauge: Gauge
+
+
+class Losses:
+    """Looks at losses, at the targets of gradients, and at what the first layers are given.
+
+    Args:
+        recorder: Takes note of faults.
+        loops: Tells of gradients, and knows what runs.
+        times: Tells of differences that are computed eagerly.
+    """
+
+    def __init__(self, recorder: Recorder, loops: Loops, times: Times) -> None:
+        self._recorder = recorder
+        self._loops = loops
+        self._times = times
+        self._here = threading.local()
+        self._losses: dict[tuple[Any, ...], _Loss] = {}
+        self._targets: dict[Line | None, _Target] = {}
+        self._gradients: dict[Line | None, dict[str, Any]] = {}
+        self._inputs: dict[int, _Input] = {}
+
+    def watch(self) -> None:
+        """Begin to look."""
+        self._loops.gradient_listeners.append(self._gradient)
+        self._loops.custom_losses = self.target_values
+        _LOSSES.apply(self._around_loss)
+        _RAW_LOSSES.apply_by_name(self._around_raw_loss)
+        watched.CROSS_ENTROPIES.apply_by_name(self._around_cross_entropy)
+        watched.ACTIVATIONS.apply_by_name(self._around_activation)
+        self._times.difference_listeners.append(self._note_difference)
+        _TAPES.apply_by_name(self._around_tape)
+        _FIRST_LAYERS.apply(self._around_first_layer)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a tape is open: what is called is part of a training step."""
+        return getattr(self._here, "tapes", 0) > 0
+
+    def _around_tape(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        change = 1 if name == "__enter__" else -1
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
+            self._here.is_first = change > 0
+            return original(*args, **kwargs)
+
+        leave_to_autograph(call)
+        return call
+
+    def _may_gauge(self, tensor: Any) -> bool:
+        if tf.executing_eagerly():
+            return True
+        graph = watched.graph_of(tensor)
+        is_inside = graph is not None and graph is not tf.compat.v1.get_default_graph()
+        is_compiled_here = any(map(is_compiled, self._loops.open_functions))
+        return not is_compiled_here and not is_inside and not watched.is_loop_body(graph)
+
+    # What a model is given, and what it ends in.
+
+    def _around_first_layer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.is_recorded and not isinstance(inputs, keras.KerasTensor):
+                self._recorder.safely(self._note_input, layer, inputs)
+            return original(layer, inputs, *args, **kwargs)
+
+        return call
+
+    def _note_input(self, layer: Any, inputs: Any) -> None:
+        is_first = getattr(self._here, "is_first", False)
+        self._here.is_first = False
+        if not tf.is_tensor(inputs) or not self._may_gauge(inputs):
+            return
+        if not (is_first if tf.executing_eagerly() else _is_data(inputs)):
+            return
+        found = self._inputs.get(id(layer))
+        if found is None:
+            where = own_line() or self._loops.fit_line
+            found = self._inputs[id(layer)] = _Input(
+                layer.name,
+                type(layer).__name__,
+                where,
+                shape_of(inputs),
+                dtype_of(inputs),
+                Gauge(4),
+            )
+        values = tf.cast(inputs, tf.float32)
+        found.gauge.write(
+            lambda: [
+                tf.reduce_min(values),
+                tf.reduce_max(values),
+                tf.reduce_mean(values),
+                tf.reduce_mean(tf.cast(tf.equal(values, tf.round(values)), tf.float32)),
+            ]
+        )
+
+    def _around_activation(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(features: Any, *args: Any, **kwargs: Any) -> Any:
+            is_inner = getattr(self._here, "in_activation", False)
+            self._here.in_activation = True
+            try:
+                result = original(features, *args, **kwargs)
+            finally:
+                self._here.in_activation = is_inner
+            if not is_inner and tf.is_tensor(result):
+                before = getattr(features, "_evener_activations", ())
+                self._recorder.safely(setattr, result, "_evener_activations", (*before, name))
+            return result
+
+        leave_to_autograph(call)
+        return call
+
+    # Losses.
+
+    def _around_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(loss, y_true, y_pred, *args, **kwargs)
+            self._here.last_loss = result
+            name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
+            if "crossentropy" not in name or getattr(self._here, "in_entropy", 0):
+                # Cross entropies of Keras are seen where they are computed.
+                self._recorder.safely(
+                    self._note_loss, name, None, y_true, y_pred, own_line(), result
+                )
+            return result
+
+        leave_to_autograph(call)
+        return call
+
+    def _around_cross_entropy(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(
+            target: Any, output: Any, from_logits: bool = False, *args: Any, **kwargs: Any
+        ) -> Any:
+            inside = getattr(self._here, "in_entropy", 0)
+            self._here.in_entropy = inside + 1
+            try:
+                if not inside and not isinstance(target, keras.KerasTensor):
+                    self._recorder.safely(
+                        self._note_loss, name, bool(from_logits), target, output, own_line(), None
+                    )
+                return original(target, output, from_logits, *args, **kwargs)
+            finally:
+                self._here.in_entropy = inside
+
+        return call
+
+    def _around_raw_loss(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if not getattr(self._here, "in_entropy", 0):
+                labels = kwargs.get("labels", args[0] if args else None)
+                logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
+                self._here.last_loss = result
+                self._recorder.safely(
+                    self._note_loss, name, True, labels, logits, own_line(), result
+                )
+            return result
+
+        leave_to_autograph(call)
+        return call
+
+    def _note_loss(
+        self,
+        name: str,
+        from_logits: bool | None,
+        labels: Any,
+        outputs: Any,
+        where: Line | None,
+        result: Any,
+    ) -> None:
+        if not (tf.is_tensor(outputs) or hasattr(outputs, "dtype")):
+            return
+        where = where or self._loops.fit_line
+        key = (name, where, from_logits)
+        found = self._losses.setdefault(key, _Loss(name, where, from_logits))
+        found.num_calls += 1
+        found.trains = found.trains or self.is_recorded
+        found.num_replicas = max(found.num_replicas, replicas_here())
+        found.label_shape, found.label_dtype = shape_of(labels), dtype_of(labels)
+        found.output_shape, found.output_dtype = shape_of(outputs), dtype_of(outputs)
+        found.has_mask = found.has_mask or getattr(outputs, "_keras_mask", None) is not None
+        if result is not None:
+            found.is_reduced = len(shape_of(result)) == 0
+        found.activations = found.activations or _activations_of(outputs)
+        if not self._may_gauge(outputs):
+            return
+        if found.gauge is None:
+            found.gauge = Gauge(8)
+
+        def row() -> list[Any]:
+            values = tf.cast(outputs, tf.float32)
+            truth = tf.cast(labels, tf.float32)
+            sums = tf.reduce_sum(values, -1) if len(shape_of(values)) > 1 else values
+            return [
+                *(reduce(values) for reduce in (tf.reduce_min, tf.reduce_max)),
+                *(reduce(sums) for reduce in (tf.reduce_min, tf.reduce_max)),
+                *(reduce(truth) for reduce in (tf.reduce_min, tf.reduce_max)),
+                tf.reduce_mean(tf.cast(tf.equal(truth, tf.round(truth)), tf.float32)),
+                tf.reduce_sum(tf.cast(tf.equal(truth, 1.0), tf.float32))
+                / tf.cast(tf.maximum(tf.size(truth), 1), tf.float32),
+            ]
+
+        found.gauge.write(row)
+
+    # Targets of gradients.
+
+    def _gradient(self, tape: Any, target: Any, sources: Any, result: Any) -> None:
+        where = own_line() or self._loops.fit_line
+        flat, given = tf.nest.flatten(sources), tf.nest.flatten(result)
+        recorded = {id(variable) for variable in tape.watched_variables()}
+        pairs = zip(map(variable_of, flat), given, strict=True)
+        missing = [variable for variable, gradient in pairs if gradient is None]
+        found = self._gradients.setdefault(where, {"num_calls": 0})
+        found["num_calls"] += 1
+        found["num_sources"] = len(flat)
+        found["num_none"] = len(missing)
+        found["num_not_watched"] = sum(
+            isinstance(each, tf.Variable) and id(each) not in recorded for each in missing
+        )
+        found["is_persistent"] = bool(getattr(tape, "_persistent", False))
+        found["num_replicas"] = replicas_here()
+        targets = [each for each in tf.nest.flatten(target) if tf.is_tensor(each)]
+        if len(targets) != 1:
+            return
+        (only,) = targets
+        found["target_shape"], found["loss_dtype"] = shape_of(only), dtype_of(only)
+        if not self._may_gauge(only):
+            return
+        loss = getattr(self._here, "last_loss", None)
+        graph = watched.graph_of(only)
+        if loss is not None and watched.graph_of(loss) is not graph:
+            loss = None
+        seen = self._targets.setdefault(where, _Target(Gauge(2, num_calls=_ROWS)))
+        seen.gauge.write(
+            lambda: [
+                tf.reduce_mean(tf.cast(only, tf.float32)),
+                np.nan if loss is None else tf.reduce_mean(tf.cast(loss, tf.float32)),
+            ]
+        )
+        self._here.last_loss = None
+        if graph is None:
+            return
+        chain = _steps_back(only)
+        is_below = sum(factor < 0 for _, factor in chain) % 2 == 1
+        seen.is_negated = is_below and chain[-1][0].type in _ERRORS
+        seen.scale = _scale_of(chain) if loss is None else None
+        self._note_differences(only)
+
+    def _note_differences(self, target: Any) -> None:
+        """Look at differences that the target is made of: losses that the program writes itself."""
+        for operation in _operations_of_loss(target):
+            if operation.type in DIFFERENCES and SCOPE not in operation.name:
+                lines = [frame for frame in definition_frames(operation) if is_own(frame[0])]
+                where = Line(file=lines[-1][0], line=lines[-1][1]) if lines else None
+                self._note_difference(operation.type, *operation.inputs, where=where)
+
+    def _note_difference(self, name: str, left: Any, right: Any, where: Line | None = None) -> None:
+        where = where or own_line()
+        are_tensors = all(map(tf.is_tensor, (left, right)))
+        if where is None or not are_tensors or (not self.is_recorded and tf.executing_eagerly()):
+            return
+        self.difference(name, left, right, where)
+        known = [
+            bool(acts := _activations_of(each)) and acts[-1] != "linear" for each in (left, right)
+        ]
+        # Of two outputs of models none is a label.
+        if known.count(True) == 1 and shape_of(left) and len(left.shape) == len(right.shape):
+            labels, outputs = (right, left) if known[0] else (left, right)
+            self._note_loss("difference", None, labels, outputs, where, None)
+
+    def difference(self, name: str, left: Any, right: Any, where: Line | None) -> None:
+        """Take note of a difference of values of different ranks: (n,) and (n, 1)."""
+        shapes = (shape_of(left), shape_of(right))
+        short, long = sorted(shapes, key=len)
+        if (len(short), len(long)) != (1, 2) or long[1] != 1 or short[0] in (0, 1):
+            return
+        if long[0] != short[0]:
+            return
+        found = self._losses.setdefault((name, where, None), _Loss(name, where, None))
+        found.is_broadcast, found.trains, found.num_calls = True, True, found.num_calls + 1
+        found.label_shape, found.output_shape = shapes
+        found.label_dtype, found.output_dtype = dtype_of(left), dtype_of(right)
+
+    # Facts.
+
+    def facts(self) -> dict[str, Any]:
+        """Return losses, gradients and inputs."""
+        return {
+            "losses": tuple(_loss_use(loss) for loss in list(self._losses.values())),
+            "gradients": tuple(
+                GradientUse(where=where, **self._target_facts(where), **found)
+                for where, found in list(self._gradients.items())
+            ),
+            "inputs": tuple(
+                InputUse(layer=each.layer, kind=each.kind, where=each.where, values=values)
+                for each in list(self._inputs.values())
+                if (values := _values_of(each)) is not None
+            ),
+        }
+
+    def _target_facts(self, where: Line | None) -> dict[str, Any]:
+        target = self._targets.get(where)
+        if target is None:
+            return {}
+        rows = target.gauge.rows()
+        ratios = [row[0] / row[1] for row in rows if np.isfinite(row).all() and row[1]]
+        ratio = float(np.median(ratios)) if ratios else target.scale
+        return {"loss_ratio": ratio, "is_negated": target.is_negated}
+
+    def held(self) -> set[int]:
+        """Return the ids of tensors that are kept here."""
+        gauges = [loss.gauge for loss in self._losses.values() if loss.gauge is not None]
+        gauges += [each.gauge for each in (*self._targets.values(), *self._inputs.values())]
+        kept = [row for gauge in gauges for row in gauge.eager]
+        return set(map(id, [*kept, getattr(self._here, "last_loss", None)]))
+
+    def target_values(self) -> list[float]:
+        """Return the loss of each step of the custom loop, as the tape was given it."""
+        target = next(iter(self._targets.values()), None)
+        return [] if target is None else [float(row[0]) for row in target.gauge.rows()]
+
+    def not_finite(self) -> list[tuple[int, int, NotFinite]]:
+        """Return step, order and place of all values that are not finite."""
+        found: list[tuple[int, int, NotFinite]] = []
+        for loss in self._losses.values():
+            rows = loss.gauge.rows() if loss.gauge is not None else []
+            for index, row in enumerate(rows):
+                for order, what, part in ((0, "labels", row[4:6]), (1, "outputs", row[:2])):
+                    if not np.isfinite(part).all():
+                        bad = NotFinite(what=what, name=loss.name, step=index, where=loss.where)
+                        found.append((index, order, bad))
+        for where, target in self._targets.items():
+            for index, row in enumerate(target.gauge.rows()):
+                if not np.isfinite(row[0]):
+                    found.append((index, 2, NotFinite(what="loss", step=index, where=where)))
+        return found
+
+
+def _loss_use(loss: _Loss) -> LossUse:
+    rows = np.zeros((0, 8)) if loss.gauge is None else loss.gauge.rows()
+    low = [None] * 8 if not len(rows) else [_finite(each) for each in np.nanmin(rows, 0)]
+    high = [None] * 8 if not len(rows) else [_finite(each) for each in np.nanmax(rows, 0)]
+    classes = loss.label_shape[-1] if loss.label_shape else 0
+    is_one_hot = (
+        bool(len(rows))
+        and low[6] == 1.0
+        and low[4] == 0.0
+        and high[5] == 1.0
+        and classes > 1
+        and all(abs(float(share) * classes - 1) < 1e-3 for share in rows[:, 7])
+    )
+    return LossUse(
+        name=loss.name,
+        where=loss.where,
+        from_logits=loss.from_logits,
+        activation=loss.activations[-1] if loss.activations else "",
+        activation_before=loss.activations[-2] if len(loss.activations) > 1 else "",
+        outputs=Values(
+            shape=loss.output_shape,
+            dtype=loss.output_dtype,
+            min=low[0],
+            max=high[1],
+            has_nan=bool(len(rows)) and not np.isfinite(rows[:, :2]).all(),
+        ),
+        labels=Values(
+            shape=loss.label_shape,
+            dtype=loss.label_dtype,
+            min=low[4],
+            max=high[5],
+            is_integral=low[6] == 1.0,
+            is_one_hot=is_one_hot,
+            has_nan=bool(len(rows)) and not np.isfinite(rows[:, 4:6]).all(),
+        ),
+        row_sum_min=low[2],
+        row_sum_max=high[3],
+        is_broadcast=loss.is_broadcast,
+        has_mask=loss.has_mask,
+        num_replicas=loss.num_replicas,
+        is_reduced=loss.is_reduced,
+        trains=loss.trains,
+        num_calls=loss.num_calls,
+    )
+
+
+def _values_of(seen: _Input) -> Values | None:
+    rows = seen.gauge.rows()
+    if not len(rows) or not np.isfinite(rows).all():
+        return None
+    return Values(
+        shape=seen.shape,
+        dtype=seen.dtype,
+        min=float(rows[:, 0].min()),
+        max=float(rows[:, 1].max()),
+        mean=float(rows[:, 2].mean()),
+        is_integral=bool((rows[:, 3] == 1).all()),
+    )
+
+
+def _activations_of(outputs: Any) -> tuple[str, ...]:
+    """Return the activations that made a tensor, the last last; () if they are not known."""
+    while True:
+        named = getattr(outputs, "_evener_activations", ())
+        operation = getattr(outputs, "op", None) if not tf.executing_eagerly() else None
+        if named or operation is None or operation.type not in _PASSING:
+            break
+        outputs = operation.inputs[0]
+    if named or operation is None or operation.type not in _FUNCTIONS:
+        return named
+    return (_FUNCTIONS[operation.type],)
+
+
+def _is_data(tensor: Any) -> bool:
+    """Return whether a tensor of a graph comes from the data, and no weights have met it."""
+    waiting, seen = [tensor.op], set[str]()
+    while waiting:
+        operation = waiting.pop()
+        if operation.name in seen:
+            continue
+        seen.add(operation.name)
+        if operation.type in _WEIGHTS or len(seen) > _MOST_OPERATIONS:
+            return False
+        waiting += [each.op for each in operation.inputs]
+    return True
+
+
+def _operations_of_loss(target: Any) -> list[Any]:
+    """Return the operations between the outputs of models and the target of a gradient."""
+    waiting, seen = [target.op], dict[str, Any]()
+    while waiting and len(seen) < _MOST_OPERATIONS:
+        operation = waiting.pop()
+        if operation.name not in seen:
+            seen[operation.name] = operation
+            if operation.type not in (*_FUNCTIONS, *_WEIGHTS, "Conv2D", "Placeholder"):
+                waiting += [each.op for each in operation.inputs]
+    return list(seen.values())
+
+
+def _steps_back(target: Any) -> list[tuple[Any, float]]:
+    """Return operations and their constant factors from a scalar back, while it is one chain."""
+    found: list[tuple[Any, float]] = []
+    operation = target.op
+    while len(found) < _MOST_OPERATIONS:
+        inputs, factor = list(operation.inputs), 1.0
+        is_product = operation.type in ("Mul", "RealDiv", "DivNoNan")
+        if operation.type == "Neg":
+            factor = -1.0
+        elif is_product:
+            values = [tf.get_static_value(each) for each in inputs]
+            known = [value is not None and np.ndim(value) == 0 and bool(value) for value in values]
+            side = 0 if operation.type == "Mul" and known[0] else 1
+            if known[side]:
+                number = float(values[side])
+                factor = number if operation.type == "Mul" else 1 / number
+                inputs = [inputs[1 - side]]
+            elif operation.type == "Mul" or shape_of(inputs[1]):
+                inputs = []  # of two unknown values
+            else:
+                factor = float("nan")  # by a size that is known when it runs
+        found.append((operation, factor))
+        is_chain = is_product or operation.type in ("Neg", *_REDUCTIONS, *_PASSING)
+        if not is_chain or not inputs:
+            return found
+        operation = inputs[0].op
+    return found
+
+
+def _scale_of(chain: list[tuple[Any, float]]) -> float | None:
+    """Return what the mean over the samples of a batch is multiplied by; None if not known."""
+    scale = 1.0
+    for operation, factor in chain:
+        scale *= factor
+        if operation.type in _REDUCTIONS and shape_of(operation.inputs[0]):
+            is_known = operation.type == "Mean" and np.isfinite(scale)
+            return abs(scale) if is_known else None
+    return None
+
+
+def variable_of(source: Any) -> Any:
+    """Return TensorFlow's variable of one of Keras."""
+    # Under a strategy `value` is that of a replica.
+    return source._value if isinstance(source, keras.Variable) else source
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return a shape, -1 for a size that is not known; () for a rank that is not."""
+    shape = getattr(value, "shape", ())
+    if getattr(shape, "rank", 0) is None:
+        return ()
+    return tuple(-1 if size is None else int(size) for size in shape)
+
+
+def dtype_of(value: Any) -> str:
+    """Return the name of a dtype."""
+    dtype = getattr(value, "dtype", "")
+    return str(getattr(dtype, "name", dtype))
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def replicas_here() -> int:
+    """Return the replicas of the strategy in whose replica context this is; 1 without."""
+    strategy = tf.distribute.get_strategy()
+    return strategy.num_replicas_in_sync if tf.distribute.in_cross_replica_context() is False else 1
