@@ -125,31 +125,6 @@ def unrecorded() -> contextlib.AbstractContextManager[None]:
     return record.stop_recording()
 
 
-def collect_graphs() -> None:
-    """Let TensorFlow keep the graphs of functions as it places them, for `placed_operations`.
-
-    Why: placed graphs are known to run metadata alone, for which there is no public name in
-    TensorFlow 2. If it changes: the doctor does not count operations by device.
-    """
-    context.context().enable_graph_collection()
-
-
-def placed_operations() -> dict[str, list[tuple[str, str]]]:
-    """Return name and type of the operations of all functions so far, by device.
-
-    See `collect_graphs`; it ends with this call.
-    """
-    found: dict[str, list[tuple[str, str]]] = {}
-    metadata = context.context().export_run_metadata()
-    context.context().disable_graph_collection()
-    for function in metadata.function_graphs:
-        for graph in function.partition_graphs:
-            for node in graph.node:
-                if node.device:
-                    found.setdefault(node.device, []).append((node.name, node.op))
-    return found
-
-
 def kernel_times(folder: str) -> dict[str, dict[str, tuple[int, float]]]:
     """Return number and seconds of the events of a profile, by plane and name.
 

@@ -44,7 +44,6 @@ class Raised:
     message: str  # Its whole text
     where: Line | None  # Innermost line of user code
     code: str = ""  # The code, if it is one of evener's errors
-    traceback: str = ""  # The traceback as Python prints it
     num_steps: int = 0  # Number of steps before it
 
 
@@ -70,27 +69,7 @@ class Device:
     """A device of the run, or one that is assumed."""
 
     name: str  # Name as evener writes it: ``"cpu:0"``, ``"gpu:1"``
-    model: str = ""  # Product name, or empty
-    memory_bytes: int | None = None  # Its memory; None if it is not known
-    is_visible: bool = True  # Whether TensorFlow lists it in the run
     is_assumed: bool = False  # Whether it is not in this machine: an assumed card, a stand-in
-    # Operations that it computed in the measured step; None if not measured.
-    num_operations: int | None = None
-    # Seconds of its kernels in the measured step; None if not measured.
-    busy_seconds: float | None = None
-    needed_bytes: int | None = None  # Predicted peak memory of a step on it; None if not predicted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
-    """Operations of one type on one device in the measured step."""
-
-    device: str  # Name of the device
-    type: str  # Type of the operation: ``"MatMul"``
-    num_operations: int  # Their number
-    seconds: float  # Their seconds together
-    requested: str = ""  # The device that a pin requested, or empty
-    where: Line | None = None  # A line that made one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +80,7 @@ class Pin:
     where: Line  # Line of the block
     num_entered: int  # Times that it was entered
     exists: bool | None = None  # Whether TensorFlow has such a device; None if that cannot be said
-    num_operations: int = 0  # Operations and eager calls that were made in it
-    num_variables: int = 0  # Variables that were made in it
+    trains: bool = False  # Whether steps are taken in it: a tape begins, or is asked there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,26 +128,18 @@ class Steps:
     where: Line | None  # The line that takes the step: ``fit``, or the call in a loop
     num_steps: int  # Number of all steps that were seen
     num_timed: int = 0  # Number of steps that trace nothing
-    first_seconds: float | None = None  # Duration of the first step, traces included
     step_seconds: float = 0.0  # Duration of a step, from batch to batch
     input_seconds: float = 0.0  # Waiting for the next batch, per step
-    function_seconds: float = 0.0  # In traced functions, reads left out, per step
     eager_seconds: float = 0.0  # In operations that run eagerly, per step
-    read_seconds: float = 0.0  # Waiting for values on the host, per step
-    callback_seconds: float = 0.0  # In callbacks, per step
     outside_seconds: float = 0.0  # Outside of TensorFlow, per step
     num_eager_operations: float = 0.0  # Operations that run eagerly, per step
     # Samples of the batches that were seen, without repetitions; the first first.
     batch_sizes: tuple[int, ...] = ()
     steps_per_epoch: int | None = None  # Number of steps of an epoch, if it is known
     epochs: int = 0  # Number of epochs that were begun
-    epochs_wanted: int = 0  # Number of epochs that `fit` was asked for; 0 if not known
     steps_per_execution: int = 1  # That of the compiled model; 1 otherwise
     num_replicas: int = 1  # Replicas of its strategy; 1 without a strategy
-    batch_bytes: int = 0  # Bytes of a batch; 0 if not known
     losses: tuple[float, ...] = ()  # Loss of each step, as far as it is known, in order
-    # Index of the first step whose loss is NaN or infinite; None if none is.
-    first_not_finite: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,10 +179,8 @@ class Values:
     min: float | None = None  # Least value; None if there is none
     max: float | None = None  # Greatest value
     mean: float | None = None  # Mean
-    std: float | None = None  # Standard deviation
     is_integral: bool = False  # Whether all values are whole numbers
     is_one_hot: bool = False  # Whether each row along the last axis is one 1 and zeros
-    num_distinct: int | None = None  # Number of distinct values, up to 1000
     has_nan: bool = False  # Whether a value is NaN or infinite
 
 
@@ -235,8 +203,8 @@ class Pipeline:
     # Rows that stand in the training data too; None if not compared.
     num_rows_of_training: int | None = None
     num_rows_compared: int = 0  # Rows that were compared for it
-    # Batches drawn in the run that are equal to the one before; None if not compared.
-    num_repeated_batches: int | None = None
+    # Iterators that the program began over it and drew one batch of.
+    num_single_draws: int = 0
     # Samples of an epoch that no batch holds, for `drop_remainder`; None if not known.
     num_dropped: int | None = None
     constant_bytes: int = 0  # Bytes of arrays that are constants of its graph
@@ -257,7 +225,6 @@ class Traced:
     causes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()  # Arguments of the last traces, abbreviated
     seconds: float = 0.0  # Seconds of all traces
-    is_compiled: bool = False  # Whether XLA compiles it
     num_operations: int = 0  # Operations of its last trace
     constant_bytes: int = 0  # Bytes of constants in its last trace, of 1 KiB and more each
     largest_constant: tuple[int, ...] = ()  # Shape of the largest of them
@@ -274,16 +241,6 @@ class HostRead:
     num_reads: int  # Number of reads
     per_step: float  # Reads per step
     seconds: float  # Total waiting time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EagerLine:
-    """A line that runs operations eagerly after the first step."""
-
-    where: Line  # The line
-    num_operations: int  # Their number
-    per_step: float  # Operations per step
-    seconds: float  # Total seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,7 +322,6 @@ class GradientUse:
     # Whether the target is minus an error such as a squared difference: steps make it greater.
     is_negated: bool = False
     target_shape: tuple[int, ...] = ()  # Shape of the target
-    loss_dtype: str = ""  # Dtype of the target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,7 +333,6 @@ class OptimizerUse:
     num_made: int = 1  # Number of optimizers that this line made
     num_made_in_steps: int = 0  # Of them, after the first step
     num_applied: int = 0  # Updates: of traces, in functions
-    iterations: int | None = None  # Steps that the last of them has counted
     learning_rate: float | None = None  # At the end; None if it is not known
     rate_changes: bool = False  # Whether a schedule gives the rate, or it was set meanwhile
     num_variables: int = 0  # Variables that it updates
@@ -404,10 +359,11 @@ class ModelUse:
     made_in_scope: bool = False  # Whether it was made in the scope of a strategy
     policy: str = "float32"  # Name of the dtype policy
     run_eagerly: bool = False  # Whether `fit` runs it eagerly
-    is_compiled: bool = False  # Whether XLA compiles its step
     activations: tuple[str, ...] = ()  # Activations of the last layers, the last last
     loss: str = ""  # Loss of `compile`: its class or name, with `from_logits` if that is True
     metrics: tuple[str, ...] = ()  # Metrics of `compile`: classes or names
+    # Metrics among its attributes that its property `metrics` leaves out, and that are not reset.
+    hidden_metrics: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()  # Classes of its layers, nested ones included
 
 
@@ -443,7 +399,6 @@ class MetricUse:
     kind: str  # Its class
     where: Line | None  # Line that updates it
     num_updates: int = 0  # Updates: of traces, in functions
-    num_results: int = 0  # Results that were asked for
     num_resets: int = 0  # Resets
     num_epochs: int = 0  # Epochs of the loop that began
 
@@ -473,8 +428,6 @@ class Growth:
     bytes_per_step: float = 0.0  # Their bytes
     holder: str = ""  # What holds them, as the program names it: ``"losses"``, ``"self.history"``
     where: Line | None = None  # Line of the program that made the last of them
-    process_bytes_per_step: float = 0.0  # Growth of the memory of the process
-    functions_per_step: float = 0.0  # Graphs that were made by step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -511,8 +464,6 @@ class Facts:
     ending: Ending  # End of the run
     steps: tuple[Steps, ...] = ()  # Loops that trained, in the order of their first steps
     devices: tuple[Device, ...] = ()  # Devices of the run and assumed ones
-    # Operations of the measured step by type and device, the longest first.
-    kernels: tuple[Kernels, ...] = ()
     pins: tuple[Pin, ...] = ()  # `tf.device` blocks of the program
     # Environment variables and settings that matter to TensorFlow.
     settings: tuple[Setting, ...] = ()
@@ -520,7 +471,6 @@ class Facts:
     pipelines: tuple[Pipeline, ...] = ()  # Data that loops draw from
     traced: tuple[Traced, ...] = ()  # The program's `tf.function`s
     host_reads: tuple[HostRead, ...] = ()  # Lines that bring tensors to the host, the longest first
-    eager_lines: tuple[EagerLine, ...] = ()  # Lines that run operations eagerly, the longest first
     losses: tuple[LossUse, ...] = ()  # Uses of losses
     inputs: tuple[InputUse, ...] = ()  # What models are given
     gradients: tuple[GradientUse, ...] = ()  # Lines that ask for gradients
@@ -540,7 +490,6 @@ class Facts:
     notes: tuple[str, ...] = ()  # Notes about the run, such as answers given in place of TensorFlow
     # Warnings of Keras and TensorFlow that the program caused, each once.
     warnings: tuple[str, ...] = ()
-    versions: tuple[str, ...] = ()  # Versions of Python, TensorFlow and Keras
 
     @property
     def main_steps(self) -> Steps | None:

@@ -921,13 +921,13 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
     """Yield loops that draw the same batch again and again."""
     steps = case.steps
     for data in _pipelines(case, "train"):
-        count = data.num_repeated_batches
-        if steps is not None and count is not None and count >= 3 and count * 2 >= steps.num_steps:
+        count = data.num_single_draws
+        if steps is not None and count >= 3 and count * 2 >= steps.num_steps:
             yield Violation(
                 case.at(data.where),
-                f"{count} of {steps.num_steps} steps train on the batch of the step before.",
+                f"{count} of {steps.num_steps} steps train on the first batch of the data.",
                 why="The loop begins the data anew each time, as next(iter(dataset)) does: the "
-                "rest of the data is never seen.",
+                "rest of the data is never seen, or by chance.",
                 fix="make the iterator once, before the loop: for batch in dataset.",
             )
 
@@ -1125,6 +1125,16 @@ _SQUARES = ("mse", "mae", "meansquarederror", "meanabsoluteerror", "huber")
 
 def metric_not_reset(case: Case) -> Iterator[Violation]:
     """Yield metrics that run over several epochs."""
+    for model in case.facts.models:
+        if model.trains and model.hidden_metrics:
+            names = ", ".join(f"self.{name}" for name in model.hidden_metrics)
+            yield Violation(
+                case.at(model.where),
+                f"the property metrics leaves {names} out: it is never reset.",
+                why="Keras resets the metrics of that list at the beginning of each epoch and of "
+                "each validation: this one mixes all of them.",
+                fix=f"return {names} there too.",
+            )
     # One that is made anew for each epoch begins at 0.
     if any(call.context.loops for call in case.reading.named("keras.metrics.*")):
         return

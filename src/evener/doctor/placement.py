@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from evener.base.text import format_bytes
-from evener.doctor.facts import Pin, Setting, StrategyUse
+from evener.doctor.facts import Setting, StrategyUse
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.names import canonical
 from evener.doctor.sources import Location
@@ -88,12 +88,12 @@ def late_variables(case: Case) -> Iterator[Violation]:
 def missing_devices(case: Case) -> Iterator[Violation]:
     """Yield pins to devices that do not exist."""
     for pin in case.facts.pins:
-        if pin.exists is not False or not pin.num_operations:
+        # A run on a laptop says nothing of GPUs that are assumed.
+        if pin.exists is not False or not case.surroundings.machine.gpus:
             continue
         yield Violation(
             case.at(pin.where),
-            f"{pin.device!r} does not exist; {pin.num_operations} operations were asked to run "
-            "there.",
+            f"{pin.device!r} does not exist.",
             why="With soft placement, TensorFlow runs the operations of a device that does not "
             "exist on another one, without a warning.",
             fix=f"name one of the {case.surroundings.gpus_told.partition(': ')[2]}, which begin "
@@ -101,47 +101,16 @@ def missing_devices(case: Case) -> Iterator[Violation]:
         )
 
 
-def pins_without_effect(case: Case) -> Iterator[Violation]:
-    """Yield `tf.device` blocks in which nothing is made."""
-    facts = case.facts
-    if not facts.steps:
-        return
-    for pin in facts.pins:
-        if pin.num_entered and not pin.num_operations and not pin.num_variables and pin.device:
-            yield Violation(
-                case.at(pin.where),
-                f"tf.device({pin.device!r}) has no effect: no operation and no variable is made "
-                "in it.",
-                fix="put the block inside of the traced function or of the layer's call; or "
-                "evener.pin(device) on the layer.",
-                evidence=(f"entered {pin.num_entered} times, 0 operations",),
-            )
-
-
 def all_on_one(case: Case) -> Iterator[Violation]:
-    """Yield programs that pin all work to one device of several, or to the CPU."""
-    facts, gpus = case.facts, case.surroundings.gpus
-    if not facts.steps or not gpus:
-        return
-    pins = [each for each in facts.pins if each.num_operations or each.num_variables]
-    busy = [each for each in pins if each.num_operations >= 10]
-    if busy and all("cpu" in each.device.lower() for each in busy) and _trains_in(case, busy):
-        pin = max(busy, key=lambda each: each.num_operations)
+    """Yield training that is pinned to the CPU of a machine with GPUs."""
+    pins = [each for each in case.facts.pins if each.trains and case.surroundings.gpus]
+    if pins and all("cpu" in each.device.lower() for each in pins):
         yield Violation(
-            case.at(pin.where),
-            f"{pin.num_operations} operations of the model are pinned to {pin.device}.",
+            case.at(pins[0].where),
+            f"the training step is pinned to {pins[0].device}.",
             fix="take the model and the step out of tf.device; keep input work on the CPU only.",
             evidence=(case.surroundings.gpus_told,),
         )
-
-
-def _trains_in(case: Case, pins: list[Pin]) -> bool:
-    """Return whether kernels that a pin sent to the CPU are heavy ones."""
-    kernels = case.facts.kernels
-    heavy = [each for each in kernels if "MatMul" in each.type or "Conv" in each.type]
-    if not heavy:
-        return bool(pins) and not kernels
-    return any("cpu" in each.requested.lower() for each in heavy)
 
 
 def no_strategy(case: Case) -> Iterator[Violation]:
@@ -153,10 +122,7 @@ def no_strategy(case: Case) -> Iterator[Violation]:
         return
     steps = facts.main_steps
     numbers = {
-        match
-        for pin in facts.pins
-        if pin.num_operations
-        for match in re.findall(r"gpu:(\d+)", pin.device.lower())
+        match for pin in facts.pins for match in re.findall(r"gpu:(\d+)", pin.device.lower())
     }
     if steps is None or len(numbers) > 1:
         return

@@ -76,9 +76,9 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-340", _ERROR, numbers.training_flag),
         ("DOC-341", _WARNING, numbers.sorted_data),
         ("DOC-342", _ERROR, written.shuffled_apart),
-        ("DOC-343", _ERROR, numbers.leaked_validation, written.same_validation),
+        ("DOC-343", _ERROR, numbers.leaked_validation),
         ("DOC-344", _ERROR, numbers.input_scale),
-        ("DOC-345", _ERROR, numbers.repeated_batches, written.new_iterators),
+        ("DOC-345", _ERROR, numbers.repeated_batches),
         ("DOC-346", _WARNING, numbers.random_validation),
         ("DOC-347", _WARNING, numbers.dropped_rows),
         (
@@ -86,7 +86,6 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
             _WARNING,
             numbers.metric_not_reset,
             written.metric_not_reset,
-            written.hidden_metrics,
         ),
         ("RUN-010", _ERROR, certain.per_replica_values),
         ("DOC-339", _ERROR, numbers.trained_twice),
@@ -103,7 +102,6 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-105", _ERROR, placement.late_settings, certain.late_settings),
         ("DOC-107", _WARNING, placement.missing_devices, certain.device_names),
         ("DOC-110", _WARNING, placement.all_on_one),
-        ("DOC-302", _WARNING, placement.pins_without_effect),
     ),
     Family.DISTRIBUTION: (
         ("DOC-201", _WARNING, placement.no_strategy, certain.no_strategy),
@@ -130,7 +128,6 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-402", _WARNING, speed.host_reads, written.python_in_steps),
         ("DOC-403", _WARNING, speed.retracing),
         ("DOC-404", _HINT, speed.tiny_steps),
-        ("DOC-405", _WARNING, speed.cpu_operations),
         ("DOC-407", _WARNING, speed.eager_steps, written.eager_steps, written.eager_switches),
         ("DOC-408", _WARNING, speed.repeated_calls, written.predict_in_loop),
         ("DOC-410", _WARNING, speed.small_batches, written.never_batched),
@@ -155,7 +152,8 @@ RULES = tuple(
 
 GONE = (
     "DEV-103 DEV-104 DOC-005 DOC-006 DOC-103 DOC-106 DOC-109 DOC-203 DOC-207 DOC-210 DOC-211 "
-    "DOC-212 DOC-213 DOC-217 DOC-218 DOC-219 DOC-305 DOC-309 DOC-501 DOC-502 DOC-503 ENG-064"
+    "DOC-212 DOC-213 DOC-217 DOC-218 DOC-219 DOC-302 DOC-305 DOC-309 DOC-405 DOC-501 DOC-502 "
+    "DOC-503 ENG-064"
 ).split()
 """Codes of rules of earlier versions: settings may name them still."""
 

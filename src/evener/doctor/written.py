@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from evener.doctor.finding import Case, Violation
 from evener.doctor.values import (
     Call,
-    Class,
     Computed,
     Constant,
-    Instance,
     Items,
     Loop,
     Made,
@@ -378,72 +376,6 @@ def metric_not_reset(case: Case) -> Iterator[Violation]:
         )
 
 
-def new_iterators(case: Case) -> Iterator[Violation]:
-    """Yield iterators that a training loop makes anew for each step."""
-    trained = {
-        update.context.loops[-1].node
-        for update in case.reading.named(*_UPDATES, "model.train_on_batch")
-        if update.context.loops
-    }
-    for call in case.reading.calls:
-        drawn = call.args[0] if call.name == "next" and call.args else call.owner
-        made = made_by(drawn)
-        if made is None or made.name != "iter" or call.method not in ("next", "get_next"):
-            continue
-        loops = call.context.loops
-        if not loops or made.context.loops != loops or not made.args:
-            continue
-        if made.args[0].kind not in ("dataset", "distributed") or loops[-1].node not in trained:
-            continue
-        source = made_by(made.args[0])
-        if source is not None and loops[-1] in source.context.loops:
-            continue
-        yield Violation(
-            call.location,
-            "each step makes a new iterator: it trains on the first batch of the data.",
-            why="The pipeline begins anew for each batch: the shuffle buffer is filled again, and "
-            "the rest of the data is seen by chance or never.",
-            fix="for batch in dataset: step(batch); or make the iterator once, before the loop.",
-            evidence=(loop_text(call, loops[-1]),),
-        )
-
-
-_SPLITS = ("dataset.take", "dataset.skip", "dataset.shard", "dataset.filter")
-
-
-def _arrays(value: Value | None) -> list[Made] | None:
-    """Return the arrays that data is made of; None if a part of it is taken."""
-    if isinstance(value, Items):
-        inner = [_arrays(each) for each in value.values]
-        return None if None in inner else [made for each in inner if each for made in each]
-    made = made_by(value)
-    while made is not None and made.name.startswith("dataset."):
-        if made.name in _SPLITS:
-            return None
-        made = made_by(made.owner)
-    if made is not None and made.name == "tf.data.Dataset.from_tensor_slices":
-        return _arrays(made.args[0]) if made.args else []
-    return [value] if isinstance(value, Made) and value.kind in ("array", "tensor") else []
-
-
-def same_validation(case: Case) -> Iterator[Violation]:
-    """Yield calls of fit that validate on the arrays, or a part of those, that they train on."""
-    for call in case.reading.named("model.fit"):
-        trained = _arrays(call.argument(0, "x"))
-        measured = _arrays(call.argument(None, "validation_data"))
-        if not trained or not measured or not call.is_certain or call.context.guards:
-            continue
-        # Of two slices of an array, it is not known whether they overlap.
-        whole = [each for each in trained if None not in each.path]
-        if any(_derives(measured[0], each) for each in whole[:1]):
-            yield Violation(
-                call.location,
-                "the validation data is made of the arrays that are trained on.",
-                why="Validation then measures what was learned by heart.",
-                fix="split once, before both: x[:n] and x[n:].",
-            )
-
-
 def constant_seeds(case: Case) -> Iterator[Violation]:
     """Yield random operations that draw the same numbers for each element or step."""
     for call in case.reading.named("tf.random.stateless_*", "tf.image.stateless_random_*"):
@@ -510,44 +442,3 @@ def file_endings(case: Case) -> Iterator[Violation]:
             + ("" if "weights" in endings[0] else "; model.export(folder) writes a SavedModel")
             + ".",
         )
-
-
-def hidden_metrics(case: Case) -> Iterator[Violation]:
-    """Yield metrics of a model that its own property ``metrics`` leaves out."""
-    seen = set[object]()
-    for call in case.reading.named("class"):
-        made = call.owner
-        if not isinstance(made, Class) or made.kind != "model" or made.node in seen:
-            continue
-        seen.add(made.node)
-        listed = next(
-            (
-                node
-                for node in made.node.body
-                if isinstance(node, ast.FunctionDef) and node.name == "metrics"
-            ),
-            None,
-        )
-        if listed is None:
-            continue
-        names = {each.attr for each in ast.walk(listed) if isinstance(each, ast.Attribute)}
-        if names & {"metrics"} or any(isinstance(each, ast.Call) for each in ast.walk(listed)):
-            continue
-        for kept in case.reading.calls:
-            if not kept.name.startswith("set ") or not isinstance(kept.owner, Instance):
-                continue
-            metric = made_by(kept.args[0]) if kept.owner.made is made else None
-            name = kept.name.partition(" ")[2]
-            if metric is None or not metric.name.startswith("keras.metrics.") or name in names:
-                continue
-            text = "\n".join(kept.source.lines)
-            if f".{name}.reset_state" in text:
-                continue
-            yield Violation(
-                kept.source.location(listed),
-                f"the property metrics leaves self.{name} out: it is never reset.",
-                why="Keras resets the metrics of that list at the beginning of each epoch and of "
-                "each validation: this one mixes all of them.",
-                fix=f"return self.{name} there too.",
-                evidence=(kept.location.text,),
-            )

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from evener.base.user_code import is_own, without_evener
-from evener.doctor.facts import Device, Ending, Growth, Kernels, Line, Outcome, Raised
+from evener.base.user_code import is_own
+from evener.doctor.facts import Device, Ending, Growth, Line, Outcome, Raised
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
 from evener.doctor.watch.sandbox import enter
 from evener.doctor.watch.settings import Settings, short_device
@@ -39,10 +39,8 @@ _MEASURE_AFTER = 5
 _MEASURED_STEPS = 2
 # The end of an epoch is waited for so long, to see what comes between two epochs.
 _EPOCH_SECONDS = 6.0
-_MOST_KERNELS = 30
 # Where every step traces, so many seconds of it are enough.
 _TRACED_SECONDS = 10.0
-_KERNEL = re.compile(r"^[^:]+:(?P<type>[A-Z_]\w*)$")
 _VERSION = re.compile(r"(V\d+|\[.*\])+$")
 _ITERATOR = re.compile(r"^Iterator::(?P<path>[A-Za-z:\[\]0-9_]+)")
 
@@ -111,9 +109,6 @@ class _Watched:
         self._exit_now = os._exit
         self._thread = threading.get_ident()
         self._profile: tempfile.TemporaryDirectory[str] | None = None
-        self._placed: dict[str, list[tuple[str, str]]] = {}
-        self._kernels: tuple[Kernels, ...] = ()
-        self._busy: dict[str, float] = {}
         self._measured_steps = 0
         self._growth: Growth | None = None
         self._enough_at: float | None = None
@@ -128,8 +123,6 @@ class _Watched:
         self._recorder.safely(self._install)
 
     def _install(self) -> None:
-        import keras
-        import tensorflow as tf
 
         from evener.doctor.watch.data import Data
         from evener.doctor.watch.growth import Kept
@@ -141,11 +134,6 @@ class _Watched:
         if self._request.gpu_names:
             self._recorder.safely(self._answer_as_gpus)
         recorder = self._recorder
-        recorder.versions = (
-            f"python {sys.version.split()[0]}",
-            f"tensorflow {tf.__version__}",
-            f"keras {keras.__version__}",
-        )
         self._kept = Kept(recorder)
         times = Times(recorder, self._kept)
         self._loops = loops = Loops(recorder, times)
@@ -155,8 +143,10 @@ class _Watched:
         recorder.parts += [times, loops, self._losses, self._training, self._data]
         recorder.parts += [self._settings, self]
         loops.run_listeners.append(self._settings.ran)
+        loops.tape_listeners.append(self._settings.trains)
+        loops.gradient_listeners.append(self._settings.trains)
         loops.fit_listeners.append(self._settings.fitted)
-        loops.step_listeners += [self._settings.stepped, self._kept.step, self._stepped]
+        loops.step_listeners += [self._settings.stepped, self._stepped]
         for part in recorder.parts:
             recorder.safely(part.watch)
 
@@ -177,7 +167,6 @@ class _Watched:
         """Return devices, kernels and growth."""
         return {
             "devices": self._devices(),
-            "kernels": self._kernels,
             "growth": self._growth,
         }
 
@@ -240,53 +229,19 @@ class _Watched:
         tf.profiler.experimental.stop()
         planes = watched.kernel_times(self._profile.name)
         self._profile.cleanup()
-        self._placed = {
-            short_device(device): [name for name in names if SCOPE not in name[0]]
-            for device, names in watched.placed_operations().items()
-        }
-        self._read_profile(planes)
-
-    def _read_profile(self, planes: dict[str, dict[str, tuple[int, float]]]) -> None:
-        device_of = {
-            name: device for device, operations in self._placed.items() for name, _ in operations
-        }
-        steps = max(1, self._measured_steps)
-        found: dict[tuple[str, str], list[float]] = {}
         stages: defaultdict[str, float] = defaultdict(float)
-        for plane, events in planes.items():
-            gpu = short_device(plane) if "GPU" in plane else ""
-            for name, (num, seconds) in events.items():
-                if SCOPE in name:
-                    continue
+        for events in planes.values():
+            for name, (_, seconds) in events.items():
                 iterator = _ITERATOR.match(name)
-                if iterator is not None:
+                if iterator is not None and SCOPE not in name:
                     path = [_VERSION.sub("", part) for part in iterator["path"].split("::")]
                     stages[path[-1]] += seconds
                     if len(path) > 1:
                         stages[path[-2]] -= seconds
-                    continue
-                kernel = _KERNEL.match(name)
-                if not gpu and kernel is None:
-                    continue
-                kind = name if kernel is None else kernel["type"]
-                device = gpu or device_of.get(name.rpartition(":")[0], "cpu:0")
-                entry = found.setdefault((device, kind), [0, 0.0])
-                entry[0] += num
-                entry[1] += seconds
-                self._busy[device] = self._busy.get(device, 0.0) + seconds / steps
+        steps = max(1, self._measured_steps)
         self._data.stage_seconds = {
             name: max(0.0, seconds) / steps for name, seconds in stages.items()
         }
-        ordered = sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_KERNELS]
-        self._kernels = tuple(
-            Kernels(
-                device=device,
-                type=kind.removeprefix("_MklNative"),
-                num_operations=round(num / steps),
-                seconds=seconds / steps,
-            )
-            for (device, kind), (num, seconds) in ordered
-        )
 
     def _devices(self) -> tuple[Device, ...]:
         import tensorflow as tf
@@ -295,14 +250,9 @@ class _Watched:
 
         if not watched.are_devices_started():
             return ()
-        numbers = {device: len(operations) for device, operations in self._placed.items()}
         return tuple(
             Device(
                 name=short_device(device.name),
-                num_operations=numbers.get(short_device(device.name), 0) if numbers else None,
-                busy_seconds=self._busy.get(short_device(device.name), 0.0)
-                if self._kernels
-                else None,
                 is_assumed=self._settings.emulates_gpus and short_device(device.name) != "cpu:0",
             )
             for device in tf.config.list_logical_devices()
@@ -395,9 +345,6 @@ def described(error: BaseException) -> Raised:
         message=message,
         where=where_raised(error),
         code=code_of(error),
-        traceback="".join(
-            traceback.format_exception(type(error), error, without_evener(error.__traceback__))
-        ),
     )
 
 

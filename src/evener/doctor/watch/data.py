@@ -96,7 +96,6 @@ _FILES = ("ReadFile", "Decode", "ParseExample", "ParseSingle")
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "NumpyFunction")
 _BATCHES = 8
 _MOST_VALUES = 2_000_000
-_MOST_DISTINCT = 1000
 _EXAMINE_SECONDS = 10.0
 _DRAW_SECONDS = 2.0
 _MOST_ROWS = 1000
@@ -207,14 +206,18 @@ class Data:
             return  # What `fit` was given is known.
         role = {"evaluate": "validation", "predict": "predict"}.get(calls[-1] if calls else "")
         entry = self._iterated.setdefault(
-            id(dataset), {"dataset": dataset, "where": own_line(), "role": role or "other"}
+            id(dataset),
+            {"dataset": dataset, "where": own_line(), "role": role or "other", "draws": []},
         )
+        entry["draws"].append(0)
         self._of_iterator[iterator] = entry
         if entry["role"] == "train":
             self._loops.begin_epoch()
 
     def _drawn(self, iterator: Any) -> None:
         self._last_drawn = self._of_iterator.get(iterator)
+        if self._last_drawn is not None:
+            self._last_drawn["draws"][-1] += 1
 
     def _stepped(self, _: bool) -> None:
         entry = self._last_drawn
@@ -240,7 +243,7 @@ class Data:
                 pair = validation if isinstance(validation, tuple) else (validation, None)
                 yield "validation", fit["where"], pair[:2], {"shuffle": False}
         for entry in self._iterated.values():
-            yield entry["role"], entry["where"], (entry["dataset"], None), {}
+            yield entry["role"], entry["where"], (entry["dataset"], None), entry
 
     def _described(self, *, examine: bool = False) -> Iterator[Pipeline]:
         train_rows: set[bytes] | None = None
@@ -253,6 +256,7 @@ class Data:
                 kinds = [stage.kind for stage in stages]
                 fields = {
                     "kind": "dataset",
+                    "num_single_draws": options.get("draws", []).count(1),
                     "stages": stages,
                     "num_samples": _num_samples(stages),
                     "is_shuffled": ("shuffle" in kinds) if stages else None,
@@ -442,11 +446,6 @@ def _values(batches: list[tuple[Any, Any]]) -> dict[str, Any]:
         "labels": _values_of(labels),
         "labels_are_sorted": _are_sorted(labels),
     }
-    if len(batches) > 1:
-        found["num_repeated_batches"] = sum(
-            0 < len(before) == len(batch) and all(map(np.array_equal, before, batch))
-            for before, batch in itertools.pairwise(inputs)
-        )
     return found
 
 
@@ -486,10 +485,8 @@ def _values_of(batches: list[list[np.ndarray]]) -> tuple[Values, ...]:
                 min=float(finite.min()),
                 max=float(finite.max()),
                 mean=float(finite.mean()),
-                std=float(finite.std()),
                 is_integral=bool((finite == np.round(finite)).all()),
                 is_one_hot=is_one_hot,
-                num_distinct=min(len(distinct), _MOST_DISTINCT),
                 has_nan=len(finite) < len(flat),
             )
         )

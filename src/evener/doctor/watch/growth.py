@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import sys
 import weakref
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -37,9 +35,6 @@ class Kept:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._alive: dict[int, tuple[weakref.ref[Any], int, Line | None]] = {}
-        self._memory_at: dict[int, int] = {}
-        self.num_traces = 0
-        self._traces_at: dict[int, int] = {}
 
     def give(self, structure: Any, where: Line | None) -> None:
         """Take note of tensors that a line of the program has got."""
@@ -54,13 +49,6 @@ class Kept:
                 dead = functools.partial(_forget, self._alive, key)
                 self._alive[key] = (weakref.ref(part, dead), self._recorder.num_steps, where)
 
-    def step(self, _: bool) -> None:
-        """Take note of the memory of the process after a step."""
-        number = self._recorder.num_steps
-        if number >= _IN_USE_STEPS and len(self._memory_at) < 2 * _LEAST_STEPS:
-            self._memory_at.setdefault(number, _memory())
-            self._traces_at.setdefault(number, self.num_traces)
-
     def growth(self, held: set[int]) -> Growth | None:
         """Return what has grown; None after fewer than five steps.
 
@@ -68,7 +56,7 @@ class Kept:
             held: Ids of tensors that the watcher itself keeps.
         """
         last = self._recorder.num_steps
-        if last < _LEAST_STEPS or not self._memory_at:
+        if last < _LEAST_STEPS:
             return None
         gc.collect()
         steps = last - _IN_USE_STEPS
@@ -85,14 +73,11 @@ class Kept:
         is_growth = num >= max(_LEAST_STEPS, steps // 2)
         tensors = [tensor for tensor, _ in kept]
         samples = [tensor for tensor, line in kept if line == where]
-        first = min(self._memory_at)
         return Growth(
             tensors_per_step=len(tensors) / steps if is_growth else 0.0,
             bytes_per_step=sum(map(_num_bytes, tensors)) / steps if is_growth else 0.0,
             holder=_holder_of(samples[len(samples) // 2]) if is_growth else "",
             where=where if is_growth else None,
-            process_bytes_per_step=(_memory() - self._memory_at[first]) / max(1, last - first),
-            functions_per_step=(self.num_traces - self._traces_at[first]) / max(1, last - first),
         )
 
 
@@ -102,11 +87,6 @@ def _forget(alive: dict[int, Any], key: int, _: Any) -> None:
 
 def _num_bytes(tensor: Any) -> int:
     return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
-
-
-def _memory() -> int:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _holder_of(tensor: Any) -> str:

@@ -31,7 +31,6 @@ from evener._tf_private.functions import (
     CALLED_AND_WATCHED,
     MADE_AND_WATCHED,
     definition_frames,
-    is_compiled,
     leave_to_autograph,
 )
 from evener._tf_private.patches import Patch
@@ -128,7 +127,6 @@ class _Loop:
     kind: str
     where: Line | None
     num_steps: int = 0
-    first_seconds: float | None = None
     samples: list[Seconds] = field(default_factory=list)
     traced_samples: list[Seconds] = field(default_factory=list)
     batch_sizes: dict[int, None] = field(default_factory=dict)
@@ -156,7 +154,6 @@ class _Function:
     num_traces: int = 0
     num_made: int = 0
     seconds: float = 0.0
-    is_compiled: bool = False
     trains: bool = False
     draws_numpy: bool = False
     causes: list[str] = field(default_factory=list)
@@ -189,6 +186,7 @@ class Loops:
         self.run_listeners: list[Callable[..., None]] = []
         self.fit_listeners: list[Callable[..., None]] = []
         self.gradient_listeners: list[Callable[..., None]] = []
+        self.tape_listeners: list[Callable[..., None]] = []
         self.apply_listeners: list[Callable[..., None]] = []
         self.custom_losses: Callable[[], list[float]] = list
         self.num_replicas = 1
@@ -276,7 +274,6 @@ class Loops:
                     causes=tuple(function.causes),
                     arguments=tuple(function.arguments),
                     seconds=function.seconds,
-                    is_compiled=function.is_compiled,
                     trains=function.trains,
                     draws_numpy=function.draws_numpy,
                     **(self._recorder.safely(_graph_facts, function) or {}),
@@ -413,7 +410,6 @@ class Loops:
         loop = self._loops.get(key)
         if loop is None:
             loop = self._loops[key] = _Loop(kind, where, epochs=1)
-            loop.first_seconds = seconds
         loop.num_replicas = max(loop.num_replicas, self.num_replicas)
         now, totals = self._recorder.clock(), self._times.now()
         last, self._last = self._last, None
@@ -498,7 +494,6 @@ class Loops:
         # TensorFlow makes one for each object whose method is decorated.
         if not isinstance(getattr(function.python_function, "__wrapped__", None), MethodType):
             record.num_made += 1
-        record.is_compiled = record.is_compiled or is_compiled(function)
         return record
 
     def _around_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -518,7 +513,6 @@ class Loops:
                 num_new = function.experimental_get_tracing_count() - num_traces
                 if num_new:
                     self.traced = True
-                    self._times.kept.num_traces += num_new
                     if record is not None:
                         record.seconds += self._recorder.clock() - began
                         record.draws_numpy |= position != position_of_numpy()
@@ -632,8 +626,6 @@ class Loops:
             loop.losses.append((loop.num_steps - loop.epoch_began_at + num_steps, logs["loss"]))
         for kind in sample:
             sample[kind] /= num_steps
-        if not loop.num_steps:
-            loop.first_seconds = sample["step"]
         self._take(loop, num_steps, sample, is_timed=not self.traced)
 
 
@@ -641,29 +633,22 @@ def _steps_of(loop: _Loop, custom_losses: Callable[[], list[float]]) -> Steps:
     step = loop.median("step")
     parts = {kind: loop.median(kind) for kind in _SPANS}
     losses = _batch_losses(loop.losses) if loop.kind == "fit" else custom_losses()
-    broken = [index for index, loss in enumerate(losses) if not abs(loss) < float("inf")]
     return Steps(
         kind=loop.kind,
         where=loop.where,
         num_steps=loop.num_steps,
         num_timed=len(loop.samples),
-        first_seconds=loop.first_seconds,
         step_seconds=step,
         input_seconds=parts["input"],
-        function_seconds=max(0.0, parts["function"]),
         eager_seconds=parts["eager"],
-        read_seconds=parts["read"],
-        callback_seconds=parts["callback"],
         outside_seconds=max(0.0, step - sum(parts.values())) if loop.kind != "graph loop" else 0.0,
         num_eager_operations=loop.median("operations"),
         batch_sizes=tuple(loop.batch_sizes),
         steps_per_epoch=loop.steps_per_epoch,
         epochs=loop.epochs,
-        epochs_wanted=loop.epochs_wanted,
         steps_per_execution=loop.steps_per_execution,
         num_replicas=loop.num_replicas,
         losses=tuple(losses),
-        first_not_finite=broken[0] if broken else None,
     )
 
 

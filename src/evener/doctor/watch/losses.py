@@ -207,6 +207,8 @@ class Losses:
         def call(*args: Any, **kwargs: Any) -> Any:
             self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
             self._here.is_first = change > 0
+            for listen in self._loops.tape_listeners if change > 0 else ():
+                self._recorder.safely(listen)
             return original(*args, **kwargs)
 
         leave_to_autograph(call)
@@ -392,7 +394,7 @@ class Losses:
         if len(targets) != 1:
             return
         (only,) = targets
-        found["target_shape"], found["loss_dtype"] = shape_of(only), dtype_of(only)
+        found["target_shape"] = shape_of(only)
         if not self._may_gauge(only):
             return
         loss = getattr(self._here, "last_loss", None)

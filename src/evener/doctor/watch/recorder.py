@@ -60,7 +60,6 @@ class Recorder:
         self._here = threading.local()
         self.parts: list[Part] = []
         self.ending: Ending | None = None
-        self.versions: tuple[str, ...] = ()
         self.missed: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self.warnings: dict[str, None] = {}
@@ -117,7 +116,6 @@ class Recorder:
             missed=tuple(self.missed),
             notes=tuple(self.notes),
             warnings=tuple(self.warnings),
-            versions=self.versions,
             **fields,
         )
 

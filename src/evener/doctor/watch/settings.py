@@ -7,11 +7,12 @@ read here: flags of TensorFlow and Keras         read here: CUDA_VISIBLE_DEVICES
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from evener.doctor.facts import Line, Pin, Setting, StrategyUse
@@ -69,6 +70,7 @@ class Settings:
         self._devices_at: Line | None = None
         self._strategies: dict[int, dict[str, Any]] = {}
         self._pins: dict[tuple[str, Line], list[Any]] = {}
+        self._open_pins: list[list[Any]] = []
         self._is_looking = True
         self.emulates_gpus = False
 
@@ -129,7 +131,6 @@ class Settings:
         warnings.showwarning = showwarning
 
     def _around_start(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        from evener._tf_private import watched
 
         @functools.wraps(original)
         def start(context: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,10 +138,7 @@ class Settings:
             began = context._physical_devices is None if lists else not context._initialized
             if began and self._devices_at is None and self._is_looking:
                 self._devices_at = own_line()
-            result = original(context, *args, **kwargs)
-            if began and not lists:
-                self._recorder.safely(watched.collect_graphs)
-            return result
+            return original(context, *args, **kwargs)
 
         return start
 
@@ -268,14 +266,31 @@ class Settings:
         def device(name: Any) -> Any:
             caller = sys._getframe(1)
             where = own_line(caller) if own_frame(caller) is caller else None
-            if where is not None and isinstance(name, str):
-                self._pins.setdefault((name, where), [0, None])[0] += 1
-            return original(name)
+            pinned = original(name)
+            if where is None or not isinstance(name, str):
+                return pinned
+            found = self._pins.setdefault((name, where), [0, False])
+            found[0] += 1
+            return self._pinned(pinned, found)
 
         from evener._tf_private.functions import leave_to_autograph
 
         leave_to_autograph(device)
         return device
+
+    @contextlib.contextmanager
+    def _pinned(self, pinned: Any, found: list[Any]) -> Iterator[Any]:
+        with pinned as entered:
+            self._open_pins.append(found)
+            try:
+                yield entered
+            finally:
+                self._open_pins.remove(found)
+
+    def trains(self, *_: Any) -> None:
+        """Take note that a tape begins, or is asked, in the pins that are open."""
+        for found in self._open_pins:
+            found[1] = True
 
     def examine(self) -> None:
         """Stop looking, before the watcher itself asks for devices."""
@@ -287,8 +302,14 @@ class Settings:
             "settings": tuple(self._settings),
             "strategies": tuple(map(_strategy_use, self._strategies.values())),
             "pins": tuple(
-                Pin(device=name, where=where, num_entered=num, exists=self._exists(name))
-                for (name, where), (num, _) in self._pins.items()
+                Pin(
+                    device=name,
+                    where=where,
+                    num_entered=num,
+                    exists=self._exists(name),
+                    trains=trains,
+                )
+                for (name, where), (num, trains) in self._pins.items()
             ),
         }
 

@@ -27,7 +27,7 @@ from evener._tf_private import watched
 from evener._tf_private.datasets import NEXT_BATCHES
 from evener._tf_private.functions import leave_to_autograph
 from evener._tf_private.tensors import HOST_READS, local_values, plain_variable
-from evener.doctor.facts import EagerLine, HostRead, Line
+from evener.doctor.facts import HostRead, Line
 from evener.doctor.watch.growth import Kept
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_frame, own_line
 
@@ -67,7 +67,6 @@ class Times:
         self.draw_listeners: list[Callable[[Any], None]] = []
         self.difference_listeners: list[Callable[..., None]] = []
         self._reads: dict[Line, list[float]] = {}
-        self._eager: dict[Line, list[float]] = {}
         self._drawing = threading.local()
         self._in_graphs: tuple[tf.Variable, tf.Variable] | None = None
 
@@ -78,16 +77,12 @@ class Times:
         watched.EAGER_OPERATIONS.apply(self._around_operation)
 
     def facts(self) -> dict[str, Any]:
-        """Return the lines that read and that run eagerly."""
+        """Return the lines that read."""
         steps = max(1, self._recorder.num_steps - 1)
         return {
             "host_reads": tuple(
                 HostRead(where=where, num_reads=int(n), per_step=n / steps, seconds=seconds)
                 for where, (n, seconds) in _longest(self._reads)
-            ),
-            "eager_lines": tuple(
-                EagerLine(where=where, num_operations=int(n), per_step=n / steps, seconds=seconds)
-                for where, (n, seconds) in _longest(self._eager)
             ),
         }
 
@@ -201,10 +196,8 @@ class Times:
             # What runs inside of a draw, a callback or a function is theirs.
             if not self._recorder.is_training or self._open or self._recorder.is_looking:
                 return original(*args)
-            began = self._clock()
             result = self.span("eager", original, *args)
-            seconds = self._clock() - began
-            self.span("watcher", self._recorder.safely, self._note_operation, result, seconds)
+            self.span("watcher", self._recorder.safely, self._note_operation, result)
             if args[1] in DIFFERENCES:
                 self.span("watcher", self._differ, args[1], *args[3:5])
             return result
@@ -222,13 +215,10 @@ class Times:
             found[0] += 1
             found[1] += seconds
 
-    def _note_operation(self, result: Any, seconds: float) -> None:
+    def _note_operation(self, result: Any) -> None:
         self.num_eager += 1
         where = own_line()
         if where is not None:
-            found = self._eager.setdefault(where, [0, 0.0])
-            found[0] += 1
-            found[1] += seconds
             self.kept.give(result, where)
 
 

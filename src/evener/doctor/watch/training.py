@@ -85,6 +85,7 @@ _METRICS = Patch(
     "metrics of a watched program",
     "keras:metrics.Mean.update_state",
     "keras:metrics.Sum.update_state",
+    "keras:metrics.MeanMetricWrapper.update_state",
     "keras:Metric.reset_state",
     "keras:metrics.Mean.reset_state",
     "keras:metrics.Sum.reset_state",
@@ -399,7 +400,9 @@ class Training:
             "variables": tuple(_variable_use(entry) for entry in self._variables.values()),
             "optimizers": tuple(map(_optimizer_use, self._optimizers.values())),
             "models": tuple(
-                use for found in self._models.values() if (use := _model_use(found)) is not None
+                use
+                for found in list(self._models.values())
+                if (use := _model_use(found, self._metrics)) is not None
             ),
             "layers_in_calls": tuple(
                 LayerMade(
@@ -499,7 +502,6 @@ def _optimizer_use(found: _Optimizer) -> OptimizerUse:
         num_made=max(1, found.num_made),
         num_made_in_steps=found.num_made_in_steps,
         num_applied=found.num_applied,
-        iterations=int(optimizer.iterations.numpy()) if optimizer is not None else None,
         learning_rate=rate,
         rate_changes=is_schedule or (found.first_rate is not None and found.first_rate != rate),
         num_variables=found.num_variables,
@@ -515,7 +517,7 @@ def _rate_of(optimizer: Any) -> float | None:
     return None if rate is None else float(keras.ops.convert_to_numpy(rate))
 
 
-def _model_use(found: _Models) -> ModelUse | None:
+def _model_use(found: _Models, metrics: dict[int, list[Any]]) -> ModelUse | None:
     model = found.last() if found.last is not None else None
     if model is None:
         return None
@@ -525,6 +527,13 @@ def _model_use(found: _Models) -> ModelUse | None:
         getattr(layer.activation, "__name__", type(layer.activation).__name__)
         for layer in leaves
         if getattr(layer, "activation", None) is not None
+    ]
+    listed = set(map(id, model.metrics))
+    hidden = [
+        name
+        for name, value in vars(model).items()
+        if isinstance(value, keras.Metric) and id(value) not in listed
+        if id(value) in metrics and not metrics[id(value)][3]
     ]
     compiled = (model.get_compile_config() or {}) if getattr(model, "compiled", False) else {}
     given = compiled.get("metrics") or ()
@@ -542,8 +551,8 @@ def _model_use(found: _Models) -> ModelUse | None:
         made_in_scope=found.made_in_scope,
         policy=str(getattr(model.dtype_policy, "name", "")),
         run_eagerly=bool(getattr(model, "run_eagerly", False)),
-        is_compiled=getattr(model, "_jit_compile", None) is True,
         activations=tuple(activations[-3:]),
+        hidden_metrics=tuple(hidden),
         loss=_name_of(compiled.get("loss")),
         metrics=tuple(map(_name_of, given)) if isinstance(given, list | tuple) else (),
         layers=tuple(type(layer).__name__ for layer in leaves),
