@@ -29,7 +29,7 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CodeLine:
     """A line of user code."""
 
     file: str  # The absolute path
@@ -42,7 +42,7 @@ class Raised:
 
     kind: str  # Its class
     message: str  # Its whole text
-    where: Line | None  # Innermost line of user code
+    where: CodeLine | None  # Innermost line of user code
     code: str = ""  # The code, if it is one of evener's errors
     num_steps: int = 0  # Number of steps before it
 
@@ -55,7 +55,7 @@ class Ending:
     seconds: float  # Duration of the run, imports included
     exit_code: int | None = None  # Exit code of the process; None if the doctor ended it
     raised: Raised | None = None  # Exception that ended it, if it crashed
-    where: Line | None = None  # The line it was at when it was ended, or exited
+    where: CodeLine | None = None  # The line it was at when it was ended, or exited
     # Seconds from the last step to the end; without steps, of the whole run.
     still_seconds: float = 0.0
     # Whether the process used a CPU in the last second before it was ended: a slow start, and not a
@@ -65,7 +65,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class RunDevice:
     """A device of the run, or one that is assumed."""
 
     name: str  # Name as evener writes it: ``"cpu:0"``, ``"gpu:1"``
@@ -73,11 +73,11 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class PinUse:
     """A `tf.device` block of the program."""
 
     device: str  # Device as the program writes it
-    where: Line  # Line of the block
+    where: CodeLine  # Line of the block
     num_entered: int  # Times that it was entered
     exists: bool | None = None  # Whether TensorFlow has such a device; None if that cannot be said
     trains: bool = False  # Whether steps are taken in it: a tape begins, or is asked there
@@ -93,10 +93,10 @@ class Setting:
     name: str
     value: str  # Its value or arguments, as text
     # Line that sets it; None for variables from the environment of the run.
-    where: Line | None = None
+    where: CodeLine | None = None
     is_late: bool = False  # Whether it came after it was read, so that it has no effect or fails
     # Line at which TensorFlow read it: the import, or the first use of devices.
-    read_at: Line | None = None
+    read_at: CodeLine | None = None
     error: str = ""  # Text of the error that it raised, or empty
 
 
@@ -105,7 +105,7 @@ class StrategyUse:
     """A strategy that the program made."""
 
     kind: str  # Its class: ``"MirroredStrategy"``
-    where: Line | None  # Line that made it
+    where: CodeLine | None  # Line that made it
     num_replicas: int  # Its replicas
     devices: tuple[str, ...] = ()  # Devices of its replicas, as evener writes them
     num_scopes: int = 0  # Times that its scope was entered
@@ -125,7 +125,7 @@ class Steps:
     # ``"fit"``, ``"function"`` (a traced function or `strategy.run`), ``"eager"`` (gradients
     # outside of functions), ``"graph loop"`` (a loop inside of a function), ``"train_on_batch"``.
     kind: str
-    where: Line | None  # The line that takes the step: ``fit``, or the call in a loop
+    where: CodeLine | None  # The line that takes the step: ``fit``, or the call in a loop
     num_steps: int  # Number of all steps that were seen
     num_timed: int = 0  # Number of steps that trace nothing
     step_seconds: float = 0.0  # Duration of a step, from batch to batch
@@ -143,12 +143,12 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class DataStage:
     """One transformation of an input pipeline."""
 
     # Name of the method: ``"from_tensor_slices"``, ``"map"``, ``"batch"``, ``"prefetch"``.
     kind: str
-    where: Line | None  # Line that calls it
+    where: CodeLine | None  # Line that calls it
     # Its own seconds per training step, measured without the stages before it; None if it was not
     # measured.
     seconds: float | None = None
@@ -171,7 +171,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class ValueRange:
     """Values of one part of a batch, over the batches that were examined."""
 
     shape: tuple[int, ...]  # Shape with the batch; -1 for a size that is not known
@@ -190,11 +190,11 @@ class Pipeline:
 
     role: str  # ``"train"``, ``"validation"``, ``"predict"`` or ``"other"``
     kind: str  # ``"dataset"``, ``"arrays"`` (given to `fit`), ``"generator"`` or ``"other"``
-    where: Line | None  # Line that iterates over it, or that hands it to `fit`
-    stages: tuple[Stage, ...] = ()  # Transformations in order, the source first
+    where: CodeLine | None  # Line that iterates over it, or that hands it to `fit`
+    stages: tuple[DataStage, ...] = ()  # Transformations in order, the source first
     num_samples: int | None = None  # Samples of all; None if not known
-    inputs: tuple[Values, ...] = ()  # Values of the inputs, each part of its own
-    labels: tuple[Values, ...] = ()  # Values of the labels, each part of its own
+    inputs: tuple[ValueRange, ...] = ()  # Values of the inputs, each part of its own
+    labels: tuple[ValueRange, ...] = ()  # Values of the labels, each part of its own
     # Whether samples are shuffled before they become batches; None if not known.
     is_shuffled: bool | None = None
     # Whether the labels of the examined batches are in order, as those of data that is sorted by
@@ -215,7 +215,7 @@ class Traced:
     """A `tf.function` of the program: all that were made from the same lines."""
 
     name: str  # Its name
-    where: Line | None  # Line of its definition
+    where: CodeLine | None  # Line of its definition
     num_calls: int  # Number of calls
     num_traces: int  # Number of traces
     num_made: int = 1  # Number of functions made from the same lines
@@ -228,7 +228,7 @@ class Traced:
     num_operations: int = 0  # Operations of its last trace
     constant_bytes: int = 0  # Bytes of constants in its last trace, of 1 KiB and more each
     largest_constant: tuple[int, ...] = ()  # Shape of the largest of them
-    largest_where: Line | None = None  # Line that made the largest
+    largest_where: CodeLine | None = None  # Line that made the largest
     trains: bool = False  # Whether a step was trained in it
     draws_numpy: bool = False  # Whether it drew numbers of `np.random` when it was traced
 
@@ -237,7 +237,7 @@ class Traced:
 class HostRead:
     """A line that brings tensors to the host after the first step."""
 
-    where: Line  # The line
+    where: CodeLine  # The line
     num_reads: int  # Number of reads
     per_step: float  # Reads per step
     seconds: float  # Total waiting time
@@ -253,14 +253,14 @@ class LossUse:
     # Name of the function: ``"sparse_categorical_crossentropy"``, ``"binary_crossentropy"``,
     # ``"mean_squared_error"``, or the name of a custom one.
     name: str
-    where: Line | None  # Line of the call, or of `compile`
+    where: CodeLine | None  # Line of the call, or of `compile`
     from_logits: bool | None  # That of the loss; True for those of `tf.nn`; None if it has none
     # Activation that made the outputs: ``"softmax"``, ``"sigmoid"``, ``"relu"``, ``"linear"``;
     # empty if it is not known.
     activation: str = ""
     activation_before: str = ""  # That of its input, if one activation stands upon another
-    outputs: Values | None = None  # Values of the outputs of the model
-    labels: Values | None = None  # Values of the labels
+    outputs: ValueRange | None = None  # Values of the outputs of the model
+    labels: ValueRange | None = None  # Values of the labels
     row_sum_min: float | None = None  # Least sum over the last axis of the outputs
     row_sum_max: float | None = None  # Greatest sum over the last axis of the outputs
     # Whether labels and outputs have different shapes that are broadcast.
@@ -278,8 +278,8 @@ class InputUse:
 
     layer: str  # Its name
     kind: str  # Its class
-    where: Line | None  # Line of the program that called it, or its model
-    values: Values  # Values over the first calls
+    where: CodeLine | None  # Line of the program that called it, or its model
+    values: ValueRange  # Values over the first calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,15 +299,15 @@ class VariableUse:
     norm: float | None = None  # Norm of the variable at the end
     in_model: bool = True  # Whether a model that trains lists it
     has_nan: bool = False  # Whether it holds NaN or infinity at the end
-    where: Line | None = None  # Line of the `gradient` call, or of `fit`
-    made_in: Line | None = None  # Line that made it
+    where: CodeLine | None = None  # Line of the `gradient` call, or of `fit`
+    made_in: CodeLine | None = None  # Line that made it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientUse:
     """A line that asks a tape for gradients."""
 
-    where: Line | None  # The line
+    where: CodeLine | None  # The line
     num_calls: int  # Calls: of traces, in functions
     num_sources: int  # Variables or tensors that gradients are asked for
     num_none: int = 0  # Gradients that are None
@@ -329,7 +329,7 @@ class OptimizerUse:
     """The optimizers that one line made."""
 
     kind: str  # The class: ``"Adam"``
-    where: Line | None  # Line that made it, or of `compile` for one that is given by its name
+    where: CodeLine | None  # Line that made it, or of `compile` for one that is given by its name
     num_made: int = 1  # Number of optimizers that this line made
     num_made_in_steps: int = 0  # Of them, after the first step
     num_applied: int = 0  # Updates: of traces, in functions
@@ -348,7 +348,7 @@ class ModelUse:
 
     kind: str  # The class: ``"Sequential"``
     name: str  # Name of the last
-    where: Line | None  # Line that made it
+    where: CodeLine | None  # Line that made it
     num_made: int = 1  # Number of models that this line made
     num_made_in_steps: int = 0  # Of them, after the first step
     num_cleared: int = 0  # Calls of `clear_session` between them
@@ -372,7 +372,7 @@ class LayerMade:
     """The layers that one line made while a layer or model was called."""
 
     kind: str  # The class
-    where: Line | None  # The line
+    where: CodeLine | None  # The line
     num_made: int  # Number of layers that it made
     num_weights: int  # Weights of the last
 
@@ -387,7 +387,7 @@ class LayerFlag:
     training: bool | None
     is_recorded: bool  # Whether a gradient tape recorded the call: it is part of a training step
     num_calls: int  # Number of calls: of traces, in functions
-    where: Line | None = None  # Line of the program that called it, or its model
+    where: CodeLine | None = None  # Line of the program that called it, or its model
     trainable: bool = True  # Whether the layer is trainable
 
 
@@ -397,14 +397,14 @@ class MetricUse:
 
     name: str  # Its name
     kind: str  # Its class
-    where: Line | None  # Line that updates it
+    where: CodeLine | None  # Line that updates it
     num_updates: int = 0  # Updates: of traces, in functions
     num_resets: int = 0  # Resets
     num_epochs: int = 0  # Epochs of the loop that began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class CallUse:
     """Calls of one kind from one line."""
 
     # ``"evaluate"``, ``"predict"``, ``"predict_on_batch"``, ``"test_on_batch"``, ``"fit"``,
@@ -412,7 +412,7 @@ class Call:
     # ``"set_weights"``, ``"checkpoint"``, ``"restore"``, ``"clear_session"``, ``"set_seed"``,
     # ``"callback NAME"``.
     kind: str
-    where: Line | None  # The line
+    where: CodeLine | None  # The line
     num_calls: int  # Number of calls
     num_after_first_step: int = 0  # Of them, after the first step
     per_step: float = 0.0  # Calls per step after the first step
@@ -427,7 +427,7 @@ class Growth:
     tensors_per_step: float = 0.0  # Tensors that live on after each step
     bytes_per_step: float = 0.0  # Their bytes
     holder: str = ""  # What holds them, as the program names it: ``"losses"``, ``"self.history"``
-    where: Line | None = None  # Line of the program that made the last of them
+    where: CodeLine | None = None  # Line of the program that made the last of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,7 +454,7 @@ class NotFinite:
     what: str
     name: str = ""  # Name of the layer or variable, or empty
     step: int | None = None  # Index of the step; None if it is not known
-    where: Line | None = None  # The line
+    where: CodeLine | None = None  # The line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,8 +463,8 @@ class Facts:
 
     ending: Ending  # End of the run
     steps: tuple[Steps, ...] = ()  # Loops that trained, in the order of their first steps
-    devices: tuple[Device, ...] = ()  # Devices of the run and assumed ones
-    pins: tuple[Pin, ...] = ()  # `tf.device` blocks of the program
+    devices: tuple[RunDevice, ...] = ()  # Devices of the run and assumed ones
+    pins: tuple[PinUse, ...] = ()  # `tf.device` blocks of the program
     # Environment variables and settings that matter to TensorFlow.
     settings: tuple[Setting, ...] = ()
     strategies: tuple[StrategyUse, ...] = ()  # Strategies that the program made
@@ -480,12 +480,14 @@ class Facts:
     layers_in_calls: tuple[LayerMade, ...] = ()  # Layers that calls of layers make
     layer_flags: tuple[LayerFlag, ...] = ()  # Calls of layers that behave otherwise in training
     metrics: tuple[MetricUse, ...] = ()  # Metrics of custom loops
-    calls: tuple[Call, ...] = ()  # Other calls
+    calls: tuple[CallUse, ...] = ()  # Other calls
     # What is kept from step to step; None if fewer than five steps were seen.
     growth: Growth | None = None
     memory: StepMemory | None = None  # Predicted memory; None if it is not known
     memory_unknown: str = ""  # Reason for which it is not known, if it was asked for
     not_finite: NotFinite | None = None  # Where NaN came first; None if nowhere
+    # Whether other processes keep the machine busy: what is measured in seconds is too long then.
+    is_machine_busy: bool = False
     missed: tuple[str, ...] = ()  # What could not be watched, with the reasons
     notes: tuple[str, ...] = ()  # Notes about the run, such as answers given in place of TensorFlow
     # Warnings of Keras and TensorFlow that the program caused, each once.
@@ -508,8 +510,8 @@ def to_json(record: Any) -> str:
 def from_json(kind: type[Record], text: str) -> Record:
     """Return the record of a class that `to_json` has written.
 
-    >>> from_json(Line, to_json(Line(file="/a.py", line=3)))
-    Line(file='/a.py', line=3)
+    >>> from_json(CodeLine, to_json(CodeLine(file="/a.py", line=3)))
+    CodeLine(file='/a.py', line=3)
     """
     return _read(kind, json.loads(text))
 

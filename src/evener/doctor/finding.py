@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from evener.doctor.facts import Ending, Facts, Line, Outcome, Pipeline, Steps
+from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, Pipeline, Steps
 from evener.doctor.sources import Location, Source, Unread
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.values import Call
@@ -191,7 +191,7 @@ class Case:
         """Return the first data of a role, if any was seen."""
         return next((each for each in self.facts.pipelines if each.role == role), None)
 
-    def at(self, line: Line | None) -> Location:
+    def at(self, line: CodeLine | None) -> Location:
         """Return the line of a fact with its text; the script itself for None."""
         if line is None:
             return Location(path=self.reading.script, line=0)
@@ -224,7 +224,7 @@ def shown_seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
 
 
-def _text_of(line: Line) -> str:
+def _text_of(line: CodeLine) -> str:
     """Return the text of a line of a file that is not of the project."""
     try:
         lines = Path(line.file).read_text(encoding="utf-8", errors="replace").splitlines()

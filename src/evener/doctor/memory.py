@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from evener.base.text import format_bytes
-from evener.doctor.facts import Line
+from evener.doctor.facts import CodeLine
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.values import Call, Items, constant
 
@@ -83,7 +83,7 @@ def large_constants(case: Case) -> Iterator[Violation]:
             yield _constant(case, data.where, data.constant_bytes, "the input pipeline", "")
 
 
-def _constant(case: Case, where: Line | None, size: int, what: str, shape: str) -> Violation:
+def _constant(case: Case, where: CodeLine | None, size: int, what: str, shape: str) -> Violation:
     return Violation(
         case.at(where),
         f"{what} holds {format_bytes(size)} of data as constants"

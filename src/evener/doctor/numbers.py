@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from evener.doctor.facts import Line, LossUse, Pipeline, Values, VariableUse
+from evener.doctor.facts import CodeLine, LossUse, Pipeline, ValueRange, VariableUse
 from evener.doctor.finding import Case, Severity, Violation
 
 _ENTROPIES = (
@@ -38,7 +38,7 @@ def _losses(case: Case) -> Iterator[LossUse]:
     yield from (loss for loss in case.facts.losses if loss.trains)
 
 
-def _span(values: Values) -> str:
+def _span(values: ValueRange) -> str:
     return f"{_number(values.min)} to {_number(values.max)}"
 
 
@@ -51,7 +51,7 @@ def _call(loss: LossUse) -> str:
     return f"loss: {loss.name}{known}"
 
 
-def _leaves(values: Values | None, low: float, high: float) -> bool:
+def _leaves(values: ValueRange | None, low: float, high: float) -> bool:
     """Return whether values are known, and not all between two bounds."""
     if values is None or values.min is None or values.max is None:
         return False
@@ -122,7 +122,7 @@ def double_activation(case: Case) -> Iterator[Violation]:
                 yield _double(case, model.where, *last)
 
 
-def _double(case: Case, where: Line | None, first: str, second: str) -> Violation:
+def _double(case: Case, where: CodeLine | None, first: str, second: str) -> Violation:
     return Violation(
         case.at(where),
         f"the model ends in {first} and then {second}.",
@@ -234,7 +234,7 @@ def labels_and_classes(case: Case) -> Iterator[Violation]:
             )
 
 
-def _classes_fix(labels: Values, classes: int) -> str:
+def _classes_fix(labels: ValueRange, classes: int) -> str:
     if labels.min == 1 and labels.max == classes:
         return "count classes from 0: y - 1."
     top = 0 if labels.max is None else int(labels.max) + 1
@@ -351,7 +351,7 @@ def no_gradient(case: Case) -> Iterator[Violation]:
     )
 
 
-def _line(case: Case, where: Line | None) -> str:
+def _line(case: Case, where: CodeLine | None) -> str:
     if where is None:
         return "a step"
     location = case.at(where)

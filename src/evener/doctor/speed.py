@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evener.doctor.facts import Pipeline, Stage, Steps, Traced
+from evener.doctor.facts import DataStage, Pipeline, Steps, Traced
 from evener.doctor.finding import Case, Severity, Violation, shown_seconds
 
 _MUCH = 0.25  # part of a step
@@ -67,7 +67,7 @@ def _is_known(data: Pipeline | None, waiting: float, steps: Steps) -> bool:
     return slowest.seconds >= 0.3 * waiting and (works or part >= _MOST)
 
 
-def _slowest(data: Pipeline | None) -> Stage | None:
+def _slowest(data: Pipeline | None) -> DataStage | None:
     """Return the stage that takes the time: that with the most seconds, else a suspect."""
     if data is None or not data.stages:
         return None
@@ -77,7 +77,7 @@ def _slowest(data: Pipeline | None) -> Stage | None:
     return next((each for each in data.stages if each.calls_python or each.reads_files), None)
 
 
-def _stage(stage: Stage) -> str:
+def _stage(stage: DataStage) -> str:
     return f"{stage.kind}({stage.function})" if stage.function else stage.kind
 
 
@@ -92,7 +92,7 @@ def _stages(data: Pipeline | None) -> tuple[str, ...]:
     )
 
 
-def _why(slowest: Stage | None, data: Pipeline | None) -> str:
+def _why(slowest: DataStage | None, data: Pipeline | None) -> str:
     if slowest is not None and slowest.calls_python:
         return "Python makes each element, one at a time, while TensorFlow waits for its lock."
     if slowest is not None and slowest.kind == "map" and not slowest.is_parallel:
@@ -106,7 +106,7 @@ def _has(data: Pipeline, *kinds: str) -> bool:
     return any(each.kind in kinds for each in data.stages)
 
 
-def _fix(slowest: Stage | None, data: Pipeline | None) -> str:
+def _fix(slowest: DataStage | None, data: Pipeline | None) -> str:
     ways: list[str] = []
     if data is None or data.kind in ("generator", "other"):
         ways.append("feed the loop from a tf.data.Dataset, or a keras.utils.PyDataset with workers")
@@ -136,7 +136,7 @@ def _fix(slowest: Stage | None, data: Pipeline | None) -> str:
     return "; ".join(ways) + "."
 
 
-def _is_before_batch(data: Pipeline, stage: Stage) -> bool:
+def _is_before_batch(data: Pipeline, stage: DataStage) -> bool:
     kinds = [each.kind for each in data.stages]
     return "batch" in kinds and data.stages.index(stage) < kinds.index("batch")
 
@@ -396,6 +396,7 @@ def outside_of_tensorflow(case: Case) -> Iterator[Violation]:
             fix="prepare data in a tf.data pipeline, which runs beside the step, and do the rest "
             "every 100 steps.",
             evidence=(_part(case, lost, steps),),
+            severity=Severity.HINT if case.facts.is_machine_busy else None,
             seconds=case.per_epoch(lost),
         )
 

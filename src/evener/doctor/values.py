@@ -46,7 +46,7 @@ class Made(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part(Value):
+class Attribute(Value):
     """An attribute of a value, such as ``model.trainable_variables``."""
 
     owner: Value = UNKNOWN
@@ -70,7 +70,7 @@ class Items(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Function(Value):
+class OwnFunction(Value):
     """A function of the program.
 
     Args:

@@ -19,19 +19,19 @@ from evener.doctor.names import CALLED, ELEMENTS, canonical, kind_made_by, kind_
 from evener.doctor.sources import Source, from_module
 from evener.doctor.values import (
     UNKNOWN,
+    Attribute,
     Call,
     Class,
     Computed,
     Constant,
     Context,
     Either,
-    Function,
     Instance,
     Items,
     Library,
     Loop,
     Made,
-    Part,
+    OwnFunction,
     Scope,
     Value,
     constant,
@@ -91,7 +91,7 @@ class Walk:
         self._returned: dict[ast.AST, Value] = {}
         self._is_certain = True
         self._returns: list[list[Value]] = []
-        self._defined: list[Function] = []
+        self._defined: list[OwnFunction] = []
         self._objects: list[Instance] = []
         # Rules hold for what was walked: they need no complete list.
         with contextlib.suppress(_Full):
@@ -117,7 +117,7 @@ class Walk:
         for instance in list(self._objects):
             for name in ("call", "train_step", "update_state", "on_train_batch_end", "__call__"):
                 method = instance.made.find(name)
-                if isinstance(method, Function) and method.node not in self._num_walks:
+                if isinstance(method, OwnFunction) and method.node not in self._num_walks:
                     bound = replace(method, owner=instance)
                     self._enter(bound, (), {}, {"keras"})
         for function in self._defined:
@@ -322,20 +322,20 @@ class Walk:
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> Value:
         for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
             self._value(default, scope)
-        function: Value = Function(node=node, scope=scope)
+        function: Value = OwnFunction(node=node, scope=scope)
         self._defined.append(function)  # type: ignore[arg-type]
         for decorator in reversed(node.decorator_list):
             wrapper = self._value(decorator, scope)
             name = wrapper.name if isinstance(wrapper, Library) else ""
             made = made_by(wrapper)
             if "tf.function" in (name, made.name if made is not None else ""):
-                if isinstance(function, Function):
+                if isinstance(function, OwnFunction):
                     function = replace(function, traced=True)
                 if made is None:
                     self._record("tf.function", decorator, scope, args=(function,))
-            elif isinstance(wrapper, Function):
+            elif isinstance(wrapper, OwnFunction):
                 given = self._enter(wrapper, (function,), {}, set())
-                function = given if isinstance(given, Function) else function
+                function = given if isinstance(given, OwnFunction) else function
         return function
 
     def _class(self, node: ast.ClassDef, scope: Scope) -> Class:
@@ -422,7 +422,7 @@ class Walk:
                 index = self._value(node.slice, scope)
                 return self._item(owner, constant(index))
             case ast.Lambda():
-                function = Function(node=node, scope=scope)
+                function = OwnFunction(node=node, scope=scope)
                 self._defined.append(function)
                 return function
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
@@ -477,7 +477,7 @@ class Walk:
             if name in owner.attributes:
                 return owner.attributes[name]
             method = owner.made.find(name)
-            if isinstance(method, Function):
+            if isinstance(method, OwnFunction):
                 return replace(method, owner=owner)
             if method is not None:
                 return method
@@ -495,8 +495,10 @@ class Walk:
             "layers": "layers",
         }
         if owner.kind in ("batch", "per_replica", "tensor", "array"):
-            return Part("tensor" if name == "shape" else "", owner, name)
-        return Part(kinds.get(name, "") if owner.kind in ("model", "layer") else "", owner, name)
+            return Attribute("tensor" if name == "shape" else "", owner, name)
+        return Attribute(
+            kinds.get(name, "") if owner.kind in ("model", "layer") else "", owner, name
+        )
 
     def _computed(self, left: Value, sign: ast.operator, right: Value) -> Value:
         first, second = constant(left), constant(right)
@@ -540,8 +542,10 @@ class Walk:
         if isinstance(owner, Made):
             kind = {"layers": "layer"}.get(owner.kind, ELEMENTS.get(owner.kind, ""))
             return Made(kind, owner.call, (*owner.path, index))
-        if isinstance(owner, Part) and owner.kind in ("layers", "variables"):
-            return Part({"layers": "layer", "variables": "variable"}[owner.kind], owner, "item")
+        if isinstance(owner, Attribute) and owner.kind in ("layers", "variables"):
+            return Attribute(
+                {"layers": "layer", "variables": "variable"}[owner.kind], owner, "item"
+            )
         return Value(ELEMENTS.get(owner.kind, ""))
 
     def _element(self, over: Value, node: ast.AST, scope: Scope) -> Value:
@@ -670,7 +674,7 @@ class Walk:
             for base in defining.bases:
                 if isinstance(base, Class) and (method := base.find(name)) is not None:
                     self_value = scope.find("self")
-                    if isinstance(method, Function):
+                    if isinstance(method, OwnFunction):
                         return replace(method, owner=self_value)
         return Library("", f"super.{name}")
 
@@ -684,7 +688,7 @@ class Walk:
         keywords: dict[str, Value],
         unpacks: bool,
     ) -> Value:
-        if isinstance(function, Function):
+        if isinstance(function, OwnFunction):
             roles = {"traced"} if function.traced else set[str]()
             self._record("own", node, scope, owner=function, args=args, keywords=keywords)
             return self._enter(function, args, keywords, roles)
@@ -693,7 +697,7 @@ class Walk:
             instance = Instance(function.kind, made=function, call=call)
             self._objects.append(instance)
             method = function.find("__init__")
-            if isinstance(method, Function):
+            if isinstance(method, OwnFunction):
                 self._enter(replace(method, owner=instance), args, keywords, set())
             return instance
         if isinstance(function, Instance):
@@ -701,7 +705,7 @@ class Walk:
             call = self._record(name, node, scope, owner=function, args=args, keywords=keywords)
             for method_name in ("__call__", "call"):
                 method = function.made.find(method_name)
-                if isinstance(method, Function):
+                if isinstance(method, OwnFunction):
                     value = self._enter(replace(method, owner=function), args, keywords, set())
                     return (
                         value if value is not UNKNOWN else Made(CALLED.get(function.kind, ""), call)
@@ -709,7 +713,7 @@ class Walk:
             return Made(CALLED.get(function.kind, ""), call)
         if isinstance(function, Library):
             name = function.name
-        elif isinstance(function, Part):
+        elif isinstance(function, Attribute):
             name = f"{function.owner.kind or '?'}.{function.name}"
             owner = function.owner
         else:
@@ -721,7 +725,7 @@ class Walk:
         if name in _LEAVING:
             raise _Left
         entered = self._callbacks(call)
-        if name in _WRAPPERS and args and isinstance(args[0], Function):
+        if name in _WRAPPERS and args and isinstance(args[0], OwnFunction):
             return replace(
                 args[0],
                 traced=args[0].traced or name == "tf.function",
@@ -740,7 +744,7 @@ class Walk:
             return _converted(name, constant(args[0]))
         if name == "strategy.run" and entered is not None:
             return Made("per_replica", call)
-        if owner is not None and isinstance(function, Part) and function.name == "append":
+        if owner is not None and isinstance(function, Attribute) and function.name == "append":
             return UNKNOWN
         kind = kind_made_by(name)
         if kind == "array" and name.endswith((".shape", ".tolist", ".item", ".mean", ".sum")):
@@ -768,18 +772,18 @@ class Walk:
             roles.add("host")
         elif name in ("model.fit", "model.train_on_batch") and isinstance(call.owner, Instance):
             method = call.owner.made.find("train_step")
-            if isinstance(method, Function):
+            if isinstance(method, OwnFunction):
                 self._enter(replace(method, owner=call.owner), (Value("batch"),), {}, {"keras"})
         for value in (*call.args, *call.keywords.values()):
             for option in options(value):
-                if isinstance(option, Function):
+                if isinstance(option, OwnFunction):
                     own = {*roles, "traced"} if option.traced else roles
                     returned = self._enter(option, args, keywords, own)
         return returned
 
     def _enter(
         self,
-        function: Function,
+        function: OwnFunction,
         args: tuple[Value, ...],
         keywords: dict[str, Value],
         roles: set[str],
@@ -811,7 +815,11 @@ class Walk:
         return value
 
     def _parameters(
-        self, function: Function, args: tuple[Value, ...], keywords: dict[str, Value], scope: Scope
+        self,
+        function: OwnFunction,
+        args: tuple[Value, ...],
+        keywords: dict[str, Value],
+        scope: Scope,
     ) -> None:
         node = function.node
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
@@ -865,7 +873,7 @@ class _Around:
 def _defining(made: Class, node: ast.AST) -> Value:
     """Return the class in which a method is written."""
     for value in made.methods.values():
-        if isinstance(value, Function) and value.node is node:
+        if isinstance(value, OwnFunction) and value.node is node:
             return made
     for base in made.bases:
         if isinstance(base, Class):

@@ -9,7 +9,7 @@ from typing import Any
 
 from evener.devices.machine import NvmlGpu, NvmlMachine
 from evener.doctor import Finding, Reading, Surroundings, judge, read_program
-from evener.doctor.facts import Ending, Facts, Line, Outcome, Steps
+from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, Steps
 
 IMPORTS = "import keras\nimport numpy as np\nimport tensorflow as tf\n"
 GIB = 2**30
@@ -25,8 +25,8 @@ def machine(*gibibytes: int, **given: Any) -> Surroundings:
     return Surroundings(machine=NvmlMachine(gpus=gpus), **given)
 
 
-def line(number: int) -> Line:
-    return Line(file=SCRIPT, line=number)
+def line(number: int) -> CodeLine:
+    return CodeLine(file=SCRIPT, line=number)
 
 
 def facts(**given: Any) -> Facts:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from evener.doctor import Diagnosis, Reading, Severity, diagnose, diagnosis, judge, read_program
-from evener.doctor.facts import Ending, Facts, HostRead, Line, LossUse, Outcome, Raised, Steps
+from evener.doctor.facts import CodeLine, Ending, Facts, HostRead, LossUse, Outcome, Raised, Steps
 from evener.doctor.facts import Traced as TracedFunction
 from evener.report.findings import print_diagnosis
 from unit.doctor.cases import SCRIPT, codes, facts, line, machine, write
@@ -20,7 +20,7 @@ from unit.doctor.cases import SCRIPT, codes, facts, line, machine, write
 CAUGHT = "import tensorflow as tf\ntf.zeros(1)\ntf.config.set_visible_devices([], 'GPU')\n"
 
 
-def crash(kind: str, message: str, where: Line | None = None) -> Facts:
+def crash(kind: str, message: str, where: CodeLine | None = None) -> Facts:
     raised = Raised(kind=kind, message=message, where=where)
     return Facts(ending=Ending(outcome=Outcome.CRASHED, seconds=3.0, raised=raised))
 
@@ -111,7 +111,9 @@ def test_the_whole_text_of_a_crash_is_told() -> None:
 def test_a_crash_is_evidence_of_the_finding_that_explains_it(tmp_path: Path) -> None:
     path = write(CAUGHT, tmp_path)
     message = "Visible devices cannot be modified after being initialized"
-    findings = read_and_judge(path, crash("RuntimeError", message, Line(file=str(path), line=3)))
+    findings = read_and_judge(
+        path, crash("RuntimeError", message, CodeLine(file=str(path), line=3))
+    )
     late = [each for each in findings if each.code == "DOC-105"]
     assert findings[0] is late[0] and "DOC-011" not in codes(findings)
     assert any(message in text for text in late[0].evidence)

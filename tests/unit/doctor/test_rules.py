@@ -9,8 +9,8 @@ import pytest
 
 from evener.doctor import Reading, all_rules, judge
 from evener.doctor.facts import (
-    Call,
-    Device,
+    CallUse,
+    DataStage,
     Ending,
     Facts,
     GradientUse,
@@ -25,16 +25,16 @@ from evener.doctor.facts import (
     NotFinite,
     OptimizerUse,
     Outcome,
-    Pin,
+    PinUse,
     Pipeline,
     Raised,
+    RunDevice,
     Setting,
-    Stage,
     StepMemory,
     Steps,
     StrategyUse,
     Traced,
-    Values,
+    ValueRange,
     VariableUse,
 )
 from unit.doctor.cases import GIB, SCRIPT, codes_of_facts, facts, line, machine
@@ -43,8 +43,10 @@ TWO = machine(24, 24)
 UNEQUAL = machine(24, 12)
 
 
-def values(low: float, high: float, *shape: int, **given: Any) -> Values:
-    return Values(shape=shape, dtype="float32", min=low, max=high, mean=(low + high) / 2, **given)
+def values(low: float, high: float, *shape: int, **given: Any) -> ValueRange:
+    return ValueRange(
+        shape=shape, dtype="float32", min=low, max=high, mean=(low + high) / 2, **given
+    )
 
 
 def loss(name: str, **given: Any) -> Facts:
@@ -82,12 +84,12 @@ def ended(outcome: Outcome, **given: Any) -> Facts:
     return Facts(ending=Ending(outcome=outcome, seconds=60.0, **given))
 
 
-def data(*stages: Stage, role: str = "train", **given: Any) -> Facts:
+def data(*stages: DataStage, role: str = "train", **given: Any) -> Facts:
     pipeline = Pipeline(role=role, kind="dataset", where=line(7), stages=stages, **given)
     return facts(pipelines=(pipeline,))
 
 
-def pair(train: Values, validation: Values) -> Facts:
+def pair(train: ValueRange, validation: ValueRange) -> Facts:
     return facts(
         pipelines=tuple(
             Pipeline(role=role, kind="arrays", where=line(7), inputs=(each,))
@@ -104,7 +106,7 @@ SPARSE, DENSE, BINARY = (
 SCORES, SHARES = values(-3, 4, 32, 10), values(0, 0.9, 32, 10)
 ONE = {"row_sum_min": 1.0, "row_sum_max": 1.0}
 IMAGES = values(0, 255, 32, 28, 28, 1)
-MAP = Stage(kind="map", where=line(8), seconds=0.008)
+MAP = DataStage(kind="map", where=line(8), seconds=0.008)
 ADAM = OptimizerUse(kind="Adam", where=line(4), num_applied=20, learning_rate=1e-3)
 
 
@@ -125,7 +127,7 @@ def mirrored(**given: Any) -> tuple[StrategyUse, ...]:
 
 def call(kind: str, **given: Any) -> Facts:
     usual = {"where": line(9), "num_calls": 20, "num_after_first_step": 19, "per_step": 1.0}
-    return facts(calls=(Call(kind=kind, **{**usual, **given}),))
+    return facts(calls=(CallUse(kind=kind, **{**usual, **given}),))
 
 
 def reads(**given: Any) -> Facts:
@@ -189,7 +191,7 @@ def flag(training: bool | None, **given: Any) -> LayerFlag:
     return LayerFlag(**{**usual, **given}, training=training)
 
 
-def given(kind: str, seen: Values) -> Facts:
+def given(kind: str, seen: ValueRange) -> Facts:
     return facts(inputs=(InputUse(layer="first", kind=kind, where=line(4), values=seen),))
 
 
@@ -249,8 +251,14 @@ CASES: list[tuple[str, Facts, Facts]] = [
     ("DOC-348", model(hidden_metrics=("loss_tracker",)), model()),
     (
         "DOC-351",
-        data(Stage(kind="map", where=line(8), is_random=True), Stage(kind="cache", where=line(8))),
-        data(Stage(kind="cache", where=line(8)), Stage(kind="map", where=line(8), is_random=True)),
+        data(
+            DataStage(kind="map", where=line(8), is_random=True),
+            DataStage(kind="cache", where=line(8)),
+        ),
+        data(
+            DataStage(kind="cache", where=line(8)),
+            DataStage(kind="map", where=line(8), is_random=True),
+        ),
     ),
     (
         "DOC-352",
@@ -260,8 +268,8 @@ CASES: list[tuple[str, Facts, Facts]] = [
     ("DOC-338", traced(draws_numpy=True), traced()),
     (
         "DOC-338",
-        data(Stage(kind="map", where=line(8), draws_numpy=True)),
-        data(Stage(kind="map", where=line(8), is_random=True)),
+        data(DataStage(kind="map", where=line(8), draws_numpy=True)),
+        data(DataStage(kind="map", where=line(8), is_random=True)),
     ),
     (
         "DOC-336",
@@ -491,26 +499,26 @@ CASES: list[tuple[str, Facts, Facts]] = [
     # Data.
     (
         "DOC-341",
-        data(Stage(kind="batch", where=line(8)), is_shuffled=False, labels_are_sorted=True),
-        data(Stage(kind="batch", where=line(8)), is_shuffled=False, labels_are_sorted=False),
+        data(DataStage(kind="batch", where=line(8)), is_shuffled=False, labels_are_sorted=True),
+        data(DataStage(kind="batch", where=line(8)), is_shuffled=False, labels_are_sorted=False),
     ),
     (
         "DOC-341",
         data(
-            Stage(kind="batch", where=line(8)),
-            Stage(kind="shuffle", where=line(9), size=100),
+            DataStage(kind="batch", where=line(8)),
+            DataStage(kind="shuffle", where=line(9), size=100),
             is_shuffled=False,
         ),
         data(
-            Stage(kind="shuffle", where=line(9), size=100),
-            Stage(kind="batch", where=line(8)),
+            DataStage(kind="shuffle", where=line(9), size=100),
+            DataStage(kind="batch", where=line(8)),
             is_shuffled=True,
         ),
     ),
     (
         "DOC-341",
-        data(Stage(kind="shuffle", where=line(9), size=1)),
-        data(Stage(kind="shuffle", where=line(9), size=1000)),
+        data(DataStage(kind="shuffle", where=line(9), size=1)),
+        data(DataStage(kind="shuffle", where=line(9), size=1000)),
     ),
     (
         "DOC-343",
@@ -540,8 +548,8 @@ CASES: list[tuple[str, Facts, Facts]] = [
     ("DOC-345", data(num_single_draws=19), data(num_single_draws=1)),
     (
         "DOC-346",
-        data(Stage(kind="map", where=line(8), is_random=True), role="validation"),
-        data(Stage(kind="map", where=line(8), is_random=True)),
+        data(DataStage(kind="map", where=line(8), is_random=True), role="validation"),
+        data(DataStage(kind="map", where=line(8), is_random=True)),
     ),
     ("DOC-347", data(num_dropped=40, num_samples=100), data(num_dropped=1, num_samples=100)),
     (
@@ -566,13 +574,17 @@ CASES: list[tuple[str, Facts, Facts]] = [
     ),
     (
         "DOC-604",
-        data(Stage(kind="repeat", where=line(8), size=-1), Stage(kind="cache", where=line(9))),
-        data(Stage(kind="cache", where=line(9)), Stage(kind="repeat", where=line(8), size=-1)),
+        data(
+            DataStage(kind="repeat", where=line(8), size=-1), DataStage(kind="cache", where=line(9))
+        ),
+        data(
+            DataStage(kind="cache", where=line(9)), DataStage(kind="repeat", where=line(8), size=-1)
+        ),
     ),
     (
         "DOC-604",
-        data(Stage(kind="shuffle", where=line(8), size=10**9, element_bytes=10**6)),
-        data(Stage(kind="shuffle", where=line(8), size=10**3, element_bytes=10**3)),
+        data(DataStage(kind="shuffle", where=line(8), size=10**9, element_bytes=10**6)),
+        data(DataStage(kind="shuffle", where=line(8), size=10**3, element_bytes=10**3)),
     ),
     ("DOC-605", memory(), memory(total=20 * GIB)),
     (
@@ -670,14 +682,14 @@ CASES: list[tuple[str, Facts, Facts]] = [
 ON_GPUS: list[tuple[str, Facts, Facts]] = [
     (
         "DOC-107",
-        facts(pins=(Pin(device="/GPU:7", where=line(3), num_entered=1, exists=False),)),
-        facts(pins=(Pin(device="/GPU:0", where=line(3), num_entered=1, exists=True),)),
+        facts(pins=(PinUse(device="/GPU:7", where=line(3), num_entered=1, exists=False),)),
+        facts(pins=(PinUse(device="/GPU:0", where=line(3), num_entered=1, exists=True),)),
     ),
     (
         "DOC-110",
-        facts(pins=(Pin(device="/CPU:0", where=line(3), num_entered=1, trains=True),)),
+        facts(pins=(PinUse(device="/CPU:0", where=line(3), num_entered=1, trains=True),)),
         # Work on the input is kept there on purpose.
-        facts(pins=(Pin(device="/CPU:0", where=line(3), num_entered=1),)),
+        facts(pins=(PinUse(device="/CPU:0", where=line(3), num_entered=1),)),
     ),
     ("DOC-201", step(), facts(strategies=mirrored())),
     (
@@ -697,12 +709,12 @@ ON_GPUS: list[tuple[str, Facts, Facts]] = [
         "DOC-221",
         facts(
             strategies=mirrored(num_replicas=1, devices=("gpu:0",)),
-            devices=(Device(name="gpu:0"), Device(name="gpu:1")),
+            devices=(RunDevice(name="gpu:0"), RunDevice(name="gpu:1")),
         ),
         # A laptop has one device, whatever is assumed.
         facts(
             strategies=mirrored(num_replicas=1, devices=("cpu:0",)),
-            devices=(Device(name="cpu:0", is_assumed=True),),
+            devices=(RunDevice(name="cpu:0", is_assumed=True),),
         ),
     ),
     (
@@ -726,7 +738,7 @@ def test_facts_on_two_gpus(code: str, wrong: Facts, right: Facts) -> None:
 
 
 def test_unequal_cards_are_never_given_equal_shares_unsaid() -> None:
-    found = facts(strategies=mirrored(), devices=(Device(name="gpu:0"),))
+    found = facts(strategies=mirrored(), devices=(RunDevice(name="gpu:0"),))
     assert "DOC-220" in codes_of_facts(found, UNEQUAL)
     assert "DOC-220" not in codes_of_facts(found, TWO)
     findings, _ = judge(step(), Reading(script=SCRIPT), UNEQUAL)

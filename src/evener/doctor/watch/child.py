@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from evener.base.user_code import is_own
-from evener.doctor.facts import Device, Ending, Growth, Line, Outcome, Raised
+from evener.doctor.facts import CodeLine, Ending, Growth, Outcome, Raised, RunDevice
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
 from evener.doctor.watch.sandbox import enter
 from evener.doctor.watch.settings import Settings, short_device
@@ -127,7 +127,7 @@ class _Watched:
         from evener.doctor.watch.data import Data
         from evener.doctor.watch.growth import Kept
         from evener.doctor.watch.loops import Loops
-        from evener.doctor.watch.losses import Losses
+        from evener.doctor.watch.losses import LossWatch
         from evener.doctor.watch.times import Times
         from evener.doctor.watch.training import Training
 
@@ -137,7 +137,7 @@ class _Watched:
         self._kept = Kept(recorder)
         times = Times(recorder, self._kept)
         self._loops = loops = Loops(recorder, times)
-        self._losses = Losses(recorder, loops, times)
+        self._losses = LossWatch(recorder, loops, times)
         self._training = Training(recorder, loops, self._losses)
         self._data = Data(recorder, loops, times)
         recorder.parts += [times, loops, self._losses, self._training, self._data]
@@ -243,7 +243,7 @@ class _Watched:
             name: max(0.0, seconds) / steps for name, seconds in stages.items()
         }
 
-    def _devices(self) -> tuple[Device, ...]:
+    def _devices(self) -> tuple[RunDevice, ...]:
         import tensorflow as tf
 
         from evener._tf_private import watched
@@ -251,7 +251,7 @@ class _Watched:
         if not watched.are_devices_started():
             return ()
         return tuple(
-            Device(
+            RunDevice(
                 name=short_device(device.name),
                 is_assumed=self._settings.emulates_gpus and short_device(device.name) != "cpu:0",
             )
@@ -358,7 +358,7 @@ def code_of(error: BaseException) -> str:
     return match[1] if match else ""
 
 
-def where_raised(error: BaseException) -> Line | None:
+def where_raised(error: BaseException) -> CodeLine | None:
     """Return the innermost line of the person's own that an exception came from.
 
     AutoGraph and TensorFlow write the lines of functions that they rewrote into the message;
@@ -374,11 +374,11 @@ def where_raised(error: BaseException) -> Line | None:
     return None
 
 
-def _lines_of(error: BaseException, found: TracebackType | None) -> Iterator[Line]:
+def _lines_of(error: BaseException, found: TracebackType | None) -> Iterator[CodeLine]:
     for frame, number in traceback.walk_tb(found):
-        yield Line(file=frame.f_code.co_filename, line=number)
+        yield CodeLine(file=frame.f_code.co_filename, line=number)
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        yield Line(file=error.filename, line=error.lineno)
+        yield CodeLine(file=error.filename, line=error.lineno)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

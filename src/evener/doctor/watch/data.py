@@ -21,7 +21,7 @@ import tensorflow as tf
 from evener._tf_private import watched
 from evener._tf_private.functions import leave_to_autograph
 from evener._tf_private.patches import Patch
-from evener.doctor.facts import Line, Pipeline, Stage, Values
+from evener.doctor.facts import CodeLine, DataStage, Pipeline, ValueRange
 from evener.doctor.watch.loops import Loops
 from evener.doctor.watch.recorder import (
     Recorder,
@@ -224,7 +224,7 @@ class Data:
         if entry is not None and entry["role"] == "other" and not self._loops.in_fit:
             entry["role"] = "train"
 
-    def _fit(self, where: Line | None, args: Any, kwargs: Any) -> None:
+    def _fit(self, where: CodeLine | None, args: Any, kwargs: Any) -> None:
         _model, *rest = args
         names = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split")
         names = (*names, "validation_data", "shuffle")
@@ -234,7 +234,7 @@ class Data:
 
     # Descriptions.
 
-    def _sources(self) -> Iterator[tuple[str, Line | None, Any, dict[str, Any]]]:
+    def _sources(self) -> Iterator[tuple[str, CodeLine | None, Any, dict[str, Any]]]:
         """Yield role, line, data and further arguments of all that loops draw from."""
         for fit in self._fits:
             yield "train", fit["where"], (fit.get("x"), fit.get("y")), fit
@@ -307,8 +307,8 @@ class Data:
         if thread.is_alive():
             self._recorder.miss("values of the data", TimeoutError(f"{_EXAMINE_SECONDS:.0f} s"))
 
-    def _stages(self, dataset: Any, *, is_train: bool) -> tuple[Stage, ...]:
-        found: list[Stage] = []
+    def _stages(self, dataset: Any, *, is_train: bool) -> tuple[DataStage, ...]:
+        found: list[DataStage] = []
         while dataset is not None:
             note = getattr(dataset, "_evener_stage", None)
             if note is None:
@@ -320,7 +320,7 @@ class Data:
             dataset = note["of"]
         return tuple(reversed(found))
 
-    def _stage(self, dataset: Any, note: dict[str, Any], *, is_train: bool) -> Stage:
+    def _stage(self, dataset: Any, note: dict[str, Any], *, is_train: bool) -> DataStage:
         given, kind = note["given"], note["kind"]
         function = given.get("map_func", given.get("predicate"))
         operations = watched.operations_of_map(dataset)
@@ -333,7 +333,7 @@ class Data:
             ),
             None,
         )
-        return Stage(
+        return DataStage(
             kind=kind,
             where=note["where"],
             seconds=self._seconds_of(kind) if is_train else None,
@@ -365,7 +365,7 @@ def _cardinality(dataset: Any) -> int | None:
     return num if num >= 0 else None
 
 
-def _num_samples(stages: tuple[Stage, ...]) -> int | None:
+def _num_samples(stages: tuple[DataStage, ...]) -> int | None:
     """Return the elements before the last batch."""
     for before, stage in reversed(list(itertools.pairwise(stages))):
         if "batch" in stage.kind:
@@ -373,7 +373,7 @@ def _num_samples(stages: tuple[Stage, ...]) -> int | None:
     return None
 
 
-def _dropped(stages: tuple[Stage, ...]) -> int | None:
+def _dropped(stages: tuple[DataStage, ...]) -> int | None:
     for before, stage in itertools.pairwise(stages):
         if "batch" in stage.kind and stage.drop_remainder and stage.size and before.num_elements:
             return before.num_elements % stage.size
@@ -454,22 +454,22 @@ def _arrays(structure: Any) -> list[np.ndarray]:
     return [np.asarray(part) for part in parts if getattr(part, "shape", None) is not None]
 
 
-def _values_of(batches: list[list[np.ndarray]]) -> tuple[Values, ...]:
+def _values_of(batches: list[list[np.ndarray]]) -> tuple[ValueRange, ...]:
     if not batches or not batches[0]:
         return ()
-    found: list[Values] = []
+    found: list[ValueRange] = []
     for parts in zip(*batches, strict=False):
         first = parts[0]
         shape = tuple(int(size) for size in first.shape)
         dtype = str(first.dtype)
         if first.dtype.kind not in "fiub" and "float" not in dtype:
-            found.append(Values(shape=shape, dtype=dtype))
+            found.append(ValueRange(shape=shape, dtype=dtype))
             continue
         flat = np.concatenate([np.asarray(part).reshape(-1) for part in parts])[:_MOST_VALUES]
         flat = flat.astype(np.float64)
         finite = flat[np.isfinite(flat)]
         if not len(finite):
-            found.append(Values(shape=shape, dtype=dtype, has_nan=len(flat) > 0))
+            found.append(ValueRange(shape=shape, dtype=dtype, has_nan=len(flat) > 0))
             continue
         distinct = np.unique(finite[:_MOST_VALUES])
         is_one_hot = (
@@ -479,7 +479,7 @@ def _values_of(batches: list[list[np.ndarray]]) -> tuple[Values, ...]:
             and bool((np.asarray(first).sum(-1) == 1).all())
         )
         found.append(
-            Values(
+            ValueRange(
                 shape=shape,
                 dtype=dtype,
                 min=float(finite.min()),

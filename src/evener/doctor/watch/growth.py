@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from evener._tf_private.tensors import is_eager_tensor
 from evener.base.user_code import is_own
-from evener.doctor.facts import Growth, Line
+from evener.doctor.facts import CodeLine, Growth
 from evener.doctor.watch.recorder import Recorder
 
 # Tensors of the last steps may still be in use.
@@ -34,9 +34,9 @@ class Kept:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._alive: dict[int, tuple[weakref.ref[Any], int, Line | None]] = {}
+        self._alive: dict[int, tuple[weakref.ref[Any], int, CodeLine | None]] = {}
 
-    def give(self, structure: Any, where: Line | None) -> None:
+    def give(self, structure: Any, where: CodeLine | None) -> None:
         """Take note of tensors that a line of the program has got."""
         if len(self._alive) > _MOST_TENSORS:
             return

@@ -36,7 +36,7 @@ from evener._tf_private.functions import (
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import RUNS, is_eager_tensor, is_per_replica, local_values
 from evener.base.user_code import is_own
-from evener.doctor.facts import Call, Line, Steps, Traced
+from evener.doctor.facts import CallUse, CodeLine, Steps, Traced
 from evener.doctor.watch.recorder import Recorder, own_line, position_of_numpy
 from evener.doctor.watch.times import Seconds, Times
 
@@ -125,7 +125,7 @@ class _Loop:
     """The steps of one line."""
 
     kind: str
-    where: Line | None
+    where: CodeLine | None
     num_steps: int = 0
     samples: list[Seconds] = field(default_factory=list)
     traced_samples: list[Seconds] = field(default_factory=list)
@@ -149,7 +149,7 @@ class _Function:
     """All `tf.function`s of the same lines."""
 
     name: str
-    where: Line
+    where: CodeLine
     num_calls: int = 0
     num_traces: int = 0
     num_made: int = 0
@@ -179,7 +179,7 @@ class Loops:
         self._times = times
         self._loops: dict[tuple[Any, ...], _Loop] = {}
         self._functions: dict[tuple[str, int], _Function] = {}
-        self._calls: dict[tuple[str, Line | None], list[Any]] = {}
+        self._calls: dict[tuple[str, CodeLine | None], list[Any]] = {}
         self.open_calls: list[str] = []
         self.open_functions: list[Any] = []
         self.step_listeners: list[Callable[[bool], None]] = []
@@ -197,7 +197,7 @@ class Loops:
         self._owner: int | None = None
         self._serial = 0
         self._open_since: float | None = None
-        self._where: Line | None = None
+        self._where: CodeLine | None = None
         self._trains = False
         self._keys = set[tuple[Any, ...]]()
         self._lead: tuple[Any, ...] | None = None
@@ -232,7 +232,7 @@ class Loops:
         threading.Thread(target=ask_now_and_then, name="evener-loops", daemon=True).start()
 
     @property
-    def fit_line(self) -> Line | None:
+    def fit_line(self) -> CodeLine | None:
         """The line of the `fit` that runs, or ran last."""
         return None if self._fit is None else self._fit.where
 
@@ -281,7 +281,7 @@ class Loops:
                 for function in self._functions.values()
             ),
             "calls": tuple(
-                Call(
+                CallUse(
                     kind=kind,
                     where=where,
                     num_calls=num,
@@ -301,7 +301,9 @@ class Loops:
 
     # Calls that are counted and timed.
 
-    def count(self, kind: str, where: Line | None, seconds: float = 0.0, detail: str = "") -> None:
+    def count(
+        self, kind: str, where: CodeLine | None, seconds: float = 0.0, detail: str = ""
+    ) -> None:
         """Count a call of a kind from a line."""
         found = self._calls.setdefault((kind, where), [0, 0, 0.0, detail])
         found[0] += 1
@@ -394,7 +396,7 @@ class Loops:
                 self._bound(("eager", where), "eager", where)
 
     def _bound(
-        self, key: tuple[Any, ...], kind: str, where: Line | None, seconds: float | None = None
+        self, key: tuple[Any, ...], kind: str, where: CodeLine | None, seconds: float | None = None
     ) -> None:
         if self.in_fit or not self._recorder.is_here:
             return
@@ -419,7 +421,7 @@ class Loops:
         # What the doctor has done meanwhile is not the program's time.
         self._last = (self._recorder.clock(), self._times.now())
 
-    def _loop(self, kind: str, where: Line | None) -> _Loop:
+    def _loop(self, kind: str, where: CodeLine | None) -> _Loop:
         return self._loops.setdefault((kind, where), _Loop(kind, where))
 
     def _take(self, loop: _Loop, num_steps: int, sample: Seconds | None, *, is_timed: bool) -> None:
@@ -488,7 +490,7 @@ class Loops:
         code = _code_of(function.python_function)
         if code is None or not is_own(code.co_filename):
             return None
-        where = Line(file=code.co_filename, line=code.co_firstlineno)
+        where = CodeLine(file=code.co_filename, line=code.co_firstlineno)
         key = (where.file, where.line)
         record = self._functions.setdefault(key, _Function(code.co_name, where))
         # TensorFlow makes one for each object whose method is decorated.
@@ -705,7 +707,7 @@ def _graph_facts(function: _Function) -> dict[str, Any]:
         operation = large[0][1]
         own = [(file, line) for file, line, _ in definition_frames(operation) if is_own(file)]
         found["largest_constant"] = tuple(operation.outputs[0].shape)
-        found["largest_where"] = Line(file=own[-1][0], line=own[-1][1]) if own else None
+        found["largest_where"] = CodeLine(file=own[-1][0], line=own[-1][1]) if own else None
     return found
 
 

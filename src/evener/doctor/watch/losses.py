@@ -25,7 +25,7 @@ from evener._tf_private.functions import definition_frames, is_compiled, leave_t
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import plain_variable
 from evener.base.user_code import is_own
-from evener.doctor.facts import GradientUse, InputUse, Line, LossUse, NotFinite, Values
+from evener.doctor.facts import CodeLine, GradientUse, InputUse, LossUse, NotFinite, ValueRange
 from evener.doctor.watch.loops import Loops
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
 from evener.doctor.watch.times import DIFFERENCES, Times
@@ -127,7 +127,7 @@ class _Loss:
     """Calls of one loss from one line, with the shapes of the last."""
 
     name: str
-    where: Line | None
+    where: CodeLine | None
     from_logits: bool | None
     activations: tuple[str, ...] = ()
     label_shape: tuple[int, ...] = ()
@@ -158,13 +158,13 @@ class _Input:
 
     layer: str
     kind: str
-    where: Line | None
+    where: CodeLine | None
     shape: tuple[int, ...]
     dtype: str
     gauge: Gauge
 
 
-class Losses:
+class LossWatch:
     """Looks at losses, at the targets of gradients, and at what the first layers are given.
 
     Args:
@@ -179,8 +179,8 @@ class Losses:
         self._times = times
         self._here = threading.local()
         self._losses: dict[tuple[Any, ...], _Loss] = {}
-        self._targets: dict[Line | None, _Target] = {}
-        self._gradients: dict[Line | None, dict[str, Any]] = {}
+        self._targets: dict[CodeLine | None, _Target] = {}
+        self._gradients: dict[CodeLine | None, dict[str, Any]] = {}
         self._inputs: dict[int, _Input] = {}
 
     def watch(self) -> None:
@@ -336,7 +336,7 @@ class Losses:
         from_logits: bool | None,
         labels: Any,
         outputs: Any,
-        where: Line | None,
+        where: CodeLine | None,
         result: Any,
     ) -> None:
         if not (tf.is_tensor(outputs) or hasattr(outputs, "dtype")):
@@ -422,10 +422,12 @@ class Losses:
         for operation in _operations_of_loss(target):
             if operation.type in DIFFERENCES and SCOPE not in operation.name:
                 lines = [frame for frame in definition_frames(operation) if is_own(frame[0])]
-                where = Line(file=lines[-1][0], line=lines[-1][1]) if lines else None
+                where = CodeLine(file=lines[-1][0], line=lines[-1][1]) if lines else None
                 self._note_difference(operation.type, *operation.inputs, where=where)
 
-    def _note_difference(self, name: str, left: Any, right: Any, where: Line | None = None) -> None:
+    def _note_difference(
+        self, name: str, left: Any, right: Any, where: CodeLine | None = None
+    ) -> None:
         where = where or own_line()
         are_tensors = all(map(tf.is_tensor, (left, right)))
         if where is None or not are_tensors or (not self.is_recorded and tf.executing_eagerly()):
@@ -439,7 +441,7 @@ class Losses:
             labels, outputs = (right, left) if known[0] else (left, right)
             self._note_loss("difference", None, labels, outputs, where, None)
 
-    def difference(self, name: str, left: Any, right: Any, where: Line | None) -> None:
+    def difference(self, name: str, left: Any, right: Any, where: CodeLine | None) -> None:
         """Take note of a difference of values of different ranks: (n,) and (n, 1)."""
         shapes = (shape_of(left), shape_of(right))
         short, long = sorted(shapes, key=len)
@@ -469,7 +471,7 @@ class Losses:
             ),
         }
 
-    def _target_facts(self, where: Line | None) -> dict[str, Any]:
+    def _target_facts(self, where: CodeLine | None) -> dict[str, Any]:
         target = self._targets.get(where)
         if target is None:
             return {}
@@ -526,14 +528,14 @@ def _loss_use(loss: _Loss) -> LossUse:
         from_logits=loss.from_logits,
         activation=loss.activations[-1] if loss.activations else "",
         activation_before=loss.activations[-2] if len(loss.activations) > 1 else "",
-        outputs=Values(
+        outputs=ValueRange(
             shape=loss.output_shape,
             dtype=loss.output_dtype,
             min=low[0],
             max=high[1],
             has_nan=bool(len(rows)) and not np.isfinite(rows[:, :2]).all(),
         ),
-        labels=Values(
+        labels=ValueRange(
             shape=loss.label_shape,
             dtype=loss.label_dtype,
             min=low[4],
@@ -553,11 +555,11 @@ def _loss_use(loss: _Loss) -> LossUse:
     )
 
 
-def _values_of(seen: _Input) -> Values | None:
+def _values_of(seen: _Input) -> ValueRange | None:
     rows = seen.gauge.rows()
     if not len(rows) or not np.isfinite(rows).all():
         return None
-    return Values(
+    return ValueRange(
         shape=seen.shape,
         dtype=seen.dtype,
         min=float(rows[:, 0].min()),

@@ -23,12 +23,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from evener.base.user_code import is_own, is_rewritten
-from evener.doctor.facts import Ending, Facts, Line, Outcome, to_json
+from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, to_json
 
 SCOPE = "evener_watch"
 """Scope of operations that the watcher adds to graphs."""
 _FLUSH_SECONDS = 1.0
 _BUSY_SHARE = 0.3
+_BUSY_LOAD = 3.0  # waiting processes per core
 
 
 class Part(Protocol):
@@ -113,6 +114,7 @@ class Recorder:
                 still_seconds=now - (self.last_step_at or self.began),
                 is_busy=self.is_busy,
             ),
+            is_machine_busy=os.getloadavg()[0] > _BUSY_LOAD * (os.cpu_count() or 1),
             missed=tuple(self.missed),
             notes=tuple(self.notes),
             warnings=tuple(self.warnings),
@@ -170,23 +172,23 @@ def own_frame(frame: FrameType | None = None) -> FrameType | None:
     return None
 
 
-def own_line(frame: FrameType | None = None) -> Line | None:
+def own_line(frame: FrameType | None = None) -> CodeLine | None:
     """Return the innermost line of user code in this thread, as it was written."""
     found = own_frame(frame or sys._getframe(1))
     if found is None:
         return None
     if _kind_of(found.f_code.co_filename) == "own":
-        return Line(file=found.f_code.co_filename, line=found.f_lineno)
+        return CodeLine(file=found.f_code.co_filename, line=found.f_lineno)
     from evener._tf_private.functions import stack
 
     # AutoGraph runs a copy; TensorFlow knows its lines.
     for file, number in reversed(stack()):
         if _kind_of(file) == "own":
-            return Line(file=file, line=number)
+            return CodeLine(file=file, line=number)
     return None
 
 
-def making_line() -> Line | None:
+def making_line() -> CodeLine | None:
     """Return the line of user code that makes an object: outside of the `__init__` of its class."""
     frame = own_frame(sys._getframe(1))
     while frame is not None and (

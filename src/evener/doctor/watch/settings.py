@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evener.doctor.facts import Line, Pin, Setting, StrategyUse
+from evener.doctor.facts import CodeLine, PinUse, Setting, StrategyUse
 from evener.doctor.watch.recorder import (
     Recorder,
     is_asked_by_user,
@@ -65,11 +65,11 @@ class Settings:
             for name in sorted(_NAMES)
             if name in os.environ
         ]
-        self._imported_at: Line | None = None
+        self._imported_at: CodeLine | None = None
         self._is_imported = False
-        self._devices_at: Line | None = None
+        self._devices_at: CodeLine | None = None
         self._strategies: dict[int, dict[str, Any]] = {}
-        self._pins: dict[tuple[str, Line], list[Any]] = {}
+        self._pins: dict[tuple[str, CodeLine], list[Any]] = {}
         self._open_pins: list[list[Any]] = []
         self._is_looking = True
         self.emulates_gpus = False
@@ -302,7 +302,7 @@ class Settings:
             "settings": tuple(self._settings),
             "strategies": tuple(map(_strategy_use, self._strategies.values())),
             "pins": tuple(
-                Pin(
+                PinUse(
                     device=name,
                     where=where,
                     num_entered=num,

@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from evener.doctor.facts import Line
+from evener.doctor.facts import CodeLine
 
 _FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
 _THREAD = re.compile(r"^(?:Current t|T)hread (?P<ident>0x[0-9a-f]+).*$", re.MULTILINE)
 
 
-def frames_in(text: str) -> list[Line]:
+def frames_in(text: str) -> list[CodeLine]:
     """Return the lines that a text names, in its order.
 
     >>> frames_in('  File "/a/b.py", line 7, in step')
-    [Line(file='/a/b.py', line=7)]
+    [CodeLine(file='/a/b.py', line=7)]
     """
-    return [Line(file=match["file"], line=int(match["line"])) for match in _FRAME.finditer(text)]
+    return [
+        CodeLine(file=match["file"], line=int(match["line"])) for match in _FRAME.finditer(text)
+    ]
 
 
-def innermost_in_message(message: str, is_own: Callable[[str], bool]) -> Line | None:
+def innermost_in_message(message: str, is_own: Callable[[str], bool]) -> CodeLine | None:
     """Return the last of a person's own lines in a message, where the innermost is last.
 
     AutoGraph's and TensorFlow's messages are so: ``in user code: ...`` and
@@ -30,7 +32,7 @@ def innermost_in_message(message: str, is_own: Callable[[str], bool]) -> Line | 
     return own[-1] if own else None
 
 
-def innermost_in_dump(dump: str, thread: int, is_own: Callable[[str], bool]) -> Line | None:
+def innermost_in_dump(dump: str, thread: int, is_own: Callable[[str], bool]) -> CodeLine | None:
     """Return where a thread stood in the last dump of `faulthandler`, innermost first.
 
     Args:

@@ -27,7 +27,7 @@ from evener._tf_private import watched
 from evener._tf_private.datasets import NEXT_BATCHES
 from evener._tf_private.functions import leave_to_autograph
 from evener._tf_private.tensors import HOST_READS, local_values, plain_variable
-from evener.doctor.facts import HostRead, Line
+from evener.doctor.facts import CodeLine, HostRead
 from evener.doctor.watch.growth import Kept
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_frame, own_line
 
@@ -66,7 +66,7 @@ class Times:
         self._last_size = 0
         self.draw_listeners: list[Callable[[Any], None]] = []
         self.difference_listeners: list[Callable[..., None]] = []
-        self._reads: dict[Line, list[float]] = {}
+        self._reads: dict[CodeLine, list[float]] = {}
         self._drawing = threading.local()
         self._in_graphs: tuple[tf.Variable, tf.Variable] | None = None
 
@@ -222,7 +222,7 @@ class Times:
             self.kept.give(result, where)
 
 
-def _longest(lines: dict[Line, list[float]]) -> list[tuple[Line, list[float]]]:
+def _longest(lines: dict[CodeLine, list[float]]) -> list[tuple[CodeLine, list[float]]]:
     return sorted(lines.items(), key=lambda item: -item[1][1])[:_MOST_LINES]
 
 
@@ -243,7 +243,7 @@ def _num_samples(batch: Any) -> Any:
     return tf.add_n([tf.shape(part)[0] for part in parts])
 
 
-def _reader(frame: FrameType | None) -> Line | None:
+def _reader(frame: FrameType | None) -> CodeLine | None:
     """Return the own line that asked for a value, or None if a library asked for itself."""
     while frame is not None:
         filename = frame.f_code.co_filename

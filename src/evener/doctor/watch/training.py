@@ -20,9 +20,9 @@ from evener._tf_private.functions import leave_to_autograph
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import local_values
 from evener.doctor.facts import (
+    CodeLine,
     LayerFlag,
     LayerMade,
-    Line,
     MetricUse,
     ModelUse,
     NotFinite,
@@ -32,7 +32,7 @@ from evener.doctor.facts import (
 from evener.doctor.watch.loops import Loops
 from evener.doctor.watch.losses import (
     Gauge,
-    Losses,
+    LossWatch,
     dtype_of,
     replicas_here,
     shape_of,
@@ -107,7 +107,7 @@ class _Variable:
     num_none: int = 0
     num_applied: int = 0
     optimizers: set[int] = field(default_factory=set)
-    where: Line | None = None
+    where: CodeLine | None = None
     norms: list[float] = field(default_factory=list)
     updates: list[float] = field(default_factory=list)
     before: Any = None
@@ -119,7 +119,7 @@ class _Variable:
 @dataclass(slots=True, eq=False)
 class _Optimizer:
     kind: str
-    where: Line | None
+    where: CodeLine | None
     last: Any = None
     num_made: int = 0
     num_made_in_steps: int = 0
@@ -132,7 +132,7 @@ class _Optimizer:
 
 @dataclass(slots=True, eq=False)
 class _Models:
-    where: Line | None
+    where: CodeLine | None
     last: Any = None
     num_made: int = 0
     num_made_in_steps: int = 0
@@ -151,17 +151,17 @@ class Training:
         losses: Knows whether a tape is open.
     """
 
-    def __init__(self, recorder: Recorder, loops: Loops, losses: Losses) -> None:
+    def __init__(self, recorder: Recorder, loops: Loops, losses: LossWatch) -> None:
         self._recorder = recorder
         self._loops = loops
         self._of_losses = losses
         self._apply_gauges: dict[int, tuple[Gauge, list[int]]] = {}
         self._variables: dict[int, _Variable] = {}
-        self._optimizers: dict[Line | None, _Optimizer] = {}
-        self._models: dict[Line | None, _Models] = {}
+        self._optimizers: dict[CodeLine | None, _Optimizer] = {}
+        self._models: dict[CodeLine | None, _Models] = {}
         self._known_models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._in_calls: dict[Line | None, list[Any]] = {}
+        self._in_calls: dict[CodeLine | None, list[Any]] = {}
         self._flags: dict[tuple[Any, ...], list[Any]] = {}
         self._metrics: dict[int, list[Any]] = {}
         self._num_compared = 0
@@ -284,7 +284,7 @@ class Training:
         found.made_in_scope = tf.distribute.has_strategy()
         found.last, found.first_rate = optimizer, _rate_of(optimizer)
 
-    def _optimizer_line(self, optimizer: Any) -> Line | None:
+    def _optimizer_line(self, optimizer: Any) -> CodeLine | None:
         return getattr(optimizer, "_evener_line", None)
 
     def _around_flagged(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -330,7 +330,7 @@ class Training:
 
     # Steps.
 
-    def _fit(self, where: Line | None, args: Any, kwargs: Any) -> None:
+    def _fit(self, where: CodeLine | None, args: Any, kwargs: Any) -> None:
         self._train(args[0])
 
     def _train(self, model: Any) -> None:

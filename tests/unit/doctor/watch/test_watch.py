@@ -17,7 +17,7 @@ import pytest
 
 from evener.doctor import Finding, diagnose
 from evener.doctor.diagnosis import judge, read_program
-from evener.doctor.facts import Facts, Line, Outcome
+from evener.doctor.facts import CodeLine, Facts, Outcome
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.watch import WatchLimits, watch
 from evener.errors import RunError
@@ -67,7 +67,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     assert list(folder.iterdir()) == [script]
 
 
-def line_of(seen: Line | None) -> int:
+def line_of(seen: CodeLine | None) -> int:
     assert seen is not None
     assert seen.file == str(Path("train.py").absolute())
     return seen.line
