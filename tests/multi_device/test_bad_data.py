@@ -25,6 +25,7 @@ WHEN = pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
 MAKE = pytest.mark.parametrize("make", [one_replica, in_micro_batches])
 
 
+@pytest.mark.covering(2)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("act", ["train_on_batch", "test_on_batch"])
 @WHEN
@@ -66,6 +67,7 @@ def fit(model: keras.Model, batches: Iterable[object]) -> dict[str, list[float]]
     return model.fit(batches, steps_per_epoch=2, shuffle=False, verbose=0).history
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(6)
 @SOURCES
 @MAKE
@@ -92,6 +94,7 @@ def train_on_no_tensor(model: keras.Model, x: object) -> None:
     model.train_on_batch(x, None if x is None else data(4)[1])
 
 
+@pytest.mark.covering(2)
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", NO_TENSORS)
 @WHEN
@@ -138,6 +141,7 @@ def breaking() -> keras.Model:
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("sample", [2, 13])
 @MAKE

@@ -125,6 +125,7 @@ ACTS: dict[str, Callable[[keras.Model], object]] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("compiled_inside", [True, False])
@@ -144,6 +145,7 @@ def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None
     assert strategy.report().num_operations > 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(10)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("second", [one_replica, in_micro_batches])
@@ -169,6 +171,7 @@ def with_a_layer_made_outside() -> Callable[[], keras.Model]:
     return lambda: keras.Sequential([keras.Input((4,)), outside, layers.Dense(1)])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("make", [one_replica, in_micro_batches])
@@ -187,6 +190,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("make", [one_replica, in_micro_batches])

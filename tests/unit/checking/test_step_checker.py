@@ -99,6 +99,7 @@ def by_fit(name: str) -> list[SpotCheck]:
 DOORS = {"distribute": by_distribute, "loop": by_loop, "fit": by_fit}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", WRONG_RULES)
 @pytest.mark.parametrize("door", DOORS)
