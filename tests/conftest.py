@@ -64,6 +64,9 @@ LONGEST_FIRST = (
     TESTS / "unit" / "doctor" / "watch" / "test_training.py",
     TESTS / "multi_device" / "test_audit.py",
 )
+# Of the tests in these folders that are not marked, one in so many stays in `make test`: each
+# trains, and what a change breaks is seen in several of them.
+ONE_IN = {TESTS / "exactness": 4, TESTS / "multi_device": 3, TESTS / "workers": 3}
 SEED = 20
 # Checkpoints wait until the disk has them, which takes longer than what is tested: from memory, a
 # resumed fit takes half of the time.
@@ -174,7 +177,8 @@ def left_out(items: list[pytest.Item]) -> set[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out cases of tests that are ``covering(n)``, and mark those not sampled as long.
 
-    Of the cases of a test that is ``sampled(n)``, one in n stays in `make test`.
+    Of the cases of a test that is ``sampled(n)``, one in n stays in `make test`, and of other tests
+    of a folder what `ONE_IN` says.
     """
     repeated = left_out(items) if PROFILE != "campaign" else set()
     config.hook.pytest_deselected(items=list(repeated))
@@ -184,10 +188,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     counted: collections.Counter[str] = collections.Counter()
     for item in items:
         sampled = item.get_closest_marker("sampled")
-        if sampled is None or item.get_closest_marker("long"):
+        if item.get_closest_marker("long"):
             continue
-        test = f"{item.path}::{getattr(item, 'originalname', item.name)}"
-        if counted[test] % sampled.args[0]:
+        test, one_in = str(item.path), ONE_IN.get(item.path.parent, 1)
+        if sampled is not None:
+            test, one_in = f"{test}::{getattr(item, 'originalname', item.name)}", sampled.args[0]
+        if counted[test] % one_in:
             item.add_marker(pytest.mark.long)
         counted[test] += 1
 

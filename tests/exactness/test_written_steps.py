@@ -86,9 +86,10 @@ def test_what_is_listed_has_no_entry() -> None:
 @pytest.mark.sampled(33)
 @pytest.mark.parametrize(("name", "plan"), CASES_AND_PLANS)
 def test_equals_one_device(name: str, plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check of a few samples, which goes on meanwhile, sees no difference either."""
-    monkeypatch.delenv("EVENER_VERIFY")
-    monkeypatch.setattr(spot_check, "begins_after", lambda _: 0.0)
+    """In every fourth, a check of a few samples, which goes on meanwhile, sees no difference."""
+    if sorted(CASES).index(name) % 4 == 0:
+        monkeypatch.delenv("EVENER_VERIFY")
+        monkeypatch.setattr(spot_check, "begins_after", lambda _: 0.0)
     case = CASES[name]()
     axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
     step = evener.distribute(case.step, plan=PLANS[plan], **axes)
