@@ -64,9 +64,25 @@ LONGEST_FIRST = (
     TESTS / "unit" / "doctor" / "watch" / "test_training.py",
     TESTS / "multi_device" / "test_audit.py",
 )
-# Of the tests in these folders that are not marked, one in so many stays in `make test`: each
-# trains, and what a change breaks is seen in several of them.
-ONE_IN = {TESTS / "exactness": 4, TESTS / "multi_device": 3, TESTS / "workers": 3}
+# Of the tests in these folders that are not marked, one in so many stays in `make test`: they
+# train or start processes, and what a change breaks is seen in several of them.
+ONE_IN = {
+    TESTS / "cli": 2,
+    TESTS / "conformance": 3,
+    TESTS / "exactness": 6,
+    TESTS / "multi_device": 4,
+    TESTS / "unit" / "auditing": 3,
+    TESTS / "unit" / "checking": 3,
+    TESTS / "unit" / "engine" / "partition": 3,
+    TESTS / "unit" / "engine" / "pipeline": 3,
+    TESTS / "unit" / "engine" / "sharding": 3,
+    TESTS / "unit" / "engine" / "trace": 3,
+    TESTS / "unit" / "ops": 3,
+    TESTS / "unit" / "profiler": 3,
+    TESTS / "unit" / "recording": 3,
+    TESTS / "unit" / "strategy": 3,
+    TESTS / "workers": 3,
+}
 SEED = 20
 # Checkpoints wait until the disk has them, which takes longer than what is tested: from memory, a
 # resumed fit takes half of the time.

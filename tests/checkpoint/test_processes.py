@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import evener
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -65,11 +68,27 @@ def results(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
     return int(steps), history + weights
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Path]:
+    """What the program gives undisturbed, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "program.py").write_text(program(folder / "run"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(folder / "program.py")],
+        env={**os.environ, "PYTHONPATH": str(Path(evener.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return *results(done), folder / "run"
+
+
 @pytest.mark.long
 def test_a_kill_while_writing_costs_the_steps_since_the_last_one(
-    tmp_path: Path, run_python: RunPython
+    tmp_path: Path, run_python: RunPython, whole: tuple[int, str, Path]
 ) -> None:
-    steps, expected = results(run_python(program(tmp_path / "whole")))
+    steps, expected, _ = whole
     killed = run_python(program(tmp_path / "killed", ("SIGKILL while writing", 8)), check=False)
     assert killed.returncode == -signal.SIGKILL
     remains = [path.name for path in (tmp_path / "killed").iterdir()]
@@ -82,9 +101,11 @@ def test_a_kill_while_writing_costs_the_steps_since_the_last_one(
 
 
 @pytest.mark.long
-def test_a_signal_writes_one_and_ends_the_process(tmp_path: Path, run_python: RunPython) -> None:
-    _, expected = results(run_python(program(tmp_path / "whole", every=None)))
-    ends = (("SIGTERM", 13), ("SIGINT", 5), ("SIGTERM in validation", 1))
+def test_a_signal_writes_one_and_ends_the_process(
+    tmp_path: Path, run_python: RunPython, whole: tuple[int, str, Path]
+) -> None:
+    _, expected, _ = whole
+    ends = (("SIGINT", 5), ("SIGTERM in validation", 1))
     for index, at in enumerate(ends):
         folder = tmp_path / str(index)
         ended = run_python(program(folder, at, every=None), check=False)
@@ -126,9 +147,9 @@ print("read", [float(np.abs(value).sum()) for value in by_keras])
 
 
 @pytest.mark.long
-def test_keras_and_tensorflow_read_it_without_evener(tmp_path: Path, run_python: RunPython) -> None:
-    _, written = results(run_python(program(tmp_path / "run")))
-    folder = tmp_path / "run" / "step-00000039"
+def test_keras_and_tensorflow_read_it_without_evener(whole: tuple[int, str, Path]) -> None:
+    _, written, run = whole
+    folder = run / "step-00000039"
     plain = subprocess.run(
         [sys.executable, "-c", READER.format(folder=str(folder))],
         capture_output=True,
