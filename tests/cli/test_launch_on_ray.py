@@ -15,7 +15,7 @@ import pytest
 
 from cli.commands import run
 from cli.test_launch import SCRIPT
-from unit.launch.on_ray.ray_nodes import RayNodes, running_nodes
+from unit.workers.on_ray.ray_nodes import RayNodes, running_nodes
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from multi_device.public_names.namespaces import NAMESPACES, aliases, missing, r
 from multi_device.public_names.reasons import NOT_YET, REASONS
 from multi_device.public_names.recipe import call
 from multi_device.public_names.verdicts import Call, difference, verdict
-from unit.ops.op_case import B, f32
+from unit.graph.ops.op_case import B, f32
 
 RECIPES = recipes()
 X = f32(B, 4)

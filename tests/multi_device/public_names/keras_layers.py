@@ -21,7 +21,7 @@ from multi_device.public_names.recipe import (
     layer,
     merged,
 )
-from unit.ops.op_case import Arg, f32, i32, ints, positive
+from unit.graph.ops.op_case import Arg, f32, i32, ints, positive
 
 ly = keras.layers
 FRAMES = f32(B, 3, 6, 6, 2)

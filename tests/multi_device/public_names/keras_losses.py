@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from multi_device.public_names.recipe import B, Function, Recipe, Table, call, layer
-from unit.ops.op_case import Arg, bools, f32, i32, ints
+from unit.graph.ops.op_case import Arg, bools, f32, i32, ints
 
 losses, metrics = keras.losses, keras.metrics
 

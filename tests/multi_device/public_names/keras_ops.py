@@ -21,7 +21,7 @@ from multi_device.public_names.recipe import (
     segments,
 )
 from multi_device.public_names.tf_linalg import definite, well
-from unit.ops.op_case import (
+from unit.graph.ops.op_case import (
     above_one,
     distinct,
     f32,

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from unit.ops.op_case import Arg, B, f32, i32, ints, positive
+from unit.graph.ops.op_case import Arg, B, f32, i32, ints, positive
 
 Function = Callable[..., Any]
 Table = dict[str, "Recipe"]

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from multi_device.public_names.recipe import IMAGE, B, Table, call, each
-from unit.ops.op_case import distinct, f32, i32, ints, positive
+from unit.graph.ops.op_case import distinct, f32, i32, ints, positive
 
 im = tf.image
 SEED = [1, 2]

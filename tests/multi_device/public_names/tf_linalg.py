@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from multi_device.public_names.recipe import B, Function, Recipe, Table, X, call, each
-from unit.ops.op_case import f32, positive
+from unit.graph.ops.op_case import f32, positive
 
 la = tf.linalg
 SQUARE, RIGHT = f32(B, 3, 3), f32(B, 3, 2)

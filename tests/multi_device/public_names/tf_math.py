@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from multi_device.public_names.recipe import BOOLS, WHOLE, B, Table, X, call, each, segments
-from unit.ops.op_case import (
+from unit.graph.ops.op_case import (
     above_one,
     distinct,
     f32,

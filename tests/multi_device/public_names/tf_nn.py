@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from multi_device.public_names.recipe import IMAGE, VOLUME, B, Table, X, call, each
-from unit.ops.op_case import distinct, f32, i32, ints, positive
+from unit.graph.ops.op_case import distinct, f32, i32, ints, positive
 
 nn = tf.nn
 SIGNAL = f32(B, 8, 3)

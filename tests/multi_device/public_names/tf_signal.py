@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from multi_device.public_names.recipe import B, Table, call, complex64, each
-from unit.ops.op_case import f32, positive
+from unit.graph.ops.op_case import f32, positive
 
 s = tf.signal
 WAVE = f32(B, 16)

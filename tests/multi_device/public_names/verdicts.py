@@ -18,7 +18,7 @@ from evener.partition.layout import Layout
 from evener.partition.report import StepReport
 from evener.partition.tasks import Partition
 from multi_device.public_names.recipe import Function, Recipe
-from unit.ops.op_case import B
+from unit.graph.ops.op_case import B
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 SHARES = (4, 0, 3)

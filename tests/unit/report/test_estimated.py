@@ -8,7 +8,7 @@ from evener.base.terminal import text_of
 from evener.clusters import model_named
 from evener.planner.prediction import estimate_memory
 from evener.report.estimated import CARDS, Estimated, print_estimated, usable_bytes
-from unit.cost_model.by_hand import MODEL
+from unit.planner.by_hand import MODEL
 
 TWO_SAMPLES = """\
 Memory of two on one device, a step of 2 samples

@@ -31,7 +31,7 @@ from evener.report.planned import (
     step_lines,
     time_lines,
 )
-from unit.cost_model.by_hand import FREE, cluster_of, profile_of
+from unit.planner.by_hand import FREE, cluster_of, profile_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "planning.md"
 

@@ -1,0 +1,184 @@
+"""Rows by their numbers, masks and orders: what may need the samples of other devices."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import tensorflow as tf
+
+from unit.graph.ops.op_case import (
+    Arg,
+    B,
+    Draw,
+    Drawn,
+    OpCase,
+    Shape,
+    States,
+    bools,
+    case,
+    distinct,
+    f32,
+    gathered_if_sharded,
+    i32,
+    ints,
+    one_label,
+    sorted_ints,
+    ties,
+)
+
+# Parameters, indices, the rest of the arguments of tf.gather, labels of parameters and indices:
+# an index may be sharded along a label of its own, or with the parameters along a batch label.
+GATHERS: tuple[tuple[Shape, Shape, dict[str, int], str], ...] = (
+    ((5, 4), (B,), {}, "vd,i->"),
+    ((5, 4), (B, 3), {}, "vd,ij->"),
+    ((5, 4), (3, B), {}, "vd,ij->"),
+    ((5, B), (3,), {}, "vd,i->"),
+    ((B, 5), (3,), {"axis": 1}, "bv,i->"),
+    ((3, 5), (B,), {"axis": 1}, "bv,i->"),
+    ((B, 5), (B, 3), {"axis": 1, "batch_dims": 1}, "bv,bi->"),
+    ((B, 5, 2), (B,), {"axis": 1, "batch_dims": 1}, "bvd,b->"),
+    ((2, B, 5), (2, B, 3), {"axis": 2, "batch_dims": 2}, "abv,abi->"),
+    ((B, 3, 5), (B, 2), {"axis": 2, "batch_dims": 1}, "bxv,bi->"),
+    ((3, 5, B), (3, 2), {"axis": 1, "batch_dims": 1}, "xvd,xi->"),
+)
+
+
+def gather(draw: Draw) -> Drawn:
+    params, indices, options, labels = draw(st.sampled_from(GATHERS))
+    args = (f32(*params), i32(*indices, values=ints(0, 5)))
+    return Drawn(lambda x, i: tf.gather(x, i, **options), args, one_label(labels))
+
+
+def gather_nd(draw: Draw) -> Drawn:
+    params, indices, options, labels = draw(
+        st.sampled_from(
+            [
+                ((3, 4), (B, 2), {}, "xy,bi->"),
+                ((3, 4, B), (5, 2), {}, "xyd,ni->"),
+                ((3, 4), (B, 2, 1), {}, "xy,bni->"),
+                ((B, 3, 4), (B, 2), {"batch_dims": 1}, "bxy,bi->"),
+                ((B, 3, 4), (B, 5, 1), {"batch_dims": 1}, "bxy,bni->"),
+            ]
+        )
+    )
+    args = (f32(*params), i32(*indices, values=ints(0, 3)))
+    expect = one_label(labels)
+
+    def expect_gradient(states: States) -> str:
+        # The gradient has no rule for samples behind the positions.
+        return gathered_if_sharded(states) if params[-1] == B else expect(states)
+
+    return Drawn(lambda x, i: tf.gather_nd(x, i, **options), args, expect, expect_gradient)
+
+
+CASES: tuple[OpCase, ...] = (
+    OpCase("gather_nd", gather_nd),
+    OpCase("gather", gather),
+    case("gather_of_samples", tf.gather, f32(B, 3), i32(5, values=ints(0, B)), expect="any"),
+    case("gather_in_new_order", tf.gather, f32(B, 3), i32(B, values=ints(0, B)), expect="any"),
+    case(
+        "gather_nd_of_samples", tf.gather_nd, f32(B, 3), i32(4, 1, values=ints(0, B)), expect="any"
+    ),
+    case(
+        "take_along",
+        lambda x, i: tf.experimental.numpy.take_along_axis(x, i, 1),
+        f32(B, 5),
+        i32(B, 2, values=ints(0, 5)),
+        expect="any",
+    ),
+    case("sort_of_rows", lambda x: x - tf.sort(x, 1), f32(B, 4, values=distinct)),
+    case(
+        "nth_element",
+        lambda x: tf.raw_ops.NthElement(input=x, n=1),
+        f32(B, 4, values=distinct),
+        expect="any",
+    ),
+    case(
+        "median_of_samples",
+        lambda x: tf.sort(x, 0)[tf.shape(x)[0] // 2],
+        f32(B, 4, values=distinct),
+        expect="any",
+    ),
+    case(
+        "boolean_mask",
+        lambda x, m: tf.boolean_mask(x, m),
+        f32(B, 3),
+        Arg((B,), bools, "bool"),
+        expect="any",
+    ),
+    case(
+        "sum_of_masked", lambda x: tf.reduce_sum(tf.boolean_mask(x, x > 0)), f32(B, 3), expect="any"
+    ),
+    case(
+        "dynamic_partition",
+        lambda x, p: tf.dynamic_partition(x, p, 3),
+        f32(B, 2),
+        i32(B, values=ints(0, 3)),
+        expect="any",
+    ),
+    case(
+        "unique",
+        lambda x: tuple(tf.unique(x)),
+        i32(B, values=ints(0, 4)),
+        expect="any",
+        gradient=False,
+    ),
+    case(
+        "unique_with_counts",
+        lambda x: tuple(tf.unique_with_counts(x)),
+        i32(B, values=sorted_ints(0, 4)),
+        expect="any",
+        gradient=False,
+    ),
+    case(
+        "set_difference",
+        lambda x: tuple(tf.raw_ops.ListDiff(x=x, y=[1, 2])),
+        i32(B, values=ints(0, 4)),
+        expect="any",
+        gradient=False,
+    ),
+    case(
+        "where_counts",
+        lambda x: tf.shape(tf.where(x > 0.5))[0],
+        f32(B, 3, values=ties),
+        expect="any",
+        gradient=False,
+    ),
+    case(
+        "invert_permutation",
+        lambda x: tf.math.invert_permutation(tf.argsort(x)),
+        f32(B, values=distinct),
+        expect="any",
+        gradient=False,
+    ),
+    case(
+        "space_to_batch",
+        lambda x: tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]),
+        f32(B, 4, 4, 1),
+        expect="any",
+    ),
+    case(
+        "space_to_batch_and_back",
+        lambda x: tf.batch_to_space(tf.space_to_batch(x, [2], [[0, 0]]) * 2, [2], [[0, 0]]),
+        f32(B, 4, 3),
+        expect="any",
+    ),
+    case(
+        "shuffle_by_key",
+        lambda x: tf.gather(x, tf.argsort(tf.reduce_sum(x, 1))),
+        f32(B, 3, values=distinct),
+        expect="any",
+    ),
+    case(
+        "foreground",
+        lambda x: tf.reduce_sum(tf.gather(x, tf.where(x[:, 0] > 0)[:, 0])),
+        f32(B, 3),
+        expect="any",
+    ),
+    case(
+        "reverse_of_ints",
+        lambda x: tf.reverse(x, [1]),
+        i32(B, 3, values=ints(0, 9)),
+        gradient=False,
+    ),
+    case("cumsum_of_ints", lambda x: tf.cumsum(x, 1), i32(B, 3, values=ints(0, 9)), gradient=False),
+)

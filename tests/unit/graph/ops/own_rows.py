@@ -1,0 +1,145 @@
+"""Rows by the numbers of samples, and by what only looks like them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from unit.graph.ops.op_case import B, OpCase, case, distinct, f32, i32, ints, positive
+
+LABEL = i32(B, values=ints(0, 4))
+
+
+def numbers(x: Any) -> Any:
+    return tf.range(tf.shape(x)[0])
+
+
+def chosen(x: Any, label: Any) -> Any:
+    return tf.gather_nd(x, tf.stack([numbers(x), label], 1))
+
+
+def written(x: Any, label: Any) -> Any:
+    shape = tf.stack([tf.shape(x)[0], 4])
+    return tf.scatter_nd(tf.stack([numbers(x), label], 1), x[:, 0], shape)
+
+
+def changed(x: Any) -> Any:
+    """As the targets of Q-learning are made."""
+    label = tf.argmax(x, 1, output_type=tf.int32)
+    return tf.tensor_scatter_nd_update(x, tf.stack([numbers(x), label], 1), x[:, 1])
+
+
+def added_twice(x: Any) -> Any:
+    """Two numbers of every row, which may be the same."""
+    label = tf.argmax(x, 1, output_type=tf.int32)
+    rows = tf.tile(numbers(x)[:, None], [1, 2])
+    places = tf.stack([rows, tf.stack([label, label // 2], 1)], 2)
+    return tf.tensor_scatter_nd_add(x, places, x[:, :2])
+
+
+def added_flat(x: Any) -> Any:
+    """The rows of a sample are together along one axis."""
+    places = 4 * numbers(x) + tf.argmax(x, 1, output_type=tf.int32)
+    return tf.tensor_scatter_nd_add(tf.reshape(x, [-1]), places[:, None], x[:, 0])
+
+
+def changed_next_rows(x: Any, label: Any) -> Any:
+    """Not its own row, although it is made of the numbers of the samples."""
+    rows = (numbers(x) + 1) % tf.shape(x)[0]
+    return tf.tensor_scatter_nd_add(x, tf.stack([rows, label], 1), x[:, 1])
+
+
+def chosen_in_batches(x: Any) -> Any:
+    """TensorFlow counts the samples by a grid of their numbers."""
+    places = tf.argsort(x[:, :, 0], 1)[:, :2, None]
+    return tf.gather_nd(x, places, batch_dims=1)
+
+
+def twice_transposed(x: Any) -> Any:
+    """Two numbers of every sample, along the second axis first."""
+    rows = tf.transpose(tf.zeros_like(x[:, :2], tf.int32)) + numbers(x) * tf.ones([1], tf.int32)
+    return tf.gather_nd(x, tf.stack([tf.transpose(rows), tf.argsort(x, 1)[:, :2]], 2))
+
+
+def of_other_rows(x: Any) -> Any:
+    """Not its own rows: twice the number of a sample."""
+    rows = numbers(x) * tf.fill([1], 2) // 2 * tf.constant([2]) % tf.shape(x)[0]
+    return tf.gather_nd(x, tf.stack([rows, tf.argmax(x, 1, output_type=tf.int32)], 1))
+
+
+def reversed_rows(x: Any) -> Any:
+    """Not its own row."""
+    return tf.gather(x, tf.shape(x)[0] - 1 - numbers(x))
+
+
+def next_rows(x: Any) -> Any:
+    """Not its own row, although it is made of the numbers of the samples."""
+    return tf.gather(x, (numbers(x) + 1) % tf.shape(x)[0])
+
+
+def flat(x: Any, label: Any) -> Any:
+    """A position that may be in the next sample's row: ``label`` is larger than 2."""
+    last = 3 * tf.shape(x)[0] - 1
+    return tf.gather(tf.reshape(x[:, :3], [-1]), tf.minimum(3 * numbers(x) + label, last))
+
+
+def best(x: Any) -> Any:
+    return tf.nn.top_k(x, 2).values
+
+
+def of_best(x: Any) -> Any:
+    places = tf.argmax(x, 1, output_type=tf.int32)
+    flat_places = 4 * numbers(x) + places
+    return tf.math.unsorted_segment_sum(x[:, 0], flat_places, 4 * tf.shape(x)[0])
+
+
+def crops(x: Any, boxes: Any) -> Any:
+    return tf.image.crop_and_resize(x, boxes, numbers(x), [2, 3])
+
+
+def two_crops(x: Any, boxes: Any) -> Any:
+    count = tf.shape(x)[0]
+    owners = tf.reshape(tf.tile(numbers(x)[:, None], [1, 2]), [-1])
+    return tf.image.crop_and_resize(x, tf.reshape(boxes, [2 * count, 4]), owners, [2, 2])
+
+
+CASES: tuple[OpCase, ...] = (
+    case("own_row", lambda x: tf.gather(x, numbers(x)), f32(B, 4)),
+    case("chosen_by_label", chosen, f32(B, 4), LABEL, expect="any"),
+    case("written_by_label", written, f32(B, 4), LABEL, expect="any"),
+    case("changed_by_label", changed, f32(B, 4, values=distinct)),
+    case("added_twice", added_twice, f32(B, 4, values=distinct)),
+    case("added_flat", added_flat, f32(B, 4, values=distinct)),
+    case("chosen_in_batches", chosen_in_batches, f32(B, 4, 3, values=distinct)),
+    case("twice_transposed", twice_transposed, f32(B, 4, values=distinct)),
+    case("of_other_rows", of_other_rows, f32(B, 4, values=distinct), expect="any"),
+    case("changed_next_rows", changed_next_rows, f32(B, 4), LABEL, expect="any"),
+    case("reversed_rows", reversed_rows, f32(B, 4), expect="any"),
+    case("next_rows", next_rows, f32(B, 4), expect="any"),
+    case("flat_beyond_the_row", flat, f32(B, 4), LABEL, expect="any"),
+    case("best_two", best, f32(B, 4, values=distinct)),
+    case("sorted_rows", lambda x: tf.sort(x, 1), f32(B, 4, values=distinct)),
+    case("segments_of_best", of_best, f32(B, 4, values=distinct), expect="any"),
+    case(
+        "crop_of_each",
+        crops,
+        f32(B, 5, 5, 2),
+        f32(B, 4, values=positive),
+        expect="any",
+        tolerance=1e-4,
+    ),
+    case(
+        "two_crops_of_each",
+        two_crops,
+        f32(B, 5, 5, 2),
+        f32(B, 2, 4, values=positive),
+        expect="any",
+        tolerance=1e-4,
+    ),
+    case(
+        "steps_of_three",
+        lambda x: x + tf.cast(tf.range(0, 3 * tf.shape(x)[0], 3), tf.float32)[:, None],
+        f32(B, 4),
+    ),
+)

@@ -1,0 +1,141 @@
+"""Plans as assignments and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from evener.errors import PlanError
+from evener.plan import (
+    Plan,
+    PlanDevice,
+    Replica,
+    Stage,
+)
+from evener.plan.parts import OwnerRule
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    assignment_of,
+    plan_of,
+    spread_owners,
+)
+from evener.profile import CostProfile, LayerCosts, ModelCosts
+from simulation.cases import cases
+from unit.planner.by_hand import MODEL, assigned, cluster_of, whole
+
+
+@settings(max_examples=50)
+@given(cases(max_machines=1))
+def test_a_plan_says_the_same_as_its_assignment(case: tuple[Assignment, CostProfile]) -> None:
+    assignment, profile = case
+    model, cluster = profile.model, profile.cluster
+    plan = plan_of(assignment, model, cluster)
+    found = assignment_of(plan, model, cluster, assignment.batch_size)
+    assert found.replicas == assignment.replicas
+    assert found.recompute == assignment.recompute
+    for layer, owner, wanted in zip(model.layers, found.owners, assignment.owners, strict=True):
+        # A layer without variables has no rule.
+        assert owner == wanted or not layer.owned_bytes
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_owners_in_each_machine_are_those_of_the_engine() -> None:
+    cluster = cluster_of(2, 1)
+    replicas = [whole(device) for device in range(3)]
+    assignment = assigned(*replicas, owners=(EACH_MACHINE, EACH_MACHINE))
+    plan = plan_of(assignment, MODEL, cluster)
+    assert plan.owners == "sharded"
+    assert assignment_of(plan, MODEL, cluster, 6) == assignment
+
+
+def test_layers_are_spread_by_bytes_the_largest_first() -> None:
+    layers = [LayerCosts(name=f"{k}", weight_bytes=size) for k, size in enumerate((1, 5, 3, 2))]
+    replicas = [ReplicaAssignment(samples=1, spans=(Span(device, 0, 4),)) for device in range(2)]
+    # 5 | 3, then 2 beside 3 (5 | 5), then 1 to the first.
+    assert spread_owners(layers, replicas, cluster_of(2)) == (0, 0, 1, 1)
+    # A device with twice the memory is half as full.
+    unequal = cluster_of(2, memory=[100, 200])
+    assert spread_owners(layers, replicas, unequal) == (1, 0, 1, 1)
+    assert spread_owners(layers, replicas, cluster_of(2), [None, 1, None, None]) == (0, 1, 0, 0)
+
+
+def test_central_owners_are_on_the_host() -> None:
+    cluster = cluster_of(1)
+    assignment = assigned(whole(0), owners=(HOST_OWNER, HOST_OWNER))
+    plan = plan_of(assignment, MODEL, cluster)
+    assert plan.owners == "central"
+    assert assignment_of(plan, MODEL, cluster, 2) == assignment
+
+
+def test_names_with_wildcards_stand_for_themselves() -> None:
+    layers = (LayerCosts(name="block[1]", weight_bytes=1), LayerCosts(name="block1"))
+    model = ModelCosts(name="odd", layers=layers)
+    replica = ReplicaAssignment(samples=1, spans=(Span(0, 0, 1), Span(1, 1, 2)))
+    assignment = Assignment(replicas=(replica,), owners=(1, 1), recompute=(True, False))
+    plan = plan_of(assignment, model, cluster_of(2))
+    assert plan.recompute == ("block[[]1]",)
+    assert plan.replicas[0].stages[0].layers == ("block[[]1]",)
+    assert assignment_of(plan, model, cluster_of(2), 1) == assignment
+
+
+def test_replicas_without_samples_are_left_out() -> None:
+    plan = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[1, 0])
+    found = assignment_of(plan, MODEL, cluster_of(2), 4)
+    assert found.replicas == (whole(0, samples=4),)
+
+
+def test_a_device_that_the_cluster_lacks() -> None:
+    with pytest.raises(PlanError, match="PLAN-029"):
+        assignment_of(Plan.data_parallel(["gpu:0", "gpu:7"]), MODEL, cluster_of(2), 4)
+
+
+def test_a_pattern_that_names_no_layer() -> None:
+    with pytest.raises(PlanError, match="PLAN-040") as caught:
+        assignment_of(staged(("a",), ("bb",)), MODEL, cluster_of(2), 4)
+    assert caught.value.what == (
+        "replicas[0].stages[1] names 'bb', but the model 'two' has no such layer."
+    )
+    assert "Its layers are 'a', 'b'." in caught.value.why
+
+
+@pytest.mark.parametrize("stages", [(("b",), ("a",)), (("*a", "b"), ("?",))])
+def test_stages_out_of_line_or_empty(stages: tuple[tuple[str, ...], ...]) -> None:
+    with pytest.raises(PlanError, match="PLAN-041") as caught:
+        assignment_of(staged(*stages), MODEL, cluster_of(2), 4)
+    assert "'a', 'b' are in the stages" in caught.value.why
+
+
+def staged(*patterns: tuple[str, ...]) -> Plan:
+    """Return one pipeline with these patterns of layers."""
+    names = [f"gpu:{k}" for k in range(len(patterns))]
+    stages = tuple(
+        Stage(device=name, layers=layers) for name, layers in zip(names, patterns, strict=True)
+    )
+    return Plan(
+        devices=tuple(PlanDevice.named(name) for name in names),
+        replicas=(Replica(share=1, stages=stages),),
+    )
+
+
+def test_the_rule_of_the_host_and_that_of_a_cpu_are_told_apart() -> None:
+    rules = (OwnerRule(pattern="a/*", device="host"), OwnerRule(pattern="*", device="gpu:1"))
+    plan = Plan(
+        devices=Plan.data_parallel(["gpu:0", "gpu:1"]).devices,
+        replicas=Plan.data_parallel(["gpu:0", "gpu:1"]).replicas,
+        owners=rules,
+    )
+    assert assignment_of(plan, MODEL, cluster_of(2), 4).owners == (HOST_OWNER, 1)
+
+
+def test_a_stage_may_name_a_layer_around_those_of_the_model() -> None:
+    """As in the engine: the outermost layer that a stage names decides."""
+    layers = [LayerCosts(name=name) for name in ("encoder/a", "encoder/b", "head")]
+    model = ModelCosts(name="nested", layers=tuple(layers))
+    plan = Plan.pipeline({"gpu:0": "encoder", "gpu:1": "head"}, recompute=["encoder"])
+    found = assignment_of(plan, model, cluster_of(2), 4)
+    assert found.replicas[0].spans == (Span(0, 0, 2), Span(1, 2, 3))
+    assert found.recompute == (True, True, False)

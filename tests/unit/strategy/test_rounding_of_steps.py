@@ -1,0 +1,182 @@
+"""Right runs are not accused, whatever rounding does to them; faults are found all the same."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import evener
+from evener.errors import EvenerWarning
+from evener.partition.emit import PartitionedStep
+from evener.strategy import spot_check
+from unit.strategy.rounding_programs import PROGRAMS
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
+
+_LOW_PRECISION = {"bfloat16": 0.2, "mixed bfloat16": 0.05}
+"""Least fault that must be found where rounding is larger than a hundredth."""
+_SAME_WITH_A_FACTOR = ("loss near 0", "absolute error, clipped")
+"""Programs in which a factor of all gradients changes nothing."""
+Run = Callable[[Any, Any, Any, Any], Any]
+
+
+def verification_of(name: str) -> Any:
+    """Return what is found in the first run of a program, and whether it is warned of."""
+    keras.utils.set_random_seed(7)
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[5, 3], verify=True)
+    with strategy.scope():
+        model, x, y = PROGRAMS[name]()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(x, y, batch_size=len(x), verbose=0, shuffle=False)
+    [found] = strategy.verifications
+    assert bool(found.differences) == any("ENG-080" in str(item.message) for item in caught)
+    return found
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_right_run_is_not_accused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = verification_of(name)
+    assert found.differences == ()
+    assert found.results < 1
+    assert "in the training step; rounding of the step" in capsys.readouterr().err
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_spot_check_of_a_right_run_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVENER_VERIFY", raising=False)
+    monkeypatch.setattr(spot_check, "begins_after", lambda _: 0.0)
+    keras.utils.set_random_seed(7)
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[5, 3])
+    with strategy.scope():
+        model, x, y = PROGRAMS[name]()
+    model.fit(x, y, batch_size=len(x), verbose=0, shuffle=False)
+    spot_check.wait_for_checks()
+    assert [(check.state, check.reason) for check in strategy.spot_checks] == [("agrees", "")]
+
+
+def replacing(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """Let the devices run a step in another way; the run on one device stays."""
+    original = PartitionedStep.__call__
+
+    def call(step: Any, flat: Sequence[Any], sizes: Any, *_: Any, **__: Any) -> Any:
+        return run(lambda flat, sizes: original(step, flat, sizes)[0], flat, sizes, step), None
+
+    monkeypatch.setattr(PartitionedStep, "__call__", call)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in _SAME_WITH_A_FACTOR][::2])
+def test_a_gradient_with_a_factor_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    factor = tf.Variable(1.0, trainable=False)
+    original = keras.optimizers.Optimizer.apply
+
+    def times(gradient: Any) -> Any:
+        by = tf.cast(factor, gradient.dtype)
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values * by, gradient.indices, gradient.dense_shape)
+        return gradient * by
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        return original(self, [*map(times, grads)], trainable_variables)
+
+    def run(call: Any, flat: Any, sizes: Any, _: Any) -> Any:
+        begin = factor.assign(1.01 + _LOW_PRECISION.get(name, 0.0), read_value=False)
+        with tf.control_dependencies([begin]):
+            results = call(flat, sizes)
+        with tf.control_dependencies(results):
+            factor.assign(1.0, read_value=False)
+        return results
+
+    monkeypatch.setattr(keras.optimizers.Optimizer, "apply", apply)
+    replacing(monkeypatch, run)
+    assert verification_of(name).differences
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", [*PROGRAMS][0::2])
+def test_a_sample_that_is_left_out_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(call: Any, flat: Any, sizes: Any, _: Any) -> Any:
+        of_batch = [
+            tensor[:-1] if tensor.dtype != tf.resource and tensor.shape.rank else tensor
+            for tensor in flat
+        ]
+        return call(of_batch, sizes - tf.constant([0] * (sizes.shape[0] - 1) + [1]))
+
+    replacing(monkeypatch, run)
+    assert verification_of(name).differences
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", [*PROGRAMS][1::2])
+def test_an_old_value_of_a_variable_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[tf.Variable] = []
+
+    def run(call: Any, flat: Any, sizes: Any, _: Any) -> Any:
+        weight = changed[0]
+        now = weight.read_value()
+        by = 0.01 + _LOW_PRECISION.get(name, 0.0)
+        noise = np.random.default_rng(1).normal(1.0, 1.0, weight.shape)
+        old = now * (1 - by * tf.constant(noise, now.dtype))
+        with tf.control_dependencies([now]):
+            begin = weight.assign(old, read_value=False)
+        with tf.control_dependencies([begin]):
+            results = call(flat, sizes)
+        with tf.control_dependencies(results):
+            weight.assign_add(now - old, read_value=False)
+        return results
+
+    replacing(monkeypatch, run)
+    program = PROGRAMS[name]
+
+    def noted() -> Any:
+        made = program()
+        changed.append(made[0].trainable_variables[0].value)
+        return made
+
+    monkeypatch.setitem(PROGRAMS, name, noted)
+    assert verification_of(name).differences
+
+
+def test_the_step_of_a_program_is_named() -> None:
+    weight = tf.Variable(2.0)
+
+    def double(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(weight * x)
+
+    step = evener.distribute(double, devices=["cpu:0", "cpu:1"], verify=True)
+    step(tf.ones([4]))
+    [found] = step.verifications
+    assert found.step.startswith("double (")
+    assert "test_rounding_of_steps.py:" in found.step
+
+
+def test_a_loss_of_nothing_is_no_measure_of_itself() -> None:
+    """A loss of 0 on one device and 1e-14 on several differs by rounding, not by 1e24."""
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(x) - tf.reduce_sum(tf.reverse(x, [0]))
+
+    x = np.random.default_rng(0).normal(size=1000).astype("float32")
+    distributed = evener.distribute(step, devices=["cpu:0", "cpu:1"], shares=[5, 3], verify=True)
+    distributed(x)
+    assert distributed.verifications[0].results < 1.5
+    assert distributed.verifications[0].differences == ()
+
+
+def test_a_fault_is_told_with_its_step_and_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(x)
+
+    replacing(monkeypatch, lambda call, flat, sizes, _: [call(flat, sizes)[0] * 1.001])
+    distributed = evener.distribute(twice, devices=["cpu:0", "cpu:1"], verify=True)
+    with pytest.warns(EvenerWarning, match=r"ENG-080.*of twice \(.*result 0, by 1\.0e-03"):
+        distributed(tf.ones([8]))
