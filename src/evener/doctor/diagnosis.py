@@ -130,8 +130,9 @@ def diagnose(
         run: Whether to run it for a few steps, in a subprocess; without, it is only read.
         args: Arguments of the script.
         devices: Device spec to configure before it runs, such as ``"cpu:2"`` for two
-            stand-ins; None for the environment's, else the script's own. GPUs with a memory cap
-            (``"gpu:0@24GiB,gpu:1@12GiB"``) are assumed on a machine without GPUs.
+            stand-ins; None for the environment's, else the script's own. GPUs
+            (``"gpu:0@24GiB,gpu:1@12GiB"``) are assumed on a machine without GPUs: a CPU device
+            runs for each of them, and for each of `num_gpus`.
         time_limit_seconds: Time limit of the run, above 0.
         num_steps: Number of steps to watch, without those that trace; from 1.
         gpu_names: Whether to present CPU devices to it as GPUs on a machine without GPUs.
@@ -167,13 +168,12 @@ def diagnose(
     spec = spec_from(devices, os.environ)
     around = surroundings_here()
     caps = _assumed_cards(spec, around)
-    if caps:
-        around = around.with_cards(caps)
-        devices = f"cpu:{len(caps)}"
-    around = around.judged_for(
+    around = around.with_cards(caps).judged_for(
         len(caps) if caps and chosen.num_gpus is None else chosen.num_gpus, gpu_memory_bytes
     )
     reading = read_program(script)
+    if caps or (spec.source == "default" and _stands_in(chosen, reading, around)):
+        devices = f"cpu:{len(caps) or len(around.gpus)}"
     read = _judged(reading, around, None, chosen)
     if not run or any(unread.importer is None for unread in reading.unread):
         return read
@@ -239,9 +239,18 @@ def judge(
 
 def _assumed_cards(spec: DeviceSpec, around: Surroundings) -> tuple[int | None, ...]:
     """Return the memory of GPUs that a spec names on a machine without any."""
-    if spec.kind != "gpu" or around.machine.gpus or not any(gpu.cap_bytes for gpu in spec.gpus):
+    if spec.kind != "gpu" or around.machine.gpus:
+        return ()
+    if spec.source != "argument" and not any(gpu.cap_bytes for gpu in spec.gpus):
         return ()
     return tuple(gpu.cap_bytes for gpu in spec.gpus)
+
+
+def _stands_in(chosen: Configuration, reading: Reading, around: Surroundings) -> bool:
+    """Return whether each assumed GPU needs a CPU device: a strategy takes what it finds."""
+    if around.machine.gpus or len(around.gpus) < 2:
+        return False
+    return bool(chosen.num_gpus) or any(reading.named("tf.distribute.MirroredStrategy"))
 
 
 def _judged(

@@ -301,6 +301,18 @@ def hangs(case: Case) -> Iterator[Violation]:
     else:
         return
     location = case.at(ending.where)
+    made = case.reading.named("tf.distribute.*")
+    if any(call.location == location and "MultiWorker" in call.name for call in made):
+        yield Violation(
+            location,
+            "this worker waits for the other workers of TF_CONFIG.",
+            why="The strategy is not made before every worker of the cluster has started and can "
+            "be reached.",
+            fix="start the same program once for each worker, each with its own task index, on "
+            "the machine of its address; or take TF_CONFIG out to train on this machine alone.",
+            evidence=(f"ran {shown_seconds(ending.seconds)}",),
+        )
+        return
     stood = (
         f"It stood at {location.path}:{location.line}"
         if ending.where is not None

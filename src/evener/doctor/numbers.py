@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -698,6 +699,31 @@ def maximized(case: Case) -> Iterator[Violation]:
                 "the loss is minus an error: each step makes the error greater.",
                 fix="take the minus off.",
                 evidence=_loss_line(case),
+            )
+
+
+def summed_loss(case: Case) -> Iterator[Violation]:
+    """Yield cross-entropy of replicas that adds up the pixels or time steps of each sample."""
+    sizes = {
+        math.prod(loss.outputs.shape[1:-1])
+        for loss in _losses(case)
+        if loss.outputs is not None and "categorical" in loss.name
+    }
+    for gradient in case.facts.gradients:
+        count = gradient.num_replicas
+        times = round((gradient.loss_ratio or 0.0) * count)
+        if count > 1 and times > 1 and times in sizes:
+            yield Violation(
+                case.at(gradient.where),
+                f"the loss adds up {times} places of each sample (pixels, time steps): it is "
+                f"{times} times the mean.",
+                why="Dividing by the global batch size leaves the sum over the places of a sample: "
+                "the loss and its gradient grow with the size of an image or sequence.",
+                fix="average over the places first: per_sample_loss = tf.reduce_mean(loss, "
+                "axis=[1, 2]) for images; then tf.nn.compute_average_loss(per_sample_loss, "
+                "global_batch_size=GLOBAL_BATCH_SIZE).",
+                evidence=(f"loss / mean of its places, times replicas: {times}",),
+                severity=Severity.WARNING,
             )
 
 

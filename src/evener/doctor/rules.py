@@ -51,7 +51,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-014", _ERROR, written.file_endings),
     ),
     Family.NUMBERS: (
-        ("DOC-214", _ERROR, numbers.unscaled_loss, certain.unscaled_loss),
+        ("DOC-214", _ERROR, numbers.unscaled_loss, numbers.summed_loss, certain.unscaled_loss),
         ("DOC-216", _ERROR, placement.whole_batches, certain.whole_batches),
         ("DOC-308", _ERROR, numbers.outside_of_model),
         ("DOC-310", _ERROR, numbers.nothing_to_train),

@@ -388,7 +388,9 @@ def outside_of_tensorflow(case: Case) -> Iterator[Violation]:
     """Yield loops in which Python, and not TensorFlow, takes the time of a step."""
     for steps in _loops(case):
         lost = steps.outside_seconds
-        if steps.kind == "fit" or lost < max(0.4 * steps.step_seconds, 0.005):
+        # Between the operations of an eager step is Python too.
+        least = max(0.4 * steps.step_seconds, 0.005, 2.0 * steps.eager_seconds)
+        if steps.kind == "fit" or lost < least:
             continue
         yield Violation(
             case.at(steps.where),

@@ -105,6 +105,7 @@ SPARSE, DENSE, BINARY = (
 )
 SCORES, SHARES = values(-3, 4, 32, 10), values(0, 0.9, 32, 10)
 ONE = {"row_sum_min": 1.0, "row_sum_max": 1.0}
+FEW = {"num_calls": 1, "num_sources": 2}
 IMAGES = values(0, 255, 32, 28, 28, 1)
 MAP = DataStage(kind="map", where=line(8), seconds=0.008)
 ADAM = OptimizerUse(kind="Adam", where=line(4), num_applied=20, learning_rate=1e-3)
@@ -478,6 +479,20 @@ CASES: list[tuple[str, Facts, Facts]] = [
                 ),
             )
         ),
+    ),
+    *(
+        (
+            "DOC-214",
+            dataclasses.replace(
+                loss(SPARSE, outputs=values(0, 1, 8, 64, 64, 3)),
+                gradients=(GradientUse(where=line(5), num_replicas=2, loss_ratio=2048.0, **FEW),),
+            ),
+            dataclasses.replace(
+                loss(kind, outputs=values(0, 1, 8, 64, 64, 3)),
+                gradients=(GradientUse(where=line(5), num_replicas=2, loss_ratio=ratio, **FEW),),
+            ),
+        )
+        for kind, ratio in ((SPARSE, 0.5), (BINARY, 2048.0))
     ),
     (
         "DOC-311",

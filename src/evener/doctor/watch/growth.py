@@ -61,18 +61,18 @@ class Kept:
         gc.collect()
         steps = last - _IN_USE_STEPS
         kept = [
-            (tensor, where)
+            (tensor, where, step)
             for key, (reference, step, where) in list(self._alive.items())
             if key not in held and 0 < step <= steps and (tensor := reference()) is not None
             # Handles, as those of datasets, hold nothing.
             if _num_bytes(tensor)
         ]
-        lines = Counter(where for _, where in kept)
+        lines = Counter(where for where, _ in {(where, step) for _, where, step in kept})
         where, num = lines.most_common(1)[0] if lines else (None, 0)
-        # A few that live on, as the last loss, are no growth.
+        # Some that live on, as the last loss and the optimizer's state, are no growth.
         is_growth = num >= max(_LEAST_STEPS, steps // 2)
-        tensors = [tensor for tensor, _ in kept]
-        samples = [tensor for tensor, line in kept if line == where]
+        tensors = [tensor for tensor, _, _ in kept]
+        samples = [tensor for tensor, line, _ in kept if line == where]
         return Growth(
             tensors_per_step=len(tensors) / steps if is_growth else 0.0,
             bytes_per_step=sum(map(_num_bytes, tensors)) / steps if is_growth else 0.0,
