@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +25,9 @@ from tensorflow.python.framework import (
 from tensorflow.python.ops import (
     handle_data_util,
 )
+
+from evener._tf_private.patches import Patch, wrap_with
+from evener.base.user_code import is_evener
 
 
 @functools.cache
@@ -213,6 +221,7 @@ class Function(atomic_function.AtomicFunction):
         origins: Mapping[str, Any] | None = None,
         keeps: Any = None,
     ) -> None:
+        _LINES.apply(wrap_with(_with_lines_of_program))
         context: Any = eager_context.context()
         context.add_function_def(definition)
         deep = dict.fromkeys(below for child in children for below in (child, *child.children))
@@ -228,6 +237,92 @@ def kept_functions(graph: Any) -> list[Function]:
     if kept is None:
         kept = graph._evener_functions = []
     return kept
+
+
+_LINES = Patch(
+    "lines of failing operations",
+    f"{atomic_function.__name__}:InterpolateRuntimeError.interpolate",
+    why="The functions of parts are made of protocol buffers, so TensorFlow knows no line of the "
+    "program for their nodes, and reports a failure once for each device.",
+    if_it_changes="An error in a step says <stack traces unavailable>, with one text per device.",
+)
+_DETECTED = "Detected at node {} defined at (most recent call last):"
+_ROOTS = re.compile(
+    r"\d+ root error\(s\) found\.\n(.*)\n\d+ successful operations\.\n"
+    r"\d+ derived errors ignored\.(.*)",
+    re.DOTALL,
+)
+_ROOT = re.compile(r"^  \(\d+\) [A-Z_]+:\s*", re.MULTILINE)
+_NODE = re.compile(r"{{node ([^ }]+)}}")
+_CALL_OF_PART = re.compile(r"{{node (Stateful)?PartitionedCall(_\d+)?/")
+_WITH_BODIES = {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"}
+_NOT_TOLD = ("<", f"{Path(tf.__file__).parent}{os.sep}")
+# A tensor on its way to another device; TensorFlow names it after what it carries.
+_CONSUMER = re.compile(r"\n\t \[\[[^\]{]*/_\d+\]\]")
+
+
+def _with_lines_of_program(
+    original: Callable[..., str], self: Any, message: str, nodes: Sequence[str], debug_info: Any
+) -> str:
+    """Return the text of an error with the lines that made its operation, as on one device.
+
+    Where the program would fail while it is traced, that error is raised instead.
+    """
+    functions = getattr(self._func._cached_graph, "_evener_functions", ())
+    if not functions:
+        return original(self, message, nodes, debug_info)
+    traced = {graph: None for function in functions for graph in function.origins.values()}
+    found = _ROOTS.search(message)
+    if found is not None:
+        # The first in the order of the program, which one device would have met.
+        roots = [root for root in _ROOT.split(found[1]) if root.strip()]
+        first = min(roots, key=lambda root: (_order_in(traced, root), len(root)))
+        message = f"{message[: found.start()]}{first.rstrip()}{found[2]}"
+    message = _CALL_OF_PART.sub("{{node ", _CONSUMER.sub("", message))
+    nodes = list(dict.fromkeys(_NODE.findall(message)))
+    text = original(self, message, nodes, debug_info)
+    operations = {name: _operation_named(traced, name) for name in nodes}
+    is_of_step = any(operation is not None for operation in operations.values())
+    if is_of_step and isinstance(sys.exc_info()[1], tf.errors.InvalidArgumentError):
+        for graph in traced:
+            getattr(graph, TRACE_AS_PROGRAM, lambda: None)()
+    for name, operation in operations.items():
+        if operation is None:
+            continue
+        frames = [
+            frame
+            for frame in operation.traceback or ()
+            if not is_evener(frame.filename) and not frame.filename.startswith(_NOT_TOLD)
+        ]
+        lines = "\n".join(traceback.format_list(frames))
+        header = _DETECTED.format(name)
+        text = text.replace(f"{header}\n<stack traces unavailable>", f"{header}\n{lines}", 1)
+    return text
+
+
+TRACE_AS_PROGRAM = "_evener_trace_as_program"
+"""Attribute of the graph of a step: traces it with the shapes of the program, which may fail."""
+
+
+def _operation_named(traced: Mapping[Any, None], name: str) -> tf.Operation | None:
+    """Return the operation of a node, or the condition or loop whose body has been inlined."""
+    is_inlined = False
+    while name:
+        for graph in traced:
+            try:
+                operation = graph.get_operation_by_name(name)
+            except (KeyError, ValueError):
+                continue  # Of another graph, or made by TensorFlow's optimizer.
+            if not is_inlined or operation.type in _WITH_BODIES:
+                return operation
+        name, is_inlined = name.rpartition("/")[0], True
+    return None
+
+
+def _order_in(traced: Mapping[Any, None], root: str) -> float:
+    """Return when the operation that failed was made; operations of the data come first."""
+    operations = [_operation_named(traced, name) for name in _NODE.findall(root)]
+    return max((op._id for op in operations if op is not None), default=-1)
 
 
 def _keep_in_graph(*functions: Function) -> None:

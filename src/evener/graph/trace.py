@@ -322,8 +322,8 @@ def _trace(
     specs: Sequence[tf.TensorSpec],
     *,
     autograph: bool,
-    with_layers: bool,
-    batch_norm_per_device: bool,
+    with_layers: bool = False,
+    batch_norm_per_device: bool = False,
 ) -> tuple[Any, Any, dict[str, str]]:
     """Return the concrete function of a step, what the step returns, and the layers of scopes."""
     structures: list[Any] = []
@@ -359,6 +359,19 @@ def _trace(
             raise error from None
         raise mark_as_error_of_step(raised[0]()) from None
     return concrete, structures[-1], scopes
+
+
+def check_trace(
+    function: Callable[..., Any], specs: Sequence[tf.TensorSpec], *, autograph: bool
+) -> None:
+    """Raise the error of shapes or types that a trace of a step for some arguments ends in."""
+    try:
+        _trace(function, specs, autograph=autograph)
+    except (ValueError, TypeError):
+        raise
+    except Exception as error:
+        # Of what the trace did besides: the failure that made it necessary is told instead.
+        _LOG.debug("a step that failed is not traced for its shapes: %s", error)
 
 
 def _inferred(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from evener._tf_private.tensors import CompositeTensor
 from evener.errors import DataError
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 FOUND = "found"
 """For ``in_axes``: the axes are found by the sizes of the arguments."""
 
@@ -54,6 +56,20 @@ class Arguments:
     def has_composites(self) -> bool:
         """Whether sparse, ragged or other composite tensors are among them."""
         return any(isinstance(leaf, _Composite) for leaf in tf.nest.flatten(self.structure))
+
+    def names(self, function: Callable[..., Any]) -> list[str]:
+        """Return the parameter of a function that each tensor is given to."""
+        args, kwargs = self.structure
+        parameters = list(inspect.signature(function).parameters.values())
+        by_position = [p.name for p in parameters if p.kind in _POSITIONAL]
+        by_position += [f"args_{k}" for k in range(len(args) - len(by_position))]
+        given = [*zip(by_position, args, strict=False), *sorted(kwargs.items())]
+        return [
+            name
+            for name, value in given
+            for leaf in tf.nest.flatten(value)
+            for _ in range(leaf.num_tensors if isinstance(leaf, _Composite) else leaf is _TENSOR)
+        ]
 
     def pack(self, tensors: Sequence[Any]) -> Any:
         rest = iter(tensors)

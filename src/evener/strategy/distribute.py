@@ -478,7 +478,15 @@ class StepTraces:
         key = arguments.key(), tf.executing_eagerly()
         step = program.steps.get(key)
         if step is None:
-            step = self._find(key, arguments, program, shapes(), make)
+            # Those of a trace of the program; ranks are known.
+            own = [
+                tf.TensorSpec(
+                    [None] * t.shape.rank if shape.rank is None and t.shape.rank else shape, t.dtype
+                )
+                for t, shape in zip(arguments.tensors, shapes(), strict=True)
+            ]
+            step = self._find(key, arguments, program, own, make)
+            step.specs_of_program = tuple(own)
             program.streams.is_first = False
             # In a graph, each call has kernels and streams of its own.
             draws = step.draws_from_seeds() or program.streams.draws_in_python
@@ -494,17 +502,10 @@ class StepTraces:
         key: Any,
         arguments: Arguments,
         program: ProgramTrace,
-        shapes: Sequence[tf.TensorShape],
+        own: list[tf.TensorSpec],
         make: Trace,
     ) -> PreparedStep:
         """Return the trace for all sizes, unless the step needs those of the program's trace."""
-        # Those of a trace of the program; ranks are known.
-        own = [
-            tf.TensorSpec(
-                [None] * t.shape.rank if shape.rank is None and t.shape.rank else shape, t.dtype
-            )
-            for t, shape in zip(arguments.tensors, shapes, strict=True)
-        ]
         general = self._general.get(key)
         specs = _specs(arguments, own, None if general is None else general.specs)
         if general is not None and general.serves(specs):

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener._tf_private.functions import leave_to_autograph, trained_variables
-from evener._tf_private.graphs import written_resources
+from evener._tf_private.graphs import TRACE_AS_PROGRAM, written_resources
 from evener._tf_private.random_numbers import counting_from, is_deterministic
 from evener._tf_private.tapes import keep_order_of_variables
 from evener._tf_private.tensors import in_xla
@@ -34,7 +34,7 @@ from evener.graph.dims import evaluate, symbols_of
 from evener.graph.draws import StreamState, draws, draws_from_seeds
 from evener.graph.nodes import Node, Tensor
 from evener.graph.ops.states import Sharded
-from evener.graph.trace import repack, trace_step
+from evener.graph.trace import check_trace, repack, trace_step
 from evener.partition.build import draws_numbers
 from evener.partition.emit import PartitionedStep, partition_step
 from evener.partition.layout import Layout
@@ -185,10 +185,20 @@ class PreparedStep:
         group = self._layout.group
         if group is not None:
             keep_order_of_variables()
-        self.specs = tuple(specs)
+        self.specs = self.specs_of_program = tuple(specs)
+        names = arguments.names(step)
+
+        def named(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
+            pairs = zip(specs, names, strict=True)
+            return [tf.TensorSpec(spec.shape, spec.dtype, name) for spec, name in pairs]
+
+        def trace_as_program() -> None:
+            if self.specs_of_program != self.specs:
+                check_trace(flat, named(self.specs_of_program), autograph=True)
+
         traced = self.traced = trace_step(
             flat,
-            specs,
+            named(specs),
             arguments.axes,
             autograph=True,
             unknown=arguments.unknown,
@@ -198,6 +208,7 @@ class PreparedStep:
             # Workers take the numbers that one of them has drawn.
             takes_streams=tf.executing_eagerly() and group is None,
         )
+        setattr(traced.concrete.graph, TRACE_AS_PROGRAM, trace_as_program)
         self.batch_axes, self.equal_sizes = traced.batch_axes, traced.equal_sizes
         self.trains = traced.trains
         self.variables: list[tf.Variable] = list(traced.concrete.graph.variables)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import inspect
 import sys
 import time
 import weakref
@@ -347,6 +348,9 @@ class Strategy(OneReplica):
         @tf.autograph.experimental.do_not_convert
         def call(*args: Any, **kwargs: Any) -> Any:
             return run_once(fn, args=args, kwargs=kwargs)
+
+        # Tensors are named after its parameters in errors.
+        call.__signature__ = inspect.signature(fn)
 
         context = StepContext(
             layout=self._arrangement.layout,

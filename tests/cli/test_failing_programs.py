@@ -1,0 +1,58 @@
+"""What fails on one device fails under ``evener run`` with the same error, text and lines.
+
+The programs of ``steps.py`` were there when errors were given their lines; those of
+``more_steps.py`` were written afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FAILING = Path(__file__).parents[1] / "programs" / "failing"
+# Texts with the values or the sizes of the rows that one device computes.
+OF_ITS_ROWS = {
+    "fails_assert_in_layer",
+    "fails_matmul_of_unknown_width",
+    "fails_unknown_target_shape",
+}
+
+
+def ends_of(programs: str, folder: Path, *command: str) -> dict[str, Any]:
+    results = folder / f"{len(command)}.json"
+    subprocess.run(
+        [sys.executable, *command, str(FAILING / "cases.py"), f"{FAILING / programs}.py", results],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XDG_CACHE_HOME": str(folder)},
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        timeout=300,
+    )
+    return json.loads(results.read_text(encoding="utf-8"))
+
+
+def without_frames(name: str, text: str) -> str:
+    text = re.sub(r'\n\s*File "[^"]*", line \d+, in [^\n]*(\n    [^\n]*)?', "", text)
+    text = re.sub(r"__inference_\w+", "function", text)
+    if name in OF_ITS_ROWS:
+        text = re.sub(r"-?\d+(\.\d*)?", "number", text)
+    return " ".join(text.split())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("programs", ["steps", "more_steps"])
+def test_errors_are_those_of_one_device(programs: str, tmp_path: Path) -> None:
+    plain = ends_of(programs, tmp_path)
+    ours = ends_of(programs, tmp_path, "-m", "evener", "run", "--devices", "cpu:2")
+    assert len(plain) >= 24 and all(end["type"] for end in plain.values())
+    for name, end in ours.items():
+        end["text"] = without_frames(name, end["text"])
+        plain[name]["text"] = without_frames(name, plain[name]["text"])
+    assert ours == plain
