@@ -21,6 +21,11 @@ from evener.base.text import printable
 WIDTH = 120
 """Columns where standard output is not a terminal."""
 
+# Lines and arrows of drawings, for streams that cannot encode them.
+_PLAIN = str.maketrans(
+    "─│┌┐└┘├┤┬┴┼╞╡═▼▲►◄█·×→µ",
+    "-|+++++++++++=v^><#.x>u",
+)
 # A notebook shows the fragment as it is; the default format is a whole HTML page.
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
 
@@ -31,7 +36,15 @@ class PrintableConsole(Console):
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         """Render an object."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+            yield Segment(text if control else self._encodable(printable(text)), style, control)
+
+    def _encodable(self, text: str) -> str:
+        """Return a text that a stream of another encoding than UTF-8 takes."""
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            return text.translate(_PLAIN).encode(self.encoding, "replace").decode(self.encoding)
+        return text
 
 
 def standard_output(*, highlight: bool = True) -> Console:

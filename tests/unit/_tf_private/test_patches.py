@@ -71,6 +71,7 @@ PATCHES = {
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
     "layers that are made in calls, and their weights": "Layer.__init__ Layer.add_weight",
     "layers that behave otherwise in training": 7,
+    "lines of failing operations": "InterpolateRuntimeError.interpolate",
     "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",
     "loops over datasets": (
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
+import sys
 from html import unescape
 from typing import Any
 
@@ -117,3 +119,14 @@ def test_texts_hold_no_codes_for_the_terminal(
         )
     odd_plan = Plan.pipeline({"gpu:0": odd})
     assert "\x1b" not in f"{odd_plan}{odd_plan._repr_html_()}"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_drawings_on_a_stream_that_cannot_encode_them(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    standard_output().print("├─► 2 µs ☃")
+    stream.seek(0)
+    assert stream.read() == "+-> 2 us ?\n"
