@@ -23,6 +23,7 @@ from evener.base.records import from_plain
 from evener.base.terminal import html_of, standard_output, text_of
 from evener.base.text import format_bytes
 from evener.base.user_code import short_path
+from evener.devices.names import kind_of
 from evener.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -276,6 +277,17 @@ class Audit:
         return tuple(fallback for fallback in self.fallbacks if fallback.is_finding)
 
     @property
+    def idle_devices(self) -> tuple[str, ...]:
+        """The devices without an operation; the CPU beside GPUs has its own work."""
+        used = {operation.device for operation in self.operations}
+        has_gpu = any(kind_of(device).has_own_processor for device in self.devices)
+        return tuple(
+            device
+            for device in self.devices
+            if device not in used and (kind_of(device).has_own_processor or not has_gpu)
+        )
+
+    @property
     def totals(self) -> tuple[Total, ...]:
         """The number of operations per device and kind of work, in a fixed order."""
         counted: Counter[tuple[str, Kind]] = Counter((op.device, op.kind) for op in self.operations)
@@ -377,6 +389,11 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
     if number:
         noun = "operation is" if number == 1 else "operations are"
         verdict = f"{number} {noun} not on the requested device"
+    elif audit.idle_devices:
+        verdict = (
+            f"{', '.join(audit.idle_devices)}: no operation of this step runs there, for the "
+            "program gives it none. `evener run` trains on all devices."
+        )
     else:
         verdict = f"no findings{f'; {left} small operations run on the host' if left else ''}"
     console.print(Text(f"\n{verdict}{kernels}"), soft_wrap=True)

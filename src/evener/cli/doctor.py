@@ -145,6 +145,8 @@ def doctor(
         from evener.report.findings import print_diagnosis
 
         print_diagnosis(diagnosis)
+    if any(finding.code == "DOC-002" for finding in diagnosis.findings):
+        raise typer.Exit(2)
     if not diagnosis.is_fine:
         raise typer.Exit(1)
 

@@ -112,7 +112,7 @@ def audit(
         from evener.auditing import print_audit
 
         print_audit(found)
-    raise typer.Exit(1 if found.findings else 0)
+    raise typer.Exit(1 if found.findings or found.idle_devices else 0)
 
 
 def estimate(

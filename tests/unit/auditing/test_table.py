@@ -38,6 +38,13 @@ def test_a_step_on_one_device_has_a_short_report() -> None:
     assert "no findings" in text
 
 
+def test_a_device_without_an_operation_is_the_finding() -> None:
+    alone = dataclasses.replace(AUDIT, fallbacks=(), devices=("gpu:0", "gpu:1", "cpu:0", "cpu:9"))
+    assert alone.idle_devices == ("gpu:1",)
+    text = printed(alone, 120)
+    assert "gpu:1: no operation of this step runs there" in text and "no findings" not in text
+
+
 def test_long_lists_are_cut() -> None:
     many = dataclasses.replace(AUDIT, copies=AUDIT.copies * 20)
     assert "The largest 10 of 60 copies between devices" in printed(many, 80)
