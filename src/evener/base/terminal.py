@@ -23,8 +23,8 @@ WIDTH = 120
 
 # Lines and arrows of drawings, for streams that cannot encode them.
 _PLAIN = str.maketrans(
-    "─│┌┐└┘├┤┬┴┼╞╡═▼▲►◄█·×→µ",
-    "-|+++++++++++=v^><#.x>u",
+    "─│┌┐└┘├┤┬┴┼╞╡═▼▲►◄█·→µ",
+    "-|+++++++++++=v^><#.>u",
 )
 # A notebook shows the fragment as it is; the default format is a whole HTML page.
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'

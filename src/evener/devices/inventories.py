@@ -294,7 +294,7 @@ def unknown_device(name: str, known: Iterable[str], no_gpus: Problem | None = No
     why = f"TensorFlow has {', '.join(names) or 'no GPU'} here."
     if name.startswith("gpu:") and not has_gpus and no_gpus is not None:
         why += f" {no_gpus.why}"
-    instead = f"use {' or '.join(names)}" if names else "use cpu:1, one CPU device, which is named cpu:0"
+    instead = f"use {' or '.join(names) or 'cpu:1, one CPU device, which is named cpu:0'}"
     return SpecError(
         "DEV-010",
         f"There is no device {name!r}.{did_you_mean(name, names)}",
