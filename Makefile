@@ -82,7 +82,7 @@ simulate: $(STAMP)  ## whole jobs of workers on a simulated clock (ARGS="--sched
 	PYTHONPATH=tests $(BIN)/python -m workers.simulated $(ARGS)
 
 .PHONY: test
-test: $(STAMP)  ## the tests, in some ten minutes; one in a few of the long ones
+test: $(STAMP)  ## the tests that one runs before a commit, in some minutes; one in a few of the long ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: test-all

@@ -70,7 +70,7 @@ def results(done: subprocess.CompletedProcess[str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Path]:
-    """What the program gives undisturbed, and its folder."""
+    """Results of the program undisturbed, and its folder."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "program.py").write_text(program(folder / "run"), encoding="utf-8")
     done = subprocess.run(
