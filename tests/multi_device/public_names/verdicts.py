@@ -13,7 +13,7 @@ import evener
 from evener.graph.nodes import Node
 from evener.graph.ops.states import Numbers, Partial, Sharded
 from evener.graph.trace import trace_step
-from evener.partition.emit import partition_step
+from evener.partition.emit import PartitionedStep, partition_step
 from evener.partition.layout import Layout
 from evener.partition.report import StepReport
 from evener.partition.tasks import Partition
@@ -123,7 +123,10 @@ def flat(results: Any) -> list[Any]:
 
 def verdict(call: Call) -> Verdict:
     """Partition a call for batches of any size."""
-    step = partitioned(call, call.step())
+    return verdict_of(call, partitioned(call, call.step()))
+
+
+def verdict_of(call: Call, step: PartitionedStep) -> Verdict:
     gathered = StepReport.of([step]).gathered
     found: dict[bool, set[str]] = {False: set(), True: set()}
     for entry in gathered:
@@ -163,13 +166,16 @@ def named(state: Any) -> str:
     return "partial" if isinstance(state, Partial) else "replicated"
 
 
-def partitioned(call: Call, function: Function) -> Any:
+def partitioned(call: Call, function: Function) -> PartitionedStep:
     traced = trace_step(function, call.specs(), call.in_axes, autograph=False)
     return partition_step(traced, Layout.of_devices(DEVICES))
 
 
-def difference(call: Call) -> float:
-    """Return how far the parts' numbers are from one device's, relative to the largest."""
+def difference(call: Call) -> tuple[float, Verdict]:
+    """Return how far the parts' numbers are from one device's, relative to the largest.
+
+    The verdict is of the step that ran.
+    """
     function = tf.autograph.experimental.do_not_convert(call.step())
     call.reset()
     with tf.device("CPU:0"):
@@ -180,7 +186,8 @@ def difference(call: Call) -> float:
     )
     given = step(*call.tensors)
     pairs = zip(given, expected, strict=True)
-    return max((_distance(left, right) for left, right in pairs), default=0.0)
+    largest = max((_distance(left, right) for left, right in pairs), default=0.0)
+    return largest, verdict_of(call, step.partitioned_steps[-1])
 
 
 def _distance(given: Any, expected: Any) -> float:
