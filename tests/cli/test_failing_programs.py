@@ -1,4 +1,4 @@
-"""What fails on one device fails under ``evener run`` with the same error, text and lines.
+"""The same error, text and lines under ``evener run`` as on one device.
 
 The programs of ``steps.py`` were there when errors were given their lines; those of
 ``more_steps.py`` were written afterwards.

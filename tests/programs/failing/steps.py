@@ -17,8 +17,8 @@ def compiled(*layers, loss="mse", shape=(4,), **options):
 
 def trained(step, *batches):
     """Call a decorated step with batches, one after another."""
-    for one in batches:
-        step(*(tf.constant(part) for part in one))
+    for arrays in batches:
+        step(*(tf.constant(array) for array in arrays))
 
 
 def fails_lookup_beyond_table():
