@@ -125,9 +125,7 @@ def test_a_script_that_fits_trains_on_all_devices(
     done = run(FIT, file.name, options=UNEVEN)
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
-    assert done.stderr == (
-        "evener: train.py:7: Keras models are created in an evener scope, on cpu:0, cpu:1\n"
-    )
+    assert done.stderr == ("evener: train.py:7: this model trains on cpu:0, cpu:1\n")
 
 
 def test_a_traced_step_runs_on_all_devices(
@@ -140,7 +138,7 @@ def test_a_traced_step_runs_on_all_devices(
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
     *notes, verified = done.stderr.splitlines()
     assert notes == [
-        "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1",
+        "evener: train.py:8: this model trains on cpu:0, cpu:1",
         "evener: train.py:24: train_step runs on cpu:0, cpu:1",
     ]
     assert verified.startswith("evener: Verified against one device: results differ by at most")
@@ -159,7 +157,7 @@ def test_a_verification_that_compares_nothing_says_so(
     assert why in done.stderr
 
 
-MADE = "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1"
+MADE = "evener: train.py:8: this model trains on cpu:0, cpu:1"
 
 
 def test_an_eager_step_becomes_a_function_on_all_devices(
@@ -397,7 +395,7 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
         f"evener: train.py:12: set_logical_device_configuration is skipped: {chosen}",
         "evener: train.py:13: set_intra_op_parallelism_threads is skipped: TensorFlow has "
         "started; set TF_NUM_INTRAOP_THREADS in the environment instead",
-        "evener: train.py:17: Keras models are created in an evener scope, on cpu:0, cpu:1",
+        "evener: train.py:17: this model trains on cpu:0, cpu:1",
     ]
     assert said[: len(notes)] == notes
     assert said[len(notes)] == "Traceback (most recent call last):"

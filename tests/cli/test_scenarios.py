@@ -93,7 +93,7 @@ class Scenario:
         return f"`evener run` makes a function of lines {self.lines}, and all devices compute it"
 
 
-_IN_SCOPE = "Keras models are created in an evener scope, on cpu:0, cpu:1"
+_IN_SCOPE = "this model trains on cpu:0, cpu:1"
 SCENARIOS = {
     "undecorated step": Scenario(
         source=_MODEL + "def step(x, y):\n" + _indented(_STEP) + _LOOP,

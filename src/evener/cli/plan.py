@@ -216,7 +216,7 @@ def plan(
         write_result(save_profile, profile_to_json(costs.profile))
     if model is None and not planned.problem:
         where = None if cluster is None else f"--cluster {shlex.quote(cluster)} "
-        print(f"\n{_next_step(planned.plan, words, out or check, where)}", file=sys.stderr)
+        print(f"\n{_next_step(planned.plan, words, out or check, where, devices)}", file=sys.stderr)
     raise typer.Exit(1 if planned.problem else 0)
 
 
@@ -326,12 +326,15 @@ def _calibrate(costs: StepCosts, run: MeasuredRun, wanted: BatchSize | None) -> 
     return dataclasses.replace(costs, profile=calibrated.profile)
 
 
-def _next_step(plan: Plan, words: str, out: Path | None, where: str | None = None) -> str:
+def _next_step(
+    plan: Plan, words: str, out: Path | None, where: str | None = None, devices: str | None = None
+) -> str:
     """Return what to do with a plan."""
     workers = {name.partition("/")[0] for name in plan.device_names if name.startswith("worker:")}
     command = f"evener launch --workers {len(workers)}" if workers else "evener run"
     if out is None and not workers and where is None:
-        return f"To train by this plan: {command} --plan auto {words}"
+        chosen = "" if devices is None else f"--devices {shlex.quote(devices)} "
+        return f"To train by this plan: {command} {chosen}--plan auto {words}"
     file = shlex.quote(str(out or "plan.json"))
     written = f"evener plan {where or ''}--out {file} {words}; then " if out is None else ""
     there = "" if where is None else ", on the machine that has these devices"

@@ -201,7 +201,7 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
 
 def _make_in_scope(strategy: Strategy, notes: Notes) -> Callable[..., None]:
     """Return what is called instead of the ``__init__`` of a model or a trainer."""
-    where = f"in an evener scope, on {', '.join(strategy.plan.device_names)}"
+    devices = ", ".join(strategy.plan.device_names)
     is_reported = False
 
     def make(original: Callable[..., None], model: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -211,7 +211,7 @@ def _make_in_scope(strategy: Strategy, notes: Notes) -> Callable[..., None]:
             return
         if not is_reported:
             is_reported = True
-            notes.add(f"Keras models are created {where}", user_line())
+            notes.add(f"this model trains on {devices}", user_line())
         with strategy.scope():
             original(model, *args, **kwargs)
 

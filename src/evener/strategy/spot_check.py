@@ -85,9 +85,9 @@ class SpotCheck:
     def __str__(self) -> str:
         if self.state == "not done":
             return f"not done: {self.reason}"
-        compared = f"{self.num_tensors} tensors of a step, {self.num_samples} samples"
-        different = "; ".join(f"{name} by {by:.1e}" for name, by in self.differences)
-        return f"{compared}: {different or 'no difference'}"
+        noun = "sample" if self.num_samples == 1 else "samples"
+        different = "; ".join(f"{name} differs by {by:.1e}" for name, by in self.differences)
+        return f"{self.num_samples} {noun} computed again on one device: {different or 'equal'}"
 
 
 class NotDoneError(Exception):
