@@ -95,6 +95,18 @@ def test_what_is_no_program_is_a_finding(
     assert f"[{code}]" in done.stdout and "Traceback" not in done.stderr
 
 
+def test_a_program_for_another_library_is_told(doctor: Doctor) -> None:
+    done = doctor("train.py", source="import torch.nn as nn\n")
+    assert done.returncode == 0
+    assert "imports torch, and neither TensorFlow nor Keras" in done.stderr
+
+
+def test_what_evener_cannot_train_is_refused(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "lesson.ipynb").write_text('{"cells": []}', encoding="utf-8")
+    done = doctor("lesson.ipynb")
+    assert (done.returncode, done.stdout) == (2, "") and "is a notebook" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated
@@ -105,7 +107,10 @@ def doctor(
         )
     # Syntax trees leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
+    from evener.base.libraries import check_backend
     from evener.doctor import Diagnosis, diagnose
+
+    check_backend(os.environ.get("KERAS_BACKEND", ""))
 
     def tell_reading(read: Diagnosis) -> None:
         """Say what is run, and what reading is sure of already."""
@@ -188,10 +193,32 @@ def _args_of(
     try:
         found = read(script, as_module=as_module)
     except RunError:
-        if as_module:
+        if as_module or script.endswith(".ipynb"):
             raise
         return args or []
+    _note_other_library(script, found.source)
     return args_of_script(context, args, found)
+
+
+def _note_other_library(script: str, source: str) -> None:
+    """Say of a program for another library that the doctor does not know it."""
+    imported: set[str] = set()
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):
+        return  # A finding.
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imported.add(node.module.partition(".")[0])
+    others = [name for name in ("torch", "jax", "mxnet", "paddle") if name in imported]
+    if others and not imported & {"tensorflow", "keras", "tf_keras", "evener"}:
+        print(
+            f"{script} imports {' and '.join(others)}, and neither TensorFlow nor Keras: the "
+            "doctor's rules are for those.",
+            file=sys.stderr,
+        )
 
 
 def _explain(code: str) -> None:

@@ -209,6 +209,14 @@ def read_script(given: str) -> Script:
             why="evener run takes a Python file.",
             fix=f"Name the file, for example {path / '__main__.py'}.",
         )
+    if path.suffix == ".ipynb":
+        raise RunError(
+            "RUN-003",
+            f"{given} is a notebook.",
+            why="It has cells and magics; a script is the text of one Python file.",
+            fix=f"Write the script with `jupyter nbconvert --to script {given}`, or make the model "
+            "in `with evener.Strategy().scope():` in the notebook itself.",
+        )
     try:
         content = path.read_bytes()
     except OSError as error:

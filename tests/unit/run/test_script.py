@@ -232,7 +232,13 @@ def test_an_error_of_evener_names_the_line_of_the_script(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("name", "code"),
-    [("gone.py", "RUN-001"), (".", "RUN-002"), ("image.py", "RUN-003"), ("nulls.py", "RUN-003")],
+    [
+        ("gone.py", "RUN-001"),
+        (".", "RUN-002"),
+        ("image.py", "RUN-003"),
+        ("nulls.py", "RUN-003"),
+        ("lesson.ipynb", "RUN-003"),
+    ],
 )
 def test_what_is_no_script(name: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "image.py").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
