@@ -74,7 +74,7 @@ def weights_of_one_device(
     return trained[batch_size]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "name",
     [

@@ -191,7 +191,7 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_is_told_at_the_end(name: str, run_forked: Run, tmp_path: Path) -> None:
     source, expected = PROGRAMS[name]

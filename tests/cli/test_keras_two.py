@@ -15,7 +15,7 @@ WAYS = (
 )
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("way", WAYS)
 def test_it_gives_the_results_of_one_device(way: str, run_forked: Run, tmp_path: Path) -> None:
     found = compare(way, run_forked, tmp_path)

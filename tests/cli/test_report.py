@@ -138,7 +138,7 @@ def test_without_the_package_the_trace_says_what_to_install(
     assert "pip install evener[trace]" in done.exception.fix
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("words", [(), ("fail",)])
 def test_a_script_is_recorded_to_its_end(
     run_forked: RunForked, tmp_path: Path, words: tuple[str, ...]

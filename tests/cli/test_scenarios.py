@@ -145,7 +145,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @each_scenario
 def test_run_verify_and_report_tell_where_it_trains(
     name: str, run_forked: Run, tmp_path: Path
@@ -164,7 +164,7 @@ def test_run_verify_and_report_tell_where_it_trains(
     assert ("has nothing to do" in done.stderr) is not is_divided
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @each_scenario
 def test_an_audit_shows_the_graph_or_says_why_there_is_none(name: str, tmp_path: Path) -> None:
     scenario = written(name, tmp_path)
@@ -179,7 +179,7 @@ def test_an_audit_shows_the_graph_or_says_why_there_is_none(name: str, tmp_path:
     assert rows == ["cpu:0", "cpu:1"]
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize(
     ("name", "command"), [*zip(SCENARIOS, itertools.cycle(["plan", "estimate"]))]
 )

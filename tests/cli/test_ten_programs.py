@@ -54,7 +54,7 @@ def test_there_are_ten() -> None:
     assert len([*RIGHT, *STOPPED]) == 10
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", RIGHT)
 def test_it_trains_right_on_all_devices(name: str, run_forked: Run, tmp_path: Path) -> None:
     program = PROGRAMS / f"{name}.py"

@@ -16,7 +16,7 @@ def test_there_are_fifteen() -> None:
     assert len(NAMES) == 15
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_gives_the_results_of_plain_python(name: str, run_forked: Run, tmp_path: Path) -> None:
     found = compare_with_plain_python(run_forked, PROGRAMS / f"{name}.py", tmp_path)

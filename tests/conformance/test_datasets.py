@@ -177,7 +177,7 @@ def test_get_next_as_optional_in_a_loop(strategy: Any) -> None:
     assert total(iterator).numpy() == 45.0
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("as_argument", [True, False])
 @pytest.mark.parametrize("of", ["dataset", "iterator"])
 def test_a_loop_in_a_function(strategy: Any, of: str, as_argument: bool) -> None:

@@ -48,7 +48,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_custom_loop(strategy: Any, name: str) -> None:
     """Every usual way to write the loss gives the steps of one device."""
@@ -157,7 +157,7 @@ METRICS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", METRICS)
 def test_metrics(strategy: Any, call: Wrap, name: str) -> None:
     """A metric counts every sample once, whichever replica had it."""

@@ -49,7 +49,7 @@ def test_arrays_without_an_axis(strategy: Any, call: Wrap, op: str) -> None:
     np.testing.assert_allclose(result, sum(each) / (1 if op == "SUM" else count))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("axis", [0, 1, -1, -2, (0,), (0, 1), (0, -1)])
 def test_arrays_along_an_axis(strategy: Any, op: str, axis: Any) -> None:

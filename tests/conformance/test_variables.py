@@ -67,7 +67,7 @@ def outcome(
         return "refused"
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("where", ["replica", "outside"])
 @pytest.mark.parametrize("aggregation", NAMES)
 @pytest.mark.parametrize("synchronization", ["AUTO", "ON_READ"])

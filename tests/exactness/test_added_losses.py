@@ -46,7 +46,7 @@ def adding(kind: str) -> keras.Model:
     )
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("with_loss", [True, False], ids=["beside", "alone"])
 @pytest.mark.parametrize("kind", ["mean", "sum", "constant"])
 def test_added_losses(kind: str, with_loss: bool) -> None:
@@ -71,7 +71,7 @@ def test_an_added_loss_that_begins_with_zero() -> None:
     agree(lambda place: fit_model(place, build, regression(75), lambda: {"loss": "mse"}))
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_an_added_loss_that_begins_with_few_samples(first: int) -> None:
     """The first batch has hardly a sample to tell a sum from a mean by."""

@@ -84,7 +84,7 @@ def trained(model: keras.Model, batch: int, *, num_steps: int = 3) -> list[np.nd
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("sizes", [(5, 3), (3, 0, 4)], ids=str)
 def test_equals_chunks(sizes: tuple[int, ...], options: str) -> None:

@@ -90,7 +90,7 @@ class Interrupt(keras.callbacks.Callback):
             raise Interrupted
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("save_freq", ["epoch", 2])
 def test_backup_and_restore(tmp_path: Path, save_freq: str | int) -> None:
     """A training that was interrupted goes on, and ends like one that was not."""

@@ -107,7 +107,7 @@ def test_dataset() -> None:
     agree(experiment, THREE)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_dataset_that_repeats(steps_per_execution: int) -> None:
     """Epochs of 4 steps over a repeated dataset of 5 batches: each starts where one ended."""

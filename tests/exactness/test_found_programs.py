@@ -116,7 +116,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_equals_one_device(name: str, plan: str) -> None:
     program = program_of(name)

@@ -86,7 +86,7 @@ def test_sequential_built_by_the_first_batch() -> None:
     agree(lambda place: fit_model(place, build, regression(11), lambda: {"loss": "mse"}), FIVE)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("clip", [None, 0.05], ids=["plain", "global_clipnorm"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_embeddings(optimizer: str, clip: float | None) -> None:

@@ -56,7 +56,7 @@ def test_reductions(reduction: str) -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("reduction", usually(REDUCTIONS, ["sum", "mean_with_sample_weight"]))
 def test_reductions_with_sample_weights(reduction: str) -> None:
     """Weights that differ between shares, some zero."""
@@ -171,7 +171,7 @@ def test_mean_over_the_number_of_replicas(layout: Layout, samples: int) -> None:
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "reduction",
     usually(["sum_over_batch_size", "mean_with_sample_weight"], ["sum_over_batch_size"]),
@@ -235,7 +235,7 @@ def test_scaled_regularization() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("added", ["sum", "tf.add_n", "loop"])
 def test_model_losses(added: str) -> None:
     """``model.losses`` as the guides of Keras add them: put right, and said."""

@@ -85,7 +85,7 @@ def test_apply(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, kind, through_apply=True), THREE)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_clipping(clip: str) -> None:
     """Clipping sees the gradient of the whole batch, not that of a share."""
@@ -168,7 +168,7 @@ def test_gradient_accumulation(kind: Callable[..., Any]) -> None:
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("through_apply", [False, True])
 @pytest.mark.parametrize(("scale", "growth"), [(1024.0, 3), (1e38, 2)])
 def test_loss_scale(scale: float, growth: int, through_apply: bool) -> None:

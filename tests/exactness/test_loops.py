@@ -36,7 +36,7 @@ def check(name: str, optimizer: str, number: int, kind: str) -> None:
     )
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(("name", "optimizer", "number", "kind"), DEFAULT)
 def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) -> None:
     """Everything is as on one device."""

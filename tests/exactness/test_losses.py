@@ -64,7 +64,7 @@ def contrastive(y_true: object, y_pred: object) -> object:
     )
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("loss", [mean_of_all, sum_of_all, root_of_mean, contrastive])
 def test_functions_that_return_a_number(loss: Callable[[object, object], object]) -> None:
     """A scalar loss means what it means on the whole batch, whatever it is."""
@@ -107,7 +107,7 @@ class Last(layers.Layer):
 REDUCTIONS = ("sum", "sum_over_batch_size", "mean_with_sample_weight")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction: str, weighted: bool) -> None:
@@ -130,7 +130,7 @@ def test_reductions(reduction: str, weighted: bool) -> None:
     agree(experiment, THREE)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_a_share_whose_weights_are_zero(reduction: str) -> None:
     """The first replica has only samples without weight: no 0 / 0, no sample too many."""
@@ -174,7 +174,7 @@ def test_sample_weight_in_time() -> None:
     )
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_masked_and_weighted(reduction: str) -> None:
     """A mask counts over the whole batch: shares have different numbers of real tokens."""
@@ -253,7 +253,7 @@ REGULARIZERS: Mapping[str, Callable[[], dict[str, object]]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", REGULARIZERS)
 def test_regularizers(kind: str) -> None:
     """Penalties of weights count once, those of activities by sample."""

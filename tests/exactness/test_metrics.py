@@ -85,7 +85,7 @@ def classifier_metrics() -> list[object]:
     ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_metrics_of_classes(weighted: bool) -> None:
     """Counting metrics, unweighted and weighted, in fit, validation and evaluate."""

@@ -76,7 +76,7 @@ def test_the_subset_covers_every_pair() -> None:
         assert {(c[first], c[second]) for c in DEFAULT} == wanted
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "optimizer", "number", "kind"), DEFAULT)
 def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) -> None:
     """Weights, history, evaluation and predictions are those of one device."""

@@ -12,7 +12,7 @@ from exactness.fuzz.worker import describe
 NUM_PROGRAMS = 10
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("chunk", range(10))
 def test_equals_one_device(chunk: int) -> None:
     shared = compared = 0

@@ -73,7 +73,7 @@ def test_reading_masks_from_gradients() -> None:
     assert np.array_equal(masks_of_step(model), np.asarray(drawn) > 0)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @as_one_device
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_masks_are_those_of_one_device(layout: Layout) -> None:
@@ -109,7 +109,7 @@ def trained(layout: Layout, seed: int) -> list[np.ndarray]:
     return model.get_weights()
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("layout", [ONE, THREE], ids=str)
 def test_training_is_reproducible(layout: Layout) -> None:
     """Two runs from one seed end with equal weights; another seed ends elsewhere."""
@@ -176,7 +176,7 @@ NOISES: dict[str, Callable[[], keras.layers.Layer]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @as_one_device
 @pytest.mark.parametrize("name", NOISES)
 def test_other_random_layers(name: str) -> None:

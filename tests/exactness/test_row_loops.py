@@ -228,7 +228,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_equals_one_device(name: str, plan: str) -> None:
     step = with_gradient((OVER_ROWS | NOT_OVER_ROWS)[name])
@@ -328,7 +328,7 @@ def fit(strategy: evener.Strategy | None) -> list[np.ndarray]:
 FIRST, LAST = {"cpu:0": ["a", "rows"], "cpu:1": ["b"]}, {"cpu:0": ["a"], "cpu:1": ["rows", "b"]}
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     "plan",
     [

@@ -309,7 +309,7 @@ def with_gradient(step: Step) -> Callable[..., Any]:
     return of_batch
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(
     ("name", "plan"),
     [

@@ -151,7 +151,7 @@ def test_several_steps_per_execution() -> None:
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("how", ["run_eagerly", "jit_compile"])
 def test_compiled_by_xla_and_eager(how: str) -> None:
     """The stages' functions under XLA, and called one by one."""
@@ -165,7 +165,7 @@ def test_compiled_by_xla_and_eager(how: str) -> None:
     agree(train, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("recompute", [("dense_*",), ("*",)])
 def test_recompute(recompute: tuple[str, ...]) -> None:
     """Activations that are computed again are the same."""
@@ -287,7 +287,7 @@ class Tower(keras.Model):
         return self.head(self.shared(x))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "patterns",
     [
@@ -406,7 +406,7 @@ def dropping() -> keras.Model:
     )
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("cuts", [(TWO_STAGES,), HYBRID], ids=["stages", "hybrid"])
 @pytest.mark.parametrize("recompute", [(), ("*",)], ids=["kept", "recomputed"])
 def test_dropout(cuts: tuple[Cut, ...], recompute: tuple[str, ...]) -> None:
@@ -440,7 +440,7 @@ def test_states_that_are_kept_between_batches() -> None:
     agree(train, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_statistics_of_the_batch(synchronized: bool) -> None:
     """BatchNormalization in both of two stages sees the whole batch, although it is split."""

@@ -203,7 +203,7 @@ def test_owners_on_the_host() -> None:
     )
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", [ComputeLoss, OwnTrackers])
 def test_steps_of_ones_own_under_fit(kind: type[keras.Model]) -> None:
     """``train_step``, ``test_step`` and the compiled metrics of a model that is cut."""

@@ -28,7 +28,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "cut"), [pytest.param(*pair, id="-".join(map(str, pair))) for pair in PAIRS]
 )

@@ -34,14 +34,14 @@ def train(place: Place, make: MakeOptimizer, **fit: object) -> dict[str, object]
     return results
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", [sgd, adam])
 def test_gradient_accumulation(kind: Callable[..., keras.optimizers.Optimizer]) -> None:
     """Three steps make one update; ten steps leave one over."""
     agree(lambda place: train(place, lambda: kind(gradient_accumulation_steps=3)))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("frequency", [4, None])
 def test_moving_average_of_weights(frequency: int | None) -> None:
     """use_ema, overwriting every fourth step, or once at the end of fit."""
@@ -65,7 +65,7 @@ def test_everything_at_once() -> None:
     agree(lambda place: train(place, make), THREE)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_clipping(clip: str) -> None:
     """Clipping sees the gradient of the whole batch, not that of a share."""
@@ -84,7 +84,7 @@ def train_plain_losses() -> list[float]:
     return train(OneDevice(), sgd)["history"]["loss"]  # type: ignore[index]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("scale", "growth"), [(1024.0, 3), (1e38, 2)])
 def test_loss_scale(scale: float, growth: int) -> None:
     """The scale grows every few steps; one that overflows skips steps and halves."""
@@ -97,7 +97,7 @@ def test_loss_scale(scale: float, growth: int) -> None:
     agree(lambda place: train(place, make), THREE)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy: str) -> None:
     """Compute in half precision, weights in full; float16 scales its loss by itself."""

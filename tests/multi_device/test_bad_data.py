@@ -26,7 +26,7 @@ MAKE = pytest.mark.parametrize("make", [one_replica, in_micro_batches])
 
 
 @pytest.mark.covering(2)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("act", ["train_on_batch", "test_on_batch"])
 @WHEN
 @MAKE
@@ -68,7 +68,7 @@ def fit(model: keras.Model, batches: Iterable[object]) -> dict[str, list[float]]
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @SOURCES
 @MAKE
 def test_a_source_that_yields_no_samples(
@@ -95,7 +95,7 @@ def train_on_no_tensor(model: keras.Model, x: object) -> None:
 
 
 @pytest.mark.covering(2)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", NO_TENSORS)
 @WHEN
 @MAKE
@@ -142,7 +142,7 @@ def breaking() -> keras.Model:
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sample", [2, 13])
 @MAKE
 def test_a_loss_that_is_nan(make: Callable[[], Strategy], sample: int) -> None:

@@ -126,7 +126,7 @@ ACTS: dict[str, Callable[[keras.Model], object]] = {
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("compiled_inside", [True, False])
 def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None:
@@ -146,7 +146,7 @@ def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("second", [one_replica, in_micro_batches])
 @pytest.mark.parametrize("first", [one_replica, in_micro_batches])
@@ -172,7 +172,7 @@ def with_a_layer_made_outside() -> Callable[[], keras.Model]:
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("make", [one_replica, in_micro_batches])
 def test_a_layer_made_outside_the_scope(make: Callable[[], Strategy], act: str) -> None:
@@ -191,7 +191,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("make", [one_replica, in_micro_batches])
 def test_an_optimizer_made_outside_the_scope(make: Callable[[], Strategy], name: str) -> None:

@@ -12,7 +12,7 @@ from gpu.checks import CHECKS
 from gpu.ground import STAND_INS, caps_for, spec_for
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_two_stand_ins(check: Callable[..., None], tmp_path: Path) -> None:
     needs_folder = "folder" in inspect.signature(check).parameters

@@ -162,7 +162,7 @@ MODELS: dict[str, Callable[[], Made]] = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_gathered(name: str) -> None:
     keras.utils.set_random_seed(1)

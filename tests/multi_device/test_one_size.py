@@ -186,7 +186,7 @@ def run(name: str, wrap: Callable[[Step], Step]) -> tuple[list[np.ndarray], Step
     return [*map(np.asarray, given), *(np.asarray(v) for v in variables)], step
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", STEPS)
 def test_nothing_is_gathered(name: str) -> None:
     expected, _ = run(name, tf.function)

@@ -38,7 +38,7 @@ def model_step(model: keras.Model, x: tf.Tensor) -> Callable[[], list[Any]]:
     return step
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_gradients_of_a_model_stay_on_the_devices_of_its_layers(kind: Any) -> None:
     plain, x = kind(unpinned)

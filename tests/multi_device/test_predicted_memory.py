@@ -46,7 +46,7 @@ def stages(num_micro_batches: int) -> Plan:
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "plan",
     [

@@ -53,7 +53,7 @@ def test_few_works_sample_by_sample_and_is_gathered() -> None:
     assert sum(len(names.split()) for names in NOT_YET.values()) <= 9
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("name", RECIPES)
 def test_in_parts(name: str) -> None:
     made = Call(name, RECIPES[name])

@@ -14,7 +14,7 @@ GRADIENTS = frozenset({"Conv2DBackpropFilter", "Conv2DBackpropInput"})
 NAMES = [name for name in sorted(CASES) if name.startswith("other_rows/")]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", NAMES)
 def test_costly_work_is_in_parts(name: str) -> None:
     case, alone = CASES[name](), CASES[name]()

@@ -6,6 +6,7 @@ from evener.strategy import kernels
 from evener.strategy.kernels import GpuKernel, merged
 
 
+@pytest.mark.long
 def test_the_table_agrees_with_the_full_wheel() -> None:
     if kernels.kernel_source() != "TensorFlow":
         pytest.skip("this TensorFlow has no GPU kernels to compare with")

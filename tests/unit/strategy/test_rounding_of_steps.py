@@ -40,7 +40,7 @@ def verification_of(name: str) -> Any:
     return found
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_right_run_is_not_accused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = verification_of(name)
@@ -49,7 +49,7 @@ def test_a_right_run_is_not_accused(name: str, capsys: pytest.CaptureFixture[str
     assert "in the training step; rounding of the step" in capsys.readouterr().err
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_spot_check_of_a_right_run_agrees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENER_VERIFY", raising=False)
@@ -73,7 +73,7 @@ def replacing(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(PartitionedStep, "__call__", call)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in _SAME_WITH_A_FACTOR][::2])
 def test_a_gradient_with_a_factor_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     factor = tf.Variable(1.0, trainable=False)
@@ -101,7 +101,7 @@ def test_a_gradient_with_a_factor_is_found(name: str, monkeypatch: pytest.Monkey
     assert verification_of(name).differences
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", [*PROGRAMS][0::2])
 def test_a_sample_that_is_left_out_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(call: Any, flat: Any, sizes: Any, _: Any) -> Any:
@@ -115,7 +115,7 @@ def test_a_sample_that_is_left_out_is_found(name: str, monkeypatch: pytest.Monke
     assert verification_of(name).differences
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", [*PROGRAMS][1::2])
 def test_an_old_value_of_a_variable_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[tf.Variable] = []
