@@ -70,7 +70,11 @@ def few(n: Any) -> Any:
 def in_loop(x: Any, n: Any) -> Any:
     return tf.while_loop(
         lambda k, _: k < 3,
-        lambda k, z: [k + 1, z + tf.cast(rows_from(x, n[0] * 2)[0], tf.float32) * x[:, 0]],
+        # Of one sample, TensorFlow does not know that a product has one row too.
+        lambda k, z: [
+            k + 1,
+            tf.ensure_shape(z + tf.cast(rows_from(x, n[0] * 2)[0], tf.float32) * x[:, 0], z.shape),
+        ],
         [0, x[:, 0]],
     )[1]
 
