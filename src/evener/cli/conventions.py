@@ -124,6 +124,15 @@ AsModuleOption = Annotated[
     bool, typer.Option("-m", help="SCRIPT is the name of a module, run as python -m runs it.")
 ]
 
+ScriptArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCRIPT",
+        show_default=False,
+        help="The Python file to run, or with -m the module.",
+    ),
+]
+
 ArgsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[ARGS]...", help="Arguments of the script: everything after it."),

@@ -96,7 +96,23 @@ def doctor(
         _explain(explain)
         return
     if rules:
-        _list_rules(as_json=as_json)
+        from evener.doctor import all_rules
+
+        if as_json:
+            listed = [
+                {
+                    "code": rule.code,
+                    "family": rule.family.value,
+                    "severity": rule.severity.value,
+                    "title": rule.title,
+                }
+                for rule in all_rules()
+            ]
+            print(json.dumps(listed, indent=2))
+        else:
+            from evener.report.findings import print_rules
+
+            print_rules(all_rules())
         return
     if script is None:
         raise typer.BadParameter("give the program to check", param_hint="'SCRIPT'")
@@ -230,27 +246,3 @@ def _explain(code: str) -> None:
         close = did_you_mean(code.upper(), known_codes())
         raise typer.BadParameter(f"there is no code {code!r}.{close}", param_hint="'--explain'")
     print(text)
-
-
-def _list_rules(*, as_json: bool) -> None:
-    from evener.doctor import all_rules
-
-    if as_json:
-        print(
-            json.dumps(
-                [
-                    {
-                        "code": rule.code,
-                        "family": rule.family.value,
-                        "severity": rule.severity.value,
-                        "title": rule.title,
-                    }
-                    for rule in all_rules()
-                ],
-                indent=2,
-            )
-        )
-        return
-    from evener.report.findings import print_rules
-
-    print_rules(all_rules())

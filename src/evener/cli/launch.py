@@ -20,6 +20,7 @@ from evener.cli.conventions import (
     LiveOption,
     NoGpuNamesOption,
     RecordOption,
+    ScriptArgument,
     args_of_script,
     check_writable,
 )
@@ -122,14 +123,7 @@ _DEFAULT_HEARTBEAT_SECONDS = 10.0
 def launch(
     context: typer.Context,
     *,
-    script: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCRIPT",
-            show_default=False,
-            help="The Python file to run, or with -m the module.",
-        ),
-    ],
+    script: ScriptArgument,
     args: ArgsArgument = None,
     as_module: AsModuleOption = False,
     workers: Annotated[

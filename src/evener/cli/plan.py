@@ -310,7 +310,7 @@ def _read_cluster(cluster: str) -> ClusterDescription:
 
 def _calibrate(costs: StepCosts, run: MeasuredRun, wanted: BatchSize | None) -> StepCosts:
     """Return the costs scaled to the times of a run, and print the factors."""
-    from evener.planner.calibration import calibrate, without_updates
+    from evener.planner.prediction import calibrate, without_updates
 
     batch_size = run.times.batch_size
     if (wanted or costs.batch_size or batch_size) != batch_size:

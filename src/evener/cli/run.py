@@ -20,6 +20,7 @@ from evener.cli.conventions import (
     LiveOption,
     NoGpuNamesOption,
     RecordOption,
+    ScriptArgument,
     args_of_script,
     check_writable,
     quiet_tensorflow,
@@ -65,14 +66,7 @@ class Handover(BaseException):
 def run(
     context: typer.Context,
     *,
-    script: Annotated[
-        str,
-        typer.Argument(
-            metavar="SCRIPT",
-            show_default=False,
-            help="The Python file to run, or with -m the module.",
-        ),
-    ],
+    script: ScriptArgument,
     args: ArgsArgument = None,
     as_module: AsModuleOption = False,
     devices: DevicesOption = None,

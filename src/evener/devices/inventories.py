@@ -36,11 +36,10 @@ from evener.errors import did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class MachineDevice:
     """One device of the machine; None where a value is unknown."""
 
     # "gpu:1" as TensorFlow numbers the physical GPUs, "cpu:0"; a GPU that TensorFlow does not see
@@ -62,7 +61,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class GpuLink:
     """The fastest connection of two GPUs."""
 
     devices: tuple[str, str]
@@ -89,8 +88,8 @@ class Inventory:
         cuda_version: The CUDA that TensorFlow was built for.
     """
 
-    devices: tuple[Device, ...]
-    links: tuple[Link, ...] = ()
+    devices: tuple[MachineDevice, ...]
+    links: tuple[GpuLink, ...] = ()
     problems: tuple[Problem, ...] = ()
     fallback: Problem | None = None
     spec: str = "all"
@@ -100,7 +99,7 @@ class Inventory:
     cuda_version: str | None = None
 
     @property
-    def used(self) -> tuple[Device, ...]:
+    def used(self) -> tuple[MachineDevice, ...]:
         """The devices that compute."""
         return tuple(device for device in self.devices if device.use == "compute")
 
@@ -186,7 +185,7 @@ def join(
         asked_for = {gpu.name for gpu in spec.gpus} if spec.kind == "gpu" else None
         fallback = explain_fallback(gpus, problems, asked_for=asked_for)
     cpus = [
-        Device(
+        MachineDevice(
             name=f"cpu:{index}",
             kind="cpu",
             product=host.name,
@@ -200,7 +199,7 @@ def join(
     ]
     names = {gpu.nvml_index: gpu.name for gpu in gpus}
     links = [
-        Link(devices=(names[gpu.index], names[link.to_index]), kind=link.kind, count=link.count)
+        GpuLink(devices=(names[gpu.index], names[link.to_index]), kind=link.kind, count=link.count)
         for gpu in machine.gpus
         for link in gpu.links
         if gpu.index < link.to_index and gpu.index in names and link.to_index in names
@@ -220,7 +219,7 @@ def join(
 
 def _listed_gpu(
     gpu: TensorFlowGpu, known: NvmlGpu | None, spec: DeviceSpec, situation: Situation
-) -> Device:
+) -> MachineDevice:
     requests = [request for request in spec.gpus if request.index == gpu.index]
     if spec.kind != "all" and not requests:
         reason = Problem(
@@ -251,8 +250,8 @@ def _listed_gpu(
 
 def _gpu(
     known: NvmlGpu, *, name: str, reason: Problem | None, caps_bytes: tuple[int, ...] = ()
-) -> Device:
-    return Device(
+) -> MachineDevice:
+    return MachineDevice(
         name=name,
         kind="gpu",
         product=known.name,
@@ -269,7 +268,9 @@ def _gpu(
     )
 
 
-def _check_spec(spec: DeviceSpec, gpus: Sequence[Device], problems: Sequence[Problem]) -> None:
+def _check_spec(
+    spec: DeviceSpec, gpus: Sequence[MachineDevice], problems: Sequence[Problem]
+) -> None:
     seen = {gpu.name: gpu for gpu in gpus if gpu.name.startswith("gpu:")}
     for request in spec.gpus:
         if request.name not in seen:
@@ -305,7 +306,7 @@ def unknown_device(name: str, known: Iterable[str], no_gpus: Problem | None = No
 
 
 def explain_fallback(
-    devices: Sequence[Device],
+    devices: Sequence[MachineDevice],
     problems: Sequence[Problem] = (),
     *,
     asked_for: Collection[str] | None = None,
@@ -353,6 +354,8 @@ _UNKNOWN = "-"
 
 
 def print_inventory(found: Inventory, console: Console | None = None) -> None:
+    from rich import box
+    from rich.table import Table
     from rich.text import Text
 
     from evener.base.terminal import standard_output
@@ -365,20 +368,6 @@ def print_inventory(found: Inventory, console: Console | None = None) -> None:
     if found.cuda_driver_version:
         versions.append("which supports CUDA {}.{}".format(*found.cuda_driver_version))
     console.print(Text(", ".join(versions)), soft_wrap=True)
-    console.print(_table(found))
-    reasons = (device.reason for device in found.devices)
-    for problem in dict.fromkeys((*found.problems, *reasons)):
-        if problem is not None and problem.code != "DEV-113":
-            console.print(Text(f"\n{problem}"), soft_wrap=True)
-    used = ", ".join(device.name for device in found.used)
-    console.print(Text(f"\nUsed with {found.spec}: {used}"), soft_wrap=True)
-
-
-def _table(found: Inventory) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("device", no_wrap=True)
     table.add_column("name", overflow="fold")
@@ -396,31 +385,32 @@ def _table(found: Inventory) -> Table:
             compute = "{}.{}".format(*device.compute_capability)
         sizes = (device.memory_free_bytes, device.memory_total_bytes)
         memory = " / ".join(_UNKNOWN if size is None else format_bytes(size) for size in sizes)
-        links = [_links_text(device, found)] if found.links else []
-        row = (device.name, device.product or _UNKNOWN, compute, memory, *links)
-        table.add_row(*map(Text, row), Text(_use_text(device, found)))
-    return table
-
-
-def _links_text(device: Device, found: Inventory) -> str:
-    """Return the links to the other GPUs, grouped by kind."""
-    others: dict[str, list[str]] = {}
-    for link in found.links:
-        if device.name in link.devices:
-            first, second = link.devices
-            others.setdefault(str(link), []).append(second if first == device.name else first)
-    # Up to two GPUs at the other end of equal links are listed by name.
-    if len(others) == 1 and sum(map(len, others.values())) > 2:
-        return f"{next(iter(others))}: all"
-    return "\n".join(f"{kind}: {', '.join(names)}" for kind, names in others.items())
-
-
-def _use_text(device: Device, found: Inventory) -> str:
-    if device.use == "host":
-        return "for input pipelines"
-    if device.kind == "cpu" and (found.spec.startswith("cpu:") or len(found.used) > 1):
-        return "yes, as a stand-in"
-    if device.reason is not None:
-        return f"no: {device.reason.what}"
-    caps = " + ".join(format_bytes(cap) for cap in device.caps_bytes)
-    return f"yes, up to {caps}" if caps else "yes"
+        cells = [device.name, device.product or _UNKNOWN, compute, memory]
+        # The links to the other GPUs, grouped by kind.
+        others: dict[str, list[str]] = {}
+        for link in found.links:
+            if device.name in link.devices:
+                first, second = link.devices
+                others.setdefault(str(link), []).append(second if first == device.name else first)
+        lines = [f"{kind}: {', '.join(names)}" for kind, names in others.items()]
+        # Up to two GPUs at the other end of equal links are listed by name.
+        if len(others) == 1 and sum(map(len, others.values())) > 2:
+            lines = [f"{next(iter(others))}: all"]
+        if found.links:
+            cells.append("\n".join(lines))
+        caps = " + ".join(format_bytes(cap) for cap in device.caps_bytes)
+        use = f"yes, up to {caps}" if caps else "yes"
+        if device.use == "host":
+            use = "for input pipelines"
+        elif device.kind == "cpu" and (found.spec.startswith("cpu:") or len(found.used) > 1):
+            use = "yes, as a stand-in"
+        elif device.reason is not None:
+            use = f"no: {device.reason.what}"
+        table.add_row(*map(Text, (*cells, use)))
+    console.print(table)
+    reasons = (device.reason for device in found.devices)
+    for problem in dict.fromkeys((*found.problems, *reasons)):
+        if problem is not None and problem.code != "DEV-113":
+            console.print(Text(f"\n{problem}"), soft_wrap=True)
+    used = ", ".join(device.name for device in found.used)
+    console.print(Text(f"\nUsed with {found.spec}: {used}"), soft_wrap=True)

@@ -139,7 +139,21 @@ class Nvml:
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                gpus.append(self._read_gpu(index, handle))
+                # What every GPU must answer.
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+                capability = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+                cores = self._query(nvml.nvmlDeviceGetNumGpuCores, handle)
+                gpu = NvmlGpu(
+                    index=index,
+                    uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+                    name=_text(nvml.nvmlDeviceGetName(handle)),
+                    compute_capability=capability,
+                    memory_total_bytes=int(memory.total),
+                    memory_free_bytes=int(memory.free),
+                    num_multiprocessors=cores and cores // cores_per_multiprocessor(capability),
+                    pci_bus_id=_bus_id(nvml.nvmlDeviceGetPciInfo(handle)),
+                )
+                gpus.append(gpu)
                 handles[index] = handle
             except nvml.NVMLError as error:
                 gpus.append(NvmlGpu(index=index, failure=str(error)))
@@ -148,23 +162,6 @@ class Nvml:
             driver_version=_text(self._query(nvml.nvmlSystemGetDriverVersion)),
             cuda_driver_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             gpus=tuple(replace(gpu, links=self._links(gpu.index, handles, gpus)) for gpu in gpus),
-        )
-
-    def _read_gpu(self, index: int, handle: Any) -> NvmlGpu:
-        """Read what every GPU must answer; raises NVMLError if it does not."""
-        nvml = self._nvml
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        capability = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        num_cores = self._query(nvml.nvmlDeviceGetNumGpuCores, handle)
-        return NvmlGpu(
-            index=index,
-            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-            name=_text(nvml.nvmlDeviceGetName(handle)),
-            compute_capability=capability,
-            memory_total_bytes=int(memory.total),
-            memory_free_bytes=int(memory.free),
-            num_multiprocessors=num_cores and num_cores // cores_per_multiprocessor(capability),
-            pci_bus_id=_bus_id(nvml.nvmlDeviceGetPciInfo(handle)),
         )
 
     def _links(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 KindName = Literal["gpu", "cpu"]
 
@@ -24,11 +24,6 @@ class DeviceKind:
     # Whether TensorFlow may round the inputs of float32 products to TensorFloat-32.
     has_tensor_float_32: bool
 
-    @property
-    def tf_type(self) -> str:
-        """TensorFlow's name of the kind, such as ``"GPU"``."""
-        return self.name.upper()
-
 
 GPU = DeviceKind(name="gpu", has_own_memory=True, has_own_processor=True, has_tensor_float_32=True)
 CPU = DeviceKind(
@@ -42,7 +37,7 @@ def kind_of(name: str) -> DeviceKind:
     >>> kind_of("worker:1/gpu:0").name, kind_of("/job:worker/task:2/device:CPU:0").name
     ('gpu', 'cpu')
     """
-    return GPU if _parse(without_worker(name)).kind == GPU.tf_type else CPU
+    return GPU if _parse(without_worker(name)).kind.lower() == GPU.name else CPU
 
 
 def device_name(tf_name: str) -> str:
@@ -52,7 +47,7 @@ def device_name(tf_name: str) -> str:
     ('gpu:1', 'cpu:0')
     """
     parts = _parse(tf_name)
-    return f"{parts.kind.lower()}:{parts.index}" if parts.kind else "cpu:0"
+    return f"{parts.kind.lower()}:{parts.number}" if parts.kind else "cpu:0"
 
 
 def qualified_name(tf_name: str) -> str | None:
@@ -95,15 +90,14 @@ def canonical_device(tf_name: str) -> str:
     ('/device:GPU:1', '/device:CPU:0')
     """
     parts = _parse(tf_name)
-    return f"/device:{parts.kind}:{parts.index}" if parts.kind else ""
+    return f"/device:{parts.kind}:{parts.number}" if parts.kind else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Parts:
-    job: str = ""
-    task: int = 0
-    kind: str = ""
-    index: int = 0
+class _Parts(NamedTuple):
+    job: str
+    task: int
+    kind: str
+    number: int
 
 
 @functools.cache
@@ -118,9 +112,5 @@ def _parse(tf_name: str) -> _Parts:
             task = value
         elif key and key != "replica":
             kind, _, index = part.removeprefix("device:").partition(":")
-    return _Parts(
-        job=job,
-        task=int(task) if task.isdecimal() else 0,
-        kind=kind.upper(),
-        index=int(index) if index.isdecimal() else 0,
-    )
+    task_number, number = (int(text) if text.isdecimal() else 0 for text in (task, index))
+    return _Parts(job, task_number, kind.upper(), number)

@@ -18,7 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evener.devices.inventories import Device, Inventory, explain_fallback, join, unknown_device
+from evener.devices.inventories import (
+    Inventory,
+    MachineDevice,
+    explain_fallback,
+    join,
+    unknown_device,
+)
 from evener.devices.machine import Nvml, NvmlMachine, TensorFlowView, read_host, read_tensorflow
 from evener.devices.names import KindName
 from evener.devices.reasons import Problem
@@ -26,9 +32,7 @@ from evener.devices.spec import (
     MAX_STAND_INS,
     DeviceSpec,
     GpuRequest,
-    duplicate_device,
-    no_device_named,
-    not_a_device,
+    SpecError,
     parse_spec,
     spec_from,
     suggestion,
@@ -220,7 +224,18 @@ def take(
     started, failure = _start(layout, runtime, memory_growth=memory_growth)
     if failure is not None:
         runtime.fallback_layouts[layout] = started
-        found = _leave_out(found, started, failure)
+        # The inventory without the devices on which TensorFlow did not start.
+        kept = {request.name for request in started.gpus}
+        devices: list[MachineDevice] = []
+        for device in found.devices:
+            if device.kind == "gpu" and device.use == "compute" and device.name not in kept:
+                device = replace(device, use="none", reason=failure)
+            elif device.kind == "cpu" and not kept:
+                device = replace(device, use="compute")
+            devices.append(device)
+        # A GPU that is split into fewer devices is kept: then no device is left out.
+        fallback = explain_fallback(devices, found.problems) or failure
+        found = replace(found, devices=tuple(devices), fallback=fallback)
     used = select_devices(started, runtime.view(), found)
     if used is None:
         raise RuntimeError(f"TensorFlow started on other devices than {started}")
@@ -307,21 +322,6 @@ def smaller_layouts(layout: RuntimeLayout) -> Iterator[RuntimeLayout]:
         yield RuntimeLayout()
 
 
-def _leave_out(found: Inventory, started: RuntimeLayout, failure: Problem) -> Inventory:
-    """Return the inventory without the devices on which TensorFlow did not start."""
-    kept = {request.name for request in started.gpus}
-    devices: list[Device] = []
-    for device in found.devices:
-        if device.kind == "gpu" and device.use == "compute" and device.name not in kept:
-            device = replace(device, use="none", reason=failure)
-        elif device.kind == "cpu" and not kept:
-            device = replace(device, use="compute")
-        devices.append(device)
-    # A GPU that is split into fewer devices is kept: then no device is left out.
-    fallback = explain_fallback(devices, found.problems) or failure
-    return replace(found, devices=tuple(devices), fallback=fallback)
-
-
 def running_devices(view: TensorFlowView, found: Inventory) -> tuple[UsedDevice, ...]:
     """Return every logical device that a runtime has, or will have as it is configured now."""
     totals = {device.name: device.memory_total_bytes for device in found.devices}
@@ -404,21 +404,24 @@ def _check_names(given: object) -> tuple[str, ...]:
     """Return the names of a list of devices."""
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         count = given if isinstance(given, int) and 1 <= given <= MAX_STAND_INS else 2
-        raise not_a_device(
+        raise SpecError(
+            "DEV-002",
             f"{given!r} is neither a device spec nor a list of devices.",
             why=f"it is of type {type(given).__name__}; devices are named, not counted.",
             fix=f"write 'cpu:{count}' for {count} stand-ins, or for example ['gpu:0', 'gpu:1'].",
         )
     names: tuple[Any, ...] = tuple(given)
     if not names:
-        raise no_device_named(
-            "The list of devices is empty",
+        raise SpecError(
+            "DEV-001",
+            "The list of devices is empty.",
             why="a plan needs at least one device to compute on.",
             fix="name devices, for example ['gpu:0', 'gpu:1'], or use 'all'.",
         )
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise not_a_device(
+            raise SpecError(
+                "DEV-002",
                 f"{name!r} is not a device.{suggestion(str(name), ('gpu:0', 'cpu:0'))}",
                 why="in a list, devices are written gpu:NUMBER or cpu:NUMBER, in lower case, "
                 "without a cap.",
@@ -426,8 +429,9 @@ def _check_names(given: object) -> tuple[str, ...]:
                 "device spec as one string: 'gpu:0@10GiB' or 'cpu:2'.",
             )
         if names.count(name) > 1:
-            raise duplicate_device(
-                f"The list of devices names {name} {names.count(name)} times",
+            raise SpecError(
+                "DEV-005",
+                f"The list of devices names {name} {names.count(name)} times.",
                 why="each device can be used once; a larger share gives it more work.",
                 fix="list each device once; shares=[2, 1] gives the first twice as much work.",
             )

@@ -204,7 +204,7 @@ class Graph:
     def __init__(self, func_graph: Any) -> None:
         self.functions = graphs.FunctionBodies(func_graph)
         self.nodes: list[Node] = []
-        reader = _Reader(self.functions, self.nodes, prefix="", xla="")
+        reader = _GraphReader(self.functions, self.nodes, prefix="", xla="")
         reader.read(func_graph, arguments=None, after=frozenset())
         self.inputs = [reader.tensor(t.name) for t in func_graph.inputs]
         self.outputs = [reader.tensor(t.name) for t in func_graph.outputs]
@@ -221,7 +221,9 @@ class Graph:
         shapes: list[Any] = [t.node.static_shapes[t.index] for t in inputs]
         specs = [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, inputs, strict=True)]
         traced = tf.function(function, autograph=False).get_concrete_function(*specs)
-        reader = _Reader(self.functions, self.nodes, prefix=f"added_{len(self.nodes)}/", xla="")
+        reader = _GraphReader(
+            self.functions, self.nodes, prefix=f"added_{len(self.nodes)}/", xla=""
+        )
         reader.read(traced.graph, inputs, frozenset())
         return [reader.tensor(t.name) for t in traced.graph.outputs]
 
@@ -256,7 +258,7 @@ class Graph:
         return iter(self.nodes)
 
 
-class _Reader:
+class _GraphReader:
     """Reads one graph of TensorFlow's into a list of nodes; calls are read in place."""
 
     def __init__(self, functions: Any, nodes: list[Node], *, prefix: str, xla: str) -> None:
@@ -304,7 +306,7 @@ class _Reader:
             body = self._functions.find(name)
             if "_XlaMustCompile" in definition.attr and definition.attr["_XlaMustCompile"].b:
                 xla = xla or self._prefix + definition.name
-            reader = _Reader(
+            reader = _GraphReader(
                 self._functions, self._nodes, prefix=f"{self._prefix}{definition.name}/", xla=xla
             )
             ends = reader.read(body, inputs, waits)

@@ -648,11 +648,37 @@ def _check(plan: Plan) -> None:
     _check_version(plan.version)
     names = _check_devices(plan.devices)
     _check_replicas(plan.replicas, names)
-    _check_owners(plan.owners, names)
+    if not plan.owners:
+        raise PlanError(
+            "PLAN-031",
+            "owners has no rules.",
+            why="the list is empty, so no variable would have an owner.",
+            fix="write owners='sharded', or at least one rule.",
+        )
+    for index, rule in enumerate(() if isinstance(plan.owners, str) else plan.owners):
+        _check_text(f"owners[{index}].pattern", rule.pattern)
+        if rule.device != HOST:
+            _check_among(f"owners[{index}].device", rule.device, names)
     for index, pattern in enumerate(plan.recompute):
         _check_text(f"recompute[{index}]", pattern)
+    values: dict[str, float] = {}
     if plan.predicted is not None:
-        _check_predicted(plan.predicted, names)
+        values["step_seconds"] = plan.predicted.step_seconds
+        for field in ("peak_bytes", "busy_seconds"):
+            for name, value in getattr(plan.predicted, field).items():
+                if name != HOST or field == "busy_seconds":
+                    _check_among(f"a key of predicted.{field}", name, names)
+                values[f"{field}[{name!r}]"] = value
+        values["batch_size"] = plan.predicted.batch_size or 0
+    for field, value in values.items():
+        # NaN fails this too.
+        if not 0 <= value <= _MOST_BYTES:
+            raise PlanError(
+                "PLAN-028",
+                f"predicted.{field} is {value}.",
+                why="predicted seconds, bytes and samples must be finite numbers, 0 or more.",
+                fix="set predicted to None (in JSON: null) if it is not known.",
+            )
     for index, rejected in enumerate(plan.rejected):
         _check_text(f"rejected[{index}].layout", rejected.layout)
         _check_text(f"rejected[{index}].reason", rejected.reason)
@@ -768,75 +794,33 @@ def _check_replicas(replicas: Sequence[Replica], names: Sequence[str]) -> None:
             )
         for number, stage in enumerate(replica.stages):
             _check_among(f"{path}.stages[{number}].device", stage.device, names)
-        _check_layers(path, replica.stages)
+        seen: dict[str, str] = {}
+        for number, stage in enumerate(replica.stages):
+            if not stage.layers:
+                raise PlanError(
+                    "PLAN-015",
+                    f"{path}.stages[{number}].layers is empty.",
+                    why="a stage without layers computes nothing.",
+                    fix=f"list its layers, or remove stages[{number}] from {path}.",
+                )
+            for position, pattern in enumerate(stage.layers):
+                here = f"{path}.stages[{number}].layers[{position}]"
+                _check_text(here, pattern)
+                count = len(replica.stages)
+                if count > 1 and pattern.strip("*") == "":
+                    raise PlanError(
+                        "PLAN-016",
+                        f"{here} is {pattern!r}, all layers, in a replica of {count} stages.",
+                        why="with several stages every layer must belong to one of them, "
+                        "and '*' leaves none for the other stages.",
+                        fix=f"name the layers of each stage, for example {here} = 'encoder_*'.",
+                    )
+                if pattern in seen:
+                    raise PlanError(
+                        "PLAN-017",
+                        f"{here} names {pattern!r} again.",
+                        why=f"{seen[pattern]} has it already, and each layer belongs to one stage.",
+                        fix=f"keep {pattern!r} in one of the two stages.",
+                    )
+                seen[pattern] = here
     check_shares([replica.share for replica in replicas], path="replicas[{}].share")
-
-
-def _check_layers(path: str, stages: Sequence[Stage]) -> None:
-    seen: dict[str, str] = {}
-    for index, stage in enumerate(stages):
-        if not stage.layers:
-            raise PlanError(
-                "PLAN-015",
-                f"{path}.stages[{index}].layers is empty.",
-                why="a stage without layers computes nothing.",
-                fix=f"list its layers, or remove stages[{index}] from {path}.",
-            )
-        for number, pattern in enumerate(stage.layers):
-            here = f"{path}.stages[{index}].layers[{number}]"
-            _check_text(here, pattern)
-            if len(stages) > 1 and pattern.strip("*") == "":
-                raise PlanError(
-                    "PLAN-016",
-                    f"{here} is {pattern!r}, all layers, in a replica of {len(stages)} stages.",
-                    why="with several stages every layer must belong to one of them, "
-                    "and '*' leaves none for the other stages.",
-                    fix=f"name the layers of each stage, for example {here} = 'encoder_*'.",
-                )
-            if pattern in seen:
-                raise PlanError(
-                    "PLAN-017",
-                    f"{here} names {pattern!r} again.",
-                    why=f"{seen[pattern]} has it already, and each layer belongs to one stage.",
-                    fix=f"keep {pattern!r} in one of the two stages.",
-                )
-            seen[pattern] = here
-
-
-def _check_owners(owners: Owners, names: Sequence[str]) -> None:
-    if isinstance(owners, str):
-        return
-    if not owners:
-        raise PlanError(
-            "PLAN-031",
-            "owners has no rules.",
-            why="the list is empty, so no variable would have an owner.",
-            fix="write owners='sharded', or at least one rule.",
-        )
-    for index, rule in enumerate(owners):
-        _check_text(f"owners[{index}].pattern", rule.pattern)
-        if rule.device != HOST:
-            _check_among(f"owners[{index}].device", rule.device, names)
-
-
-def _check_predicted(predicted: Predicted, names: Sequence[str]) -> None:
-    for name in predicted.peak_bytes:
-        if name != HOST:
-            _check_among("a key of predicted.peak_bytes", name, names)
-    for name in predicted.busy_seconds:
-        _check_among("a key of predicted.busy_seconds", name, names)
-    values: dict[str, float] = {
-        "step_seconds": predicted.step_seconds,
-        **{f"peak_bytes[{name!r}]": size for name, size in predicted.peak_bytes.items()},
-        **{f"busy_seconds[{name!r}]": busy for name, busy in predicted.busy_seconds.items()},
-        "batch_size": predicted.batch_size or 0,
-    }
-    for field, value in values.items():
-        # NaN fails this too.
-        if not 0 <= value <= _MOST_BYTES:
-            raise PlanError(
-                "PLAN-028",
-                f"predicted.{field} is {value}.",
-                why="predicted seconds, bytes and samples must be finite numbers, 0 or more.",
-                fix="set predicted to None (in JSON: null) if it is not known.",
-            )

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from evener.base.terminal import text_of
 from evener.base.text import format_bytes, format_seconds
-from evener.plan.parts import HOST, Predicted, Replica
+from evener.plan.parts import HOST
 
 if TYPE_CHECKING:
     from evener.plan.plan import Plan
@@ -31,87 +31,63 @@ _Column = tuple[str, bool]
 
 def render_plan(plan: Plan) -> str:
     """Return the plan as text: devices, owners, replicas, prediction and rejected alternatives."""
+    memory = {device.name: device.memory_bytes for device in plan.devices}
+    devices = [
+        (
+            device.name,
+            device.kind,
+            format_bytes(size) if (size := device.memory_bytes) else "unknown",
+        )
+        for device in plan.devices
+    ]
+    if isinstance(plan.owners, str):
+        owners = _titled("Owners", f"{plan.owners}: {_OWNER_WORDS[plan.owners]}")
+    else:
+        rules = [(rule.pattern, rule.device) for rule in plan.owners]
+        table = _table([("variables", False), ("owner", False)], rules)
+        owners = _titled("Owners (the first match wins)", table)
+    replicas: list[tuple[str, ...]] = []
+    schedules: dict[str, list[str]] = {}
+    for number, (replica, fraction) in enumerate(zip(plan.replicas, plan.fractions, strict=True)):
+        counts = map(str, (replica.num_micro_batches, replica.in_flight))
+        about = (str(number), f"{replica.share:g}", f"{fraction:.1%}", *counts)
+        for index, stage in enumerate(replica.stages):
+            shown = about if index == 0 else ("",) * len(about)
+            replicas.append((*shown, str(index), stage.device, ", ".join(stage.layers)))
+        # One micro-batch in one stage can be computed in one order only.
+        if replica.num_micro_batches > 1 or len(replica.stages) > 1:
+            schedules.setdefault(replica.schedule, []).append(str(number))
+    schedule_lines = [
+        f"  schedule {name}" + (f" of {', '.join(numbers)}" if len(schedules) > 1 else "")
+        for name, numbers in schedules.items()
+    ]
+    headings = ("replica", "share", "of a\nbatch", "micro-\nbatches", "in\nflight", "stage")
+    columns = [*((heading, True) for heading in headings), ("device", False), ("layers", False)]
     sections = [
-        f"Plan: {plan.layout}, {_counted(len(plan.devices), 'device')}, "
+        f"Plan: {plan.layout}, {_counted(len(devices), 'device')}, "
         f"{_counted(len(plan.replicas), 'replica')}",
-        _devices(plan),
-        _owners(plan),
-        _replicas(plan),
+        _titled("Devices", _table([("device", False), ("kind", False), ("memory", True)], devices)),
+        owners,
+        "\n".join([_titled("Replicas", _table(columns, replicas)), *schedule_lines]),
     ]
     if plan.recompute:
         sections.append(_titled("Recomputed in the backward pass", ", ".join(plan.recompute)))
     if plan.batch_norm != "synchronized":
         sections.append(_titled("BatchNormalization", "by the samples of each device"))
     if plan.predicted is not None:
-        sections.append(_predicted(plan, plan.predicted))
+        title = f"Predicted: {format_seconds(plan.predicted.step_seconds)} a step"
+        peaks = [
+            (name, format_bytes(peak), f"{peak / total:.1%}" if total else "-")
+            for name in (*memory, HOST)
+            if (peak := plan.predicted.peak_bytes.get(name)) is not None
+            for total in [memory.get(name)]
+        ]
+        columns = [("device", False), ("peak", True), ("of its memory", True)]
+        sections.append(_titled(title, _table(columns, peaks)) if peaks else title)
     if plan.rejected:
         rows = [(rejected.layout, rejected.reason) for rejected in plan.rejected]
         sections.append(_titled("Rejected", _table([("layout", False), ("why", False)], rows)))
     return "\n\n".join(sections)
-
-
-def _devices(plan: Plan) -> str:
-    columns = [("device", False), ("kind", False), ("memory", True)]
-    rows = [(device.name, device.kind, _size(device.memory_bytes)) for device in plan.devices]
-    return _titled("Devices", _table(columns, rows))
-
-
-def _owners(plan: Plan) -> str:
-    if isinstance(plan.owners, str):
-        return _titled("Owners", f"{plan.owners}: {_OWNER_WORDS[plan.owners]}")
-    rows = [(rule.pattern, rule.device) for rule in plan.owners]
-    columns = [("variables", False), ("owner", False)]
-    return _titled("Owners (the first match wins)", _table(columns, rows))
-
-
-def _replicas(plan: Plan) -> str:
-    columns = [
-        ("replica", True),
-        ("share", True),
-        ("of a\nbatch", True),
-        ("micro-\nbatches", True),
-        ("in\nflight", True),
-        ("stage", True),
-        ("device", False),
-        ("layers", False),
-    ]
-    rows: list[tuple[str, ...]] = []
-    for number, (replica, fraction) in enumerate(zip(plan.replicas, plan.fractions, strict=True)):
-        about = (
-            str(number),
-            f"{replica.share:g}",
-            f"{fraction:.1%}",
-            str(replica.num_micro_batches),
-            str(replica.in_flight),
-        )
-        for index, stage in enumerate(replica.stages):
-            shown = about if index == 0 else ("",) * len(about)
-            rows.append((*shown, str(index), stage.device, ", ".join(stage.layers)))
-    table = _titled("Replicas", _table(columns, rows))
-    return "\n".join([table, *_schedules(plan.replicas)])
-
-
-def _schedules(replicas: Sequence[Replica]) -> list[str]:
-    found: dict[str, list[str]] = {}
-    for number, replica in enumerate(replicas):
-        # One micro-batch in one stage can be computed in one order only.
-        if replica.num_micro_batches > 1 or len(replica.stages) > 1:
-            found.setdefault(replica.schedule, []).append(str(number))
-    if len(found) == 1:
-        return [f"  schedule {next(iter(found))}"]
-    return [f"  schedule {name} of {', '.join(numbers)}" for name, numbers in found.items()]
-
-
-def _predicted(plan: Plan, predicted: Predicted) -> str:
-    memory = {device.name: device.memory_bytes for device in plan.devices}
-    title = f"Predicted: {format_seconds(predicted.step_seconds)} a step"
-    rows: list[tuple[str, str, str]] = []
-    for name in (*memory, HOST):
-        if name in predicted.peak_bytes:
-            peak, total = predicted.peak_bytes[name], memory.get(name)
-            rows.append((name, format_bytes(peak), f"{peak / total:.1%}" if total else "-"))
-    columns = [("device", False), ("peak", True), ("of its memory", True)]
-    return _titled(title, _table(columns, rows)) if rows else title
 
 
 def _titled(title: str, body: str) -> str:
@@ -135,10 +111,6 @@ def _table(columns: Sequence[_Column], rows: Iterable[Sequence[str]]) -> str:
     width = max(WIDTH, Measurement.get(wide, wide.options, table).minimum)
     text = text_of(lambda console: console.print(table), width)
     return "\n".join(line for line in text.splitlines() if line.strip())
-
-
-def _size(num_bytes: int | None) -> str:
-    return "unknown" if num_bytes is None else format_bytes(num_bytes)
 
 
 def _counted(number: int, noun: str) -> str:

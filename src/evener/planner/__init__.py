@@ -12,19 +12,6 @@ if TYPE_CHECKING:
     from evener.planner.planning import BatchSize, Planned, check_plan, plan_profile
     from evener.planner.search import Candidate, Choices, SearchResult, search_plan
 
-_PLANNING = "evener.planner.planning"
-_SEARCH = "evener.planner.search"
-_HOMES = {
-    "BatchSize": _PLANNING,
-    "Candidate": _SEARCH,
-    "Choices": _SEARCH,
-    "Planned": _PLANNING,
-    "SearchResult": _SEARCH,
-    "check_plan": _PLANNING,
-    "plan_profile": _PLANNING,
-    "search_plan": _SEARCH,
-}
-
 __all__ = [
     "BatchSize",
     "Candidate",
@@ -38,6 +25,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'evener.planner' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    is_search = name in ("Candidate", "Choices", "SearchResult", "search_plan")
+    home = "search" if is_search else "planning"
+    return getattr(importlib.import_module(f"evener.planner.{home}"), name)

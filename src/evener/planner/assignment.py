@@ -98,6 +98,11 @@ class Assignment:
     def batch_size(self) -> int:
         return sum(replica.samples for replica in self.replicas)
 
+    @property
+    def is_split_in_time(self) -> bool:
+        """Whether replicas have micro-batches that no pipeline needs."""
+        return any(len(r.spans) == 1 and r.num_micro_batches > 1 for r in self.replicas)
+
 
 def spread_owners(
     layers: Sequence[LayerCosts],

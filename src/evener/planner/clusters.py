@@ -12,6 +12,7 @@ Every error has the file, the line and the place. Quantities have units, such as
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -307,14 +308,11 @@ class _ClusterFile:
         return fields
 
     def _device_type(self, name: str, place: str, fields: _TypeFields) -> DeviceType:
-        memory = self._parsed(f"{place}.memory", fields.memory, memory_size)
-        reserved = 0
-        if fields.reserved is not None:
-            reserved = self._parsed(f"{place}.reserved", fields.reserved, memory_size)
-            if reserved >= memory:
-                self._cannot_be(
-                    f"{place}.reserved", fields.reserved, "nothing of the memory is left"
-                )
+        read = functools.partial(self._field, place, fields)
+        memory = read("memory", memory_size)
+        reserved = 0 if fields.reserved is None else read("reserved", memory_size)
+        if fields.reserved is not None and reserved >= memory:
+            self._cannot_be(f"{place}.reserved", fields.reserved, "nothing of the memory is left")
         written = [key for key in _DATASHEET if f"{place}.{key}" in self._lines]
         datasheet = None
         if written or not fields.curves:
@@ -322,29 +320,27 @@ class _ClusterFile:
                 if key not in written:
                     self._lacks(place, key)
             datasheet = Datasheet(
-                peak_flops=self._parsed(f"{place}.peak", fields.peak or "", flop_rate),
+                peak_flops=read("peak", flop_rate),
                 dtype=fields.dtype,
-                memory_bytes_per_second=self._parsed(
-                    f"{place}.memory_bandwidth", fields.memory_bandwidth, byte_rate
-                ),
-                efficiency=self._parsed(f"{place}.efficiency", fields.efficiency, _fraction),
+                memory_bytes_per_second=read("memory_bandwidth", byte_rate),
+                efficiency=read("efficiency", _fraction),
                 efficiency_source=fields.efficiency_source,
-                launch_seconds=self._parsed(f"{place}.launch", fields.launch, duration),
+                launch_seconds=read("launch", duration),
                 float32_flops=None
                 if fields.float32_peak is None
-                else self._parsed(f"{place}.float32_peak", fields.float32_peak, flop_rate),
+                else read("float32_peak", flop_rate),
             )
         return DeviceType(
             name=name,
-            kind=self._parsed(f"{place}.kind", fields.kind, _kind),
+            kind=read("kind", _kind),
             memory_bytes=memory - reserved,
             datasheet=datasheet,
             curves={
                 pattern: LayerTimes(
                     forward=self._curve(f"{place}.curves.{pattern}.forward", curves.forward),
                     backward=self._curve(f"{place}.curves.{pattern}.backward", curves.backward),
-                    update_seconds=self._parsed(
-                        f"{place}.curves.{pattern}.update", curves.update, duration
+                    update_seconds=self._field(
+                        f"{place}.curves.{pattern}", curves, "update", duration
                     ),
                 )
                 for pattern, curves in fields.curves.items()
@@ -386,14 +382,15 @@ class _ClusterFile:
                 inside += [types[name]] * self._parsed(here, number, _whole)
             if len(inside) > 1 and group.link is None:
                 self._lacks(place, "link")
-            count = self._parsed(f"{place}.count", group.count, _whole)
+            read = functools.partial(self._field, place, group)
+            count = read("count", _whole)
             machine = Machine(
                 link=self._link(f"{place}.link", group.link),
                 host_link=self._link(f"{place}.host_link", group.host_link),
                 host_memory_bytes=None
                 if group.host_memory is None
-                else self._parsed(f"{place}.host_memory", group.host_memory, memory_size),
-                shares_link=self._parsed(f"{place}.shares_link", group.shares_link, _yes_or_no),
+                else read("host_memory", memory_size),
+                shares_link=read("shares_link", _yes_or_no),
             )
             machines += [machine] * count
             members += [inside] * count
@@ -423,9 +420,12 @@ class _ClusterFile:
         if fields is None:
             return Link()
         return Link(
-            bytes_per_second=self._parsed(f"{place}.bandwidth", fields.bandwidth, byte_rate),
-            latency_seconds=self._parsed(f"{place}.latency", fields.latency, duration),
+            bytes_per_second=self._field(place, fields, "bandwidth", byte_rate),
+            latency_seconds=self._field(place, fields, "latency", duration),
         )
+
+    def _field(self, place: str, fields: object, name: str, parse: Callable[[str], T]) -> T:
+        return self._parsed(f"{place}.{name}", getattr(fields, name) or "", parse)
 
     def _parsed(self, place: str, text: str, parse: Callable[[str], T]) -> T:
         try:
@@ -449,17 +449,14 @@ class _ClusterFile:
             )
         if problem.kind == "missing":
             self._lacks(place, key)
-        wanted = "a single value"
-        if "object" in problem.expected:
-            wanted = "a mapping"
-        elif "list" in problem.expected:
-            wanted = "a list"
+        words = {"object": "a mapping", "list": "a list"}
+        wanted = (word for key, word in words.items() if key in problem.expected)
         value = problem.value
         found = "a mapping" if isinstance(value, dict) else "a list"
+        found = "a single value" if isinstance(value, str) else found
         return ProfileError(
             "PROF-031",
-            f"{self._at(place)} must be {wanted}, and is "
-            f"{'a single value' if isinstance(value, str) else found}.",
+            f"{self._at(place)} must be {next(wanted, 'a single value')}, and is {found}.",
             why="Otherwise its parts cannot be found.",
             fix="Compare it with the example in docs/clusters.md.",
         )

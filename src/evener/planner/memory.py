@@ -64,7 +64,7 @@ class ExecutionMode:
         )
 
 
-class Moment(NamedTuple):
+class PassMemory(NamedTuple):
     """Memory during the backward pass of a layer."""
 
     layer: LayerCosts  # Costs of the layer
@@ -99,7 +99,7 @@ class StageMemory:
     waiting: float  # Bytes per sample of each other micro-batch that is alive
     # Bytes per sample of each other micro-batch of the step: up to the last barrier all are alive
     before_barrier: float
-    moments: tuple[Moment, ...]  # Moments among which the peak is
+    moments: tuple[PassMemory, ...]  # Moments among which the peak is
     last_gradients: float  # Bytes of gradients that wait for their update after all passes
     last_samples: float  # Part of `samples` that may still be alive after all passes
 
@@ -183,7 +183,7 @@ def stage_moments(
     kept: Sequence[float],
     *,
     accumulates: bool,
-) -> Iterator[Moment]:
+) -> Iterator[PassMemory]:
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + size for size in itertools.accumulate(kept)]
@@ -213,10 +213,13 @@ def stage_moments(
             passing += sum(between[number : number + 3])
         kept_now = left[number] if is_fused or (passes_fused and not is_open) else left[-1]
         if is_fused and mode.has_barriers:
-            kept_now += _waiting_before(model, index)
+            # Bytes live across the previous barrier, such as the difference to the mean, which
+            # the backward pass of a `BatchNormalization` reads.
+            earlier = (other.barrier_bytes for other in reversed(layers[:index]))
+            kept_now += next((size for size in earlier if size), 0.0)
         # Otherwise later layers' gradients are in the memory of their fetched weights.
         gradients_now = gradients if mode.waits else fused_gradients(layer)
-        yield Moment(
+        yield PassMemory(
             layer=layer,
             gradients=gradients_now,
             kept=kept_now,
@@ -225,7 +228,7 @@ def stage_moments(
         )
         if is_open and layer.fused_workspace_bytes is not None:
             # Its temporaries may be more than what later layers have freed.
-            yield Moment(
+            yield PassMemory(
                 layer=layer,
                 gradients=gradients_now,
                 kept=left[number],
@@ -234,22 +237,16 @@ def stage_moments(
             )
 
 
-def _waiting_before(model: ModelCosts, index: int) -> float:
-    """Return the bytes per sample live across the previous barrier when both passes are fused."""
-    before = (layer.barrier_bytes for layer in reversed(model.layers[:index]))
-    return next((size for size in before if size), 0.0)
-
-
 def fused_gradients(layer: LayerCosts) -> int:
     """Return the bytes by which gradients exceed the weights whose memory they reuse, fused."""
     known = layer.fused_gradient_bytes
     return layer.gradient_bytes if known is None else known
 
 
-def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
+def _undominated(moments: Iterable[PassMemory]) -> Iterator[PassMemory]:
     """Yield the moments that no other moment exceeds for every number of samples."""
 
-    def line(moment: Moment) -> tuple[float, float]:
+    def line(moment: PassMemory) -> tuple[float, float]:
         known = moment.layer.fused_workspace_bytes if moment.is_fused else None
         workspace = moment.layer.workspace_bytes if known is None else known
         return moment.gradients, moment.kept + moment.passing + workspace

@@ -27,11 +27,11 @@ from evener.planner.assignment import (
     plan_of,
     spread_owners,
 )
-from evener.planner.candidates import Candidate
+from evener.planner.candidates import Candidate, Choices, PlanEvaluator
 from evener.planner.groups import MOST_FOR_ALL, kind_of
 from evener.planner.memory import MemoryPrediction, shortages
 from evener.planner.prediction import Prediction, busy_seconds, predict
-from evener.planner.search import Choices, SearchResult, search_plan
+from evener.planner.search import SearchResult, search_plan
 
 BatchSize = int | Literal["max", "auto"]
 """Number of samples; ``"max"``: the most that fit without micro-batches and recomputation;
@@ -250,8 +250,8 @@ def alternatives(profile: CostProfile, batch_size: int) -> Iterator[tuple[str, C
         replicas = tuple(replicas)
         owners = spread_owners(layers, replicas, cluster)
         recompute = (False,) * num_layers
-        return _candidate(
-            Assignment(replicas=replicas, owners=owners, recompute=recompute), profile
+        return PlanEvaluator(profile, Choices()).candidate(
+            Assignment(replicas=replicas, owners=owners, recompute=recompute)
         )
 
     def whole(devices: Sequence[int]) -> Candidate:
@@ -296,7 +296,15 @@ def simplest_of_equal(
     others = (other for _, other in alternatives(profile, best.assignment.batch_size))
     candidates = [best, *considered, *others]
     if noise:
-        candidates = [_without_needless_micro_batches(each, profile) for each in candidates]
+        for number, each in enumerate(candidates):
+            if each.assignment.is_split_in_time:
+                replicas = tuple(
+                    replica.in_micro_batches(1) if len(replica.spans) == 1 else replica
+                    for replica in each.assignment.replicas
+                )
+                assignment = dataclasses.replace(each.assignment, replicas=replicas)
+                whole = PlanEvaluator(profile, Choices()).candidate(assignment)
+                candidates[number] = whole if whole.fits else each
         if candidates[0] is not best:
             best = min((each for each in candidates if each.fits), key=_seconds)
     most = _seconds(best) * (1 + noise)
@@ -306,7 +314,7 @@ def simplest_of_equal(
         (best, *equal),
         key=lambda candidate: (
             complexity(candidate.assignment),
-            _is_split_in_time(candidate.assignment),
+            candidate.assignment.is_split_in_time,
             candidate is not best,
             _seconds(candidate),
         ),
@@ -315,32 +323,6 @@ def simplest_of_equal(
 
 def _seconds(candidate: Candidate) -> float:
     return candidate.prediction.step_seconds
-
-
-def _candidate(assignment: Assignment, profile: CostProfile) -> Candidate:
-    prediction = predict(assignment, profile)
-    return Candidate(
-        grouping=tuple(replica.devices for replica in assignment.replicas),
-        assignment=assignment,
-        prediction=prediction,
-        shortages=tuple(shortages(prediction.memory, profile.cluster)),
-    )
-
-
-def _without_needless_micro_batches(candidate: Candidate, profile: CostProfile) -> Candidate:
-    """Return a candidate whose replicas without stages are not split, if it fits then."""
-    if not _is_split_in_time(candidate.assignment):
-        return candidate
-    replicas = tuple(
-        replica.in_micro_batches(1) if len(replica.spans) == 1 else replica
-        for replica in candidate.assignment.replicas
-    )
-    whole = _candidate(dataclasses.replace(candidate.assignment, replicas=replicas), profile)
-    return whole if whole.fits else candidate
-
-
-def _is_split_in_time(assignment: Assignment) -> bool:
-    return any(len(r.spans) == 1 and r.num_micro_batches > 1 for r in assignment.replicas)
 
 
 def complexity(assignment: Assignment) -> int:

@@ -58,7 +58,7 @@ class PublishedModel:
         return sum(layer.forward_flops for layer in self.costs.layers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Convolution:
     """Convolution without bias, and the normalization after it."""
 
@@ -108,7 +108,7 @@ def resnet50() -> PublishedModel:
     25557032
     """
     image, classes, channels = 224, 1000, 64
-    stem = Convolution(inputs=3, outputs=channels, kernel=7, size=112, size_before=image)
+    stem = Convolution(3, channels, 7, 112, image)
     size, size_before = 56, 56
     pooled = size**2 * channels
     # The backward pass of the pooling reads gradients and positions, and writes all.
@@ -125,19 +125,11 @@ def resnet50() -> PublishedModel:
     ):
         for number in range(count):
             before, outputs = (size if number else size_before), 4 * width
-            first = Convolution(
-                inputs=channels, outputs=width, kernel=1, size=before, size_before=before
-            )
-            second = Convolution(
-                inputs=width, outputs=width, kernel=3, size=size, size_before=before
-            )
-            third = Convolution(
-                inputs=width, outputs=outputs, kernel=1, size=size, size_before=size
-            )
+            first = Convolution(channels, width, 1, before, before)
+            second = Convolution(width, width, 3, size, before)
+            third = Convolution(width, outputs, 1, size, size)
             # The shortcut around the first block has another shape, too.
-            shortcut = Convolution(
-                inputs=channels, outputs=outputs, kernel=1, size=size, size_before=before
-            )
+            shortcut = Convolution(channels, outputs, 1, size, before)
             convolutions = (first, second, third, *(() if number else (shortcut,)))
             name = f"group_{group}_block_{number}"
             # The addition reads the shortcut, in the kernel of the last ReLU; its gradient goes two

@@ -132,10 +132,6 @@ class DeviatingPart:
     measured_seconds: float  # Seconds in the median step
     with_updates: bool = False  # Whether the busy time of devices includes updates
 
-    @property
-    def off_seconds(self) -> float:
-        return abs(self.measured_seconds - self.predicted_seconds)
-
     def __str__(self) -> str:
         """Return one sentence without a full stop.
 
@@ -225,5 +221,9 @@ def deviation(predicted: Predicted, times: RunTimes | None) -> Deviation | None:
         predicted_seconds=predicted.step_seconds,
         measured_seconds=times.step_seconds,
         num_steps=times.num_steps,
-        worst=max(parts, key=lambda part: part.off_seconds, default=None),
+        worst=max(
+            parts,
+            key=lambda part: abs(part.measured_seconds - part.predicted_seconds),
+            default=None,
+        ),
     )

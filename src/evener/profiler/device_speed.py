@@ -92,10 +92,29 @@ def measure_device(
 def measure_links(
     names: Sequence[str], stopwatch: Stopwatch | None = None
 ) -> tuple[LinkSpeed, ...]:
-    """Measure the links between all pairs of devices, and between each device and the host."""
+    """Measure the links between all pairs of devices, and between each device and the host.
+
+    A tensor is sent back and forth; the time of the same work on one device is subtracted.
+    """
     watch = stopwatch or Stopwatch()
-    pairs = list(itertools.combinations(dict.fromkeys((*names, HOST_DEVICE)), 2))
-    return tuple(_measure_link(pair, watch) for pair in pairs)
+    small, large = tf.ones([1]), tf.zeros([_COPIED_BYTES // 4])
+    links: list[LinkSpeed] = []
+    for pair in itertools.combinations(dict.fromkeys((*names, HOST_DEVICE)), 2):
+        source, target = pair
+        latency, seconds = (
+            _hops(source, target, value, watch) - _hops(source, source, value, watch)
+            for value in (small, large)
+        )
+        seconds -= latency
+        speed = _COPIED_BYTES / seconds if seconds > 0 else math.inf
+        links.append(
+            LinkSpeed(
+                devices=pair,
+                bytes_per_second=speed if speed < _SHARED_MEMORY else math.inf,
+                latency_seconds=max(latency, 0.0),
+            )
+        )
+    return tuple(links)
 
 
 def make_cluster(
@@ -135,20 +154,6 @@ def make_cluster(
     to_host = slowest((device, HOST_DEVICE) for device in names if device != HOST_DEVICE)
     machine = Machine(link=between, host_link=to_host)
     return Cluster(devices=tuple(devices), machines=(machine,), name=name)
-
-
-def _measure_link(pair: tuple[str, str], watch: Stopwatch) -> LinkSpeed:
-    """Send a tensor back and forth, and subtract the time of the same work on one device."""
-    source, target = pair
-    small, large = tf.ones([1]), tf.zeros([_COPIED_BYTES // 4])
-    latency = _hops(source, target, small, watch) - _hops(source, source, small, watch)
-    seconds = _hops(source, target, large, watch) - _hops(source, source, large, watch) - latency
-    speed = _COPIED_BYTES / seconds if seconds > 0 else math.inf
-    return LinkSpeed(
-        devices=pair,
-        bytes_per_second=speed if speed < _SHARED_MEMORY else math.inf,
-        latency_seconds=max(latency, 0.0),
-    )
 
 
 def _hops(source: str, target: str, value: tf.Tensor, watch: Stopwatch) -> float:
@@ -224,22 +229,20 @@ def estimated_times(
 ) -> LayerTimes:
     """Return the times of a layer by the operations and bytes of its tasks."""
     sizes = sorted(set(batch_sizes))
-    seconds_of = _fused_seconds if is_fused else _kernels_seconds
+
+    def seconds(task: Task, size: int) -> float:
+        if is_fused:
+            return _fused_seconds(task, speed, size)
+        return sum(_kernel_seconds(node, speed, size) for node in task.nodes)
 
     def curve(some: Sequence[Task]) -> Curve:
-        return Curve(
-            tuple((size, sum(seconds_of(task, speed, size) for task in some)) for size in sizes)
-        )
+        return Curve(tuple((size, sum(seconds(task, size) for task in some)) for size in sizes))
 
     return LayerTimes(
         forward=curve(tasks.forward),
         backward=curve(tasks.backward),
         update_seconds=curve(tasks.once).points[0][1],
     )
-
-
-def _kernels_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:
-    return sum(_kernel_seconds(node, speed, num_samples) for node in task.nodes)
 
 
 def _fused_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:

@@ -27,6 +27,11 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
     fused = FusedCall(split)
     barriers = _barriers(split)
     layers: list[LayerCosts] = []
+
+    def fixed(tensor: Tensor) -> float:
+        # A variable read shares the memory of the variable.
+        return 0.0 if tensor.node.op == "ReadVariableOp" else num_bytes(tensor, 1)
+
     for number, (tasks, kind) in enumerate(zip(split.layers, kinds_of(split), strict=True)):
         owned = dict.fromkeys(("weight", "slot", "state"), 0)
         for variable in split.variables:
@@ -42,7 +47,7 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
                 optimizer_bytes=owned["slot"],
                 state_bytes=owned["state"],
                 other_gradient_bytes=max(0, gradients - owned["weight"]),
-                update_bytes=round(max((_workspace(t, _fixed) for t in tasks.once), default=0.0)),
+                update_bytes=round(max((_workspace(t, fixed) for t in tasks.once), default=0.0)),
                 activation_bytes=sum(map(bytes_per_sample, saved[number])),
                 boundary_bytes=sum(map(bytes_per_sample, crossing[number])),
                 workspace_bytes=max(
@@ -76,11 +81,6 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
         input_bytes=sum(bytes_per_sample(tensor) for tensor, axis in inputs if axis is not None),
         updates_wait=updates_wait,
     )
-
-
-def _fixed(tensor: Tensor) -> float:
-    # A variable read shares the memory of the variable.
-    return 0.0 if tensor.node.op == "ReadVariableOp" else num_bytes(tensor, 1)
 
 
 def _nodes(tasks: Sequence[Task]) -> list[Node]:

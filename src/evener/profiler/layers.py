@@ -358,16 +358,11 @@ def _plain_name(name: str) -> str:
 def kinds_of(split: SplitStep) -> list[str]:
     """Return a signature of every layer: those of one kind compute the same on the same shapes."""
     return [
-        _signature(split, (layer.forward, layer.backward, layer.once)) for layer in split.layers
+        work_signature(split, (layer.forward, layer.backward, layer.once)) for layer in split.layers
     ]
 
 
-def kind_of_rest(split: SplitStep) -> str:
-    """Return a signature that is equal for steps with the same work outside their layers."""
-    return _signature(split, (split.rest,))
-
-
-def _signature(split: SplitStep, groups: Sequence[Sequence[Task]]) -> str:
+def work_signature(split: SplitStep, groups: Sequence[Sequence[Task]]) -> str:
     """Return a short hash of the work of groups of tasks, with numbers instead of names."""
     shapes = {
         variable.handle: f"{variable.dtype.name}{variable.shape}" for variable in split.variables

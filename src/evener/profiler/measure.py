@@ -43,9 +43,9 @@ from evener.profiler.layers import (
     LayerTasks,
     LayerVariable,
     SplitStep,
-    kind_of_rest,
     kinds_of,
     split_step,
+    work_signature,
 )
 
 _ROUND_SECONDS = 0.002
@@ -157,7 +157,7 @@ def measure_step(
         layers=tuple(known[kind].scaled(in_step) for kind in kinds),
         in_step=in_step,
         overhead_seconds=before.other(
-            f"rest {kind_of_rest(split)} at {sizes[0]}", measurement.rest, float
+            f"rest {work_signature(split, (split.rest,))} at {sizes[0]}", measurement.rest, float
         ),
         not_measured=tuple(
             f"{layer}: {reasons[kind]}"
@@ -253,7 +253,7 @@ class _LayerMeasurement:
     @contextlib.contextmanager
     def _arguments(self, calls: Calls, num_samples: int) -> Iterator[list[Any]]:
         """Yield the argument values of calls, and keep their variables alive meanwhile."""
-        values = Values(num_samples, self._variables, self._limits)
+        values = SyntheticValues(num_samples, self._variables, self._limits)
         with tf.device(self._device):
             arguments = [values.value(argument) for argument in calls.arguments]
         try:
@@ -437,7 +437,7 @@ def index_limits(graph: Graph, shapes: Mapping[Tensor, tuple[int, ...]]) -> dict
     return limits
 
 
-class Values:
+class SyntheticValues:
     """Synthetic values of arguments; it keeps the variables among them alive.
 
     ::

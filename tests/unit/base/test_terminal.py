@@ -16,7 +16,7 @@ from rich.text import Text
 from evener import Diagnosis, Finding, Plan
 from evener.base.terminal import html_of, standard_error, standard_output
 from evener.clusters import cluster_named, datasheet_profile, model_named
-from evener.devices.inventories import Device, Inventory
+from evener.devices.inventories import Inventory, MachineDevice
 from evener.doctor import Severity
 from evener.partition.report import StepReport
 from evener.planner import check_plan
@@ -46,7 +46,9 @@ COMPARISON = Comparison(
     differences=(Difference(what="weights", value=0.0, where="-", num_compared=3),)
 )
 ODD = '<script>alert("&")</script>[bold]'
-GPU = Device(name="gpu:0", kind="gpu", product="A card", use="compute", memory_total_bytes=2**34)
+GPU = MachineDevice(
+    name="gpu:0", kind="gpu", product="A card", use="compute", memory_total_bytes=2**34
+)
 VALUES = {
     "inventory": (Inventory(devices=(GPU,), tensorflow_version="2.21.0"), "gpu:0    A card"),
     "audit": (AUDIT, "gpu:0 -> cpu:0: 100 B in 1 copy"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from evener.devices.inventories import Inventory, Link, join
+from evener.devices.inventories import GpuLink, Inventory, join
 from evener.devices.machine import CudaEnvironment, NvmlMachine, TensorFlowView
 from evener.devices.reasons import min_multiprocessors
 from evener.devices.spec import SpecError, spec_from
@@ -61,7 +61,7 @@ class TestWhatIsUsed:
     def test_links_are_named_once_per_pair(self) -> None:
         links = found(EIGHT, view(*EIGHT.gpus)).links
         assert len(links) == 28
-        assert links[0] == Link(devices=("gpu:0", "gpu:1"), kind="nvlink", count=12)
+        assert links[0] == GpuLink(devices=("gpu:0", "gpu:1"), kind="nvlink", count=12)
         assert str(links[0]) == "nvlink x12"
 
     def test_spec_leaves_out_the_others(self) -> None:

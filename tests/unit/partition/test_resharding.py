@@ -15,9 +15,9 @@ from evener.graph.ops.registry import OPERATIONS
 from evener.graph.ops.states import (
     ROWS,
     Decision,
-    Rule,
     Sharded,
     Sharding,
+    ShardingRule,
     rows_of,
     rows_per_sample,
 )
@@ -121,7 +121,7 @@ def test_a_rule_that_knows_of_samples_alone_is_not_used(monkeypatch: pytest.Monk
         lower = lambda builder, node, inputs: builder.op(node.op, inputs, node.attrs)  # noqa: E731
         return Decision(inputs=(states[0],), outputs=(states[0],), lower=lower)
 
-    ignorant = Rule(decide=of_samples, inputs=(ROWS,))
+    ignorant = ShardingRule(decide=of_samples, inputs=(ROWS,))
     monkeypatch.setattr(OPERATIONS["Softplus"], "rule", ignorant)
 
     def step(x: tf.Tensor) -> Any:

@@ -12,7 +12,7 @@ import evener
 from evener.errors import EvenerWarning
 from evener.graph.nodes import Node
 from evener.graph.ops.registry import OPERATIONS
-from evener.graph.ops.states import REPLICATED, ROWS, WHOLE, Decision, Rule, State
+from evener.graph.ops.states import REPLICATED, ROWS, WHOLE, Decision, ShardingRule, State
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 X = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")
@@ -34,7 +34,7 @@ def test_the_rule_as_it_is() -> None:
 
 
 def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = Rule(decide=each_part_by_itself, inputs=(ROWS, WHOLE))
+    wrong = ShardingRule(decide=each_part_by_itself, inputs=(ROWS, WHOLE))
     monkeypatch.setattr(OPERATIONS["Cumsum"], "rule", wrong)
     step = evener.distribute(cumulative, devices=DEVICES, shares=[13, 4, 7], verify=True)
     with pytest.warns(EvenerWarning, match="ENG-080"):

@@ -10,8 +10,7 @@ from evener.errors import ProfileError
 from evener.plan import Plan
 from evener.planner import plan_profile
 from evener.planner.assignment import assignment_of
-from evener.planner.calibration import calibrate
-from evener.planner.prediction import busy_seconds, predict, predict_plan
+from evener.planner.prediction import busy_seconds, calibrate, predict, predict_plan
 from evener.planner.run_times import MeasuredRun, RunTimes
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import cluster_of, model_of, times_of

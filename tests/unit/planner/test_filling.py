@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.planner.solving import ReplicaClass, fill
+from evener.planner.search import ReplicaClass, fill
 
 
 def line(per_sample: float, start: float = 0.0, most: int = 1000) -> Callable[[int], float]:

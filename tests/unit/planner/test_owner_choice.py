@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evener.planner.assignment import HOST_OWNER, ReplicaAssignment, Span
-from evener.planner.solving import owners_that_fit, owning_bytes
+from evener.planner.search import owners_that_fit, owning_bytes
 from evener.profile import LayerCosts, ModelCosts
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from evener.planner import Choices, plan_profile, search_plan
 from evener.planner.assignment import Assignment, ReplicaAssignment, Span
-from evener.planner.candidates import PlanEvaluator
+from evener.planner.candidates import PlanEvaluator, keep_activations, swaps
 from evener.planner.memory import shortages
 from evener.planner.prediction import predict, recomputed_layers
-from evener.planner.refinement import keep_activations, swaps
 from evener.profile import CostProfile
 from unit.planner.profiles import MIB, cluster_of, model_of, times_of
 
@@ -45,7 +44,7 @@ def with_all_recomputed(assignment: Assignment, profile: CostProfile) -> Assignm
 def kept(profile: CostProfile) -> Assignment:
     everything = with_all_recomputed(assigned(profile), profile)
     evaluator = PlanEvaluator(profile, AT_ONCE)
-    return keep_activations(everything, evaluator.predict(everything), evaluator)[0]
+    return keep_activations(everything, predict(everything, evaluator.profile), evaluator)[0]
 
 
 def test_some_layers_are_faster_than_all_and_none_does_not_fit() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from evener.planner import search_plan
 from evener.planner.groups import GroupCosts
-from evener.planner.solving import Solver
+from evener.planner.search import Solver
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import MIB, cluster_of, model_of, times_of
 

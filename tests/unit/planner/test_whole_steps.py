@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from evener.plan import Plan
-from evener.planner.calibration import calibrate, without_updates
-from evener.planner.prediction import predict_plan
+from evener.planner.prediction import calibrate, predict_plan, without_updates
 from evener.planner.run_times import MeasuredRun, RunTimes
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import cluster_of, model_of, times_of

@@ -11,7 +11,7 @@ from evener.graph.ops.states import Sharded
 from evener.graph.trace import TracedStep
 from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layers import split_step
-from evener.profiler.measure import Values, index_limits
+from evener.profiler.measure import SyntheticValues, index_limits
 from unit.profiler.models import dense, sequence, traced
 
 ROWS, CLASSES = 50, 7
@@ -49,7 +49,9 @@ def test_made_up_samples_name_many_rows() -> None:
     step = words()
     split = split_step(step)
     limits = index_limits(step.graph, {})
-    values = Values(32, {variable.handle: variable for variable in split.variables}, limits)
+    values = SyntheticValues(
+        32, {variable.handle: variable for variable in split.variables}, limits
+    )
     rows = values.value(TensorArgument(step.graph.inputs[0], Sharded(0)))
     assert rows.shape == (32, 4)
     found = tf.unique(tf.reshape(rows, [-1])).y.numpy()

@@ -20,7 +20,7 @@ from evener.graph.ops.states import (
     SUM,
     Decision,
     Numbers,
-    Rule,
+    ShardingRule,
     State,
     part_sizes,
 )
@@ -48,7 +48,7 @@ class WrongRule:
         """Put it in the place of the rule."""
         takes = (ROWS | PARTIALS,) * len(graphs.input_names(self.op))
         field = "partial_rule" if self.is_partial else "rule"
-        wrong = {field: Rule(decide=self.decide, inputs=takes)}
+        wrong = {field: ShardingRule(decide=self.decide, inputs=takes)}
         monkeypatch.setitem(OPERATIONS, self.op, replace(operation(self.op), **wrong))
 
 

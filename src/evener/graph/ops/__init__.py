@@ -5,28 +5,24 @@ from evener.graph.ops import (  # they fill the table of operations
     elementwise,
     filling,
     gathering,
-    images,
     layers,
     lists,
-    products,
     random,
     reshaping,
     slicing,
 )
-from evener.graph.ops.registry import OPERATIONS, Operation, operation
+from evener.graph.ops.registry import OPERATIONS, KnownOperation, operation
 
 __all__ = [
     "OPERATIONS",
-    "Operation",
+    "KnownOperation",
     "arithmetic",
     "elementwise",
     "filling",
     "gathering",
-    "images",
     "layers",
     "lists",
     "operation",
-    "products",
     "random",
     "reshaping",
     "slicing",

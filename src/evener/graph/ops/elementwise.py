@@ -24,7 +24,6 @@ from evener.graph.ops.registry import (
     LARGEST_VALUE,
     TOTAL,
     VIEW,
-    Matrix,
     Shape,
     Shapes,
     Trait,
@@ -46,6 +45,7 @@ from evener.graph.ops.registry import (
     truths_of,
     value_rule,
 )
+from evener.graph.ops.reshaping import rearranged_partial
 from evener.graph.ops.states import (
     PARTIALS,
     REPLICATED,
@@ -116,21 +116,16 @@ def _are_rows_equal(tensor: Tensor, axis: int, answers: dict[tuple[Tensor, int],
 
 def unary(ops: str) -> None:
     """Enter operations on the elements of their inputs, which all have one shape."""
-    shape_rule(*ops.split())(like_input(0))
+    shape_rule.table({ops: like_input(0)})
     rule(*ops.split(), inputs=ROWS)(elementwise)
 
 
 def broadcasting(ops: str) -> None:
     """Enter operations on the elements of operands that are broadcast."""
-    shape_rule(*ops.split())(broadcast_shape)
+    shape_rule.table({ops: lambda table, node: [broadcast([t.shape for t in node.inputs])]})
     rule(*ops.split(), inputs=ROWS)(elementwise)
     equal_sizes_rule(*ops.split())(alike)
     traits(ops, Trait.BROADCASTS | EVERY_ELEMENT)
-
-
-def broadcast_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = broadcast([t.shape for t in node.inputs])
-    return None if shape is None else [shape]
 
 
 @rule("Bitcast", inputs=ROWS)
@@ -202,12 +197,6 @@ def operand_state(tensor: Tensor, result: Shape, target: Sharded) -> State:
     return target.at(axis)
 
 
-@shape_rule("Bitcast")
-def _bitcast_shape(table: SymbolTable, node: Node) -> Shapes:
-    is_same = node.inputs[0].dtype.size == node.outputs[0].dtype.size
-    return [node.inputs[0].shape] if is_same else None
-
-
 @partial_rule("Neg", "Conj", "Real", "Imag", inputs=PARTIALS)
 def _linear(node: Node, states: Sequence[State]) -> Decision | None:
     """f(a + b) = f(a) + f(b)."""
@@ -235,13 +224,20 @@ broadcasting("""
 Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor Complex Igamma Igammac IgammaGradA LeftShift NextAfter
 Polygamma RandomGammaGrad RightShift Xdivy Xlog1py Xlogy Zeta
 """)
-shape_rule(
-    "FakeQuantWithMinMaxVars",
-    "FakeQuantWithMinMaxVarsPerChannel",
-    "QuantizeAndDequantizeV2",
-    "QuantizeAndDequantizeV3",
-    "QuantizeAndDequantizeV4",
-)(like_input(0))
+shape_rule.table(
+    {
+        """
+        DebugIdentityV3 EnsureShape FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsPerChannel
+        QuantizeAndDequantizeV2 QuantizeAndDequantizeV3 QuantizeAndDequantizeV4
+        """: like_input(0),
+        "LookupTableFind LookupTableFindV2": like_input(1),
+        "Bitcast": lambda table, node: [
+            t.shape if t.dtype.size == node.outputs[0].dtype.size else None for t in node.inputs
+        ],
+        "IdentityN": lambda table, node: [t.shape for t in node.inputs],
+        "Select": lambda table, node: [node.inputs[1].shape or node.inputs[2].shape],
+    }
+)
 traits(
     "Elu Erf Exp Neg Relu ReluGrad Rsqrt Sigmoid SigmoidGrad Sqrt Square Tanh TanhGrad", IN_PLACE
 )
@@ -301,11 +297,6 @@ def _combined_truth(node: Node) -> tuple[bool, ...] | None:
     return None if None in parts else (not decides,)
 
 
-@shape_rule("Select")
-def _select_shape(table: SymbolTable, node: Node) -> Shapes:
-    return [node.inputs[1].shape or node.inputs[2].shape]
-
-
 @value_rule("SelectV2")
 def _select_value(table: SymbolTable, node: Node) -> Shapes:
     condition, (a, b) = node.inputs[0], (t.value for t in node.inputs[1:])
@@ -338,43 +329,24 @@ def _select(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 unary("Cast CheckNumerics CheckNumericsV2 Identity PreventGradient Snapshot StopGradient")
-shape_rule("DebugIdentityV3", "EnsureShape")(like_input(0))
 traits("Identity StopGradient", VIEW | FREE)
 traits("Identity StopGradient Snapshot", COPY)
 traits("Cast Const NoOp Placeholder ReadVariableOp", FREE)
 traits("Cast Const Identity NoOp PreventGradient StopGradient", TOTAL)
 traits("Cast Identity PreventGradient Snapshot StopGradient", EVERY_ELEMENT)
 index_inputs("Cast Identity", slice(1))
-
-
-@shape_rule("IdentityN")
-def _each_shape(table: SymbolTable, node: Node) -> Shapes:
-    return [t.shape for t in node.inputs]
-
-
-@value_rule("IdentityN")
-def _each(table: SymbolTable, node: Node) -> Shapes:
-    return [t.value for t in node.inputs]
-
-
-@value_rule("Identity", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape")
-def _same_value(table: SymbolTable, node: Node) -> Shapes:
-    return [node.inputs[0].value]
-
-
-@matrix_rule("Identity", "StopGradient")
-def _same_matrix(node: Node) -> Matrix | None:
-    return matrix_of(node.inputs[0])
-
-
-@truth_rule("Identity", "StopGradient")
-def _same_truth(node: Node) -> tuple[bool, ...] | None:
-    return truths_of(node.inputs[0])
-
-
-@partial_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", inputs=PARTIALS)
-def _copy_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    return Decision(inputs=(states[0],), outputs=(states[0],))
+value_rule.table(
+    {
+        "Identity IdentityN StopGradient Snapshot PreventGradient EnsureShape": (
+            lambda table, node: [t.value for t in node.inputs]
+        )
+    }
+)
+matrix_rule.table({"Identity StopGradient": lambda node: matrix_of(node.inputs[0])})
+truth_rule.table({"Identity StopGradient": lambda node: truths_of(node.inputs[0])})
+partial_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", inputs=PARTIALS)(
+    rearranged_partial
+)
 
 
 @rule("EnsureShape", inputs=ROWS)
@@ -439,4 +411,3 @@ unary("""
 AsString StaticRegexFullMatch StaticRegexReplace StringLength StringLower StringStrip
 StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper
 """)
-shape_rule("LookupTableFind", "LookupTableFindV2")(like_input(1))

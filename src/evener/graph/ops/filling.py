@@ -23,9 +23,7 @@ from evener.graph.ops.registry import (
     matrix_of,
     matrix_of_numbers,
     matrix_rule,
-    replicated,
     rule,
-    scalar,
     shape_rule,
     traits,
     value_rule,
@@ -134,12 +132,6 @@ def _range(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-@shape_rule("Tile")
-def _tile_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, times = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
-    return [tuple(size * n for size, n in zip(shape, times, strict=True))]
-
-
 @value_rule("Tile")
 def _tile_value(table: SymbolTable, node: Node) -> Shapes:
     value, times = (numbers_of(t) for t in node.inputs)
@@ -189,9 +181,8 @@ def _pad_value(table: SymbolTable, node: Node) -> Shapes:
 def _pad(node: Node, states: Sequence[State]) -> Decision | None:
     shape, result, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
     require(result[state.axis] == shape[state.axis] and _pads_nothing(node, state.axis))
-    others = replicated(len(states) - 1)
-    is_mirrored = node.op == "MirrorPad"
-    return Decision(inputs=(state, *others), outputs=(state,), needs_samples=is_mirrored)
+    wanted = (state, *[REPLICATED] * (len(states) - 1))
+    return Decision(inputs=wanted, outputs=(state,), needs_samples=node.op == "MirrorPad")
 
 
 def _pads_nothing(node: Node, axis: int) -> bool:
@@ -223,32 +214,33 @@ def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 unary("OnesLike ZerosLike")
-shape_rule("Empty", "Fill")(given_by_input(0))
-shape_rule("BroadcastTo")(given_by_input(1))
+shape_rule.table(
+    {
+        "Empty Fill": given_by_input(0),
+        "BroadcastTo": given_by_input(1),
+        "Rank Size": lambda table, node: [()],
+        "Tile": lambda table, node: [
+            tuple(
+                size * times
+                for size, times in zip(
+                    shape_of(node.inputs[0]), numbers_of(node.inputs[1]), strict=True
+                )
+            )
+        ],
+    }
+)
+value_rule.table(
+    {
+        "Shape ShapeN": lambda table, node: [t.shape for t in node.inputs],
+        "Size": lambda table, node: [(product(shape_of(node.inputs[0])),)],
+        "Rank": lambda table, node: [(rank_of(node.inputs[0]),)],
+        "BroadcastArgs": lambda table, node: [broadcast([t.value for t in node.inputs])],
+    }
+)
 traits("BroadcastTo Fill OnesLike Pad PadV2 Tile ZerosLike", FREE)
 traits("BroadcastTo OnesLike ZerosLike", TOTAL)
 traits("Fill OnesLike ZerosLike", Trait.EQUAL_ELEMENTS)
 traits("BroadcastTo Tile", EVERY_ELEMENT)
-
-
-@value_rule("Shape", "ShapeN")
-def _shape_value(table: SymbolTable, node: Node) -> Shapes:
-    return [t.shape for t in node.inputs]
-
-
-@value_rule("Size")
-def _size_value(table: SymbolTable, node: Node) -> Shapes:
-    return [(product(shape_of(node.inputs[0])),)]
-
-
-@value_rule("Rank")
-def _rank_value(table: SymbolTable, node: Node) -> Shapes:
-    return [(rank_of(node.inputs[0]),)]
-
-
-@value_rule("BroadcastArgs")
-def _broadcast_args(table: SymbolTable, node: Node) -> Shapes:
-    return [broadcast([t.value for t in node.inputs])]
 
 
 @value_rule("BroadcastGradientArgs")
@@ -290,6 +282,5 @@ def _list_difference(table: SymbolTable, node: Node) -> Shapes:
     return [tuple(numbers[index] for index in kept), tuple(kept)]
 
 
-shape_rule("Rank", "Size")(scalar)
 traits("Shape ShapeN", FREE)
 traits("ListDiff Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Where", Trait.SIZED_BY_DATA)

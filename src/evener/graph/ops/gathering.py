@@ -29,7 +29,6 @@ from evener.graph.ops.registry import (
     index_limit_rule,
     leading,
     like_input,
-    replicated,
     rule,
     shape_rule,
     traits,
@@ -276,7 +275,7 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
     is_new = node.op == "GatherV2"
     axis = axis_of(node.inputs[2], len(shape)) if is_new else 0
     shared = node.int_attr("batch_dims") if is_new else 0
-    others = replicated(len(states) - 2)
+    others = [REPLICATED] * (len(states) - 2)
     for state in (data, indices):
         if isinstance(state, Sharded) and state.axis < shared:
             require(is_shardable(shape, state) and is_shardable(positions, state))
@@ -295,12 +294,6 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(data, REPLICATED, *others), outputs=(data.at(moved),))
 
 
-@shape_rule("Gather")
-def _old_gather_shape(table: SymbolTable, node: Node) -> Shapes:
-    data, indices = map(shape_of, node.inputs)
-    return [(*indices, *data[1:])]
-
-
 @equal_sizes_rule("GatherV2")
 def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
     data, indices = (tensor.shape for tensor in node.inputs[:2])
@@ -308,24 +301,25 @@ def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
     yield from zip((data or ())[:shared], (indices or ())[:shared], strict=False)
 
 
+index_limit_rule.table(
+    {
+        "ResourceGather": lambda node, shapes: (
+            node.inputs[1],
+            (shapes.get(node.inputs[0]) or (None,))[0],
+        ),
+        "UnsortedSegmentSum": lambda node, shapes: (
+            node.inputs[1],
+            (node.inputs[2].value or (None,))[0],
+        ),
+    }
+)
+
+
 @index_limit_rule("GatherV2")
 def _gather_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> IndexLimit:
-    del shapes
     shape, axes = node.inputs[0].shape, node.inputs[2].value or ()
     axis = axes[0] if axes else None
     return node.inputs[1], shape[axis] if shape and isinstance(axis, int) else None
-
-
-@shape_rule("ResourceGather")
-def _resource_gather_shape(table: SymbolTable, node: Node) -> Shapes:
-    indices, static = shape_of(node.inputs[1]), known(node.static_shapes[0])
-    return [(*indices, *map(integer, static[len(indices) :]))]
-
-
-@index_limit_rule("ResourceGather")
-def _resource_gather_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> IndexLimit:
-    shape = shapes.get(node.inputs[0], ())
-    return node.inputs[1], shape[0] if shape else None
 
 
 @shape_rule("GatherNd")
@@ -346,6 +340,9 @@ def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(FIRST, state), outputs=(state,), lower=lower)
 
 
+SCATTERS = [f"TensorScatter{name}" for name in ("Add", "Sub", "Update", "Max", "Min")]
+
+
 @rule("ScatterNd", inputs=(ROWS, ROWS, WHOLE))
 def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows are added to zeros, so every part adds its own."""
@@ -363,9 +360,7 @@ def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("TensorScatterAdd", "TensorScatterSub", inputs=ROWS)
-@rule("TensorScatterUpdate", inputs=ROWS)
-@rule("TensorScatterMax", "TensorScatterMin", inputs=ROWS)
+@rule(*SCATTERS, inputs=ROWS)
 def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
     """Positions are in rows of their sample, or along other axes and the same for all samples."""
     own = _at_own(node, 1, node.inputs[2], table=node.inputs[0]) if _has_batch(states) else None
@@ -388,14 +383,6 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-shape_rule("ScatterNd")(given_by_input(2))
-shape_rule(
-    "TensorScatterAdd",
-    "TensorScatterMax",
-    "TensorScatterMin",
-    "TensorScatterSub",
-    "TensorScatterUpdate",
-)(like_input(0))
 traits("GatherV2 ResourceGather", FREE)
 
 
@@ -433,18 +420,6 @@ def _segments(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(target,))
 
 
-@index_limit_rule("UnsortedSegmentSum")
-def _segments_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> IndexLimit:
-    del shapes
-    count = node.inputs[2].value
-    return node.inputs[1], count[0] if count else None
-
-
-@shape_rule("DenseBincount")
-def _counts_shape(table: SymbolTable, node: Node) -> Shapes:
-    return [(*shape_of(node.inputs[0])[:-1], *numbers_of(node.inputs[1]))]
-
-
 @rule("DenseBincount", inputs=(ROWS, WHOLE, ROWS))
 def _counts(node: Node, states: Sequence[State]) -> Decision | None:
     """Counts of every row of a matrix; of a vector, terms of the counts of all samples."""
@@ -460,10 +435,26 @@ def _counts(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(FIRST, REPLICATED, weighted), outputs=(state,))
 
 
-@rule("HistogramFixedWidth", inputs=(ROWS, WHOLE, WHOLE))
-def _histogram(node: Node, states: Sequence[State]) -> Decision | None:
-    return Decision(inputs=(sharded(states[0]), REPLICATED, REPLICATED), outputs=(SUM,))
-
-
+rule("HistogramFixedWidth", inputs=(ROWS, WHOLE, WHOLE))(
+    lambda node, states: Decision(
+        inputs=(sharded(states[0]), REPLICATED, REPLICATED), outputs=(SUM,)
+    )
+)
+shape_rule.table(
+    {
+        "Gather": lambda table, node: [(*shape_of(node.inputs[1]), *shape_of(node.inputs[0])[1:])],
+        "ResourceGather": lambda table, node: [
+            (
+                *shape_of(node.inputs[1]),
+                *map(integer, known(node.static_shapes[0])[rank_of(node.inputs[1]) :]),
+            )
+        ],
+        "ScatterNd": given_by_input(2),
+        " ".join(SCATTERS): like_input(0),
+        "DenseBincount": lambda table, node: [
+            (*shape_of(node.inputs[0])[:-1], *numbers_of(node.inputs[1]))
+        ],
+    }
+)
 equal_sizes_rule(*COMBINE)(leading)
 traits(" ".join(COMBINE), Trait.OTHER_ROWS)

@@ -1,4 +1,4 @@
-"""Operations of layers: convolutions, pooling, biases, normalisation, softmax, recurrent layers.
+"""Operations of layers and images: convolutions, pooling, normalisation, recurrence, resizing.
 
 Keras compiles a convolution of several groups by XLA, because TensorFlow's own kernels for its
 gradients know one group alone on a CPU. XLA takes up to hundreds of times as long there, so such a
@@ -9,22 +9,24 @@ depthwise convolutions where each group has one channel.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import tensorflow as tf
 
-from evener.graph.dims import Size
+from evener.graph.dims import Size, divide, has_batch, product
 from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor, num_elements, sizes_of
+from evener.graph.ops.gathering import from_own_rows, in_own_rows
 from evener.graph.ops.registry import (
     IN_PLACE,
-    IndexLimit,
     Shapes,
     Trait,
     alike,
+    all_first,
     batch_first,
     behind,
+    behind_images,
     beside,
     beside_last,
     broadcast,
@@ -32,8 +34,10 @@ from evener.graph.ops.registry import (
     flops_rule,
     given_by_input,
     index_limit_rule,
+    last_axes,
     leading,
     like_input,
+    matrix_of,
     per_image,
     per_image_of,
     rule,
@@ -55,9 +59,11 @@ from evener.graph.ops.states import (
     Unset,
     first_of,
     first_sharded,
+    integer,
     is_first,
     is_shardable,
     known,
+    numbers_of,
     part_sizes,
     rank_of,
     require,
@@ -107,9 +113,6 @@ def is_grouped(node: Node) -> bool:
     return _groups(node) > 1
 
 
-shape_rule(*OF_IMAGES)(given_by_input(0))
-shape_rule("Dilation2D")(batch_first)
-shape_rule("Dilation2DBackpropInput")(like_input(0))
 traits("Conv2D Conv3D DepthwiseConv2dNative", Trait.COSTLY | Trait.OF_LAYERS)
 
 
@@ -129,7 +132,7 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
         inputs=(Numbers(sizes), REPLICATED, rows),
         outputs=(rows,),
         needs_samples=True,
-        lower=_images_by_groups(sizes, _groups(node)),
+        lower=_by_groups(node, sizes),
         lower_rows=rows.rows,
     )
 
@@ -142,7 +145,7 @@ def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
         inputs=(rows, REPLICATED, rows),
         outputs=(SUM,),
         needs_samples=True,
-        lower=_filter_by_groups(node, _groups(node)),
+        lower=_by_groups(node, node.outputs[0].shape),
         lower_rows=rows.rows,
     )
 
@@ -173,53 +176,40 @@ def _groups(node: Node) -> int:
     return of_images // of_kernel
 
 
-def _images_by_groups(sizes: tuple[Size, ...], groups: int) -> Lower | None:
-    channels = sizes[-1]
-    if groups == 1 or not isinstance(channels, int):
+def _by_groups(node: Node, sizes: tuple[Size, ...] | None) -> Lower | None:
+    """Return the gradient of a grouped convolution; on a CPU each group is computed alone."""
+    groups, of_images = _groups(node), node.op.endswith("Input")
+    if groups == 1 or not sizes or not isinstance(sizes[-1], int):
         return None
+    of_group = (*sizes[:-1], sizes[-1] // groups)
 
     def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         if not builder.may_be_on_cpu:
             return builder.copy(node.op, node.name, inputs, node.attrs)
-        dtype = node.outputs[0].dtype
-        if _is_depthwise(node, node.inputs[1]):
-            of_kernel = _by_groups(node.inputs[1], groups)
-            [kernel] = _reshaped(builder, inputs[1], of_kernel, dtype)
-            arguments = [builder.vector(sizes, tf.int32), kernel, inputs[2]]
-            return builder.op("DepthwiseConv2dNativeBackpropInput", arguments, node.attrs)
-        of_group = builder.vector((*sizes[:-1], channels // groups), tf.int32)
-        kernels, errors = (_split(builder, value, groups, dtype) for value in inputs[1:])
-        gradients = [
-            builder.copy(node.op, node.name, [of_group, kernel, error], node.attrs)[0]
-            for kernel, error in zip(kernels, errors, strict=True)
-        ]
-        return [_join(builder, gradients, dtype)]
-
-    return lower
-
-
-def _filter_by_groups(node: Node, groups: int) -> Lower | None:
-    shape = node.outputs[0].shape
-    if groups == 1 or shape is None or not isinstance(shape[-1], int):
-        return None
-    of_group = (*shape[:-1], shape[-1] // groups)
-
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
-        if not builder.may_be_on_cpu:
-            return builder.copy(node.op, node.name, inputs, node.attrs)
-        dtype = node.outputs[0].dtype
-        if _is_depthwise(node, node.outputs[0]):
-            of_kernel = builder.vector(_by_groups(node.outputs[0], groups), tf.int32)
-            arguments = [inputs[0], of_kernel, inputs[2]]
+        dtype, kernel = node.outputs[0].dtype, node.inputs[1] if of_images else node.outputs[0]
+        if _is_depthwise(node, kernel):
+            *windows, _, filters = shape_of(kernel)
+            assert isinstance(filters, int), "the kernel is depthwise"
+            own = builder.vector((*windows, groups, filters // groups), tf.int32)
+            whole, attrs = builder.vector(sizes, tf.int32), {"T": dtype, "Tshape": tf.int32}
+            if of_images:
+                [weights] = builder.op("Reshape", [inputs[1], own], attrs)
+                arguments = [whole, weights, inputs[2]]
+                return builder.op("DepthwiseConv2dNativeBackpropInput", arguments, node.attrs)
+            arguments = [inputs[0], own, inputs[2]]
             [gradient] = builder.op("DepthwiseConv2dNativeBackpropFilter", arguments, node.attrs)
-            return _reshaped(builder, gradient, shape, dtype)
-        sizes = builder.vector(of_group, tf.int32)
-        images, errors = (_split(builder, inputs[k], groups, dtype) for k in (0, 2))
-        gradients = [
-            builder.copy(node.op, node.name, [image, sizes, error], node.attrs)[0]
-            for image, error in zip(images, errors, strict=True)
-        ]
-        return [_join(builder, gradients, dtype)]
+            return builder.op("Reshape", [gradient, whole], attrs)
+        own, channels = builder.vector(of_group, tf.int32), builder.constant(3, tf.int32)
+        split = {"T": dtype, "num_split": groups}
+        values, errors = (
+            builder.op("Split", [channels, inputs[k]], split) for k in (int(of_images), 2)
+        )
+        gradients: list[str] = []
+        for value, error in zip(values, errors, strict=True):
+            arguments = [own, value, error] if of_images else [value, own, error]
+            gradients += builder.copy(node.op, node.name, arguments, node.attrs)
+        attrs = {"T": dtype, "N": groups, "Tidx": tf.int32}
+        return builder.op("ConcatV2", [*gradients, channels], attrs)
 
     return lower
 
@@ -238,70 +228,32 @@ def _is_depthwise(node: Node, kernel: Tensor) -> bool:
     )
 
 
-def _by_groups(kernel: Tensor, groups: int) -> tuple[Size, ...]:
-    """Return the depthwise shape of a kernel of one channel for each group, ``[h, w, 1, n]``."""
-    *windows, _, filters = shape_of(kernel)
-    assert isinstance(filters, int), "the kernel is depthwise"
-    return *windows, groups, filters // groups
+def _by_filter(filters: Tensor, result: Tensor, num_samples: int) -> float:
+    """Every element of a convolution's result is a sum over the filter and its input channels."""
+    sizes = sizes_of(filters, num_samples)
+    return 2 * math.prod(sizes[:-1]) * num_elements(result, num_samples)
 
 
-def _reshaped(
-    builder: FunctionBuilder, value: str, shape: Sequence[Size], dtype: tf.DType
-) -> Sequence[str]:
-    sizes = builder.vector(shape, tf.int32)
-    return builder.op("Reshape", [value, sizes], {"T": dtype, "Tshape": tf.int32})
-
-
-def _split(builder: FunctionBuilder, value: str, groups: int, dtype: tf.DType) -> list[str]:
-    """Add the parts of a tensor of rank 4 along its channels."""
-    axis = builder.constant(3, tf.int32)
-    return builder.op("Split", [axis, value], {"T": dtype, "num_split": groups})
-
-
-def _join(builder: FunctionBuilder, values: Sequence[str], dtype: tf.DType) -> str:
-    axis = builder.constant(3, tf.int32)
-    attrs = {"T": dtype, "N": len(values), "Tidx": tf.int32}
-    return builder.op("ConcatV2", [*values, axis], attrs)[0]
-
-
-@flops_rule("Conv2D", "Conv3D")
-def _convolution_flops(node: Node, num_samples: int) -> float:
-    """Every element of the result is a sum over the filter and its input channels."""
-    return _by_filter(sizes_of(node.inputs[1], num_samples), node.outputs[0], num_samples)
-
-
-@flops_rule(*OF_IMAGES[:2])
-def _flops_of_images(node: Node, num_samples: int) -> float:
-    """The gradient of the input: as many products as the convolution itself has."""
-    return _by_filter(sizes_of(node.inputs[1], num_samples), node.inputs[2], num_samples)
-
-
-@flops_rule(*OF_FILTERS[:2])
-def _flops_of_filter(node: Node, num_samples: int) -> float:
-    """The gradient of the filter: as many products as the convolution itself has."""
-    return _by_filter(sizes_of(node.outputs[0], num_samples), node.inputs[2], num_samples)
-
-
-def _by_filter(filter_sizes: Sequence[int], result: Tensor, num_samples: int) -> float:
-    return 2 * math.prod(filter_sizes[:-1]) * num_elements(result, num_samples)
-
-
-@flops_rule("DepthwiseConv2dNative")
-def _depthwise_flops(node: Node, num_samples: int) -> float:
-    window = math.prod(sizes_of(node.inputs[1], num_samples)[:2])
-    return 2 * window * num_elements(node.outputs[0], num_samples)
+# The gradients have as many products as the convolution itself.
+flops_rule.table(
+    {
+        "Conv2D Conv3D": lambda node, n: _by_filter(node.inputs[1], node.outputs[0], n),
+        " ".join(OF_IMAGES[:2]): lambda node, n: _by_filter(node.inputs[1], node.inputs[2], n),
+        " ".join(OF_FILTERS[:2]): lambda node, n: _by_filter(node.outputs[0], node.inputs[2], n),
+        "DepthwiseConv2dNative": lambda node, n: (
+            2 * math.prod(sizes_of(node.inputs[1], n)[:2]) * num_elements(node.outputs[0], n)
+        ),
+    }
+)
 
 
 # The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
 # pooling are wrong, or end the process, where there are none.)
-PER_SAMPLE = """
-MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGradGrad
-""".split()
 _CACHED = (tf.float32, tf.bfloat16, tf.float16)
 """Dtypes of oneDNN's kernels of pooling."""
 
 
-@rule(*PER_SAMPLE, inputs=ROWS)
+@rule("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D", "MaxPoolGradGrad", inputs=ROWS)
 @rule("MaxPoolV2", inputs=(ROWS, WHOLE, WHOLE))
 @rule("MaxPoolGradV2", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
 def per_sample(node: Node, states: Sequence[State]) -> Decision:
@@ -334,33 +286,19 @@ def _beside_its_pooling(
 
 
 @rule("AvgPoolGrad", "AvgPool3DGrad", inputs=(WHOLE, ROWS))
+@rule("FractionalAvgPoolGrad", inputs=(WHOLE, ROWS, WHOLE, WHOLE))
 def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
     shape, rows = shape_of(node.outputs[0]), first_of(states[1])
     require(is_shardable(shape, rows))
-    sizes = Numbers(part_sizes(shape, rows))
-    return Decision(inputs=(sizes, rows), outputs=(rows,), needs_samples=True)
+    wanted = (Numbers(part_sizes(shape, rows)), rows, *[REPLICATED] * (len(states) - 2))
+    return Decision(inputs=wanted, outputs=(rows,), needs_samples=True)
 
 
-@rule("MaxPoolWithArgmax", inputs=ROWS)
-@rule("MaxPoolGradWithArgmax", inputs=ROWS)
+@rule("MaxPoolWithArgmax", "MaxPoolGradWithArgmax", inputs=ROWS)
 def _pool_with_positions(node: Node, states: Sequence[State]) -> Decision | None:
     """Positions in every image; positions in the whole batch are not those of a part."""
     require(not node.bool_attr("include_batch_in_index"))
     return per_image(node, states, range(len(states)))
-
-
-@rule("FractionalAvgPoolGrad", inputs=(WHOLE, ROWS, WHOLE, WHOLE))
-def _gradient_of_fractional_average(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = shape_of(node.outputs[0])
-    require(is_first(states[1]) and is_shardable(shape, FIRST))
-    wanted = (Numbers(part_sizes(shape, FIRST)), FIRST, REPLICATED, REPLICATED)
-    return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
-
-
-@shape_rule("MaxPoolWithArgmax")
-def _shapes_with_positions(table: SymbolTable, node: Node) -> Shapes:
-    front = shape_of(node.inputs[0])[:1]
-    return [behind(table, tensor, front) for tensor in node.outputs] if front else None
 
 
 @shape_rule("FractionalMaxPool", "FractionalAvgPool")
@@ -370,25 +308,27 @@ def _fractional_shape(table: SymbolTable, node: Node) -> Shapes:
 
 
 rule("FractionalMaxPoolGrad", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))(per_image_of(0, 1, 2))
-shape_rule("MaxPool", "MaxPoolV2", "MaxPool3D", "AvgPool", "AvgPool3D")(batch_first)
-shape_rule(
-    "MaxPoolGrad",
-    "MaxPool3DGrad",
-    "MaxPoolGradV2",
-    "MaxPoolGradWithArgmax",
-    "FractionalMaxPoolGrad",
-)(like_input(0))
-shape_rule("AvgPoolGrad", "AvgPool3DGrad", "FractionalAvgPoolGrad")(given_by_input(0))
-
-
-@rule("BiasAdd", inputs=(ROWS, WHOLE))
-def _bias(node: Node, states: Sequence[State]) -> Decision | None:
-    return beside(node, states, [_channels(node)])
-
-
-@shape_rule("BiasAddGrad")
-def _bias_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
-    return [(shape_of(node.inputs[0])[_channels(node)],)]
+rule("BiasAdd", inputs=(ROWS, WHOLE))(lambda node, states: beside(node, states, [_channels(node)]))
+shape_rule.table(
+    {
+        "MaxPool MaxPoolV2 MaxPool3D AvgPool AvgPool3D Dilation2D": batch_first,
+        "MaxPoolWithArgmax": behind_images,
+        """
+        BatchNormWithGlobalNormalization BiasAdd Dilation2DBackpropInput FractionalMaxPoolGrad LRN
+        LRNGrad LogSoftmax MaxPool3DGrad MaxPoolGrad MaxPoolGradV2 MaxPoolGradWithArgmax Softmax
+        """: like_input(0),
+        f"{' '.join(OF_IMAGES)} AvgPoolGrad AvgPool3DGrad FractionalAvgPoolGrad": given_by_input(0),
+        "BiasAddGrad": lambda table, node: [(shape_of(node.inputs[0])[_channels(node)],)],
+        "CudnnRNNBackpropV3": lambda table, node: [t.shape for t in node.inputs[:4]],
+    }
+)
+index_limit_rule.table(
+    {
+        "SparseSoftmaxCrossEntropyWithLogits": (
+            lambda node, shapes: (node.inputs[1], (node.inputs[0].shape or (None,))[-1])
+        )
+    }
+)
 
 
 @rule("BiasAddGrad", inputs=ROWS)
@@ -418,13 +358,6 @@ def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(target, target), outputs=(target, target))
 
 
-@index_limit_rule("SparseSoftmaxCrossEntropyWithLogits")
-def _classes_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> IndexLimit:
-    del shapes
-    shape = node.inputs[0].shape
-    return node.inputs[1], shape[-1] if shape else None
-
-
 @shape_rule("FusedBatchNorm", "FusedBatchNormV3", "FusedBatchNormGradV3")
 def _normalized_shape(table: SymbolTable, node: Node) -> Shapes:
     shape, static = shape_of(node.inputs[0]), known(node.static_shapes[0])
@@ -435,8 +368,6 @@ def _normalized_shape(table: SymbolTable, node: Node) -> Shapes:
 
 rule("Softmax", "LogSoftmax", inputs=ROWS)(beside_last(1))
 rule("LRN", "LRNGrad", inputs=ROWS)(per_sample)
-shape_rule("BatchNormWithGlobalNormalization", "BiasAdd", "LRN", "LRNGrad")(like_input(0))
-shape_rule("LogSoftmax", "Softmax")(like_input(0))
 equal_sizes_rule("SoftmaxCrossEntropyWithLogits")(alike)
 equal_sizes_rule("SparseSoftmaxCrossEntropyWithLogits")(leading)
 traits("BiasAdd Softmax", IN_PLACE)
@@ -451,15 +382,10 @@ def _forward_shape(table: SymbolTable, node: Node) -> Shapes:
     return [(*data[:-1], static[-1]), hidden, cell, None, None]
 
 
-@shape_rule("CudnnRNNBackpropV3")
-def _backward_shape(table: SymbolTable, node: Node) -> Shapes:
-    return [tensor.shape for tensor in node.inputs[:4]]
-
-
 @rule("CudnnRNNV3", inputs=(ROWS, ROWS, ROWS, WHOLE, ROWS))
 def _forward(node: Node, states: Sequence[State]) -> Decision | None:
     """``input, h, c, parameters, lengths`` to ``output, h, c, reserved, reserved on the host``."""
-    rows, cell, lengths = _rows(node), _cell(node), node.inputs[4]
+    (rows, cell), lengths = _rows_and_cell(node), node.inputs[4]
     data = (0, 1, 2) if cell != REPLICATED else (0, 1)
     require(states[0] == rows and (not node.attrs["dropout"].f))
     require(all(is_shardable(node.inputs[k].shape, rows) for k in data))
@@ -475,7 +401,7 @@ def _forward(node: Node, states: Sequence[State]) -> Decision | None:
 def _backward(node: Node, states: Sequence[State]) -> Decision | None:
     """The same inputs and outputs, with the gradients of the latter, to those of the former."""
     require(isinstance(states[11], Unset))
-    rows, cell = _rows(node), _cell(node)
+    rows, cell = _rows_and_cell(node)
     values = (rows, rows, cell)
     return Decision(
         inputs=(*values, REPLICATED, FIRST, *values, *values, UNSET, UNSET),
@@ -484,13 +410,138 @@ def _backward(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-def _rows(node: Node) -> Sharded:
-    return Sharded(1 if node.bool_attr("time_major") else 0)
-
-
-def _cell(node: Node) -> State:
-    """Return the state of what only an LSTM has; of the others it is a scalar without meaning."""
-    return _rows(node) if node.text_attr("rnn_mode") == "lstm" else REPLICATED
+def _rows_and_cell(node: Node) -> tuple[Sharded, State]:
+    """Return also the state of what only an LSTM has; else it is a scalar without meaning."""
+    rows = Sharded(1 if node.bool_attr("time_major") else 0)
+    return rows, rows if node.text_attr("rnn_mode") == "lstm" else REPLICATED
 
 
 traits("CudnnRNNV3", Trait.OF_LAYERS)
+
+
+ADJUST = "AdjustContrastv2 AdjustHue AdjustSaturation".split()
+RESIZE = "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea".split()
+
+
+@rule("RGBToHSV", "HSVToRGB", "ExtractImagePatches", inputs=ROWS)
+@rule(*ADJUST, inputs=(ROWS, WHOLE))
+def _pixels(node: Node, states: Sequence[State]) -> Decision | None:
+    return replace(beside(node, states, last_axes(node.inputs[0], 3)), needs_samples=True)
+
+
+@rule(*RESIZE, "ResizeNearestNeighborGrad", inputs=(ROWS, WHOLE))
+@rule("ResizeBilinearGrad", "ResizeBicubicGrad", inputs=ROWS)
+def _resize(node: Node, states: Sequence[State]) -> Decision | None:
+    rows = first_of(states[0])
+    require(is_shardable(node.outputs[0].shape, rows))
+    others = [
+        rows if is_shardable(t.shape, rows) and (t.rank or 0) > 1 else REPLICATED
+        for t in node.inputs[1:]
+    ]
+    return Decision(inputs=(rows, *others), outputs=(rows,), needs_samples=True)
+
+
+@rule("ImageProjectiveTransformV2", inputs=(ROWS, ROWS, WHOLE))
+@rule("ImageProjectiveTransformV3", inputs=(ROWS, ROWS, WHOLE, WHOLE))
+def _transform(node: Node, states: Sequence[State]) -> Decision | None:
+    """One transform for every image, or one for all."""
+    images, count = shape_of(node.inputs[0]), shape_of(node.inputs[1])[0]
+    require((is_first(states[0]) or is_first(states[1])) and is_shardable(images, FIRST))
+    require(count in (1, images[0]))
+    wanted = (FIRST, REPLICATED if count == 1 else FIRST, *[REPLICATED] * (len(states) - 2))
+    return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
+
+
+@rule("ExtractGlimpse", "ExtractGlimpseV2", inputs=(ROWS, WHOLE, ROWS))
+def _glimpse(node: Node, states: Sequence[State]) -> Decision | None:
+    """Windows of every image; noise outside of it would be drawn by every part for itself."""
+    require(node.text_attr("noise") == "zero")
+    return per_image(node, states, (0, 2))
+
+
+@rule("ScaleAndTranslateGrad", inputs=(ROWS, ROWS, WHOLE, WHOLE))
+def _gradient_of_scale(node: Node, states: Sequence[State]) -> Decision | None:
+    require(is_first(states[0]))
+    return per_image(node, states, (0, 1))
+
+
+@rule("CropAndResize", inputs=(ROWS, ROWS, ROWS, WHOLE))
+@rule("CropAndResizeGradBoxes", inputs=ROWS)
+def _crop(node: Node, states: Sequence[State]) -> Decision | None:
+    """Boxes by rows. Which image a box is of is in the data, unless it is its own row."""
+    rows, index, images = ((1, 2), 2, 0) if node.op == "CropAndResize" else ((0, 2, 3), 3, 1)
+    decision = per_image(node, states, rows)
+    if not in_own_rows(node.inputs[index]) or not all_first([node.inputs[images]]):
+        return decision
+    wanted = tuple(FIRST if k in (*rows, images) else REPLICATED for k in range(4))
+    return replace(decision, inputs=wanted, lower=from_own_rows(index))
+
+
+@rule("CropAndResizeGradImage", inputs=(ROWS, ROWS, ROWS, WHOLE))
+def _images_of_crops(node: Node, states: Sequence[State]) -> Decision | None:
+    """Every part adds what its boxes have taken to images: to its own, or to all."""
+    decision, shape = per_image(node, states, (0, 1, 2)), node.outputs[0].shape
+    if shape is None or not in_own_rows(node.inputs[2]) or not is_shardable(shape, FIRST):
+        return replace(decision, outputs=(SUM,))
+    wanted = (FIRST, FIRST, FIRST, Numbers(part_sizes(shape, FIRST)))
+    return replace(decision, inputs=wanted, lower=from_own_rows(2))
+
+
+rule("SpaceToDepth", "DepthToSpace", inputs=ROWS)(
+    lambda node, states: beside(node, states, (1, 2, 3))
+)
+rule("DrawBoundingBoxes", inputs=ROWS)(per_image_of(0, 1))
+rule("DrawBoundingBoxesV2", inputs=(ROWS, ROWS, WHOLE))(per_image_of(0, 1))
+rule("CombinedNonMaxSuppression", inputs=(ROWS, ROWS, *[WHOLE] * 4))(per_image_of(0, 1))
+rule("ScaleAndTranslate", inputs=(ROWS, WHOLE, WHOLE, WHOLE))(per_image_of(0))
+shape_rule.table(
+    {
+        f"{' '.join(RESIZE)} DepthToSpace ExtractImagePatches ImageProjectiveTransformV3 "
+        "SpaceToDepth": batch_first,
+        """
+        CombinedNonMaxSuppression DrawBoundingBoxes DrawBoundingBoxesV2 ExtractGlimpse
+        ExtractGlimpseV2 ImageProjectiveTransformV2 ResizeBicubicGrad ResizeBilinearGrad
+        ResizeNearestNeighborGrad ScaleAndTranslate
+        """: behind_images,
+        f"{' '.join(ADJUST)} HSVToRGB RGBToHSV": like_input(0),
+        "ScaleAndTranslateGrad": like_input(1),
+        "CropAndResizeGradBoxes": like_input(2),
+        "CropAndResizeGradImage": given_by_input(3),
+        "CropAndResize": lambda table, node: [
+            behind(table, node.outputs[0], shape_of(node.inputs[1])[:1])
+        ],
+    }
+)
+traits("NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5", Trait.SIZED_BY_DATA)
+
+
+@shape_rule("SpaceToBatchND", "BatchToSpaceND")
+def _blocks_shape(table: SymbolTable, node: Node) -> Shapes:
+    """Positions of every block become rows: ``block_row * B + sample``, or back."""
+    shape, block = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
+    pads = matrix_of(node.inputs[2])
+    space = shape[1 : len(block) + 1]
+    sizes: list[Size] = []
+    is_forward = node.op == "SpaceToBatchND"
+    first = shape[0] * product(block) if is_forward else known(divide(shape[0], product(block)))
+    for size, factor, row in zip(space, block, pads, strict=True):
+        edge = row[0] + row[1]
+        length = divide(size + edge, factor) if is_forward else size * factor - edge
+        if length is None:
+            length = table.new_symbol(node.outputs[0], len(sizes) + 1)
+        sizes.append(length)
+    return [(first, *sizes, *shape[len(block) + 1 :])]
+
+
+@rule("SpaceToBatchND", "BatchToSpaceND", inputs=(ROWS, WHOLE, WHOLE))
+def _blocks(node: Node, states: Sequence[State]) -> Decision | None:
+    """Positions of a block become blocks of the whole batch, one behind the other, or back."""
+    state, block, result = sharded(states[0]), numbers_of(node.inputs[1]), shape_of(node.outputs[0])
+    require(state.axis == 0)
+    count = integer(product(block))
+    require(is_shardable(node.inputs[0].shape, state))
+    is_forward = node.op == "SpaceToBatchND"
+    outer = state.outer * count if is_forward else known(divide(state.outer, count))
+    target = state.in_blocks(0, outer)
+    require(not has_batch(outer) and is_shardable(result, target))
+    return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(target,), needs_samples=True)

@@ -85,6 +85,25 @@ def _asked_shape(table: SymbolTable, tensor: Tensor) -> Shape | None:
     return value
 
 
+shape_rule.table(
+    {
+        "TensorListResize": lambda table, node: [any_length(node.inputs[0].shape)],
+        "TensorListGetItem": lambda table, node: [_taken_out(table, node, node.inputs[2])],
+        "TensorListPopBack": lambda table, node: [
+            any_length(node.inputs[0].shape),
+            _taken_out(table, node, node.inputs[1], index=1),
+        ],
+    }
+)
+value_rule.table(
+    {
+        "TensorListPopBack": lambda table, node: [node.inputs[0].value] * 2,
+        "TensorListElementShape": lambda table, node: [shape_of(node.inputs[0])[1:]],
+        "TensorListLength": lambda table, node: [(known(list_length(node.inputs[0])),)],
+    }
+)
+
+
 @shape_rule("EmptyTensorList", "TensorListReserve")
 def _new_list_shape(table: SymbolTable, node: Node) -> Shapes:
     """Nothing is known of a list before the first element is in it."""
@@ -137,22 +156,6 @@ def _known_length(table: SymbolTable, tensor: Tensor) -> Size | None:
     return length if length is not None and table.is_made_of_sizes(length) else None
 
 
-@shape_rule("TensorListResize")
-def _resized(table: SymbolTable, node: Node) -> Shapes:
-    return [any_length(node.inputs[0].shape)]
-
-
-@shape_rule("TensorListGetItem")
-def _get_item(table: SymbolTable, node: Node) -> Shapes:
-    return [_taken_out(table, node, node.inputs[2])]
-
-
-@shape_rule("TensorListPopBack")
-def _popped(table: SymbolTable, node: Node) -> Shapes:
-    popped = _taken_out(table, node, node.inputs[1], index=1)
-    return [any_length(node.inputs[0].shape), popped]
-
-
 @shape_rule("TensorListStack")
 def _stacked(table: SymbolTable, node: Node) -> Shapes:
     static = node.static_shapes[0]
@@ -171,21 +174,6 @@ def _into_list(table: SymbolTable, node: Node) -> Shapes:
     return [item.value if is_new or known.value == item.value else None]
 
 
-@value_rule("TensorListPopBack")
-def _from_list(table: SymbolTable, node: Node) -> Shapes:
-    return [node.inputs[0].value, node.inputs[0].value]
-
-
-@value_rule("TensorListElementShape")
-def _element_shape_value(table: SymbolTable, node: Node) -> Shapes:
-    return [shape_of(node.inputs[0])[1:]]
-
-
-@value_rule("TensorListLength")
-def _list_length_value(table: SymbolTable, node: Node) -> Shapes:
-    return [(known(list_length(node.inputs[0])),)]
-
-
 def _element_shape(tensor: Tensor) -> Numbers | State:
     """Return how a part needs an ``element_shape``: sizes that count samples stay open."""
     value = tensor.value or ()
@@ -199,11 +187,6 @@ def _of_elements(state: State) -> Sharded:
     lists = sharded(state)
     require(lists.axis > 0)
     return lists.at(lists.axis - 1)
-
-
-@rule("EmptyTensorList", "TensorListReserve", inputs=WHOLE)
-def _new_list(node: Node, states: Sequence[State]) -> Decision | None:
-    return Decision(inputs=(_element_shape(node.inputs[0]), REPLICATED), outputs=(UNSET,))
 
 
 @rule("TensorListFromTensor", inputs=(ROWS, WHOLE))
@@ -228,15 +211,12 @@ def _write(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 @rule("TensorListGetItem", inputs=(ROWS, WHOLE, WHOLE))
-def _read(node: Node, states: Sequence[State]) -> Decision | None:
-    element, shape = _of_elements(states[0]), _element_shape(node.inputs[2])
-    return Decision(inputs=(states[0], REPLICATED, shape), outputs=(element,))
-
-
 @rule("TensorListPopBack", inputs=(ROWS, WHOLE))
-def _pop(node: Node, states: Sequence[State]) -> Decision | None:
-    element, shape = _of_elements(states[0]), _element_shape(node.inputs[1])
-    return Decision(inputs=(states[0], shape), outputs=(states[0], element))
+def _read(node: Node, states: Sequence[State]) -> Decision | None:
+    element, shape = _of_elements(states[0]), _element_shape(node.inputs[-1])
+    if node.op == "TensorListPopBack":
+        return Decision(inputs=(states[0], shape), outputs=(states[0], element))
+    return Decision(inputs=(states[0], REPLICATED, shape), outputs=(element,))
 
 
 @rule("TensorListStack", inputs=(ROWS, WHOLE))
@@ -261,15 +241,18 @@ def _stack(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 @rule("TensorListResize", inputs=(ROWS, WHOLE))
-def _resize(node: Node, states: Sequence[State]) -> Decision | None:
-    require(isinstance(states[0], Unset) or sharded(states[0]).axis > 0)
-    return Decision(inputs=(states[0], REPLICATED), outputs=(states[0],))
-
-
 @rule("TensorListLength", inputs=ROWS)
 def _length(node: Node, states: Sequence[State]) -> Decision | None:
+    """The parts have as many elements as the whole, unless these are rows."""
     require(isinstance(states[0], Unset) or sharded(states[0]).axis > 0)
-    return Decision(inputs=(states[0],), outputs=(REPLICATED,))
+    is_resized = node.op == "TensorListResize"
+    others = [REPLICATED] * (len(states) - 1)
+    return Decision(inputs=(states[0], *others), outputs=(states[0] if is_resized else REPLICATED,))
 
 
+rule("EmptyTensorList", "TensorListReserve", inputs=WHOLE)(
+    lambda node, states: Decision(
+        inputs=(_element_shape(node.inputs[0]), REPLICATED), outputs=(UNSET,)
+    )
+)
 traits("TensorListFromTensor", Trait.COSTLY)

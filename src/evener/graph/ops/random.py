@@ -42,7 +42,6 @@ from evener.graph.ops.registry import (
     Shape,
     first_batch_axis,
     given_by_input,
-    replicated,
     rule,
     shape_rule,
 )
@@ -78,40 +77,31 @@ WITH_COUNTER = tuple(f"{op}V2" for op in WITH_SEED)
 
 
 PHILOX, AUTO_SELECT = 1, 3
-
-
+BLOCKS_PER_GAMMA, BLOCKS_PER_TRUNCATED = 256, 64
 ASKS_DEVICE = ("StatelessRandomGetAlg", "StatelessRandomGetKeyCounterAlg")
-
-
 COUNTS_FROM_ZERO = ("StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg")
 """Their counters have a lower half of 0: a part's share of it is too small for a carry."""
 
 
-BLOCKS_PER_GAMMA = 256
-
-
-BLOCKS_PER_TRUNCATED = 64
-
-
-shape_rule(
-    *WITH_SEED,
-    *WITH_COUNTER,
-    "StatelessRandomGammaV2",
-    "StatelessRandomGammaV3",
-    "StatelessRandomPoisson",
-    "StatelessRandomBinomial",
-    "StatelessParameterizedTruncatedNormal",
-    "RandomUniform",
-    "RandomStandardNormal",
-    "RandomUniformInt",
-    "TruncatedNormal",
-)(given_by_input(0))
+WITHOUT_COUNTER = {
+    "StatelessRandomPoisson": (WHOLE, WHOLE, ROWS),
+    "StatelessRandomBinomial": (WHOLE, WHOLE, ROWS, ROWS),
+    "StatelessParameterizedTruncatedNormal": (WHOLE, WHOLE, ROWS, ROWS, ROWS, ROWS),
+}
+shape_rule.table(
+    {
+        f"""
+        {" ".join((*WITH_SEED, *WITH_COUNTER, *WITHOUT_COUNTER))} StatelessRandomGammaV2
+        StatelessRandomGammaV3 RandomUniform RandomStandardNormal RandomUniformInt TruncatedNormal
+        """: given_by_input(0)
+    }
+)
 
 
 @rule(*WITH_SEED, *WITH_COUNTER, inputs=WHOLE)
 def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
     shape, target = shape_of(node.outputs[0]), _batch_of(node)
-    if not _is_philox(node) or not _is_contiguous(shape, target):
+    if not _is_philox(node) or product(shape[: target.axis]) != 1:
         return _whole(node, target)
     local = Numbers(part_sizes(shape, target))
     return Decision(
@@ -131,12 +121,12 @@ def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
         target = Sharded(front + state.axis)
         is_whole = state.outer == 1 and shape[target.axis] == alpha[state.axis]
         require(is_whole and state.rows == BATCH)
-        require(_is_philox(node) and _is_contiguous(alpha, state))
+        require(_is_philox(node) and product(alpha[: state.axis]) == 1)
         per_sample = _elements_per_sample(alpha, state) * product(shape[:front])
     else:
         state = REPLICATED
         target = _batch_of(node)
-        if product(alpha) != 1 or not _is_philox(node) or not _is_contiguous(shape, target):
+        if product(alpha) != 1 or not _is_philox(node) or product(shape[: target.axis]) != 1:
             return _whole(node, target)
         per_sample = _elements_per_sample(shape, target)
     local = Numbers(part_sizes(shape, target))
@@ -145,12 +135,14 @@ def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=wanted, outputs=(target,), lower=lower)
 
 
-@rule("StatelessRandomPoisson", inputs=(WHOLE, WHOLE, ROWS))
-@rule("StatelessRandomBinomial", inputs=(WHOLE, WHOLE, ROWS, ROWS))
-@rule("StatelessParameterizedTruncatedNormal", inputs=(WHOLE, WHOLE, ROWS, ROWS, ROWS, ROWS))
 def _by_seed(node: Node, states: Sequence[State]) -> Decision | None:
+    """There is no counter to begin further on: the whole, if the parts have all parameters."""
     require(all(state == REPLICATED for state in states[1:]))
     return _whole(node, _batch_of(node))
+
+
+for _op, _takes in WITHOUT_COUNTER.items():
+    rule(_op, inputs=_takes)(_by_seed)
 
 
 def _batch_of(node: Node) -> Sharded:
@@ -165,10 +157,6 @@ def _is_philox(node: Node) -> bool:
         return True
     alg = node.inputs[3]
     return alg.value in ((PHILOX,), (AUTO_SELECT,)) or alg.node.op in ASKS_DEVICE
-
-
-def _is_contiguous(shape: Shape, state: Sharded) -> bool:
-    return product(shape[: state.axis]) == 1
 
 
 def _elements_per_sample(shape: Shape, state: Sharded) -> Size:
@@ -188,7 +176,7 @@ def _whole(node: Node, target: Sharded) -> Decision:
         bounds = [builder.vector(numbers, "int32") for numbers in (begins, ends, [1] * len(shape))]
         return _slice(builder, [drawn[0], *bounds], node.outputs[0].dtype)
 
-    inputs = (Numbers(wanted), *replicated(len(node.inputs) - 1))
+    inputs = (Numbers(wanted), *[REPLICATED] * (len(node.inputs) - 1))
     return Decision(inputs=inputs, outputs=(target,), lower=lower)
 
 

@@ -6,8 +6,9 @@
     @rule("Reshape", inputs=(ROWS, WHOLE))
     def _reshape(node, states): ...
 
-    traits("Reshape ExpandDims Squeeze", VIEW | FREE)
+    shape_rule.table({"ZerosLike OnesLike": like_input(0)})
 
+    traits("Reshape ExpandDims Squeeze", VIEW | FREE)
 A rule may only say what is certain. Without one TensorFlow's static shape is all that is known, and
 the operation is computed once, of the rows of all parts. Below the table: numbers that a program
 makes of sizes, and rules that several families share.
@@ -31,8 +32,8 @@ from evener.graph.ops.states import (
     REPLICATED,
     Decide,
     Decision,
-    Rule,
     Sharded,
+    ShardingRule,
     State,
     Takes,
     UnknownError,
@@ -41,6 +42,7 @@ from evener.graph.ops.states import (
     known,
     rank_of,
     require,
+    shape_of,
     sharded,
 )
 
@@ -98,7 +100,7 @@ TOTAL, EVERY_ELEMENT = Trait.TOTAL, Trait.EVERY_ELEMENT
 
 
 @dataclass(slots=True)
-class Operation:
+class KnownOperation:
     """Everything that is known of one type of operation."""
 
     # Finds the symbolic shapes of the outputs, where TensorFlow knows none
@@ -107,11 +109,13 @@ class Operation:
     # Reads the numbers in small integer outputs of a higher rank than 1
     matrix: MatrixRule | None = None
     truth: TruthRule | None = None  # Finds the answers of conditions on sizes, one for each element
-    rule: Rule | None = None  # Says what the parts compute of inputs that are replicated or sharded
+    rule: ShardingRule | None = (
+        None  # Says what the parts compute of inputs that are replicated or sharded
+    )
     # The same for inputs of which some are partial; else these are combined
-    partial_rule: Rule | None = None
+    partial_rule: ShardingRule | None = None
     # The same in bodies of loops and conditions, where nothing can be combined
-    inside_rule: Rule | None = None
+    inside_rule: ShardingRule | None = None
     # Counts its floating-point operations, for a number of samples; without it, one for each
     # element of the results
     flops: CountRule | None = None
@@ -122,14 +126,14 @@ class Operation:
     traits: Trait = Trait.NONE  # Facts that hold whatever the inputs are
 
 
-OPERATIONS: dict[str, Operation] = {}
+OPERATIONS: dict[str, KnownOperation] = {}
 """By type of operation."""
 
-_UNKNOWN = Operation()
+_UNKNOWN = KnownOperation()
 _Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
-def operation(name: str) -> Operation:
+def operation(name: str) -> KnownOperation:
     return OPERATIONS.get(name, _UNKNOWN)
 
 
@@ -150,6 +154,11 @@ class _Field(Generic[_Rule]):
             return rule
 
         return register
+
+    def table(self, rules: Mapping[str, _Rule]) -> None:
+        """Enter rules by the names of their operations."""
+        for ops, rule in rules.items():
+            self(*ops.split())(rule)
 
 
 def _or_none(rule: _Rule) -> _Rule:
@@ -174,23 +183,9 @@ equal_sizes_rule: _Field[PairsRule] = _Field("equal_sizes")
 index_limit_rule: _Field[IndexRule] = _Field("index_limit")
 
 
-def rule(*ops: str, inputs: Takes | Sequence[Takes]) -> Callable[[Decide], Decide]:
-    return _sharding("rule", ops, inputs)
-
-
-def partial_rule(
-    *ops: str, inputs: Takes | Sequence[Takes], inexact: bool = False
-) -> Callable[[Decide], Decide]:
-    return _sharding("partial_rule", ops, inputs, inexact=inexact)
-
-
-def inside_rule(*ops: str, inputs: Takes | Sequence[Takes]) -> Callable[[Decide], Decide]:
-    return _sharding("inside_rule", ops, inputs)
-
-
 def traits(ops: str, trait: Trait) -> None:
     for op in ops.split():
-        OPERATIONS.setdefault(op, Operation()).traits |= trait
+        OPERATIONS.setdefault(op, KnownOperation()).traits |= trait
 
 
 def index_inputs(ops: str, inputs: slice) -> None:
@@ -200,33 +195,34 @@ def index_inputs(ops: str, inputs: slice) -> None:
 
 
 def _set(op: str, name: str, value: object) -> None:
-    entry = OPERATIONS.setdefault(op, Operation())
+    entry = OPERATIONS.setdefault(op, KnownOperation())
     assert not getattr(entry, name), f"{op} has two entries: {name}"
     setattr(entry, name, value)
 
 
 def _sharding(
-    field: str,
-    ops: Sequence[str],
-    inputs: Takes | Sequence[Takes],
-    *,
-    inexact: bool = False,
+    field: str, *ops: str, inputs: Takes | Sequence[Takes], inexact: bool = False
 ) -> Callable[[Decide], Decide]:
+    """Enter what the parts compute, with the states that each input takes; see `ShardingRule`."""
+
     def register(function: Decide) -> Decide:
         for op in ops:
             names = graphs.input_names(op)
             takes = (inputs,) * len(names) if isinstance(inputs, Takes) else tuple(inputs)
             assert len(takes) == len(names), f"{op} has the inputs {names}, not {takes}"
-            _set(op, field, Rule(decide=function, inputs=takes, inexact=inexact))
+            _set(op, field, ShardingRule(decide=function, inputs=takes, inexact=inexact))
         return function
 
     return register
 
 
+rule = functools.partial(_sharding, "rule")
+partial_rule = functools.partial(_sharding, "partial_rule")
+inside_rule = functools.partial(_sharding, "inside_rule")
+
+
 LARGEST_VALUE = 64
 """Integer tensors with more elements have no symbolic value."""
-
-
 LARGEST = 256
 """Matrices with more numbers are not read."""
 
@@ -262,21 +258,11 @@ def truth_of(tensor: Tensor) -> bool | None:
 
 
 def like_input(index: int) -> InferRule:
-    def rule(table: SymbolTable, node: Node) -> Shapes:
-        return [node.inputs[index].shape] * len(node.outputs)
-
-    return rule
+    return lambda table, node: [node.inputs[index].shape] * len(node.outputs)
 
 
 def given_by_input(index: int) -> InferRule:
-    def rule(table: SymbolTable, node: Node) -> Shapes:
-        return [node.inputs[index].value]
-
-    return rule
-
-
-def scalar(table: SymbolTable, node: Node) -> Shapes:
-    return [()]
+    return lambda table, node: [node.inputs[index].value]
 
 
 def batch_first(table: SymbolTable, node: Node) -> Shapes:
@@ -286,6 +272,12 @@ def batch_first(table: SymbolTable, node: Node) -> Shapes:
         behind(table, tensor, shape[:1]) if shape and static and static[0] is None else None
         for tensor, static in zip(node.outputs, node.static_shapes, strict=True)
     ]
+
+
+def behind_images(table: SymbolTable, node: Node) -> Shapes:
+    """Return the first axis of the first input; TensorFlow knows the others."""
+    front = shape_of(node.inputs[0])[:1]
+    return [behind(table, tensor, front) for tensor in node.outputs] if front else None
 
 
 def behind(table: SymbolTable, tensor: Tensor, front: Shape) -> Shape | None:
@@ -327,10 +319,6 @@ def reduced_axes(shape: Shape, axes: Shape | None) -> set[int] | None:
     return {axis % len(shape) for axis in axes if isinstance(axis, int)} if shape else set()
 
 
-def replicated(count: int) -> tuple[State, ...]:
-    return (REPLICATED,) * count
-
-
 def beside(node: Node, states: Sequence[State], axes: Container[int]) -> Decision:
     """Return the decision of an operation that works along some axes of its first input.
 
@@ -338,17 +326,13 @@ def beside(node: Node, states: Sequence[State], axes: Container[int]) -> Decisio
     """
     state = sharded(states[0])
     require(state.axis not in axes)
-    wanted = (state, *replicated(len(states) - 1))
+    wanted = (state, *[REPLICATED] * (len(states) - 1))
     return Decision(inputs=wanted, outputs=(state,) * len(node.outputs))
 
 
 def beside_last(count: int) -> Decide:
     """Return the rule of operations that work along the last axes of their first input."""
-
-    def decide(node: Node, states: Sequence[State]) -> Decision | None:
-        return beside(node, states, last_axes(node.inputs[0], count))
-
-    return decide
+    return lambda node, states: beside(node, states, last_axes(node.inputs[0], count))
 
 
 def last_axes(tensor: Tensor, count: int) -> range:
@@ -383,11 +367,7 @@ def all_first(tensors: Sequence[Tensor]) -> bool:
 
 def per_image_of(*of_images: int) -> Decide:
     """Return the rule of operations on the images of some inputs, by their indices."""
-
-    def decide(node: Node, states: Sequence[State]) -> Decision | None:
-        return per_image(node, states, of_images)
-
-    return decide
+    return lambda node, states: per_image(node, states, of_images)
 
 
 def per_image(node: Node, states: Sequence[State], of_images: Collection[int]) -> Decision:

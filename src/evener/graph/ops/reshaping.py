@@ -27,7 +27,6 @@ from evener.graph.ops.registry import (
     matrix_of,
     matrix_rule,
     partial_rule,
-    replicated,
     rule,
     shape_rule,
     traits,
@@ -120,11 +119,6 @@ def _reshape_value(table: SymbolTable, node: Node) -> Shapes:
     return [tuple(n if isinstance(n, Dim) else int(n) for n in array.ravel())]
 
 
-@value_rule("ExpandDims", "Squeeze")
-def _scalar_to_vector(table: SymbolTable, node: Node) -> Shapes:
-    return [node.inputs[0].value] if node.outputs[0].rank in (0, 1) else None
-
-
 @matrix_rule("Reshape", "ExpandDims")
 def _reshape_matrix(node: Node) -> Matrix | None:
     array, sizes = matrix_of(node.inputs[0]), [*map(integer, shape_of(node.outputs[0]))]
@@ -203,17 +197,6 @@ def _squeezed(node: Node) -> set[int]:
     return {axis % rank for axis in node.ints_attr("squeeze_dims")}
 
 
-@shape_rule("Transpose", "ConjugateTranspose")
-def _transpose_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = shape_of(node.inputs[0])
-    return [tuple(shape[k] for k in integers_of(node.inputs[1]))]
-
-
-@matrix_rule("Transpose")
-def _transpose_matrix(node: Node) -> Matrix | None:
-    return matrix_of(node.inputs[0]).transpose(integers_of(node.inputs[1]))
-
-
 @rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))
 def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     order, state = numbers_of(node.inputs[1]), sharded(states[0])
@@ -222,13 +205,16 @@ def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
-@partial_rule("Reshape", "ExpandDims", "Transpose", inputs=(PARTIALS, WHOLE))
-@partial_rule("Squeeze", inputs=PARTIALS)
-def _view_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    require(isinstance(states[0], Partial))
-    return Decision(inputs=tuple(states), outputs=(states[0],))
-
-
+value_rule.table(
+    {
+        "ExpandDims Squeeze": lambda table, node: [
+            node.inputs[0].value if node.outputs[0].rank in (0, 1) else None
+        ]
+    }
+)
+matrix_rule.table(
+    {"Transpose": lambda node: matrix_of(node.inputs[0]).transpose(integers_of(node.inputs[1]))}
+)
 traits("Reshape ExpandDims Squeeze", VIEW | FREE | TOTAL | Trait.RESHAPES)
 traits("Transpose", FREE | TOTAL)
 index_inputs("ExpandDims Reshape Squeeze Transpose", slice(1))
@@ -431,8 +417,10 @@ _TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
 """Of the inputs those that are rearranged; of other operations the first."""
 
 
-@partial_rule("Pack", "Unpack", inputs=PARTIALS)
-@partial_rule("ConcatV2", inputs=(PARTIALS, WHOLE))
+@partial_rule("Pack", "Unpack", "Squeeze", inputs=PARTIALS)
+@partial_rule(
+    "ConcatV2", "ExpandDims", "Reshape", "ReverseV2", "Transpose", inputs=(PARTIALS, WHOLE)
+)
 @partial_rule("Split", inputs=(WHOLE, PARTIALS))
 @partial_rule("SplitV", inputs=(PARTIALS, WHOLE, WHOLE))
 def rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
@@ -489,7 +477,7 @@ def _top_k_shape(table: SymbolTable, node: Node) -> Shapes:
 @rule("InTopK", inputs=ROWS)
 def _in_top_k(node: Node, states: Sequence[State]) -> Decision | None:
     state = first_sharded([state for state in states[:2] if is_first(state)])
-    return Decision(inputs=(state, state, *replicated(len(states) - 2)), outputs=(state,))
+    return Decision(inputs=(state, state, *[REPLICATED] * (len(states) - 2)), outputs=(state,))
 
 
 @rule("LowerBound", "UpperBound", inputs=ROWS)
@@ -506,8 +494,13 @@ def _search(node: Node, states: Sequence[State]) -> Decision | None:
 
 rule("TopKV2", inputs=(ROWS, WHOLE))(beside_last(1))
 rule("TopK", inputs=ROWS)(beside_last(1))
-shape_rule("Cumprod", "Cumsum", "CumulativeLogsumexp")(like_input(0))
-shape_rule("Reverse", "ReverseSequence", "ReverseV2", "Roll")(like_input(0))
-shape_rule("InTopK", "InTopKV2", "LowerBound", "UpperBound")(like_input(1))
-partial_rule("ReverseV2", inputs=(PARTIALS, WHOLE))(rearranged_partial)
+shape_rule.table(
+    {
+        "Cumprod Cumsum CumulativeLogsumexp Reverse ReverseSequence ReverseV2 Roll": like_input(0),
+        "InTopK InTopKV2 LowerBound UpperBound": like_input(1),
+        "Transpose ConjugateTranspose": lambda table, node: [
+            tuple(shape_of(node.inputs[0])[k] for k in integers_of(node.inputs[1]))
+        ],
+    }
+)
 equal_sizes_rule("InTopK", "InTopKV2")(leading)

@@ -18,7 +18,6 @@ from evener.graph.ops.registry import (
     matrix_of,
     matrix_rule,
     partial_rule,
-    replicated,
     rule,
     shape_rule,
     traits,
@@ -60,6 +59,10 @@ class TakenSlice:
     length: Size | None = None  # Number of rows, or None if that is not known
     is_index: bool = False  # Whether the axis vanishes
     is_whole: bool = False  # Whether it takes all rows in their order
+
+    @property
+    def is_known(self) -> bool:
+        return self.begin is not None and self.length is not None
 
 
 def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
@@ -237,23 +240,17 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     else:
         target = _blocks(samples, shape[state.axis], state, axis)
     require(is_shardable(result, target))
-    if not _are_certain(taken):
+    if not all(span is None or span.is_known for span in taken):
         # Places of other axes are in the data. All rows of the whole are all rows of a part, too:
         # an end behind the last row is the last row.
         require(samples.is_whole)
-        return Decision(inputs=(state, *replicated(3)), outputs=(target,))
+        return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
     numbers = [Numbers(span) for span in _part_slices(taken, state)]
     return Decision(
         inputs=(state, *numbers),
         outputs=(target,),
         lower=_with_plain_masks(taken, "StridedSlice"),
         lower_rows=state.rows,
-    )
-
-
-def _are_certain(taken: Sequence[TakenSlice | None]) -> bool:
-    return all(
-        span is None or (span.begin is not None and span.length is not None) for span in taken
     )
 
 
@@ -308,7 +305,7 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
     state = sharded(states[4])
     taken = known(slices(node, result))
     axes = [span for span in taken if span is None or not span.is_index]
-    require(_are_certain(taken) and len(axes) == len(gradient))
+    require(all(span is None or span.is_known for span in taken) and len(axes) == len(gradient))
     samples = known(axes[state.axis])
     target = state.at(samples.axis)
     if not samples.is_whole:

@@ -284,7 +284,7 @@ def kind_of(state: State) -> Takes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ShardingRule:
     """A rule and the states of inputs that it may be asked about."""
 
     decide: Decide  # Returns what the parts compute

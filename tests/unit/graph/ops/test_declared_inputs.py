@@ -19,7 +19,7 @@ from evener.graph.ops.states import (
     WHOLE,
     Decision,
     Partial,
-    Rule,
+    ShardingRule,
     State,
 )
 from evener.partition.shard import decide
@@ -51,13 +51,13 @@ OF_SAMPLES = {
 
 
 @pytest.mark.parametrize("table", TABLES, ids=["rules", "partial", "inside"])
-def test_every_input_is_declared(table: dict[str, Rule]) -> None:
+def test_every_input_is_declared(table: dict[str, ShardingRule]) -> None:
     for op, found in table.items():
         assert len(found.inputs) == len(operation_types.input_names(op)), op
 
 
 @pytest.mark.parametrize("table", TABLES, ids=["rules", "partial", "inside"])
-def test_sizes_and_positions_are_those_of_the_whole_batch(table: dict[str, Rule]) -> None:
+def test_sizes_and_positions_are_those_of_the_whole_batch(table: dict[str, ShardingRule]) -> None:
     fixed = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
     for op, found in table.items():
         for arg, takes in zip(
@@ -97,7 +97,7 @@ def test_a_rule_sees_what_it_does_not_take_replicated(begin: State) -> None:
         seen.extend(states)
         return Decision(inputs=tuple(states), outputs=(states[0],))
 
-    found = Rule(decide=remember, inputs=(PARTIALS, WHOLE, WHOLE))
+    found = ShardingRule(decide=remember, inputs=(PARTIALS, WHOLE, WHOLE))
     decision = found(node_of("Slice", tf.float32, tf.int32, tf.int32), [SUM, begin, REPLICATED])
     assert seen == [SUM, REPLICATED, REPLICATED]
     assert decision is not None
@@ -105,7 +105,7 @@ def test_a_rule_sees_what_it_does_not_take_replicated(begin: State) -> None:
 
 
 def test_a_rule_may_not_ask_for_what_it_does_not_take() -> None:
-    wrong = Rule(
+    wrong = ShardingRule(
         decide=lambda node, states: Decision(inputs=(FIRST, FIRST), outputs=(FIRST,)),
         inputs=(ROWS, WHOLE),
     )
