@@ -377,6 +377,7 @@ def refine(
     """Return plans with as few recomputed layers as memory allows."""
     if not evaluator.choices.recompute:
         return []
+    layers = evaluator.profile.model.layers
     few = len(evaluator.profile.cluster.devices) <= MOST_FOR_ALL
     most = _MOST_STARTS if few else _MOST_STARTS_OF_MANY
 
@@ -398,7 +399,12 @@ def refine(
             if count:
                 replicas = tuple(r.in_micro_batches(max(count, r.num_micro_batches)) for r in given)
             found: list[tuple[float, Assignment]] = []
-            for owners in _owners_to_try(start, replicas, evaluator, few=few, host=host):
+            spread = spread_owners(layers, replicas, evaluator.profile.cluster)
+            ways = [spread]
+            if few and EACH_MACHINE not in spread:
+                ways = [start.assignment.owners, spread]
+                ways += [(HOST_OWNER,) * len(layers)] if host else []
+            for owners in dict.fromkeys(ways):
                 assignment = dataclasses.replace(start.assignment, replicas=replicas, owners=owners)
                 seconds, kept = fewest.find(assignment)
                 if kept is not None:
@@ -446,24 +452,6 @@ def _distinct(starts: Iterable[Start]) -> list[Start]:
     for start in starts:
         first.setdefault((start.assignment.replicas, start.assignment.owners), start)
     return list(first.values())
-
-
-def _owners_to_try(
-    start: Start,
-    replicas: Sequence[ReplicaAssignment],
-    evaluator: PlanEvaluator,
-    *,
-    few: bool,
-    host: bool,
-) -> Iterable[tuple[int, ...]]:
-    layers, cluster = evaluator.profile.model.layers, evaluator.profile.cluster
-    spread = spread_owners(layers, replicas, cluster)
-    if not few or EACH_MACHINE in spread:
-        return [spread]
-    ways = [start.assignment.owners, spread]
-    if host:
-        ways.append((HOST_OWNER,) * len(layers))
-    return dict.fromkeys(ways)
 
 
 class _FewestRecomputed:

@@ -52,11 +52,33 @@ def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
     has the same number of devices, all of one kind or in the same mix of kinds.
     """
     seen: set[tuple[object, ...]] = set()
-    few = len(cluster.devices) <= MOST_FOR_ALL
-    for grouping in _all_groupings(cluster) if few else _regular_groupings(cluster, num_layers):
+    devices = range(len(cluster.devices))
+    groupings = _regular_groupings(cluster, num_layers)
+    if len(devices) <= MOST_FOR_ALL:
+        groupings = (
+            grouping
+            for size in range(len(devices), 0, -1)
+            for chosen in itertools.combinations(devices, size)
+            for blocks in _partitions(chosen)
+            for grouping in itertools.product(*map(itertools.permutations, blocks))
+        )
+
+    def signature(group: Group) -> tuple[object, ...]:
+        """Return a key that is equal for equivalent groups: kinds, links and shared machines."""
+        machines = [cluster.devices[device].machine for device in group]
+        return tuple(
+            (
+                *kind_of(device, cluster),
+                cluster.machines[machine].link.bytes_per_second,
+                machines.index(machine),
+            )
+            for device, machine in zip(group, machines, strict=True)
+        )
+
+    for grouping in groupings:
         if any(len(group) > num_layers for group in grouping):
             continue
-        key = tuple(sorted(_signature(group, cluster) for group in grouping))
+        key = tuple(sorted(signature(group) for group in grouping))
         if key not in seen:
             seen.add(key)
             yield grouping
@@ -71,28 +93,6 @@ def is_over_machines(grouping: Grouping, cluster: Cluster) -> bool:
     """Whether each machine has owners of its own; see `EACH_MACHINE`."""
     devices = [device for group in grouping for device in group]
     return len(grouping) > 1 and crosses_machines(devices, cluster)
-
-
-def _signature(group: Group, cluster: Cluster) -> tuple[object, ...]:
-    """Return a key that is equal for equivalent groups: kinds, links and shared machines."""
-    machines = [cluster.devices[device].machine for device in group]
-    return tuple(
-        (
-            *kind_of(device, cluster),
-            cluster.machines[machine].link.bytes_per_second,
-            machines.index(machine),
-        )
-        for device, machine in zip(group, machines, strict=True)
-    )
-
-
-def _all_groupings(cluster: Cluster) -> Iterator[Grouping]:
-    devices = range(len(cluster.devices))
-    for size in range(len(devices), 0, -1):
-        for chosen in itertools.combinations(devices, size):
-            for blocks in _partitions(chosen):
-                orders = [list(itertools.permutations(block)) for block in blocks]
-                yield from itertools.product(*orders)
 
 
 def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:

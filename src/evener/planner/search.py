@@ -145,9 +145,13 @@ class _Search:
             # Too long by the formula to examine a plan.
             if least > least_found * slack:
                 break
-            ideal = self._ideal(grouping)
-            if ideal is None or ideal.seconds > least_found * MOST_GAIN:
+            # With unlimited memory.
+            ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
+            solutions = (self._solvers[0].solve(grouping, rules) for rules in ways)
+            least_of_ways = min(filter(None, solutions), key=lambda way: way[0], default=None)
+            if least_of_ways is None or least_of_ways[0] > least_found * MOST_GAIN:
                 continue
+            ideal = Start(seconds=least_of_ways[0], grouping=grouping, assignment=least_of_ways[1])
             if ideal.seconds <= least_found * slack:
                 found = list(self._within_memory(ideal))
                 fastest = min((start.seconds for start in found), default=math.inf)
@@ -189,15 +193,6 @@ class _Search:
 
         groupings = groupings_of(self._profile.cluster, len(self._profile.model.layers))
         return sorted((least_seconds(grouping), grouping) for grouping in groupings)
-
-    def _ideal(self, grouping: Grouping) -> Start | None:
-        ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
-        solved = (self._solvers[0].solve(grouping, rules) for rules in ways)
-        found = [solution for solution in solved if solution is not None]
-        if not found:
-            return None
-        seconds, assignment = min(found, key=lambda solution: solution[0])
-        return Start(seconds=seconds, grouping=grouping, assignment=assignment)
 
     def _within_memory(self, ideal: Start) -> Iterator[Start]:
         """Yield plans of a grouping that fit, until one is as fast as with unlimited memory."""
