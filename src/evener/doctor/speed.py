@@ -11,6 +11,7 @@ _MUCH = 0.25  # part of a step
 _SOME = 0.1
 _MOST = 0.6
 _MIN_SECONDS = 0.0005  # of a step; below it the measurement is noise
+_TRACING_SECONDS = 2.0  # that the first call of evaluate may take to trace
 
 
 def _loops(case: Case) -> Iterator[Steps]:
@@ -316,6 +317,7 @@ def small_batches(case: Case) -> Iterator[Violation]:
 def repeated_calls(case: Case) -> Iterator[Violation]:
     """Yield predictions, evaluations and saves that are made in every step, or one by one."""
     facts, steps = case.facts, case.steps
+    epoch = 0.0 if steps is None else case.per_epoch(steps.step_seconds)
     for call in facts.calls:
         lost = call.seconds / steps.num_steps if steps is not None and steps.num_steps else 0.0
         often = call.num_after_first_step >= 3 and call.per_step >= 0.3
@@ -332,6 +334,18 @@ def repeated_calls(case: Case) -> Iterator[Violation]:
             what = f"{call.kind} is called {call.num_calls} times, in the training loop"
             why = "The model is validated in (nearly) every step: training waits for it."
             fix = "evaluate once per epoch."
+        elif (
+            call.kind == "evaluate"
+            and (steps is not None and steps.kind == "fit" and steps.steps_per_epoch is not None)
+            and call.seconds - _TRACING_SECONDS > call.num_calls * epoch
+        ):
+            each = call.seconds / call.num_calls
+            what = f"each validation takes {shown_seconds(each)}, training {shown_seconds(epoch)}"
+            why = "Training waits for it at the end of each epoch."
+            fix = (
+                "validation_steps counts batches, not samples: number of samples // batch size; "
+                "or validate on fewer samples, or less often (validation_freq)."
+            )
         elif call.kind in ("save", "save_weights", "checkpoint") and often:
             what = f"{call.kind} is called in {min(1, call.per_step):.0%} of the steps"
             why = "Each one copies all weights to the host and writes them while training waits."
