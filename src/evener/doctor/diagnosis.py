@@ -280,7 +280,10 @@ def _explained(
     at = crash[1].location
     for number, (rule, violation) in enumerate(rest):
         is_removed = rule.code == _REMOVED and violation.location == at
-        if is_removed or (rule.explains and re.search(rule.explains, text)):
+        # Without gradients nothing is left to apply, or to unpack.
+        is_ungraded = rule.code == "DOC-330" and "apply_gradients" in at.text
+        is_why = is_removed or is_ungraded
+        if is_why or (rule.explains and re.search(rule.explains, text)):
             told = f"the program ended with {raised.kind}: {raised.message.strip()}"
             line = f"at {at.path}:{at.line}: {at.text}"
             evidence = (*violation.evidence, told, line)

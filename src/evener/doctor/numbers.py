@@ -572,7 +572,7 @@ def learning_rate(case: Case) -> Iterator[Violation]:
             )
         elif (
             changes is not None
-            and (changes < 1e-6 or rate <= 1e-6)
+            and (0 < changes < 1e-6 or rate <= 1e-6)  # Without gradients it is not the rate.
             and not (optimizer.rate_changes)
         ):
             yield Violation(
@@ -1013,7 +1013,16 @@ def input_scale(case: Case) -> Iterator[Violation]:
         is_image = (len(values.shape) >= 4 or is_flat) and low >= 0
         most = max(abs(low), abs(high))
         seen = (f"inputs: shape {values.shape}, {_span(values)}, mean {_number(values.mean)}",)
-        if is_image and 128 <= most <= 65535:
+        if low == high and math.prod(values.shape[1:]) > 4:
+            yield Violation(
+                case.at(where),
+                f"all inputs are {low:g}.",
+                why="The model sees the same in every sample: it learns the mean of the labels.",
+                fix="look at where the data is read and scaled: an array of integers stays one, "
+                "and x[:] = x / 255 is 0; x.astype('float32') / 255 is not.",
+                evidence=seen,
+            )
+        elif is_image and 128 <= most <= 65535:
             yield Violation(
                 case.at(where),
                 f"images of {_span(values)} are given to the model as they are.",
@@ -1107,45 +1116,61 @@ def dropped_rows(case: Case) -> Iterator[Violation]:
         )
 
 
-_SPARSE = ("SparseCategoricalAccuracy", "SparseTopKCategoricalAccuracy")
-_ONE_HOT = ("CategoricalAccuracy", "TopKCategoricalAccuracy")
+_SPARSE = ("sparsecategoricalaccuracy", "sparsetopkcategoricalaccuracy")
+_ONE_HOT = ("categoricalaccuracy", "topkcategoricalaccuracy")
 
 
 def metric_mismatch(case: Case) -> Iterator[Violation]:
     """Yield metrics of compile that do not go with the loss."""
     compiled = next((each.where for each in case.facts.calls if each.kind == "compile"), None)
+    # A loss of the program may call one of Keras.
+    inner = next((each.name for each in _losses(case) if "categorical" in each.name), "")
     for model in case.facts.models:
+        loss = model.loss or inner
         for metric in model.metrics if model.trains else ():
-            what = _why_wrong(model.loss, metric)
+            what = _why_wrong(loss, metric)
+            if what == _NO_CLASSES and _are_classes(case):
+                continue
             if what:
                 yield Violation(
                     case.at(compiled or model.where),
-                    f"the metric {metric} does not go with the loss {model.loss}: {what}.",
-                    fix="metrics=['accuracy'], which Keras chooses by the loss and the shapes"
+                    f"the metric {metric} does not go with the loss {loss}: {what}.",
+                    fix="metrics=['mae']."
+                    if what == _NO_CLASSES
+                    else "metrics=['accuracy'], which Keras chooses by the loss and the shapes."
                     if "from_logits" not in what
                     else "keras.metrics.BinaryAccuracy(threshold=0.0).",
                 )
 
 
+def _are_classes(case: Case) -> bool:
+    """Return whether labels are 0 and 1: squares serve as the loss of a classifier too."""
+    return any(
+        each.labels is not None and each.labels.is_integral and not _leaves(each.labels, 0, 1)
+        for each in _losses(case)
+    )
+
+
 def _why_wrong(loss: str, metric: str) -> str:
-    plain = loss.lower().replace("_", "")
+    plain, short = (text.lower().replace("_", "") for text in (loss, metric))
     sparse, binary = "sparsecategorical" in plain, "binarycrossentropy" in plain
     dense = "categoricalcrossentropy" in plain and not sparse
     if metric == "Accuracy":
         return "it counts outputs that are equal to the labels to the last bit"
-    if sparse and metric in _ONE_HOT:
+    if sparse and short in _ONE_HOT:
         return "it expects one-hot labels, and they are class numbers"
-    if dense and metric in _SPARSE:
+    if dense and short in _SPARSE:
         return "it expects class numbers, and labels are one-hot"
-    if binary and metric in (*_SPARSE, *_ONE_HOT):
+    if binary and short in (*_SPARSE, *_ONE_HOT):
         return "it takes the greatest of the outputs, and there is one"
     if plain in _SQUARES and metric.lower() in ("acc", "accuracy", "binaryaccuracy"):
-        return "labels of a regression are no classes"
+        return _NO_CLASSES
     if binary and "fromlogits" in plain and metric in ("accuracy", "acc", "BinaryAccuracy"):
         return "outputs are logits (from_logits=True), and its threshold is 0.5"
     return ""
 
 
+_NO_CLASSES = "labels of a regression are no classes"
 _SQUARES = ("mse", "mae", "meansquarederror", "meanabsoluteerror", "huber")
 
 

@@ -12,7 +12,17 @@ import pytest
 from rich.console import Console
 
 from evener.doctor import Diagnosis, Reading, Severity, diagnose, diagnosis, judge, read_program
-from evener.doctor.facts import CodeLine, Ending, Facts, HostRead, LossUse, Outcome, Raised, Steps
+from evener.doctor.facts import (
+    CodeLine,
+    Ending,
+    Facts,
+    HostRead,
+    LossUse,
+    Outcome,
+    Raised,
+    Steps,
+    VariableUse,
+)
 from evener.doctor.facts import Traced as TracedFunction
 from evener.report.findings import print_diagnosis
 from unit.doctor.cases import SCRIPT, codes, facts, line, machine, write
@@ -117,6 +127,18 @@ def test_a_crash_is_evidence_of_the_finding_that_explains_it(tmp_path: Path) -> 
     late = [each for each in findings if each.code == "DOC-105"]
     assert findings[0] is late[0] and "DOC-011" not in codes(findings)
     assert any(message in text for text in late[0].evidence)
+
+
+def test_a_crash_where_gradients_are_applied_shows_that_there_are_none(tmp_path: Path) -> None:
+    path = write("import tensorflow as tf\nadam.apply_gradients(pairs)\nprint()", tmp_path)
+    lost = VariableUse(
+        name="w", shape=(4, 4), dtype="float32", trainable=True, num_gradients=1, num_none=1
+    )
+    for number, code in ((2, "DOC-330"), (3, "DOC-011")):
+        at = CodeLine(file=str(path), line=number)
+        ended = crash("ValueError", "not enough values to unpack", at)
+        findings = read_and_judge(path, dataclasses.replace(ended, variables=(lost,)))
+        assert findings[0].code == code
 
 
 def test_a_run_that_reached_steps_decides_on_them(tmp_path: Path) -> None:

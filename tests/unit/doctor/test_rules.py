@@ -170,6 +170,9 @@ def model(**given: Any) -> Facts:
     return facts(models=(ModelUse(**{**usual, **given}),))
 
 
+BY_SQUARES = model(loss="mse", metrics=("accuracy",)).models
+
+
 def memory(**given: Any) -> Facts:
     usual = {
         "batch_size": 64,
@@ -232,6 +235,7 @@ CASES: list[tuple[str, Facts, Facts]] = [
         loss(SPARSE, activation="linear", from_logits=True),
     ),
     ("DOC-344", given("Conv2D", IMAGES), given("Conv2D", values(0, 1, 32, 28, 28, 1))),
+    ("DOC-344", given("Conv2D", values(0, 0, 32, 28, 28, 1)), given("Dense", values(1, 1, 32, 1))),
     (
         "DOC-344",
         given("Dense", values(0, 255, 32, 784, is_integral=True)),
@@ -249,6 +253,24 @@ CASES: list[tuple[str, Facts, Facts]] = [
         model(loss="binary_crossentropy", metrics=("accuracy",)),
     ),
     ("DOC-349", model(loss="mse", metrics=("accuracy",)), model(loss="mse", metrics=("mae",))),
+    *(
+        (
+            "DOC-349",
+            dataclasses.replace(
+                loss(SPARSE), models=model(loss="", metrics=("categorical_accuracy",)).models
+            ),
+            dataclasses.replace(loss(name), models=model(loss="", metrics=(metric,)).models),
+        )
+        for name, metric in ((SPARSE, "accuracy"), (DENSE, "categorical_accuracy"))
+    ),
+    *(
+        (
+            "DOC-349",
+            dataclasses.replace(loss("mse", labels=values(0, 7, 32, 3)), models=BY_SQUARES),
+            dataclasses.replace(loss("mse", labels=ones), models=BY_SQUARES),
+        )
+        for ones in (values(0, 1, 32, 3, is_integral=True),)
+    ),
     (
         "DOC-350",
         dataclasses.replace(negated(True), variables=(variable(),)),
@@ -413,6 +435,11 @@ CASES: list[tuple[str, Facts, Facts]] = [
             steps=(Steps(kind="fit", where=None, num_steps=9, losses=(1.0,) * 9),),
         ),
         facts(variables=(variable(gradient_norms=(1e4,) * 5),), optimizers=(adam(clips=True),)),
+    ),
+    (
+        "DOC-335",  # Without gradients it is not the rate.
+        facts(optimizers=(ADAM,), variables=(variable(update_norms=(1e-9,) * 5),)),
+        facts(optimizers=(ADAM,), variables=(variable(update_norms=(0.0,) * 5),)),
     ),
     ("DOC-334", facts(not_finite=NotFinite(what="loss", step=3, where=line(5))), facts()),
     ("DOC-335", facts(optimizers=(adam(learning_rate=0.0),)), facts(optimizers=(ADAM,))),

@@ -561,7 +561,10 @@ def _model_use(found: _Models, metrics: dict[int, list[Any]]) -> ModelUse | None
 
 def _name_of(written: Any) -> str:
     """Return the name of a loss or metric as `compile` keeps it; of one of the program, empty."""
-    if not isinstance(written, dict) or written.get("class_name") == "function":
+    if isinstance(written, dict) and written.get("class_name") == "function":
+        name = str(written.get("config"))
+        return name if hasattr(keras.losses, name) or hasattr(keras.metrics, name) else ""
+    if not isinstance(written, dict):
         return written if isinstance(written, str) else ""
     config = written.get("config") or {}
     if config.get("threshold") not in (None, 0.5):
