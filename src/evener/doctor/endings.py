@@ -105,6 +105,12 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "count classes from 0, and end the model in one unit per class.",
     ),
     (
+        r"is incompatible with the layer: expected axis",
+        "A layer was built for another size than it is given: input_shape, or keras.Input, is not "
+        "the shape of the data.",
+        "give the shape of one sample there, which the message names, or resize the data.",
+    ),
+    (
         r"Incompatible shapes|Dimensions must be equal|Matrix size-incompatible"
         r"|must have the same size and shape|is incompatible with the layer|must have the same "
         r"shape|Shapes .* are incompatible|expected shape",
