@@ -315,7 +315,15 @@ def _mapped(dataset: Any) -> tuple[Any, Maps]:
 def _behind(before: Maps, dataset: Any) -> Maps:
     """Return maps, and that of a dataset behind them."""
     function, compute_before = dataset._map_func.function, before.compute
-    _check_function(function)
+    definition = function.graph.as_graph_def()
+    nodes: list[Any] = [*definition.node]
+    for each in definition.library.function:
+        nodes += each.node_def
+    for node in nodes:
+        if node.op in _READS or node.op in _CALLS or not is_operation(node.op):
+            continue
+        if is_stateful(node.op):
+            raise CannotSplitError(f"a map has a state, or does more than to return ({node.op})")
     if getattr(dataset, "_deterministic", "default") == "false":
         raise CannotSplitError("a map leaves the order of its elements to chance")
 
@@ -367,19 +375,6 @@ def _mapped_batches(datasets: Sequence[Any], is_row_wise: IsRowWise) -> Maps:
         if not is_row_wise(dataset._map_func.function, specs):
             raise CannotSplitError("a map behind its .batch() may use other rows than its own")
     return found
-
-
-def _check_function(function: Any) -> None:
-    """Refuse a map that depends on the calls before it, or does more than return."""
-    definition = function.graph.as_graph_def()
-    nodes: list[Any] = [*definition.node]
-    for each in definition.library.function:
-        nodes += each.node_def
-    for node in nodes:
-        if node.op in _READS or node.op in _CALLS or not is_operation(node.op):
-            continue
-        if is_stateful(node.op):
-            raise CannotSplitError(f"a map has a state, or does more than to return ({node.op})")
 
 
 def _check_spec(spec: Any, what: str) -> None:

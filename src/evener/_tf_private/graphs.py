@@ -231,14 +231,6 @@ class Function(atomic_function.AtomicFunction):
         self._keeps = keeps
 
 
-def kept_functions(graph: Any) -> list[Function]:
-    """Return the functions that a graph, or one inside of it, calls and keeps."""
-    kept = getattr(graph, "_evener_functions", None)
-    if kept is None:
-        kept = graph._evener_functions = []
-    return kept
-
-
 _LINES = Patch(
     "lines of failing operations",
     f"{atomic_function.__name__}:InterpolateRuntimeError.interpolate",
@@ -334,7 +326,10 @@ def _keep_in_graph(*functions: Function) -> None:
     graph: Any = tf.compat.v1.get_default_graph()
     # The outermost is the graph of the process, which would keep them for ever.
     while hasattr(graph, "outer_graph"):
-        kept_functions(graph).extend(functions)
+        kept = getattr(graph, "_evener_functions", None)
+        if kept is None:
+            kept = graph._evener_functions = []
+        kept.extend(functions)
         graph = graph.outer_graph
 
 

@@ -125,7 +125,9 @@ class Patch:
             replaced: list[_Replacement] = []
             for target in self.targets:
                 owner, key = owner_of(target)
-                original = None if self._is_new else _get(owner, key)
+                original = None
+                if not self._is_new:
+                    original = owner[key] if isinstance(owner, dict) else getattr(owner, key)
                 value = wrap(original, key)
                 made = _Replacement(owner, key, _own(owner, key), value)
                 _set(owner, key, value)
@@ -167,10 +169,6 @@ def owner_of(target: str) -> tuple[Any, Any]:
         return owner, name
     items = getattr(owner, name)
     return items, next((key for key in items if getattr(key, "__name__", key) == item), item)
-
-
-def _get(owner: Any, key: Any) -> Any:
-    return owner[key] if isinstance(owner, dict) else getattr(owner, key)
 
 
 def _own(owner: Any, key: Any) -> Any:

@@ -164,7 +164,14 @@ class FitFeed:
             if not self._is_made_again:
                 self._begin_iterator()
             return dataset
-        self._make_earlier(dataset, resumed)
+        if self.kind == "dataset":
+            for _ in range(resumed.iterator - 1):
+                iter(dataset)
+        elif self.kind == "generator":
+            for number in resumed.drawn_before:
+                batches = iter(dataset)
+                for _ in range(number):
+                    next(batches)
         self._num_iterators = self._iterator = resumed.iterator
         self._drawn_at_epoch = resumed.num_drawn - resumed.step
         self._step = resumed.step
@@ -243,16 +250,6 @@ class FitFeed:
         self._iterator = self._num_iterators
         self._drawn_at_epoch = self._step = 0
 
-    def _make_earlier(self, dataset: Any, resumed: DataPosition) -> None:
-        if self.kind == "dataset":
-            for _ in range(resumed.iterator - 1):
-                iter(dataset)
-        elif self.kind == "generator":
-            for number in resumed.drawn_before:
-                batches = iter(dataset)
-                for _ in range(number):
-                    next(batches)
-
 
 _ABSENT = object()
 
@@ -276,20 +273,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
         return value.item()  # pyright: ignore[reportAttributeAccessIssue]
     return _ABSENT
-
-
-def _resume_logs(callbacks: Mapping[str, Any], lengths: Mapping[str, int], *, cuts: bool) -> None:
-    """Let files of `keras.callbacks.CSVLogger` go on behind the rows that a checkpoint knows."""
-    for name, length in lengths.items():
-        logger: Any = callbacks.get(name)
-        if not isinstance(logger, keras.callbacks.CSVLogger):
-            continue
-        logger.append = True
-        if cuts and tf.io.gfile.exists(logger.filename):
-            with tf.io.gfile.GFile(logger.filename, "rb") as file:
-                rows = file.read(length)
-            with tf.io.gfile.GFile(logger.filename, "wb") as file:
-                file.write(rows)
 
 
 class _EpochLogs:
@@ -397,7 +380,17 @@ class CheckpointCallback(keras.callbacks.Callback):
             stored: _StoredFit | None = None if self._loaded is None else self._loaded.more
             if stored is not None:
                 random_state.restore(stored.data.random_at_fit)
-                _resume_logs(self._callbacks, stored.log_bytes, cuts=others.writes())
+                cuts = others.writes()
+                for name, length in stored.log_bytes.items():
+                    logger: Any = self._callbacks.get(name)
+                    if not isinstance(logger, keras.callbacks.CSVLogger):
+                        continue
+                    logger.append = True
+                    if cuts and tf.io.gfile.exists(logger.filename):
+                        with tf.io.gfile.GFile(logger.filename, "rb") as file:
+                            rows = file.read(length)
+                        with tf.io.gfile.GFile(logger.filename, "wb") as file:
+                            file.write(rows)
             self._feed = FitFeed(stored and stored.data, random_state.read())
             self._logs = _EpochLogs(stored and stored.history)
             with fits.following(self._feed), self._termination, fits.beginning_at(model):

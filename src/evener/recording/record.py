@@ -124,7 +124,27 @@ class Recording:
         self._clock, self._begin = clock, clock()
         count_work(strategy)
         controller.keep_spans()
-        self._folder.write_record({**_description(strategy, command), "diagnosis": diagnosis})
+        import tensorflow as tf
+
+        from evener import __version__
+
+        self._folder.write_record(
+            {
+                "version": VERSION,
+                "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+                "command": without_secrets(command),
+                "versions": {
+                    "evener": __version__,
+                    "tensorflow": tf.__version__,
+                    "keras": keras.__version__,
+                    "python": sys.version.split()[0],
+                },
+                "devices": list(shares_of_devices(strategy)),
+                "plan": json.loads(strategy.plan.to_json()),
+                "inventory": inventory().to_dict(),
+                "diagnosis": diagnosis,
+            }
+        )
         self._measured = Measured(strategy)
         # Lists that only grow: each new entry is an event.
         self._growing: dict[str, Callable[[], Sequence[object]]] = {
@@ -249,27 +269,6 @@ class Recording:
                     "bytes": {name: need.total for name, need in needs.items()},
                 }
             )
-
-
-def _description(strategy: Strategy, command: Sequence[str]) -> dict[str, Any]:
-    import tensorflow as tf
-
-    from evener import __version__
-
-    return {
-        "version": VERSION,
-        "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": without_secrets(command),
-        "versions": {
-            "evener": __version__,
-            "tensorflow": tf.__version__,
-            "keras": keras.__version__,
-            "python": sys.version.split()[0],
-        },
-        "devices": list(shares_of_devices(strategy)),
-        "plan": json.loads(strategy.plan.to_json()),
-        "inventory": inventory().to_dict(),
-    }
 
 
 class RecordFolder:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evener.base.terminal import standard_output
-from evener.doctor import Diagnosis, Finding, Rule, Severity
+from evener.doctor import Diagnosis, Rule, Severity
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
 _INDENT = 4
@@ -26,7 +26,17 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     """Print all findings in their order, and their number."""
     console = standard_output(highlight=False) if console is None else console
     for finding in diagnosis.findings:
-        _print_finding(finding, console)
+        head = Text()
+        head.append(finding.severity.value.upper(), style=_STYLES[finding.severity])
+        head.append(f"  {finding.location}", style="bold")
+        head.append(f"  [{finding.code}]")
+        console.print(head, soft_wrap=True)
+        _print_indented(_as_sentence(finding.what), console)
+        for line in "\n".join(finding.evidence).splitlines():
+            console.print(Text(f"{' ' * _INDENT}| {line}", style="dim"), soft_wrap=True)
+        for name, text in (("Why", finding.why), ("Fix", finding.fix)):
+            _print_indented(f"{name}: {text}", console)
+        console.print()
     if diagnosis.is_assumed and diagnosis.findings:
         assumed = f"Assumed a machine with {diagnosis.num_gpus} GPUs"
         console.print(Text(f"{assumed}; --gpus N assumes another number."), soft_wrap=True)
@@ -44,20 +54,6 @@ def print_rules(rules: tuple[Rule, ...], console: Console | None = None) -> None
     for rule in rules:
         table.add_row(rule.code, rule.family.value, rule.severity.value, Text(rule.title))
     console.print(table)
-
-
-def _print_finding(finding: Finding, console: Console) -> None:
-    head = Text()
-    head.append(finding.severity.value.upper(), style=_STYLES[finding.severity])
-    head.append(f"  {finding.location}", style="bold")
-    head.append(f"  [{finding.code}]")
-    console.print(head, soft_wrap=True)
-    _print_indented(_as_sentence(finding.what), console)
-    for line in "\n".join(finding.evidence).splitlines():
-        console.print(Text(f"{' ' * _INDENT}| {line}", style="dim"), soft_wrap=True)
-    for name, text in (("Why", finding.why), ("Fix", finding.fix)):
-        _print_indented(f"{name}: {text}", console)
-    console.print()
 
 
 def _as_sentence(text: str) -> str:

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -107,7 +107,24 @@ def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
         parts.append(_line(state.title, style="bold"))
     if state.devices:
         num_shown = max(1, num_lines - _OTHER_LINES)
-        parts.append(_device_table(state.devices[:num_shown]))
+        devices = state.devices[:num_shown]
+        columns: list[tuple[str, Callable[[LiveDevice], str], bool]] = [
+            ("worker", _worker, any(d.worker is not None for d in devices)),
+            ("device", lambda d: d.name, True),
+            ("share", lambda d: _percent(d.share), True),
+            ("busy", lambda d: _percent(d.busy), True),
+            ("waits for", _waiting, any(d.waits is not None for d in devices)),
+            ("memory", _memory, any(d.memory_bytes is not None for d in devices)),
+        ]
+        # The table has to fit in 80 columns.
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        shown = [(heading, cell) for heading, cell, is_shown in columns if is_shown]
+        for heading, _ in shown:
+            is_text = heading in ("device", "waits for")
+            table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+        for device in devices:
+            table.add_row(*(Text(cell(device)) for _, cell in shown))
+        parts.append(table)
         if len(state.devices) > num_shown:
             parts.append(_line(f"and {len(state.devices) - num_shown} more devices", style="dim"))
     rate = state.samples_per_second
@@ -178,26 +195,6 @@ def losses_text(losses: Mapping[str, float]) -> str:
 
 def _line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
-
-
-def _device_table(devices: Sequence[LiveDevice]) -> Table:
-    columns: list[tuple[str, Callable[[LiveDevice], str], bool]] = [
-        ("worker", _worker, any(d.worker is not None for d in devices)),
-        ("device", lambda d: d.name, True),
-        ("share", lambda d: _percent(d.share), True),
-        ("busy", lambda d: _percent(d.busy), True),
-        ("waits for", _waiting, any(d.waits is not None for d in devices)),
-        ("memory", _memory, any(d.memory_bytes is not None for d in devices)),
-    ]
-    # The table has to fit in 80 columns.
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    shown = [(heading, cell) for heading, cell, is_shown in columns if is_shown]
-    for heading, _ in shown:
-        is_text = heading in ("device", "waits for")
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
-    for device in devices:
-        table.add_row(*(Text(cell(device)) for _, cell in shown))
-    return table
 
 
 def _position(state: LiveState) -> list[str]:

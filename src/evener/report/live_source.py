@@ -162,7 +162,11 @@ class StrategySource:
             self._last_step = step
             # A pipeline of many micro-batches has thousands, which would hold others up.
             if len(step.spans) <= _MOST_SPANS:
-                self._waits.append(waits_of(step))
+                rows = activities(trace_line(step, 0)["spans"], step_line(step, 0, 0.0))
+                length = max(end for _, end in step.times) - min(begin for begin, _ in step.times)
+                self._waits.append(
+                    {name: (time_of(row, length).wait, length) for name, row in rows.items()}
+                )
                 self._spanned = self._waits[-1].keys()
         rate, busy = None, {}
         shares = shares_of_devices(self._strategy)
@@ -222,13 +226,6 @@ def recent(records: Sequence[StepRecord]) -> list[StepRecord]:
     since = records[-1].began - _RECENT_SECONDS
     last = [record for record in records if record.began >= since]
     return last if len(last) > 1 else list(records[-2:])
-
-
-def waits_of(step: RecordedStep) -> dict[str, tuple[Mapping[str, float], float]]:
-    """Return for each device the seconds that it waits for others, and those of the step."""
-    rows = activities(trace_line(step, 0)["spans"], step_line(step, 0, 0.0))
-    length = max(end for _, end in step.times) - min(begin for begin, _ in step.times)
-    return {name: (time_of(row, length).wait, length) for name, row in rows.items()}
 
 
 @contextlib.contextmanager

@@ -151,25 +151,6 @@ def view_of(records: Sequence[RunRecord]) -> RunView:
     ]
     path = first.path.resolve()
     missing = [f"{r.path.name}: {text}" if many else text for r in records for text in r.missing]
-    return RunView(
-        name=path.parent.name if many else path.name,
-        record=first,
-        summary=summary,
-        figures=_figures(summary),
-        workers=[_worker(record, record.path.name if many else "") for record in records],
-        plan=_plan_rows(first, summary),
-        predicted=_predicted(first, summary),
-        charts=_charts(records, summary.seconds),
-        gathered=[str(e["text"]) for e in first.events if e.get("event") == "gathered"],
-        gathered_cost=_gathered_cost(summary),
-        outside=_outside(summary),
-        events=[*events[: MOST_EVENTS // 2], *events[MOST_EVENTS // 2 :][-MOST_EVENTS // 2 :]],
-        num_events=len(events),
-        missing=[*missing, *_not_there(first, summary)],
-    )
-
-
-def _figures(summary: Summary) -> list[tuple[str, str]]:
     rate, step = summary.samples_per_second, summary.step_seconds
     figures = [
         ("state", _STATES[summary.state]),
@@ -179,7 +160,45 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("a step", "not measured" if step is None else format_seconds(step)),
     ]
     numbers = [(k, v) for k, v in summary.losses.items() if not k.startswith(("gpu:", "cpu:"))]
-    return figures + [(name, format_number(value)) for name, value in numbers[:6]]
+    rows: list[tuple[str, float, list[tuple[str, str]]]] = []
+    replicas = first.plan.replicas
+    total = sum(replica.share for replica in replicas) or 1.0
+    for replica in replicas:
+        share = replica.share / total
+        parts = f", {replica.num_micro_batches} micro-batches" * (replica.num_micro_batches > 1)
+        now = summary.shares.get(replica.stages[0].device)
+        later = "" if now is None or abs(now - share) < 0.0005 else f", {now:.1%} at the end"
+        stages = [
+            (s.device, "all layers" if tuple(s.layers) in ((), ("*",)) else ", ".join(s.layers))
+            for s in replica.stages
+        ]
+        rows.append((f"{share:.1%} of each batch{later}{parts}".replace("%", " %"), share, stages))
+    lacks: list[str] = []
+    if not first.metrics:
+        lacks.append("No metrics: the run ended before its first second, or none was trained.")
+    if not first.losses:
+        lacks.append("No losses: nothing called fit, or Recording.log.")
+    if not summary.num_steps:
+        lacks.append(
+            "No timeline: no step was partitioned and timed. Eager steps and deterministic "
+            "operations are not timed."
+        )
+    return RunView(
+        name=path.parent.name if many else path.name,
+        record=first,
+        summary=summary,
+        figures=figures + [(name, format_number(value)) for name, value in numbers[:6]],
+        workers=[_worker(record, record.path.name if many else "") for record in records],
+        plan=rows,
+        predicted=_predicted(first, summary),
+        charts=_charts(records, summary.seconds),
+        gathered=[str(e["text"]) for e in first.events if e.get("event") == "gathered"],
+        gathered_cost=_gathered_cost(summary),
+        outside=_outside(summary),
+        events=[*events[: MOST_EVENTS // 2], *events[MOST_EVENTS // 2 :][-MOST_EVENTS // 2 :]],
+        num_events=len(events),
+        missing=[*missing, *lacks],
+    )
 
 
 def format_number(value: float | str) -> str:
@@ -214,25 +233,6 @@ def _worker(record: RunRecord, name: str) -> WorkerView:
         timeline=timeline(typical_step(record), summary.num_steps),
         fractions=tuple(fractions),
     )
-
-
-def _plan_rows(
-    record: RunRecord, summary: Summary
-) -> list[tuple[str, float, list[tuple[str, str]]]]:
-    rows: list[tuple[str, float, list[tuple[str, str]]]] = []
-    replicas = record.plan.replicas
-    total = sum(replica.share for replica in replicas) or 1.0
-    for replica in replicas:
-        share = replica.share / total
-        parts = f", {replica.num_micro_batches} micro-batches" * (replica.num_micro_batches > 1)
-        now = summary.shares.get(replica.stages[0].device)
-        later = "" if now is None or abs(now - share) < 0.0005 else f", {now:.1%} at the end"
-        stages = [
-            (s.device, "all layers" if tuple(s.layers) in ((), ("*",)) else ", ".join(s.layers))
-            for s in replica.stages
-        ]
-        rows.append((f"{share:.1%} of each batch{later}{parts}".replace("%", " %"), share, stages))
-    return rows
 
 
 def _predicted(record: RunRecord, summary: Summary) -> list[tuple[str, str, str]]:
@@ -337,20 +337,6 @@ def _outside(summary: Summary) -> str:
         f"{format_seconds(inside)}. The rest, {part}, is outside of the step: input data, "
         "callbacks and Python."
     )
-
-
-def _not_there(record: RunRecord, summary: Summary) -> list[str]:
-    lacks: list[str] = []
-    if not record.metrics:
-        lacks.append("No metrics: the run ended before its first second, or none was trained.")
-    if not record.losses:
-        lacks.append("No losses: nothing called fit, or Recording.log.")
-    if not summary.num_steps:
-        lacks.append(
-            "No timeline: no step was partitioned and timed. Eager steps and deterministic "
-            "operations are not timed."
-        )
-    return lacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

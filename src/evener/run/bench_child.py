@@ -17,7 +17,6 @@ from evener.run.bench import TimedRun, TimedSteps
 from evener.run.child_process import end_with
 
 if TYPE_CHECKING:
-    from evener.run.script import Script
     from evener.strategy import Strategy
 
 _FEWEST = 5
@@ -50,7 +49,12 @@ def main() -> None:
     except EvenerError as error:
         run.answer(TimedSteps(problem=f"{error.code}: {error.what}"))
     except Exception as error:
-        run.answer(TimedSteps(problem=_problem(request, error)))
+        # TensorFlow's errors in functions begin with "in user code", and end with what happened.
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+        problem = f"{type(error).__name__}: {lines[-1][:300]}"
+        if request.kind != "evener":
+            problem = f"the script does not run under it: {problem}"
+        run.answer(TimedSteps(problem=problem))
     run.end()
 
 
@@ -76,44 +80,38 @@ class _BenchRun:
         script = read(self._request.target, as_module=self._request.is_module)
         with adding_callbacks(lambda: FitTimes(self._seconds, self._wanted, self.done)):
             if self._request.kind == "mirrored":
-                self._run_mirrored(script)
+                import tensorflow as tf
+
+                from evener.devices import use_devices
+                from evener.devices.names import tf_device
+                from evener.run.script import run_as_main
+
+                devices = [tf_device(device.name) for device in use_devices(self._request.devices)]
+                # A script with a strategy of its own runs as it is written.
+                if "Strategy(" not in script.source:
+                    strategy = tf.distribute.MirroredStrategy(devices)
+                    tf.distribute.experimental_set_strategy(strategy)
+                run_as_main(script, self._request.args)
             else:
-                self._run_evener(script)
+                from evener.recording.measured import count_work
+                from evener.run.bench_steps import time_calls, watch_strategy
+                from evener.run.session import RunLayout, prepare
 
-    def _run_evener(self, script: Script) -> None:
-        from evener.recording.measured import count_work
-        from evener.run.bench_steps import time_calls, watch_strategy
-        from evener.run.session import RunLayout, prepare
-
-        request = self._request
-        layout = RunLayout(
-            devices=request.devices, plan=request.plan, shares=request.shares, verify=False
-        )
-        session = prepare(script, layout)
-        self._strategy = session.strategy
-        if request.record:
-            self._stack.enter_context(session.record(Path(request.record)))
-        else:
-            count_work(session.strategy)
-        if session.strategy.is_partitioned:
-            watch_strategy(session.strategy, self._wanted, self.done)
-        else:
-            time_calls(self._seconds, self._wanted, self.done)
-        session.run(request.args)
-
-    def _run_mirrored(self, script: Script) -> None:
-        import tensorflow as tf
-
-        from evener.devices import use_devices
-        from evener.devices.names import tf_device
-        from evener.run.script import run_as_main
-
-        devices = [tf_device(device.name) for device in use_devices(self._request.devices)]
-        # A script with a strategy of its own runs as it is written.
-        if "Strategy(" not in script.source:
-            strategy = tf.distribute.MirroredStrategy(devices)
-            tf.distribute.experimental_set_strategy(strategy)
-        run_as_main(script, self._request.args)
+                request = self._request
+                layout = RunLayout(
+                    devices=request.devices, plan=request.plan, shares=request.shares, verify=False
+                )
+                session = prepare(script, layout)
+                self._strategy = session.strategy
+                if request.record:
+                    self._stack.enter_context(session.record(Path(request.record)))
+                else:
+                    count_work(session.strategy)
+                if session.strategy.is_partitioned:
+                    watch_strategy(session.strategy, self._wanted, self.done)
+                else:
+                    time_calls(self._seconds, self._wanted, self.done)
+                session.run(request.args)
 
     def done(self, seconds: Sequence[float]) -> None:
         """Answer with the steps after the warm-up, and end the process."""
@@ -147,13 +145,6 @@ class _BenchRun:
         with contextlib.suppress(OSError):
             self._stack.close()
         end_with(self._file, to_json(times))
-
-
-def _problem(request: TimedRun, error: Exception) -> str:
-    # TensorFlow's errors in functions begin with "in user code", and end with what happened.
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    last = f"{type(error).__name__}: {lines[-1][:300]}"
-    return last if request.kind == "evener" else f"the script does not run under it: {last}"
 
 
 if __name__ == "__main__":

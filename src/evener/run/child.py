@@ -12,9 +12,9 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from evener.base.records import from_json, from_plain
 from evener.errors import EvenerError, EvenerWarning
@@ -28,9 +28,6 @@ from evener.run.questions import (
 )
 from evener.run.script import Notes, run_as_main
 
-if TYPE_CHECKING:
-    from evener.devices import UsedDevice
-
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 _LARGE_BYTES = 1 << 20
 """Bytes of variables whose values are left out where no step runs."""
@@ -42,43 +39,35 @@ def main() -> None:
     request = from_json(file.read_text(encoding="utf-8"), StepRequest)
     try:
         if request.question == "audit":
-            audit_first_step(request, file)
+            first = FirstStep(request, file)
+            used = None
+            if request.devices is not None:
+                from evener.devices import use_devices
+                from evener.run.device_calls import skip_late_settings
+
+                used = [device.name for device in use_devices(request.devices)]
+                skip_late_settings(used, Notes())
+            if request.gpu_names:
+                from evener.run.device_calls import answer_as_gpus
+
+                answer_as_gpus(used, first.notes.add)
+            if request.script is None:
+                from evener.run.observed_step import call_step
+
+                sys.path.insert(0, str(Path.cwd()))
+                first.run(lambda: call_step(importlib.import_module, request, first.answer_audit))
+            else:
+                from evener.run.device_calls import refuse_other_backends
+
+                refuse_other_backends()
+                script = request.script
+                first.run(lambda: run_as_main(script, request.args))
         else:
             measure_first_step(request, file)
     except EvenerError as error:
         traceback.print_exc()
         reply_error(file, error)
     reply(file, Answer(outcome="ended"))
-
-
-def audit_first_step(request: StepRequest, file: Path) -> None:
-    """Run a program up to its first training step, and answer with the audit of the step.
-
-    A program without a training step gets no answer here.
-    """
-    first = FirstStep(request, file)
-    used = None
-    if request.devices is not None:
-        from evener.devices import use_devices
-        from evener.run.device_calls import skip_late_settings
-
-        used = [device.name for device in use_devices(request.devices)]
-        skip_late_settings(used, Notes())
-    if request.gpu_names:
-        from evener.run.device_calls import answer_as_gpus
-
-        answer_as_gpus(used, first.notes.add)
-    if request.script is None:
-        from evener.run.observed_step import call_step
-
-        sys.path.insert(0, str(Path.cwd()))
-        first.run(lambda: call_step(importlib.import_module, request, first.answer_audit))
-    else:
-        from evener.run.device_calls import refuse_other_backends
-
-        refuse_other_backends()
-        script = request.script
-        first.run(lambda: run_as_main(script, request.args))
 
 
 class FirstStep:
@@ -176,7 +165,23 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
         elif request.question == "datasheets":
             counted = _trace_times(request, traced, num_samples, size, name=name)
         else:
-            measured = _measure(request, traced, used, num_samples, size, name=name)
+            from evener.plan.profile_files import MeasurementCache
+            from evener.profiler.profile import KnownDevices, profile_step
+
+            known = KnownDevices(MeasurementCache(refresh=request.remeasure))
+            # Nobody sees what this process prints.
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", EvenerWarning)
+                profile, not_measured = profile_step(traced, used, size, name=name, known=known)
+            measured = MeasuredStep(
+                profile=profile,
+                batch_size=num_samples,
+                not_measured=tuple(not_measured),
+                taken=tuple(known.reused),
+                warnings=tuple(
+                    str(w.message) for w in caught if issubclass(w.category, EvenerWarning)
+                ),
+            )
         notes: tuple[str, ...] = ()
         if loops.first_line:
             # What nobody traced is observed before it is traced.
@@ -217,33 +222,6 @@ def _trace_times(
     )
     model = layer_costs(split, name=name)
     return CountedStep(model=model, batch_size=num_samples, times=times, unfused=unfused)
-
-
-def _measure(
-    request: StepRequest,
-    traced: Any,
-    used: Sequence[UsedDevice],
-    num_samples: int | None,
-    batch_size: int,
-    *,
-    name: str,
-) -> MeasuredStep:
-    """Return the costs of a step, measured on the devices that are here."""
-    from evener.plan.profile_files import MeasurementCache
-    from evener.profiler.profile import KnownDevices, profile_step
-
-    known = KnownDevices(MeasurementCache(refresh=request.remeasure))
-    # Nobody sees what this process prints.
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", EvenerWarning)
-        profile, not_measured = profile_step(traced, used, batch_size, name=name, known=known)
-    return MeasuredStep(
-        profile=profile,
-        batch_size=num_samples,
-        not_measured=tuple(not_measured),
-        taken=tuple(known.reused),
-        warnings=tuple(str(w.message) for w in caught if issubclass(w.category, EvenerWarning)),
-    )
 
 
 if __name__ == "__main__":

@@ -96,7 +96,9 @@ def is_followed(filename: str) -> bool:
     if filename.startswith("<"):
         return False
     path = Path(filename)
-    if any(part in _KNOWN_PACKAGES for part in path.parts) and _is_installed(filename):
+    if any(part in _KNOWN_PACKAGES for part in path.parts) and (
+        filename.startswith(_installed_folders()) or "site-packages" in filename
+    ):
         return False
     if filename.startswith(_STANDARD):
         return path.relative_to(_STANDARD).parts[0].removesuffix(".py") not in _KNOWN_MODULES
@@ -113,10 +115,6 @@ def _installed_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     installed = [Path(paths[key]) for key in ("purelib", "platlib")]
     return tuple(str(folder) + os.sep for folder in (*folders, *installed, ours))
-
-
-def _is_installed(filename: str) -> bool:
-    return filename.startswith(_installed_folders()) or "site-packages" in filename
 
 
 def _is_asked_by_library(frame: types.FrameType) -> bool:

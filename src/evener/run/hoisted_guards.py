@@ -268,22 +268,19 @@ class Identities:
             self._dictionaries.append(check.holder)
             self._sized.append(check.holder)
         elif isinstance(check, NamedValues) and check.has_names:
-            self._add_names(check)
+            present = tuple(check.present)
+            if present:
+                # Of one name alone it would return the value, not a tuple.
+                names = present if len(present) > 1 else present * 2
+                self._getters.append(operator.itemgetter(*names))
+                self._named.append(check.holder)
+            absent = frozenset(check.names).difference(present)
+            if check.every:
+                self._sized.append(check.holder)
+            elif absent:
+                self._absent.append((check.holder, absent))
         else:
             self.others.append(check)
-
-    def _add_names(self, check: NamedValues) -> None:
-        present = tuple(check.present)
-        if present:
-            # Of one name alone it would return the value, not a tuple.
-            names = present if len(present) > 1 else present * 2
-            self._getters.append(operator.itemgetter(*names))
-            self._named.append(check.holder)
-        absent = frozenset(check.names).difference(present)
-        if check.every:
-            self._sized.append(check.holder)
-        elif absent:
-            self._absent.append((check.holder, absent))
 
     def _now(self) -> Iterator[Any]:
         return chain(
@@ -382,13 +379,31 @@ class Guards:
                 return []  # its numbers never change
             return None if "numpy" in self._names else []
         if isinstance(value, np.ndarray):
-            return self._array(value, path)
+            if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
+                return None
+            self._add(Array(path, value))
+            return []
         if isinstance(value, types.ModuleType):
-            return self._module(value, path)
+            if not is_followed(getattr(value, "__file__", None) or "<built in>"):
+                return []
+            names = [name for name in sorted(self._names) if name in vars(value)]
+            self._add(attributes(path, value, names))
+            return [(vars(value)[name], f"{path}.{name}", True) for name in names]
         if isinstance(value, type):
             return self._class(value, path)
         if isinstance(value, types.FunctionType):
-            return self._function(value, path)
+            if not is_followed(value.__code__.co_filename):
+                return []
+            self._add(slots(path, value, ["__code__", "__defaults__", "__kwdefaults__"]))
+            found = [(value.__defaults__, path, True), (value.__kwdefaults__, path, True)]
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                try:
+                    content = cell.cell_contents
+                except ValueError:
+                    continue
+                self._add(Cell(name, cell))
+                found.append((content, name, True))
+            return found
         if isinstance(value, types.MethodType):
             return [(value.__self__, path, True), (value.__func__, path, True)]
         if isinstance(value, functools.partial):
@@ -406,19 +421,6 @@ class Guards:
     def _add(self, check: Check) -> None:
         self._checks.append(check)
 
-    def _array(self, value: np.ndarray, path: str) -> list[Any] | None:
-        if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
-            return None
-        self._add(Array(path, value))
-        return []
-
-    def _module(self, value: types.ModuleType, path: str) -> list[Any]:
-        if not is_followed(getattr(value, "__file__", None) or "<built in>"):
-            return []
-        names = [name for name in sorted(self._names) if name in vars(value)]
-        self._add(attributes(path, value, names))
-        return [(vars(value)[name], f"{path}.{name}", True) for name in names]
-
     def _class(self, value: type, path: str) -> list[Any]:
         found: list[Any] = []
         for base in value.__mro__:
@@ -431,20 +433,6 @@ class Guards:
                 for name in names
                 if not isinstance(vars(base)[name], types.FunctionType)
             ]
-        return found
-
-    def _function(self, value: types.FunctionType, path: str) -> list[Any]:
-        if not is_followed(value.__code__.co_filename):
-            return []
-        self._add(slots(path, value, ["__code__", "__defaults__", "__kwdefaults__"]))
-        found = [(value.__defaults__, path, True), (value.__kwdefaults__, path, True)]
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            try:
-                content = cell.cell_contents
-            except ValueError:
-                continue
-            self._add(Cell(name, cell))
-            found.append((content, name, True))
         return found
 
     def _container(self, value: Any, path: str) -> list[Any] | None:

@@ -262,15 +262,6 @@ _HARMLESS = (
 _COMPUTING = ("CudnnRNN", "TensorList", "TensorArray", "EmptyTensorList", "Unbatch", "Stack")
 
 
-def check_operations(graph: Any) -> None:
-    for operation in graph.get_operations():
-        _check(operation.type, operation.op_def.is_stateful)
-    for function in graph.as_graph_def().library.function:
-        for node in function.node_def:
-            definition = operation_definition(node.op)
-            _check(node.op, definition is not None and definition.is_stateful)
-
-
 def _check(kind: str, is_stateful: bool) -> None:
     if not is_stateful or kind in (*_CALLS, *_HARMLESS):
         return
@@ -367,8 +358,18 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
             for structure, value in zip(structures, given, strict=True):
                 if isinstance(structure, Nest) and not _is_unchanged(structure, value, tensors):
                     raise CannotHoist("it changes a list or dictionary that it is given")
-            _check_results_shown(region, apart)
-            check_operations(tf.compat.v1.get_default_graph())
+            for name, result in zip(region.results, apart, strict=False):
+                if name in region.shown and not isinstance(
+                    result, Leaf | Number | Given | PythonOperation
+                ):
+                    raise CannotHoist(f"it shows {name} before it may change")
+            graph = tf.compat.v1.get_default_graph()
+            for operation in graph.get_operations():
+                _check(operation.type, operation.op_def.is_stateful)
+            for function in graph.as_graph_def().library.function:
+                for node in function.node_def:
+                    definition = operation_definition(node.op)
+                    _check(node.op, definition is not None and definition.is_stateful)
         except CannotHoist as problem:
             variant.problem = problem
             raise
@@ -407,12 +408,6 @@ def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
         return same(structure.value, value)
     expected = put_together(structure, tensors)
     return value is expected or not isinstance(value, tf.Tensor)
-
-
-def _check_results_shown(region: Region, results: Sequence[Any]) -> None:
-    for name, result in zip(region.results, results, strict=False):
-        if name in region.shown and not isinstance(result, Leaf | Number | Given | PythonOperation):
-            raise CannotHoist(f"it shows {name} before it may change")
 
 
 def _as_tensor(value: Any, *, narrows: bool) -> Any:

@@ -359,7 +359,9 @@ class SymbolicNumber:
             if not self._scope.decide(PythonOperation(operator.ne, right.expression, zero)):
                 raise ZeroDivisionError("division by zero")
         is_integer = (left._kind, right._kind) == (int, int) and function is not operator.truediv
-        bound = _bound_of(function, left._bound, right._bound)
+        bound = (
+            left._bound * right._bound if function is operator.mul else left._bound + right._bound
+        )
         tensor = None
         if function in _IN_GRAPH and left._tensor is not None and right._tensor is not None:
             if bound <= _EXACT:
@@ -437,10 +439,6 @@ def _as_number(scope: TraceScope, value: Any) -> SymbolicNumber | None:
 def _fits(number: float, limit: float) -> bool:
     """Return whether TensorFlow makes a tensor of a number; of infinity and NaN it does."""
     return not limit < abs(number) < math.inf
-
-
-def _bound_of(function: Any, left: int, right: int) -> int:
-    return left * right if function is operator.mul else left + right
 
 
 def expression_of(value: Any) -> Expression | None:

@@ -300,7 +300,13 @@ class Hoister:
         step = self._steps[number]
         if (
             step.obstacle is not None
-            or not self._may_run()
+            or not (
+                tf.executing_eagerly()
+                and os.getpid() == self._process
+                and not tape_is_recording()
+                and not tf.config.functions_run_eagerly()
+                and self._is_outside()
+            )
             or not self._lock.acquire(blocking=False)
         ):
             return None
@@ -312,7 +318,18 @@ class Hoister:
             except NameError:
                 return None
             check_shown(step.region, values)
-            return self._run(step, StepCall.of(body, values[: len(step.region.parameters)]))
+            call = StepCall.of(body, values[: len(step.region.parameters)])
+            waiting = [] if step.pending is None else [step.pending]
+            for variant in (*step.variants, *waiting):
+                given = call.with_numbers(variant.places)
+                if variant.is_for(given):
+                    return self._run_with_numbers(step, variant, given)
+            step.num_observed += 1
+            if step.num_observed > _MOST_VARIANTS + step.num_calls // _CALLS_FOR_ANOTHER:
+                raise CannotHoist(f"{step.what_changes(call)} changes again and again")
+            check_arrays(step.region, call.values)
+            step.to_observe = call.with_numbers(step.places_of(call)), None
+            return None
         except AsWritten as reason:
             self._refuse(step, str(reason))
             return reason.results
@@ -337,86 +354,64 @@ class Hoister:
             try:
                 if self._notes.num_placed > num_placed:
                     raise CannotHoist(_PLACED)
-                self._was_observed(step, asked[0], asked[1], observed)
+                call, variant = asked
+                if variant is not None:
+                    observed.code = {**variant.reads.code, **observed.code}
+                reads = reads_of(step.region, step.path, observed, call, self._losses)
+                if variant is None:
+                    places = (
+                        i
+                        for i, structure in enumerate(call.structures)
+                        if isinstance(structure, Scalar)
+                    )
+                    variant = step.pending = Variant(
+                        reads=reads, places=frozenset(places), num_draws=observed.num_draws
+                    )
+                    variant.function = traced(step.region, variant, call.body)
+                if observed.num_draws != variant.num_draws:
+                    raise CannotHoist(OTHER_DRAWS)
+                variant.reads = reads
+                variant.observed.add(call.shapes)
             except CannotHoist as reason:
                 self._refuse(step, str(reason), observed)
         finally:
             self._lock.release()
 
-    def _may_run(self) -> bool:
-        return (
-            tf.executing_eagerly()
-            and os.getpid() == self._process
-            and not tape_is_recording()
-            and not tf.config.functions_run_eagerly()
-            and self._is_outside()
-        )
-
-    def _run(self, step: Step, call: StepCall) -> Any:
-        waiting = [] if step.pending is None else [step.pending]
-        for variant in (*step.variants, *waiting):
-            given = call.with_numbers(variant.places)
-            if variant.is_for(given):
-                return self._run_with_numbers(step, variant, given)
-        step.num_observed += 1
-        if step.num_observed > _MOST_VARIANTS + step.num_calls // _CALLS_FOR_ANOTHER:
-            raise CannotHoist(f"{step.what_changes(call)} changes again and again")
-        check_arrays(step.region, call.values)
-        step.to_observe = call.with_numbers(step.places_of(call)), None
-        return None
-
-    def _was_observed(
-        self, step: Step, call: StepCall, variant: Variant | None, observed: Observed
-    ) -> None:
-        """Keep what a step that ran as it is written has read."""
-        if variant is not None:
-            observed.code = {**variant.reads.code, **observed.code}
-        reads = reads_of(step.region, step.path, observed, call, self._losses)
-        if variant is None:
-            places = (
-                i for i, structure in enumerate(call.structures) if isinstance(structure, Scalar)
-            )
-            variant = step.pending = Variant(
-                reads=reads, places=frozenset(places), num_draws=observed.num_draws
-            )
-            variant.function = traced(step.region, variant, call.body)
-        if observed.num_draws != variant.num_draws:
-            raise CannotHoist(OTHER_DRAWS)
-        variant.reads = reads
-        variant.observed.add(call.shapes)
-
     def _run_with_numbers(self, step: Step, variant: Variant, call: StepCall) -> Any:
         try:
-            return self._run_variant(step, variant, call)
+            variant.may_trace = variant.needs_trace = False
+            try:
+                is_verified = call.shapes in variant.verified and variant.was_compared_enough
+                if is_verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
+                    results = variant.call(call, self._strategy)
+                    step.num_calls += 1
+                    return results
+            except Exception:
+                if not variant.needs_trace:
+                    raise
+            variant.may_trace = call.shapes in variant.observed
+            results = self._compare(step, variant, call)
+            if variant.needs_trace and not variant.may_trace:
+                step.to_observe = call, variant
+            elif results is not None:
+                variant.verified.add(call.shapes)
+                variant.num_compared += 1
+                if variant not in step.variants:
+                    step.variants = [variant, *step.variants[: _MOST_KEPT - 1]]
+                    step.pending = None
+                if not step.is_noted:
+                    step.is_noted = True
+                    devices = ", ".join(self._strategy.plan.device_names)
+                    region = step.region
+                    self._notes.add(
+                        f"lines {region.first} to {region.last} run on {devices}", step.line
+                    )
+            return results
         except (CannotHoist, AsWritten) as problem:
             if not variant.places:
                 raise
             step.forget_numbers(variant, problem)
             return problem.results if isinstance(problem, AsWritten) else None
-
-    def _run_variant(self, step: Step, variant: Variant, call: StepCall) -> Any:
-        variant.may_trace = variant.needs_trace = False
-        try:
-            is_verified = call.shapes in variant.verified and variant.was_compared_enough
-            if is_verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
-                results = variant.call(call, self._strategy)
-                step.num_calls += 1
-                return results
-        except Exception:
-            if not variant.needs_trace:
-                raise
-        variant.may_trace = call.shapes in variant.observed
-        results = self._compare(step, variant, call)
-        if variant.needs_trace and not variant.may_trace:
-            step.to_observe = call, variant
-        elif results is not None:
-            variant.verified.add(call.shapes)
-            variant.num_compared += 1
-            if variant not in step.variants:
-                step.variants = [variant, *step.variants[: _MOST_KEPT - 1]]
-                step.pending = None
-            self._note(step)
-        return results
 
     def _compare(self, step: Step, variant: Variant, call: StepCall) -> Any:
         """Return the results of a call that was computed both ways; None if it has not run."""
@@ -476,13 +471,6 @@ class Hoister:
             return
         text = next(reversed(str(error).strip().splitlines()), "").strip()
         raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text[:120]})")
-
-    def _note(self, step: Step) -> None:
-        if not step.is_noted:
-            step.is_noted = True
-            devices = ", ".join(self._strategy.plan.device_names)
-            region = step.region
-            self._notes.add(f"lines {region.first} to {region.last} run on {devices}", step.line)
 
     def _refuse(self, step: Step, reason: str, observed: Observed | None = None) -> None:
         """Let a step run as it is written from now on, and note why if no part of it is left."""

@@ -127,7 +127,15 @@ def _statement(node: ast.stmt, names: StatementNames, certain: set[str]) -> None
         _follow(node.orelse, names, branches[1])
         certain |= branches[0] & branches[1]
     elif isinstance(node, ast.For | ast.While):
-        _loop(node, names, certain)
+        body = set(certain)
+        if isinstance(node, ast.For):
+            _reads(node.iter, names, certain)
+            _bind(node.target, names, body)
+        else:
+            _reads(node.test, names, certain)
+        _follow(node.body, names, body)
+        # The body may not run at all.
+        _follow(node.orelse, names, set(certain))
     elif isinstance(node, ast.With):
         for item in node.items:
             _reads(item.context_expr, names, certain)
@@ -140,18 +148,6 @@ def _statement(node: ast.stmt, names: StatementNames, certain: set[str]) -> None
     else:
         for child in ast.iter_child_nodes(node):
             _reads(child, names, certain)
-
-
-def _loop(node: ast.For | ast.While, names: StatementNames, certain: set[str]) -> None:
-    body = set(certain)
-    if isinstance(node, ast.For):
-        _reads(node.iter, names, certain)
-        _bind(node.target, names, body)
-    else:
-        _reads(node.test, names, certain)
-    _follow(node.body, names, body)
-    # The body may not run at all.
-    _follow(node.orelse, names, set(certain))
 
 
 def _bind(target: ast.AST, names: StatementNames, certain: set[str]) -> None:
@@ -356,7 +352,8 @@ class Liveness:
         around = {id(outer) for outer in self._module.around(block[first])}
         for load in self._loads.get(name, ()):
             if id(load) in inside or (
-                scope is not self._module.root and not self._is_in(load, scope)
+                scope is not self._module.root
+                and not any(outer is scope for outer in self._module.around(load))
             ):
                 continue
             if self._reaches(load, name, scope, (block, last), around):
@@ -386,9 +383,6 @@ class Liveness:
                     return self._module.root
                 return outer
         return self._module.root
-
-    def _is_in(self, node: ast.AST, scope: ast.AST) -> bool:
-        return any(outer is scope for outer in self._module.around(node))
 
     def _reaches(
         self,

@@ -59,22 +59,6 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
     """Let the script's traced functions run on all devices, and note eager training steps."""
     if not strategy.is_partitioned:
         return
-    _distribute_functions(strategy, notes)
-    _notice_steps(strategy, notes, hoister)
-
-
-def is_called_by_script(caller: FrameType) -> bool:
-    """Whether a traced function is called by the script itself, outside of a step."""
-    return (
-        tf.executing_eagerly()
-        and is_own(caller.f_code.co_filename)
-        and not tf.config.functions_run_eagerly()
-        and not tape_is_recording()
-    )
-
-
-def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
-    """Let a `tf.function` that the script calls with a batch run on all devices."""
     devices = ", ".join(strategy.plan.device_names)
 
     def call(original: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -96,6 +80,17 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
         return strategy.run(body, args=(batch,))
 
     CALLS_OF_SCRIPTS.apply(replace_with(call))
+    _notice_steps(strategy, notes, hoister)
+
+
+def is_called_by_script(caller: FrameType) -> bool:
+    """Whether a traced function is called by the script itself, outside of a step."""
+    return (
+        tf.executing_eagerly()
+        and is_own(caller.f_code.co_filename)
+        and not tf.config.functions_run_eagerly()
+        and not tape_is_recording()
+    )
 
 
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
@@ -215,7 +210,12 @@ class IdleDevices:
         if (self._notes.num_placed or self._has_pins) and self._tapes.seconds():
             return  # nobody has measured what is computed where
         busiest = max(fractions, key=lambda device: fractions[device])
-        in_turns = self._in_turns()
+        report = self._strategy.report()
+        flops = report.flops_of_parts + sum(report.flops_once.values())
+        alone = self._tapes.seconds() + sum(self._seconds_of_functions.values())
+        in_steps = report.flops_in_turns / flops if flops else 0.0
+        total = alone + self._seconds_of_strategy
+        in_turns = (alone + in_steps * self._seconds_of_strategy) / total if total else 0.0
         if fractions[busiest] >= NEARLY_ALL:
             idle = ", ".join(name for name in devices if name != busiest)
             percent = int(100 * fractions[busiest])
@@ -227,15 +227,6 @@ class IdleDevices:
             return
         cause, line = self._cause(devices)
         self._notes.add(f"{what}: {cause}", line)
-
-    def _in_turns(self) -> float:
-        """Return the fraction of the training in which no two devices compute at once."""
-        report = self._strategy.report()
-        flops = report.flops_of_parts + sum(report.flops_once.values())
-        alone = self._tapes.seconds() + sum(self._seconds_of_functions.values())
-        in_steps = report.flops_in_turns / flops if flops else 0.0
-        total = alone + self._seconds_of_strategy
-        return (alone + in_steps * self._seconds_of_strategy) / total if total else 0.0
 
     def _cause(self, devices: Sequence[str]) -> tuple[str, UserLine | None]:
         eager, steps = self._tapes.seconds(), self._seconds_of_strategy

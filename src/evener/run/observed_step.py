@@ -80,7 +80,18 @@ class EagerLoops:
             original: Any, tape: Any, target: Any, sources: Any, *more: Any, **options: Any
         ) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
-                self._see(sources)
+                line = str(user_line() or "")
+                with self._lock:
+                    self.first_line = self.first_line or line
+                    for source in tf.nest.flatten(sources):
+                        variable = source.value if isinstance(source, keras.Variable) else source
+                        is_mirrored = isinstance(variable, tf.distribute.DistributedValues)
+                        if is_mirrored or not isinstance(variable, tf.Variable):
+                            continue
+                        value = _value(variable)
+                        _, before = self._before.setdefault(variable._unique_id, (variable, value))
+                        if value != before:
+                            self._taken(line)
             return original(tape, target, sources, *more, **options)
 
         return _GRADIENTS.applied(replace_with(gradient))
@@ -89,29 +100,6 @@ class EagerLoops:
         """See whether the last gradients were followed by a step: no others come after them."""
         if any(_value(variable) != before for variable, before in self._before.values()):
             self._taken(self.first_line)
-
-    def _see(self, sources: Any) -> None:
-        line = str(user_line() or "")
-        with self._lock:
-            self.first_line = self.first_line or line
-            for variable in _variables(sources):
-                value = _value(variable)
-                _, before = self._before.setdefault(variable._unique_id, (variable, value))
-                if value != before:
-                    self._taken(line)
-
-
-def _variables(sources: Any) -> list[tf.Variable]:
-    flat = [
-        source.value if isinstance(source, keras.Variable) else source
-        for source in tf.nest.flatten(sources)
-    ]
-    mirrored = tf.distribute.DistributedValues
-    return [
-        value
-        for value in flat
-        if isinstance(value, tf.Variable) and not isinstance(value, mirrored)
-    ]
 
 
 def _value(variable: tf.Variable) -> bytes:

@@ -162,33 +162,31 @@ def obstacle_in(
         return Obstacle(line=statement.lineno, reason="it deletes what the step did not make")
     is_with = is_tape(statement) or _is_block(statement)
     if is_with or isinstance(statement, ast.If | ast.For | ast.While):
-        return _in_block(statement, fresh, in_loop=in_loop)
+        if not is_tape(statement) and holds_step(statement, fresh):
+            return Obstacle(line=statement.lineno, reason="it holds the whole step")
+        if isinstance(statement, ast.For) and not isinstance(
+            statement.target, ast.Name | ast.Tuple
+        ):
+            return Obstacle(line=statement.lineno, reason="it binds more than names")
+        in_loop = in_loop or isinstance(statement, ast.For | ast.While)
+        inner = set(fresh)
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt):
+                found = obstacle_in(
+                    child, inner, in_loop=in_loop, can_defer=isinstance(statement, ast.With)
+                )
+                inner |= bound_by(child)
+            else:
+                found = _in_expressions(child, fresh, line=statement.lineno)
+            if found is not None:
+                return found
+        return None
     if in_loop and isinstance(statement, ast.Break | ast.Continue):
         return None
     if not isinstance(statement, _SIMPLE):
         word = _WORDS.get(type(statement), type(statement).__name__.lower())
         return Obstacle(line=statement.lineno, reason=f"`{word}` cannot be a part of a graph")
     return _in_targets(statement) or _in_expressions(statement, fresh)
-
-
-def _in_block(statement: ast.stmt, fresh: set[str], *, in_loop: bool) -> Obstacle | None:
-    if not is_tape(statement) and holds_step(statement, fresh):
-        return Obstacle(line=statement.lineno, reason="it holds the whole step")
-    if isinstance(statement, ast.For) and not isinstance(statement.target, ast.Name | ast.Tuple):
-        return Obstacle(line=statement.lineno, reason="it binds more than names")
-    in_loop = in_loop or isinstance(statement, ast.For | ast.While)
-    inner = set(fresh)
-    for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.stmt):
-            found = obstacle_in(
-                child, inner, in_loop=in_loop, can_defer=isinstance(statement, ast.With)
-            )
-            inner |= bound_by(child)
-        else:
-            found = _in_expressions(child, fresh, line=statement.lineno)
-        if found is not None:
-            return found
-    return None
 
 
 def _in_targets(statement: ast.stmt) -> Obstacle | None:
@@ -478,7 +476,7 @@ def hoist_steps(
         for node in module.every(ast.Attribute)
         if node.attr == "losses" and last_name(node.value) != "keras"
     ]
-    if not _uses_any_name(module):
+    if not any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name)):
         rewriting.all_blocks()
     return Hoisted(
         tree=ast.fix_missing_locations(module.root),
@@ -488,18 +486,25 @@ def hoist_steps(
     )
 
 
-def _uses_any_name(module: SyntaxTree) -> bool:
-    """Return whether a module may read and bind names that its text does not have."""
-    return any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name))
-
-
 class _Rewriting:
     def __init__(self, module: SyntaxTree, first_number: int, *, in_functions: bool) -> None:
         self._in_functions = in_functions
         self._module = module
         self._number = first_number
         self._liveness = Liveness(module)
-        self._bound = _all_bound(module)
+        found: set[str] = set()
+        for node in ast.walk(module.root):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                found.add(node.id)
+            elif isinstance(node, ast.arg):
+                found.add(node.arg)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.alias):
+                found.add(node.asname or node.name.partition(".")[0])
+            elif isinstance(node, ast.ExceptHandler) and node.name:
+                found.add(node.name)
+        self._bound = found
         self.regions: list[Region] = []
         self.obstacles: list[Obstacle] = []
 
@@ -558,22 +563,6 @@ def _traces(decorator: ast.expr) -> bool:
     return last_name(named) in ("function", "distribute")
 
 
-def _all_bound(module: SyntaxTree) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(module.root):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            found.add(node.name)
-    return found
-
-
 def _nested(
     block: Sequence[ast.stmt], kept: Sequence[tuple[Span, Region]], within: Span | None = None
 ) -> list[ast.stmt]:
@@ -592,12 +581,6 @@ def _nested(
         ]
     else:
         written = list(statements)
-    return _as_region(statements, region, written)
-
-
-def _as_region(
-    statements: Sequence[ast.stmt], region: Region, written: list[ast.stmt]
-) -> list[ast.stmt]:
     body = without_deferred(statements)
     results = list(region.results)
     if region.returns:
@@ -618,30 +601,22 @@ def _as_region(
     )
     if "type_params" in ast.FunctionDef._fields:  # since Python 3.12
         function.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
-    call = _hook_call(region)
+    no_arguments = ast.arguments(
+        posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
+    )
+    read = ast.Lambda(no_arguments, _tuple([*region.parameters, *region.outside_shown], ast.Load()))
+    call = ast.Call(_load(HOOK), [ast.Constant(region.number), _load(_REGION), read], [])
+    watch = ast.Attribute(_load(HOOK), "as_written", ast.Load())
+    item = ast.withitem(ast.Call(watch, [ast.Constant(region.number)], []))
     chosen = ast.If(
         test=ast.Compare(_load(_RESULTS), [ast.Is()], [ast.Constant(None)]),
-        body=[_as_written(region, written)],
+        body=[ast.With(items=[item], body=written)],
         orelse=_taken(region, results, copy.deepcopy(deferred_in(statements))),
     )
     new: list[ast.stmt] = [function, ast.Assign([ast.Name(_RESULTS, ast.Store())], call), chosen]
     for statement in new:
         _locate(statement, statements[0])
     return new
-
-
-def _hook_call(region: Region) -> ast.expr:
-    no_arguments = ast.arguments(
-        posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    read = ast.Lambda(no_arguments, _tuple([*region.parameters, *region.outside_shown], ast.Load()))
-    return ast.Call(_load(HOOK), [ast.Constant(region.number), _load(_REGION), read], [])
-
-
-def _as_written(region: Region, written: list[ast.stmt]) -> ast.stmt:
-    watch = ast.Attribute(_load(HOOK), "as_written", ast.Load())
-    item = ast.withitem(ast.Call(watch, [ast.Constant(region.number)], []))
-    return ast.With(items=[item], body=written)
 
 
 def _taken(region: Region, results: Sequence[str], deferred: Sequence[ast.stmt]) -> list[ast.stmt]:

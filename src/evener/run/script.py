@@ -270,7 +270,14 @@ def run_as_main(
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.path)
     vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={}, **names)
     if script.module is not None:
-        _name_as_module(main, script.module)
+        # This imports the parent packages, as Python does before it runs a module.
+        spec = importlib.util.find_spec(script.module)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {script.module!r}", name=script.module)
+        main.__spec__ = spec
+        main.__package__ = spec.parent
+        main.__loader__ = spec.loader
+        vars(main)["__cached__"] = spec.cached
     sys.modules["__main__"] = main
     _draw_where_imported()
     exec(
@@ -314,18 +321,6 @@ def _draw_where_imported() -> None:
         return load_by_name(name, package)
 
     builtins.__import__, importlib.import_module = load_and_draw, load_by_name_and_draw
-
-
-def _name_as_module(main: ModuleType, name: str) -> None:
-    """Set the attributes of the main module that relative imports and multiprocessing need."""
-    # This imports the parent packages, as Python does before it runs a module.
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    main.__spec__ = spec
-    main.__package__ = spec.parent
-    main.__loader__ = spec.loader
-    vars(main)["__cached__"] = spec.cached
 
 
 def _find(name: str) -> importlib.machinery.ModuleSpec | None:
@@ -396,11 +391,7 @@ def show_failures_of(path: str) -> None:
 
     Call it after the script has failed: the script may have set `sys.excepthook` itself.
     """
-    sys.excepthook = without_evener_frames(path, sys.excepthook)
-
-
-def without_evener_frames(path: str, show: Hook) -> Hook:
-    """Return an exception hook that removes the frames of evener before it calls ``show``."""
+    show = sys.excepthook
 
     def hook(
         kind: type[BaseException], error: BaseException, found: TracebackType | None
@@ -416,10 +407,20 @@ def without_evener_frames(path: str, show: Hook) -> Hook:
         line = last_user_line(found)
         shown = show(kind, error.with_traceback(left), left)
         if line is not None and _PER_REPLICA in str(error):
-            print(_per_replica_value_used(line), file=sys.stderr)
+            print(
+                RunError(
+                    "RUN-010",
+                    f"{line}: a per-replica value was used as a tensor, outside of strategy.run.",
+                    why="The batches of a distributed dataset and the results of strategy.run hold "
+                    "one value for each replica.",
+                    fix="Pass a batch to a function by strategy.run(function, args=(batch,)), and "
+                    "combine a result by strategy.reduce('SUM', result, axis=None).",
+                ),
+                file=sys.stderr,
+            )
         return shown
 
-    return hook
+    sys.excepthook = hook
 
 
 def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError | None:
@@ -428,17 +429,6 @@ def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError |
     if not raised or is_own(raised[-1].f_code.co_filename):
         return None
     return next((linked for linked in _chain(error) if isinstance(linked, EvenerError)), None)
-
-
-def _per_replica_value_used(line: UserLine) -> RunError:
-    return RunError(
-        "RUN-010",
-        f"{line}: a per-replica value was used as a tensor, outside of strategy.run.",
-        why="The batches of a distributed dataset and the results of strategy.run hold one value "
-        "for each replica.",
-        fix="Pass a batch to a function by strategy.run(function, args=(batch,)), and combine a "
-        "result by strategy.reduce('SUM', result, axis=None).",
-    )
 
 
 def _source_lines(error: EvenerError, found: TracebackType | None) -> list[str]:

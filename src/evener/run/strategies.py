@@ -311,7 +311,17 @@ def refuse_mistakes() -> None:
         if made is not None and outer is not None and not holds:
             before = first.setdefault(outer, {}).setdefault(made.line, weakref.ref(layer))
             if before() is not layer:
-                raise _fresh_layer(layer, outer, made.line)
+                kind = type(layer).__name__
+                error = RunError(
+                    "RUN-009",
+                    f"{made.line}: {type(outer).__name__} makes a new {kind} every time it is "
+                    "called.",
+                    why="Each of them has weights of its own, drawn anew, which belong to no "
+                    "model: they are never trained, and not saved.",
+                    fix=f"make it once, in __init__: self.layer = keras.layers.{kind}(...); "
+                    "and call self.layer(...) here.",
+                )
+                raise _at(made.line, error)
         return original(layer, *args, **kwargs)
 
     wraps = {"__init__": replace_with(make), "add_weight": replace_with(add_weight)}
@@ -367,19 +377,6 @@ def _line_in_call() -> UserLine | None:
         if is_own(file):
             line = UserLine(path=file, number=number)
     return line
-
-
-def _fresh_layer(layer: keras.Layer, outer: keras.Layer, line: UserLine) -> RunError:
-    kind = type(layer).__name__
-    error = RunError(
-        "RUN-009",
-        f"{line}: {type(outer).__name__} makes a new {kind} every time it is called.",
-        why="Each of them has weights of its own, drawn anew, which belong to no model: they are "
-        "never trained, and not saved.",
-        fix=f"make it once, in __init__: self.layer = keras.layers.{kind}(...); and call "
-        "self.layer(...) here.",
-    )
-    return _at(line, error)
 
 
 def _at(line: UserLine, error: RunError) -> RunError:

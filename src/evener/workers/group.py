@@ -209,7 +209,25 @@ class Group:
             if key is None or key in self._with_steps:
                 self._start(scope)
             if self._late is not None:
-                return self._catch_up(self._late, function, scope, outline)
+                handles = () if scope.has_steps else outline.trace()
+                if not scope.has_steps:
+                    for handle in handles:
+                        self.check_read(handle)
+                    return function()
+                with ends_with_the_job():
+                    try:
+                        missed = None if self._is_with_others() else self._late.next_results(self)
+                    except RunError:
+                        # Nobody answers any more if the others have finished.
+                        self._member.look()
+                        raise
+                if missed is not None:
+                    self._results.add(*missed)
+                    self._variables.assign_small(missed.variables)
+                    return outline.pack(missed.results)
+                self._is_with_others()
+                self._start(scope)
+                return self._repeat(function, scope)
             return self._repeat(function, scope)
         finally:
             self._local.scope = self._batch = None
@@ -456,30 +474,6 @@ class Group:
         return self._stops
 
     # A replacement, which comes to where the others are.
-
-    def _catch_up(
-        self, late: Late, function: Callable[[], R], scope: _OutermostCall, outline: ResultOutline
-    ) -> R:
-        """Return the results that the others have had, or compute with them from now on."""
-        handles = () if scope.has_steps else outline.trace()
-        if not scope.has_steps:
-            for handle in handles:
-                self.check_read(handle)
-            return function()
-        with ends_with_the_job():
-            try:
-                missed = None if self._is_with_others() else late.next_results(self)
-            except RunError:
-                # Nobody answers any more if the others have finished.
-                self._member.look()
-                raise
-        if missed is not None:
-            self._results.add(*missed)
-            self._variables.assign_small(missed.variables)
-            return outline.pack(missed.results)
-        self._is_with_others()
-        self._start(scope)
-        return self._repeat(function, scope)
 
     def _is_with_others(self) -> bool:
         """Return whether this worker computes with the others, from here on if it comes to them."""

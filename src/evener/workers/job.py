@@ -189,36 +189,34 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
     ``EVENER_START_SECONDS`` and ``EVENER_PATIENCE_SECONDS`` complete both.
     """
     if environ.get("EVENER_JOB", "").strip():
-        return _launched(environ)
+        values = json_object(environ, "EVENER_JOB")
+        for name in values:
+            if name not in _NAMES:
+                hint = did_you_mean(name, _NAMES)
+                raise wrong_value(f"EVENER_JOB.{name}", values[name], "a known entry", hint)
+
+        def value(name: str, expected: str, default: object = None) -> Any:
+            return typed(f"EVENER_JOB.{name}", values.get(name, default), expected)
+
+        count = _at_least("EVENER_JOB.count", value("count", "a whole number"), 1)
+        host = value("host", "a text")
+        if not host:
+            raise wrong_value("EVENER_JOB.host", host, "a host")
+        coordinator = value("coordinator", "a text")
+        address = split_address(coordinator, "EVENER_JOB.coordinator")
+        return Job(
+            index=check_index("EVENER_JOB.index", value("index", "a whole number"), count),
+            count=count,
+            coordinator=coordinator,
+            secret=_secret(environ, [address[0], host], [coordinator]),
+            hosts_coordinator=value("hosts_coordinator", "true or false", default=False),
+            host=host,
+            incarnation=_at_least(
+                "EVENER_JOB.incarnation", value("incarnation", "a whole number", 0)
+            ),
+            **{name: duration(environ, name, values) for name in DURATIONS},
+        )
     return _listed(environ)
-
-
-def _launched(environ: Mapping[str, str]) -> Job:
-    values = json_object(environ, "EVENER_JOB")
-    for name in values:
-        if name not in _NAMES:
-            hint = did_you_mean(name, _NAMES)
-            raise wrong_value(f"EVENER_JOB.{name}", values[name], "a known entry", hint)
-
-    def value(name: str, expected: str, default: object = None) -> Any:
-        return typed(f"EVENER_JOB.{name}", values.get(name, default), expected)
-
-    count = _at_least("EVENER_JOB.count", value("count", "a whole number"), 1)
-    host = value("host", "a text")
-    if not host:
-        raise wrong_value("EVENER_JOB.host", host, "a host")
-    coordinator = value("coordinator", "a text")
-    address = split_address(coordinator, "EVENER_JOB.coordinator")
-    return Job(
-        index=check_index("EVENER_JOB.index", value("index", "a whole number"), count),
-        count=count,
-        coordinator=coordinator,
-        secret=_secret(environ, [address[0], host], [coordinator]),
-        hosts_coordinator=value("hosts_coordinator", "true or false", default=False),
-        host=host,
-        incarnation=_at_least("EVENER_JOB.incarnation", value("incarnation", "a whole number", 0)),
-        **{name: duration(environ, name, values) for name in DURATIONS},
-    )
 
 
 def _listed(environ: Mapping[str, str]) -> Job | None:
@@ -335,37 +333,29 @@ def _secret(environ: Mapping[str, str], hosts: list[str], addresses: list[str]) 
     if reachable:
         raise _no_secret(f"other machines reach {reachable[0]}; without a secret, any could join.")
     try:
-        key = _key(cache_folder(environ) / "secret")
+        folder = cache_folder(environ) / "secret"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(folder, folder.lstat())
+        path = folder / "key"
+        if not path.exists():
+            # Complete, and readable by this user alone, before another worker may find it.
+            descriptor, part = tempfile.mkstemp(dir=folder)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+            with contextlib.suppress(FileExistsError):
+                path.hardlink_to(part)
+            Path(part).unlink()
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            _check_private(path, os.fstat(file.fileno()))
+            key = file.read()
+        if len(key) != _KEY_BYTES:
+            raise OSError(f"{path} is damaged")
     except (OSError, RuntimeError) as error:
         # RuntimeError: this user has no home.
         raise _no_secret(
             f"other users of this machine reach the workers, and no key is kept from them: {error}."
         ) from error
     return hmac.digest(key, " ".join(addresses).encode(), "sha256")
-
-
-def _key(folder: Path) -> bytes:
-    """Return the random key of this user, which the first process that needs it makes.
-
-    OSError if it cannot be made or read, or if another user may read or replace it.
-    """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_private(folder, folder.lstat())
-    path = folder / "key"
-    if not path.exists():
-        # Complete, and readable by this user alone, before another worker may find it.
-        descriptor, part = tempfile.mkstemp(dir=folder)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(part)
-        Path(part).unlink()
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        _check_private(path, os.fstat(file.fileno()))
-        key = file.read()
-    if len(key) != _KEY_BYTES:
-        raise OSError(f"{path} is damaged")
-    return key
 
 
 def _check_private(path: Path, status: os.stat_result) -> None:

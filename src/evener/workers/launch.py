@@ -56,7 +56,20 @@ def slurm_tf_config(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -
     count = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     if count == 1:
         return None
-    addresses = _addresses(environ, port_base)
+    names = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"
+    hosts = expand_hosts(_text(environ, *names))
+    counts = expand_tasks(_text(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    if len(hosts) != len(counts):
+        raise _unreadable(f"it lists {len(hosts)} hosts, but the tasks of {len(counts)}")
+    if port_base + max(counts, default=0) - 1 > LARGEST_PORT:
+        raise _unreadable(
+            f"port {port_base} leaves too few ports for {max(counts)} tasks of a host"
+        )
+    addresses = [
+        f"{host}:{port_base + number}"
+        for host, num_tasks in zip(hosts, counts, strict=True)
+        for number in range(num_tasks)
+    ]
     if len(addresses) != count or rank >= count:
         raise _unreadable(
             f"this is task {rank} of {count}, and the lists of hosts and tasks have "
@@ -73,23 +86,6 @@ def slurm_tf_config(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -
         )
     task = {"type": "worker", "index": rank}
     return json.dumps({"cluster": {"worker": addresses}, "task": task})
-
-
-def _addresses(environ: Mapping[str, str], port_base: int) -> list[str]:
-    names = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"
-    hosts = expand_hosts(_text(environ, *names))
-    counts = expand_tasks(_text(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
-    if len(hosts) != len(counts):
-        raise _unreadable(f"it lists {len(hosts)} hosts, but the tasks of {len(counts)}")
-    if port_base + max(counts, default=0) - 1 > LARGEST_PORT:
-        raise _unreadable(
-            f"port {port_base} leaves too few ports for {max(counts)} tasks of a host"
-        )
-    return [
-        f"{host}:{port_base + number}"
-        for host, num_tasks in zip(hosts, counts, strict=True)
-        for number in range(num_tasks)
-    ]
 
 
 def expand_hosts(text: str) -> list[str]:

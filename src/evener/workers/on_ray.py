@@ -475,13 +475,6 @@ def load_ray() -> Any:
         ) from None
 
 
-def _check_that_it_listens(address: str) -> None:
-    """Raise an OSError if nobody listens at an address: Ray itself tries for minutes."""
-    if address != "auto":
-        with socket.create_connection(split_address(address, "--ray"), timeout=_CONNECT_SECONDS):
-            pass
-
-
 class RayCluster:
     """Starts workers on the nodes of a Ray cluster, of which this process is a driver.
 
@@ -498,7 +491,11 @@ class RayCluster:
         self._group: Any = None
         self._ray = load_ray()
         try:
-            _check_that_it_listens(address)
+            if address != "auto":
+                with socket.create_connection(
+                    split_address(address, "--ray"), timeout=_CONNECT_SECONDS
+                ):
+                    pass
             # What actors print is of no interest: workers are processes of their own.
             self._ray.init(address=address, log_to_driver=False, logging_level="warning")
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:

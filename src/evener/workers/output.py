@@ -161,17 +161,13 @@ class Console:
                     os.close(nowhere)
 
 
-def log_file(logs: Path, index: int) -> Path:
-    return logs / f"worker-{index}.log"
-
-
 class WorkerOutput:
     """Writes the lines of a worker to its log file, which it appends to, and to the console."""
 
     def __init__(self, source: Source, logs: Path, console: Console) -> None:
         self._source = source
         self._console = console
-        self._log = log_file(logs, source[0]).open("ab", buffering=0)
+        self._log = (logs / f"worker-{source[0]}.log").open("ab", buffering=0)
         self._lock = threading.Lock()
 
     def begin(self, origin: str) -> None:

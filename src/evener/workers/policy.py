@@ -216,7 +216,15 @@ class Policy:
             if code == 0:
                 clause += " before the others came to the end of the program"
         if self._num_left == 0:
-            return self._without(index, code, clause)
+            self._has_lost_others |= code == EXIT_CODE_OF_LOST
+            if self._running or self._pending:
+                return Shrink(
+                    index=index, why=f"{clause}; the job goes on without it ({self._used()})"
+                )
+            return Finish(
+                code=code if code > 0 else EXIT_CODE_OF_LOST if self._has_lost_others else 1,
+                why=f"worker {index} {clause}, and no worker is left ({self._used()})",
+            )
         self._num_left -= 1
         wait = self._wait_seconds if code >= 0 else 0.0
         replacement = Replace(
@@ -268,15 +276,6 @@ class Policy:
         if episode.left:
             return None
         return Finish(code=episode.code, failed=episode.failed)
-
-    def _without(self, index: int, code: int, clause: str) -> Decision:
-        self._has_lost_others |= code == EXIT_CODE_OF_LOST
-        if self._running or self._pending:
-            return Shrink(index=index, why=f"{clause}; the job goes on without it ({self._used()})")
-        return Finish(
-            code=code if code > 0 else EXIT_CODE_OF_LOST if self._has_lost_others else 1,
-            why=f"worker {index} {clause}, and no worker is left ({self._used()})",
-        )
 
     def _used(self) -> str:
         return f"{self._num_restarts - self._num_left} of {self._num_restarts} restarts used"

@@ -80,10 +80,20 @@ def _join(job: Job, script: str | None) -> Group:
         for group in groups:
             group.end_view()
 
+    main = script or getattr(sys.modules.get("__main__"), "__file__", None)
+    facts = {
+        "version of evener": __version__,
+        "version of TensorFlow": tf.__version__,
+        "version of Keras": keras.__version__,
+        "version of Python": ".".join(map(str, sys.version_info[:2])),
+    }
+    if main is not None and Path(main).is_file():
+        digest = hashlib.sha256(Path(main).read_bytes()).hexdigest()
+        facts["script"] = f"{Path(main).name} {digest[:16]}"
     member = Member(
         job,
         address=join_address(job.host, listener.port),
-        facts={"same": _same_everywhere(script)},
+        facts={"same": facts},
         on_view_over=end_view,
     )
     late, view = _begin(job, member)
@@ -172,18 +182,3 @@ def _leave(group: Group, coordinator: Coordinator | None) -> None:
 def tell_person(text: str) -> None:
     """Print a line for the person who started the job."""
     print(f"evener: {text}", file=sys.stderr)
-
-
-def _same_everywhere(script: str | None) -> dict[str, Any]:
-    """Return the facts that must be equal on all workers."""
-    main = script or getattr(sys.modules.get("__main__"), "__file__", None)
-    facts = {
-        "version of evener": __version__,
-        "version of TensorFlow": tf.__version__,
-        "version of Keras": keras.__version__,
-        "version of Python": ".".join(map(str, sys.version_info[:2])),
-    }
-    if main is not None and Path(main).is_file():
-        digest = hashlib.sha256(Path(main).read_bytes()).hexdigest()
-        facts["script"] = f"{Path(main).name} {digest[:16]}"
-    return facts

@@ -313,9 +313,32 @@ class Supervisor:
         """Act on an event, and return the exit code if the job is over."""
         match event:
             case Signalled():
-                return self._signalled(event)
+                if self._stop is not None or not self._running:
+                    return 128 + event.number
+                self._stop = event
+                self._policy.stop()
+                self._stop_at = self._clock() + self._settings.grace_seconds
+                for process in self._running.values():
+                    process.send(event.number)
+                return None
             case ProcessEnded():
-                return self._ended(event)
+                del self._running[event.index]
+                why = self._killed.pop(event.index, event.why)
+                if self._stop is not None:
+                    return None if self._running else 128 + self._stop.number
+                decision = self._policy.ended(event.index, event.code, self._clock(), why)
+                if why and (decision is None or not decision.why):
+                    self._console.message(f"worker {event.index} {why}")
+                if isinstance(decision, Finish):
+                    self._explain(decision)
+                    return decision.code
+                if isinstance(decision, Shrink):
+                    self._console.message(f"worker {decision.index} {decision.why}")
+                    self._show_failure((event.index, event.incarnation))
+                    self._control.go_without(decision.index)
+                    self._choose_chief()
+                # A replacement is started when it is due. A chief that has finished has said all.
+                return None
             case Agreed():
                 self._policy.agreed()
             case WorkerLost():
@@ -325,25 +348,6 @@ class Supervisor:
                 for index, number in self._policy.joined(event.indices):
                     joins = f"computes with the others from step {event.step}"
                     self._console.message(f"worker {index} (restart {number}) {joins}")
-        return None
-
-    def _ended(self, event: ProcessEnded) -> int | None:
-        del self._running[event.index]
-        why = self._killed.pop(event.index, event.why)
-        if self._stop is not None:
-            return None if self._running else 128 + self._stop.number
-        decision = self._policy.ended(event.index, event.code, self._clock(), why)
-        if why and (decision is None or not decision.why):
-            self._console.message(f"worker {event.index} {why}")
-        if isinstance(decision, Finish):
-            self._explain(decision)
-            return decision.code
-        if isinstance(decision, Shrink):
-            self._console.message(f"worker {decision.index} {decision.why}")
-            self._show_failure((event.index, event.incarnation))
-            self._control.go_without(decision.index)
-            self._choose_chief()
-        # A replacement is started when it is due. A chief that has finished has said all.
         return None
 
     def _explain(self, decision: Finish) -> None:
@@ -391,17 +395,6 @@ class Supervisor:
         shown = [source for source in sources if self._commands[source[0]].is_shown]
         if shown and self._console.chief not in shown:
             self._console.set_chief(min(shown, key=lambda source: (source[1], source[0])))
-
-    def _signalled(self, event: Signalled) -> int | None:
-        """Pass the first signal on; at the second, do not wait any more."""
-        if self._stop is not None or not self._running:
-            return 128 + event.number
-        self._stop = event
-        self._policy.stop()
-        self._stop_at = self._clock() + self._settings.grace_seconds
-        for process in self._running.values():
-            process.send(event.number)
-        return None
 
     def _kill_all(self) -> None:
         for process in self._running.values():
