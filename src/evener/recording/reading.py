@@ -254,7 +254,7 @@ the last result was its own, and the device adds up, or waits for the host."""
 OTHER_WORKERS = "other workers"
 """Name in place of a device, for results of other workers and their exchange."""
 
-COMPUTE = ("forward", "forward + backward", "backward", "weights", "step")
+COMPUTE = ("forward", "forward + backward", "backward", "step")
 """Kinds of spans in which a device computes a part of the batch."""
 
 

@@ -45,7 +45,6 @@ Point: TypeAlias = tuple[float, float | None]
 
 _NAMES = {
     "forward + backward": "forward and backward",
-    "weights": "gradients of weights",
     "update": "update of variables",
     "once": "computed once for the batch",
     "step": "whole step",
@@ -64,7 +63,7 @@ _LEGEND = (
 """Class and meaning of each kind of bar."""
 # Bars of work are tall, and those of waiting are flat, so that they differ without colors.
 _TOPS = {COPY: 4, WAIT: 7, IDLE: 9}
-_CLASSES = {"forward + backward": "both", "step": "both", "weights": "backward"}
+_CLASSES = {"forward + backward": "both", "step": "both"}
 _VERSIONS = ("evener", "tensorflow", "keras", "python")
 _MARKED = ("shares", "warning", "failed", "log", "not recorded")
 _STATES = {"ended": "ended", "failed": "failed", "no end": "no end: it runs, or was killed"}

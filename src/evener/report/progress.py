@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -30,7 +31,6 @@ from evener.strategy import Strategy
 from evener.strategy.shares import WINDOW
 
 _NUM_MARKS = 8
-_NUM_MEASUREMENTS = 8
 
 Step = tuple[tuple[float, float], ...]
 """The (samples, seconds) of every replica in one step."""
@@ -154,25 +154,21 @@ class WorkCounter:
     def __init__(self, devices: StrategyDevices | SingleDevice) -> None:
         self._devices = devices
         self._read_steps = devices.last_steps()
-        count = len(devices.devices)
-        self._samples = [0] * count
-        self._seconds = [0.0] * count
-        self._epoch_samples = [0] * count
-        self._epoch_seconds = [0.0] * count
+        # Samples and seconds of each device: in complete epochs, and in this one.
+        self._before = np.zeros((2, len(devices.devices)))
+        self._epoch = np.zeros_like(self._before)
         self.is_timed = False
-        self.last_epoch_seconds = (0.0,) * count
+        self.last_epoch_seconds = self.seconds
 
     def read(self, num_in_epoch: int | None = None) -> None:
         """Add the steps that came since the last reading."""
         now = self._devices.last_steps()
         for step in new_steps(self._read_steps, now):
             self.is_timed = True
-            for k, (samples, seconds) in enumerate(step):
-                self._epoch_samples[k] += round(samples)
-                self._epoch_seconds[k] += seconds
+            self._epoch += np.transpose([(round(samples), seconds) for samples, seconds in step])
         self._read_steps = now
         if not self.is_timed and num_in_epoch is not None:
-            self._epoch_samples = list(split_batch(num_in_epoch, self._devices.shares))
+            self._epoch[0] = split_batch(num_in_epoch, self._devices.shares)
 
     def end_epoch(self, num_in_epoch: int | None) -> None:
         """Add an epoch to the total.
@@ -181,85 +177,41 @@ class WorkCounter:
         ``steps_per_execution``) are assumed to equal those that were read on average.
         """
         self.read(num_in_epoch)
-        counted = sum(self._epoch_samples)
+        counted = int(self._epoch[0].sum())
         if num_in_epoch is not None and num_in_epoch > counted:
-            like = self._epoch_samples if counted else self._devices.shares
-            missed = split_batch(num_in_epoch - counted, like)
-            scale = num_in_epoch / counted if counted else 1.0
-            self._epoch_samples = [a + b for a, b in zip(self._epoch_samples, missed, strict=True)]
-            self._epoch_seconds = [seconds * scale for seconds in self._epoch_seconds]
-        self.last_epoch_seconds = tuple(self._epoch_seconds)
-        self._samples, self._seconds = list(self.samples), list(self.seconds)
-        self._epoch_samples = [0] * len(self._samples)
-        self._epoch_seconds = [0.0] * len(self._samples)
+            like = self._epoch[0].tolist() if counted else self._devices.shares
+            self._epoch[0] += split_batch(num_in_epoch - counted, like)
+            self._epoch[1] *= num_in_epoch / counted if counted else 1.0
+        self.last_epoch_seconds = tuple(self._epoch[1].tolist())
+        self._before += self._epoch
+        self._epoch[:] = 0
 
     @property
     def samples(self) -> tuple[int, ...]:
         """The samples of every device since training began."""
-        return tuple(a + b for a, b in zip(self._samples, self._epoch_samples, strict=True))
+        return tuple(map(int, self._before[0] + self._epoch[0]))
 
     @property
     def seconds(self) -> tuple[float, ...]:
         """The busy seconds of every device since training began."""
-        return tuple(a + b for a, b in zip(self._seconds, self._epoch_seconds, strict=True))
+        return tuple((self._before[1] + self._epoch[1]).tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressMark:
-    """The progress of training at one time."""
+    """The progress of training at one time of a monotonic clock, since training began."""
 
-    seconds: float  # The time of a monotonic clock
-    num_steps: int  # The steps since training began
-    samples: tuple[int, ...]  # The samples of each device since training began
+    seconds: float
+    num_steps: int
+    samples: tuple[int, ...]  # Of each device
+    busy_seconds: tuple[float, ...]  # Of each device
 
-
-class Throughput:
-    """The throughput over the last few measurements and over an epoch, and the time left.
-
-    Add the first measurement after the first step, most of whose time is tracing.
-    """
-
-    def __init__(self) -> None:
-        self._first: ProgressMark | None = None
-        self._epoch: ProgressMark | None = None
-        self._last: deque[ProgressMark] = deque(maxlen=_NUM_MEASUREMENTS)
-
-    @property
-    def has_started(self) -> bool:
-        return self._first is not None
-
-    def add(self, measurement: ProgressMark) -> None:
-        self._last.append(measurement)
-        if self._first is None:
-            self._first = self._epoch = measurement
-
-    def start_epoch(self, measurement: ProgressMark) -> None:
-        if self._first is not None:
-            self._epoch = measurement
-
-    def rates(self) -> tuple[float, ...]:
-        """Return the samples per second of each device, recently; empty if unknown."""
-        return _rates(self._last[0], self._last[-1]) if self._last else ()
-
-    def epoch_rate(self, now: ProgressMark) -> float | None:
-        """Return the samples per second of all devices in this epoch."""
-        return (sum(_rates(self._epoch, now)) or None) if self._epoch is not None else None
-
-    def seconds_left(self, now: ProgressMark, num_steps: int) -> float | None:
-        if self._first is None or now.num_steps <= self._first.num_steps:
+    def rate_since(self, before: ProgressMark | None) -> float | None:
+        """Return the samples per second of all devices since an earlier mark."""
+        if before is None or self.seconds <= before.seconds:
             return None
-        done = now.num_steps - self._first.num_steps
-        return max(0, num_steps) * (now.seconds - self._first.seconds) / done
-
-
-def _rates(first: ProgressMark, last: ProgressMark) -> tuple[float, ...]:
-    seconds = last.seconds - first.seconds
-    if seconds <= 0:
-        return ()
-    return tuple(
-        (after - before) / seconds
-        for before, after in zip(first.samples, last.samples, strict=True)
-    )
+        num_samples = sum(self.samples) - sum(before.samples)
+        return num_samples / (self.seconds - before.seconds) or None
 
 
 class Progress(keras.callbacks.Callback):
@@ -327,6 +279,8 @@ class Progress(keras.callbacks.Callback):
         self._devices: StrategyDevices | SingleDevice | None = None
         self._num_steps: int | None = None
         self._epoch_rate: float | None = None
+        self._first_mark: ProgressMark | None = None
+        self._epoch_mark: ProgressMark | None = None
         self._metrics: dict[str, float] = {}
 
     @property
@@ -337,32 +291,23 @@ class Progress(keras.callbacks.Callback):
         training, owned = self._devices, self._devices.owned()
         seconds = self._counter.seconds if self._counter.is_timed else itertools.repeat(None)
         samples = self._counter.samples if self._counts_samples else itertools.repeat(None)
-        computing = [
-            DeviceWork(
-                device=name,
-                share=share,
-                num_samples=num_samples,
-                busy_seconds=busy_seconds,
-                owned=owned.get(name, Owned()),
-                memory=self._memory_of(name),
+        figures = zip(training.shares, samples, seconds, strict=False)
+        computing = dict(zip(training.devices, figures, strict=True))
+        owners = [name for name, what in owned.items() if what.num_variables]
+        work: list[DeviceWork] = []
+        for name in dict.fromkeys([*computing, *owners]):
+            share, num_samples, busy_seconds = computing.get(name, (None, None, None))
+            work.append(
+                DeviceWork(
+                    device=name,
+                    share=share,
+                    num_samples=num_samples,
+                    busy_seconds=busy_seconds,
+                    owned=owned.get(name, Owned()),
+                    memory=self._memory_of(name),
+                )
             )
-            for name, share, num_samples, busy_seconds in zip(
-                training.devices, training.shares, samples, seconds, strict=False
-            )
-        ]
-        owners_only = [
-            DeviceWork(
-                device=name,
-                share=None,
-                num_samples=None,
-                busy_seconds=None,
-                owned=what,
-                memory=self._memory_of(name),
-            )
-            for name, what in owned.items()
-            if name not in training.devices and what.num_variables
-        ]
-        return (*computing, *owners_only)
+        return tuple(work)
 
     def close(self) -> None:
         """End the live display and restore the terminal. Safe to call again."""
@@ -390,14 +335,15 @@ class Progress(keras.callbacks.Callback):
         self.close()
         self._devices = self._find_devices(self.model)
         self._counter = WorkCounter(self._devices)
-        self._throughput = Throughput()
         self._counts_samples = samples_in_epoch(self.model) is not None
         self._num_steps = self.params.get("steps")
         self._epoch = self._step = self._read_at = self._steps_before = 0
         self._is_training = False
         self._metrics = {}
         self._updated_at = self._clock()
-        self._busy_marks: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=_NUM_MARKS)
+        # The first mark is behind the first step, most of whose time is tracing.
+        self._first_mark = self._epoch_mark = None
+        self._marks: deque[ProgressMark] = deque(maxlen=_NUM_MARKS)
         self._source = source_of(getattr(self._devices, "strategy", None))
         self._is_shown = not is_shown()
         if not self._is_shown:
@@ -414,9 +360,10 @@ class Progress(keras.callbacks.Callback):
         self._epoch_began = self._clock()
         self._is_training = True
         self._metrics = {}
-        if self._steps_before and not self._throughput.has_started:
-            self._throughput.add(self._now())
-        self._throughput.start_epoch(self._now())
+        if self._steps_before and self._first_mark is None:
+            self._add_mark()
+        if self._first_mark is not None:
+            self._epoch_mark = self._now()
 
     # Not on_train_batch_end: before it, Keras reads the logs of every batch, which waits for the
     # devices.
@@ -426,14 +373,12 @@ class Progress(keras.callbacks.Callback):
         if batch == 0:
             return
         is_due = self._clock() - self._updated_at >= self._refresh_seconds
-        is_due = is_due or not self._throughput.has_started
+        is_due = is_due or self._first_mark is None
         if is_due or batch - self._read_at + self._steps_per_execution() > WINDOW:
             self._counter.read(self._samples_in_epoch() if is_due else None)
             self._read_at = batch
         if is_due:
-            now = self._now()
-            self._updated_at = now.seconds
-            self._throughput.add(now)
+            self._updated_at = self._add_mark().seconds
             if self._live is not None:
                 self._metrics = scalars(self.model.get_metrics_result())
                 self._show()
@@ -448,38 +393,33 @@ class Progress(keras.callbacks.Callback):
         if self._is_training:
             self._end_training_of_epoch()
         self._metrics = scalars(logs or {})
-        if self._in_logs and logs is not None:
-            logs.update(self._device_logs())
+        training = self._devices
+        if (
+            self._in_logs
+            and logs is not None
+            and training is not None
+            and len(training.devices) > 1
+        ):
+            share, busy, waiting, memory = DEVICE_LOGS
+            shares = zip(training.devices, training.shares, strict=True)
+            for number, (name, fraction) in enumerate(shares):
+                logs[f"{name}{share}"] = fraction
+                if self._counter.is_timed:
+                    seconds = self._counter.last_epoch_seconds[number]
+                    logs[f"{name}{busy}"] = seconds
+                    logs[f"{name}{waiting}"] = max(0.0, self._epoch_seconds - seconds)
+                use = self._memory_of(name)
+                if use is not None:
+                    logs[f"{name}{memory}"] = float(use.current_bytes)
         if self._live is not None:
             self._show()
-        if self._live is not None or not self._is_shown:
-            return
-        line = epoch_line(self._state_now(rate=self._epoch_rate))
-        self._console.print(Text(line), soft_wrap=True)
+        elif self._is_shown:
+            line = epoch_line(self._state_now(rate=self._epoch_rate))
+            self._console.print(Text(line), soft_wrap=True)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Show the final state."""
         self.close()
-
-    def _device_logs(self) -> dict[str, float]:
-        """Return the share of every device, its seconds in the last epoch, if timed, and memory."""
-        training = self._devices
-        if training is None or len(training.devices) < 2:
-            return {}
-        share, busy, waiting, memory = DEVICE_LOGS
-        found: dict[str, float] = {}
-        for number, (name, fraction) in enumerate(
-            zip(training.devices, training.shares, strict=True)
-        ):
-            found[f"{name}{share}"] = fraction
-            if self._counter.is_timed:
-                seconds = self._counter.last_epoch_seconds[number]
-                found[f"{name}{busy}"] = seconds
-                found[f"{name}{waiting}"] = max(0.0, self._epoch_seconds - seconds)
-            use = self._memory_of(name)
-            if use is not None:
-                found[f"{name}{memory}"] = float(use.current_bytes)
-        return found
 
     def _end_training_of_epoch(self) -> None:
         self._is_training = False
@@ -487,7 +427,7 @@ class Progress(keras.callbacks.Callback):
         self._counter.end_epoch(self._samples_in_epoch())
         self._num_steps = self._num_steps or self._step + self._steps_per_execution()
         self._step = self._num_steps
-        self._epoch_rate = self._throughput.epoch_rate(self._now())
+        self._epoch_rate = self._now().rate_since(self._epoch_mark)
         self._steps_before += self._step
         self._step = 0
 
@@ -496,7 +436,15 @@ class Progress(keras.callbacks.Callback):
             seconds=self._clock(),
             num_steps=self._steps_before + self._step,
             samples=self._counter.samples,
+            busy_seconds=self._counter.seconds,
         )
+
+    def _add_mark(self) -> ProgressMark:
+        now = self._now()
+        self._marks.append(now)
+        if self._first_mark is None:
+            self._first_mark = self._epoch_mark = now
+        return now
 
     def _steps_per_execution(self) -> int:
         return getattr(self.model, "steps_per_execution", 1) or 1
@@ -506,35 +454,19 @@ class Progress(keras.callbacks.Callback):
 
     def _show(self) -> None:
         """Hand the state over to the thread that displays it."""
-        rate = sum(self._throughput.rates()) if self._counts_samples else 0.0
-        self._state = self._state_now(rate=rate or None)
-
-    def _rows(self) -> tuple[LiveDevice, ...]:
-        """Return what every device that computes does now."""
-        training = self._devices
-        assert training is not None
-        if self._source is not None:
-            return self._source.measured()[1]
-        # The fraction of the last seconds in which each device computed, if timed.
-        self._busy_marks.append((self._clock(), self._counter.seconds))
-        (since, before), (now, after) = self._busy_marks[0], self._busy_marks[-1]
-        is_known = self._counter.is_timed and now > since
-        rows: list[LiveDevice] = []
-        for number, (name, share) in enumerate(zip(training.devices, training.shares, strict=True)):
-            use = self._memory_of(name)
-            busy = (after[number] - before[number]) / (now - since) if is_known else None
-            memory_bytes = None if use is None else use.current_bytes
-            rows.append(LiveDevice(name=name, share=share, busy=busy, memory_bytes=memory_bytes))
-        return tuple(rows)
+        is_known = self._counts_samples and self._marks
+        rate = self._marks[-1].rate_since(self._marks[0]) if is_known else None
+        self._state = self._state_now(rate=rate)
 
     def _state_now(self, *, rate: float | None) -> LiveState:
         num_epochs = self.params.get("epochs", 1)
-        seconds_left = None
-        if self._num_steps is not None:
+        now, first, seconds_left = self._now(), self._first_mark, None
+        if self._num_steps is not None and first is not None and now.num_steps > first.num_steps:
             # The current epoch counts by its remaining steps.
             epochs_left = num_epochs - self._epoch - (0 if self._is_training else 1)
-            steps_left = epochs_left * self._num_steps - self._step
-            seconds_left = self._throughput.seconds_left(self._now(), steps_left)
+            steps_left = max(0, epochs_left * self._num_steps - self._step)
+            step_seconds = (now.seconds - first.seconds) / (now.num_steps - first.num_steps)
+            seconds_left = steps_left * step_seconds
         return LiveState(
             title=self._title,
             epoch=self._epoch + 1,
@@ -544,5 +476,25 @@ class Progress(keras.callbacks.Callback):
             losses=self._metrics,
             samples_per_second=rate,
             seconds_left=seconds_left,
-            devices=self._rows(),
+            devices=self._rows(now) if self._source is None else self._source.measured()[1],
         )
+
+    def _rows(self, now: ProgressMark) -> tuple[LiveDevice, ...]:
+        """Return what every device that computes does now."""
+        training, since = self._devices, self._marks[0] if self._marks else now
+        assert training is not None
+        # The fraction of the last seconds in which each device computed, if timed.
+        is_known = self._counter.is_timed and now.seconds > since.seconds
+        rows: list[LiveDevice] = []
+        for number, (name, share) in enumerate(zip(training.devices, training.shares, strict=True)):
+            use = self._memory_of(name)
+            busy = now.busy_seconds[number] - since.busy_seconds[number]
+            rows.append(
+                LiveDevice(
+                    name=name,
+                    share=share,
+                    busy=busy / (now.seconds - since.seconds) if is_known else None,
+                    memory_bytes=None if use is None else use.current_bytes,
+                )
+            )
+        return tuple(rows)
