@@ -313,7 +313,6 @@ def _mapped(dataset: Any) -> tuple[Any, Maps]:
 
 
 def _behind(before: Maps, dataset: Any) -> Maps:
-    """Return maps, and that of a dataset behind them."""
     function, compute_before = dataset._map_func.function, before.compute
     definition = function.graph.as_graph_def()
     nodes: list[Any] = [*definition.node]

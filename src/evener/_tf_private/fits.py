@@ -77,10 +77,7 @@ _here = _Here()
 def adding_callbacks(
     make: Callable[[], Any], *, replaces_bar: Callable[[], bool] = lambda: False
 ) -> Generator[None]:
-    """Add a callback to all lists of callbacks that Keras makes in the block.
-
-    Where ``replaces_bar()``, it shows what the progress bar would show, which is left out.
-    """
+    """Add a callback to all lists of callbacks that Keras makes in the block."""
 
     def init(
         original: Callable[..., None], self: Any, callbacks: Any = None, *args: Any, **kwargs: Any
@@ -104,11 +101,7 @@ def _list_callbacks(callbacks: Any) -> list[Any]:
 
 
 def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]) -> None:
-    """Let all calls of ``fit`` go through a function. Safe to call again.
-
-    It is given the model, the callbacks, and a function that continues with callbacks and returns
-    what ``fit`` returns.
-    """
+    """Let all calls of ``fit`` go through a function. Safe to call again."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -135,13 +128,7 @@ class IterableOf(Protocol):
     """Function that returns what Keras iterates."""
 
     def __call__(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
-        """Return what is iterated, of Keras's iterator of the epochs and its dataset.
-
-        Args:
-            epochs: Keras's iterator.
-            dataset: Its dataset.
-            only_steps_read: Whether each batch goes to a traced step as it is.
-        """
+        """Return what is iterated, of Keras's iterator of the epochs and its dataset."""
         ...
 
 
@@ -177,15 +164,7 @@ def is_read_by_keras() -> bool:
 
 @contextlib.contextmanager
 def following(feed: Any) -> Generator[None]:
-    """Let a feed follow the first iterator that this thread makes in the block; None for none.
-
-    Its ``iterator`` becomes Keras's; in the thread of the fit its methods are called:
-
-        shuffle(indices)                   while a dataset is traced; returns another order
-        iterate(iterator, dataset)         returns the dataset to iterate, for each iterator
-        enumerate_epoch(iterator, steps)   yields the steps of an epoch, of those that Keras takes
-        finish_logs(model, logs)           returns the logs of an epoch
-    """
+    """Let a feed follow the first iterator that this thread makes in the block; None for none."""
     before = _here.waiting, _here.feed
     _here.waiting = _here.feed = feed
     try:

@@ -148,10 +148,7 @@ def shorten(error: BaseException) -> None:
 
 
 def shortened(error: BaseException | None, found: TracebackType | None) -> TracebackType | None:
-    """Return the traceback of an error of a step without the frames of evener and TensorFlow.
-
-    Nothing is left out for other errors, nor if TensorFlow or Keras is told to show all frames.
-    """
+    """Return the traceback of an error of a step without the frames of evener and TensorFlow."""
     is_short = tf.debugging.is_traceback_filtering_enabled()
     if is_short and keras.config.is_traceback_filtering_enabled() and is_error_of_step(error):
         return traceback_utils._process_traceback_frames(without_evener(found))
@@ -343,10 +340,7 @@ _COMPILED = Patch(
 def before_functions_run(
     watch: Callable[[Any, tuple[Any, ...]], None],
 ) -> contextlib.AbstractContextManager[None]:
-    """Call ``watch(function, inputs)`` before every traced function that is run from Python.
-
-    An exception of ``watch`` comes out of the call, and the function does not run.
-    """
+    """Call ``watch(function, inputs)`` before every traced function that is run from Python."""
 
     def call_flat(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
         if tf.executing_eagerly():
@@ -383,11 +377,7 @@ def trained_variables() -> Generator[list[tf.Variable]]:
 
 
 def let_compiled_functions_follow(kind: type[Any]) -> None:
-    """Let a compiled function whose variables are on other devices run by their strategy.
-
-    The class of strategies has a class method ``_owning``, which returns the strategy of one of
-    some variables or None, and a method ``_run_compiled``.
-    """
+    """Let a compiled function whose variables are on other devices run by their strategy."""
     following: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
     refusal = re.compile("Trying to access resource .* located in device .* from device")
 

@@ -318,11 +318,7 @@ def _order_in(traced: Mapping[Any, None], root: str) -> float:
 
 
 def _keep_in_graph(*functions: Function) -> None:
-    """Let the graph that is being made keep functions, and those around it.
-
-    TensorFlow's own way copies a definition into each of these graphs, and finds shapes in it
-    with less than is known here; some are wrong (`tf.linalg.diag` of unknown sizes).
-    """
+    """Let the graph that is being made keep functions, and those around it."""
     graph: Any = tf.compat.v1.get_default_graph()
     # The outermost is the graph of the process, which would keep them for ever.
     while hasattr(graph, "outer_graph"):

@@ -83,13 +83,7 @@ _INSISTING: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def patch_keras(kind: type[Any]) -> None:
-    """Let Keras treat strategies of a class as one device. Safe to call again.
-
-    The class has properties ``is_plain`` (a step runs as without a strategy) and ``trial`` (of
-    plans, or None), a method ``_explain_exhausted_memory``, and a class method
-    ``_warn_about_unused_strategies``, called with the name of a model that begins to train without
-    any strategy.
-    """
+    """Let Keras treat strategies of a class as one device. Safe to call again."""
     default = distribute_lib._get_default_strategy()
     name = "_distribution_strategy"
 
@@ -239,10 +233,7 @@ def _try_plans(
 def _repeatable(
     iterator: Any, num_batches: int, run: Callable[[Any, int], Any]
 ) -> Callable[[int], Any] | None:
-    """Return a function that runs a step on the next batches, as often as it is called.
-
-    None for batches that no other iterator can give.
-    """
+    """Return a function that runs a step on the next batches, as often as it is called."""
     is_of_data = isinstance(iterator, tf.data.Iterator)
     spec: Any = iterator.element_spec if is_of_data else None
     if is_of_data and not all(isinstance(part, tf.TensorSpec) for part in tf.nest.flatten(spec)):
@@ -329,10 +320,7 @@ def own_variables(layer: keras.Layer) -> list[Any]:
 
 
 def owns_a_model(strategy: tf.distribute.Strategy) -> bool:
-    """Return whether a model of this process was created in the scope of a strategy.
-
-    Keras keeps no list of its models, so all objects are searched: only for a warning.
-    """
+    """Return whether a model of this process was created in the scope of a strategy."""
     return any(
         issubclass(type(found), TensorFlowTrainer)
         # A model that is being made does not have it yet.

@@ -121,11 +121,7 @@ def global_seed_for_now() -> Iterator[None]:
 
 @contextlib.contextmanager
 def drawing_by(seeds: Sequence[tf.Tensor]) -> Iterator[Callable[[], int]]:
-    """Let draws in the current graph have the numbers of eager draws with seeds of `next_seeds`.
-
-    Draws with a seed of their own, in inner graphs and of other distributions stay as they are.
-    Yields a function that returns the number of draws so far.
-    """
+    """Let draws in the current graph have the numbers of eager draws with seeds of `next_seeds`."""
     graph, num_draws = tf.compat.v1.get_default_graph(), 0
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,10 +157,7 @@ def num_drawing_operations() -> int:
 
 @contextlib.contextmanager
 def counting_from(first: int | None) -> Iterator[None]:
-    """Number operations that draw as if they were made in the outer graph, from a number on.
-
-    See `num_drawing_operations`. None numbers them from 0, for a graph of their own.
-    """
+    """Number operations that draw as if they were made in the outer graph, from a number on."""
     graph: Any = tf.compat.v1.get_default_graph()
     numbers = random_seed._graph_to_seed_dict
     if first is not None:

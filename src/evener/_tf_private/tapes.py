@@ -59,11 +59,7 @@ _DEVICES = Patch(
 def place_gradients(
     replacements: Mapping[str, Callable[..., Any]], arithmetic: Mapping[str, Callable[..., Any]]
 ) -> None:
-    """Replace what records and computes gradients. Safe to call again.
-
-    Both have functions of an original and its arguments by name: of the attributes above, and of
-    the sums and fillings of tapes (the fields of `_default_vspace`).
-    """
+    """Replace what records and computes gradients. Safe to call again."""
 
     def wrap(original: Any, name: str) -> Any:
         if name != "_default_vspace":

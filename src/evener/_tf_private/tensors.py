@@ -131,10 +131,7 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def as_tensor(array: np.ndarray) -> tf.Tensor:
-    """Return a tensor on the host; of an aligned array of numbers, in the same memory.
-
-    The array must not change while there is the tensor.
-    """
+    """Return a tensor on the host; of an aligned array of numbers, in the same memory."""
     is_aligned = array.ctypes.data % ALIGNMENT == 0 and array.flags.c_contiguous
     if is_aligned and array.dtype.kind in "biufc" and array.flags.writeable and array.size:
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
@@ -143,11 +140,7 @@ def as_tensor(array: np.ndarray) -> tf.Tensor:
 
 
 def unwritten_zeros(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor | None:
-    """Return zeros on the host that take no memory until they are written.
-
-    They are pages that the system promises, and gives when they are written. None if it does not
-    promise so many, knows no such pages, or the numbers are not of 2, 4 or 8 bytes.
-    """
+    """Return zeros on the host that take no memory until they are written."""
     # Types of the same size, which every library reads.
     plain = {2: np.uint16, 4: np.uint32, 8: np.uint64}.get(dtype.size)
     num_bytes = math.prod(shape) * dtype.size
@@ -185,7 +178,6 @@ def local_values(value: Any) -> tuple[Any, ...]:
 
 
 def is_per_replica(value: Any) -> bool:
-    """Return whether a value is a distributed one, with a value for each replica."""
     return isinstance(value, values.DistributedValues)
 
 
@@ -323,10 +315,7 @@ def _create_late(original: Callable[..., None], variable: Any) -> None:
 
 
 def waits_for(variable: Any, device: str) -> bool:
-    """Set the device of a Keras variable without a value; return whether it has no value.
-
-    See `keep_devices_of_waiting_variables`.
-    """
+    """Set the device of a Keras variable without a value; return whether it has no value."""
     if variable._value is None:
         variable._evener_device = device
     return variable._value is None

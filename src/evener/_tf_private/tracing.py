@@ -86,10 +86,7 @@ def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _counts(frame: FrameType | None) -> bool:
-    """Return whether a person's code asks, which AutoGraph may have rewritten, or the like.
-
-    Code without a file is a person's too: of ``python -c``, of the prompt, of `exec`.
-    """
+    """Return whether a person's code asks, which AutoGraph may have rewritten, or the like."""
     autograph = "tensorflow/python/autograph/impl/api.py"
     while frame is not None and frame.f_code.co_filename.endswith(autograph):
         frame = frame.f_back
@@ -248,10 +245,7 @@ def _normalise_layer(
 def normalise(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, *, axes: Sequence[int], epsilon: float
 ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], Any]:
-    """Normalise samples by their mean and variance.
-
-    The gradient is written out, so that its two means are taken of the same samples.
-    """
+    """Normalise samples by their mean and variance."""
     mean = _mean(x, axes)
     centred = x - mean
     variance = _mean(tf.square(centred), axes)

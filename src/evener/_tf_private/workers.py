@@ -103,14 +103,7 @@ def download_in_turn() -> None:
 def write_once(
     write: Write, check_there: Callable[..., None], open_text: Callable[[str, str], Any]
 ) -> None:
-    """Let one worker write files, and check that all find what they read.
-
-    Args:
-        write: Function that lets one worker write.
-        check_there: Function of a name and a path, with ``is_there``, that raises an error if
-            some workers find the file and others do not.
-        open_text: Function that opens a text file of all workers, of a path and a mode.
-    """
+    """Let one worker write files, and check that all find what they read."""
     others: dict[str, Callable[..., Any]] = {
         "save": functools.partial(_save_checkpoint, write),
         "update_checkpoint_state_internal": functools.partial(_update_state, write),
@@ -276,13 +269,7 @@ def redirect_summaries(
     folder_of: Callable[[Any, str, Callable[[Any, str], object]], str],
     folder_instead: Callable[[], str | None],
 ) -> None:
-    """Let all workers but the chief write summaries and profiles to other folders.
-
-    Args:
-        folder_of: Function that returns the folder for a summary writer, of its resource, its log
-            folder, and a function that opens the resource again, with another folder.
-        folder_instead: Function that returns a folder for profiles; None for that of the program.
-    """
+    """Let all workers but the chief write summaries and profiles to other folders."""
 
     def create(
         original: Callable[..., Any], writer: Any, logdir: Any, *args: Any, **kwargs: Any
@@ -314,7 +301,6 @@ class _ProfilerSession:
         return getattr(self._session, name)
 
     def start(self, logdir: str, options: Any) -> None:
-        """Begin to profile."""
         # Keras begins without a folder, to prepare the profiler.
         folder = self._folder_instead() if logdir else None
         self._session.start(folder or logdir, options)
@@ -367,16 +353,7 @@ def repeat_calls(
     take_in_loops: Take,
     batch_type: type[Any],
 ) -> None:
-    """Let calls that several workers compute together be made again after a death.
-
-    Args:
-        group: The workers, an `evener.workers.group.Group`.
-        packed_as: Function that returns arrays in the structure of a function's results.
-        take: Function that takes the batches of a training step of Keras.
-        take_in_loops: Function that takes the batches of loops of the program.
-        batch_type: Type of batches that may lack rows: ``as_it_is()`` returns its nested tensors,
-            and ``expected()`` those with the rows that a step is expected to need.
-    """
+    """Let calls that several workers compute together be made again after a death."""
 
     def call(original: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not tf.executing_eagerly() or tf.config.functions_run_eagerly():

@@ -40,8 +40,6 @@ Plain = bool | int | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPosition:
-    """Position in the data."""
-
     seed: Count  # of the order of arrays
     step: Count = 0  # steps done in the epoch
     iterator: Count = 1  # number of the iterator that gives the next batch, from 1
@@ -125,7 +123,6 @@ class FitFeed:
         self._resumes_epoch = False
 
     def position(self) -> DataPosition:
-        """Return the present position."""
         ordinal, drawn = self._iterator, self._drawn_at_epoch + self._step
         before, step = self._drawn_before, self._step
         if not self._is_in_epoch:
@@ -255,13 +252,11 @@ _ABSENT = object()
 
 
 def _plain_attributes(callback: Any) -> dict[str, Any]:
-    """Return the attributes of a callback that are numbers or None."""
     values = {name: _plain(value) for name, value in vars(callback).items()}
     return {name: value for name, value in values.items() if value is not _ABSENT}
 
 
 def _set_attributes(callbacks: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) -> None:
-    """Set attributes of callbacks that are still there."""
     for name, callback in callbacks.items():
         for key, value in stored.get(name, {}).items():
             setattr(callback, key, value)

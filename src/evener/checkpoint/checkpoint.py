@@ -26,11 +26,7 @@ _LOG = logging.getLogger("evener")
 
 
 class Termination:
-    """Notes SIGINT and SIGTERM within its ``with`` block, and lets them act later.
-
-    People and clusters send them to end a process; after SIGTERM the exit code is 143. Only the
-    main thread may do so; in others, nothing changes. A second signal acts at once.
-    """
+    """Notes SIGINT and SIGTERM within its ``with`` block, and lets them act later."""
 
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
@@ -465,6 +461,5 @@ class Checkpoint:
 
 
 def wrong_number(name: str, value: Any, why: str) -> CheckpointError:
-    """Return the error for a number that cannot be."""
     fix = f"Set {name}=100, for example."
     return CheckpointError("CKPT-011", f"{name} is {value!r}.", why=why, fix=fix)

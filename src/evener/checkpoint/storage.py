@@ -103,7 +103,6 @@ def is_remote(path: str) -> bool:
 
 
 def join(folder: str, name: str) -> str:
-    """Return the path of a name in a folder."""
     return f"{folder.rstrip('/')}/{name}" if is_remote(folder) else os.path.join(folder, name)  # noqa: PTH118
 
 
@@ -128,10 +127,7 @@ def whole_names(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def replacing(path: str, name: str) -> Generator[str]:
-    """Yield a folder to write into; at the end of the block it becomes the checkpoint.
-
-    If the block fails, what it has written is removed, and an older checkpoint of this name stays.
-    """
+    """Yield a folder to write into; at the end of the block it becomes the checkpoint."""
     final = join(path, name)
     if is_remote(path):
         if tf.io.gfile.exists(final):

@@ -62,7 +62,6 @@ class ProgramVariables:
 
 
 def variables_of(objects: Mapping[str, Any]) -> ProgramVariables:
-    """Return all variables of some objects."""
     graph, keys = _describe(objects)
     seen, counted = set[int](), dict[str, int]()
     named: list[NamedVariable] = []
@@ -100,11 +99,7 @@ def _variables_in(trackable: Any) -> Iterator[Any]:
 def matched(
     program: Sequence[NamedVariable], stored: Sequence[VariableSpec], where: str
 ) -> list[tuple[NamedVariable, VariableSpec]]:
-    """Pair the variables of a program with those of a checkpoint.
-
-    They belong together by their paths. If the program numbers its layers otherwise
-    (``dense_2`` for ``dense``), they belong together by their order.
-    """
+    """Pair the variables of a program with those of a checkpoint."""
     by_path = {spec.path: spec for spec in stored}
     if by_path.keys() == {item.spec.path for item in program}:
         pairs = [(item, by_path[item.spec.path]) for item in program]

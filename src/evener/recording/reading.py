@@ -79,12 +79,7 @@ class RecordedFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDiagnosis:
-    """Findings of the doctor on the program of a run, as it orders them.
-
-    Attributes:
-        num_ignored: Number of findings that comments in the program suppress.
-        problem: Reason why the program could not be examined; empty if it was.
-    """
+    """Findings of the doctor on the program of a run, as it orders them."""
 
     findings: tuple[RecordedFinding, ...]
     num_ignored: int
@@ -260,15 +255,6 @@ COMPUTE = ("forward", "forward + backward", "backward", "step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Activity of a device.
-
-    Attributes:
-        kind: Kind of the span, or ``WAIT``, ``COPY`` or ``IDLE``.
-        begin: Begin, in seconds since the begin of the step.
-        end: End, in seconds.
-        other: Device that is waited for, or that a result comes from; empty if there is none.
-    """
-
     kind: str
     begin: float
     end: float
@@ -358,17 +344,7 @@ def _gap(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """Seconds of a device in a step.
-
-    Attributes:
-        compute: Forward and backward passes.
-        update: Updates of variables.
-        once: Other tasks that are computed once for the batch.
-        copy: Results on their way, and their sums.
-        wait: Waiting, by the device that is waited for.
-        idle: Gaps after results of its own.
-        length: The whole step.
-    """
+    """Seconds of a device in a step."""
 
     compute: float
     update: float

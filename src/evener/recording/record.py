@@ -272,11 +272,7 @@ class Recording:
 
 
 class RecordFolder:
-    """Folder that a run writes. A full disk ends the record, not the run.
-
-    Attributes:
-        problem: Reason why nothing is written any more; empty if all is well.
-    """
+    """Folder that a run writes. A full disk ends the record, not the run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -382,10 +378,7 @@ class Pace:
 
 
 class Losses(keras.callbacks.Callback):
-    """Callback that writes losses and metrics, now and then, and at the end of each epoch.
-
-    To read them waits for the step that runs, so most steps are not read.
-    """
+    """Callback that writes losses and metrics, now and then, and at the end of each epoch."""
 
     def __init__(self, folder: RecordFolder, clock: Callable[[], float], pace: Pace) -> None:
         super().__init__()
@@ -429,10 +422,7 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def watching(emit: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
-    """Pass messages of evener's log and its warnings on as events, in the block.
-
-    Neither the log nor the warnings change for others: messages that were not shown stay so.
-    """
+    """Pass messages of evener's log and its warnings on as events, in the block."""
     logger = logging.getLogger("evener")
     level, shown_from = logger.level, logger.getEffectiveLevel()
 

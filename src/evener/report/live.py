@@ -57,15 +57,7 @@ _STALE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDevice:
-    """Work of one device; None where it is not timed or the device does not tell.
-
-    Attributes:
-        share: Fraction of every batch that it computes now.
-        busy: Fraction of the time in which it computes.
-        waits: Fraction of a step in which it waits.
-        waits_for: Device that it waits for longest; empty if it waits for none.
-        worker: Number of its worker; None for a single process.
-    """
+    """Work of one device; None where it is not timed or the device does not tell."""
 
     name: str
     share: float | None = None
@@ -79,15 +71,7 @@ class LiveDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveState:
-    """The state of a training at one time; None where a figure is not known.
-
-    Attributes:
-        epoch: Current epoch, from 1; None in a loop that is not Keras's.
-        step: Completed steps, of the epoch if there are epochs.
-        num_steps: Steps of an epoch.
-        seconds_left: Seconds to the end of the last epoch.
-        losses: Loss and metrics of the epoch, by name.
-    """
+    """The state of a training at one time; None where a figure is not known."""
 
     title: str = ""
     epoch: int | None = None
@@ -237,11 +221,7 @@ def _left(seconds: float | None) -> str:
 
 
 class Screen:
-    """Place where a live view appears.
-
-    Attributes:
-        replaces_bar: Whether Keras's own progress bar would show the same, in the same place.
-    """
+    """Place where a live view appears."""
 
     replaces_bar = True
 
@@ -370,11 +350,7 @@ class TerminalScreen(Screen):
 
 
 class Above:
-    """A text stream whose lines are written above the view, as they are.
-
-    A line that is not complete, such as another progress bar, is the first line of the view until
-    it is. Without a view, all goes straight to the stream, as in processes that are forked.
-    """
+    """A text stream whose lines are written above the view, as they are."""
 
     def __init__(self, stream: TextIO, screen: TerminalScreen) -> None:
         self.stream = stream
@@ -569,13 +545,7 @@ class LiveView:
 
 
 class WorkerFile(msgspec.Struct, frozen=True, kw_only=True):
-    """File that a worker writes for the launcher.
-
-    Attributes:
-        process: Number of its process.
-        num_lines: Number of all its lines so far.
-        lines: The last ones.
-    """
+    """File that a worker writes for the launcher."""
 
     process: int
     state: LiveState

@@ -50,10 +50,7 @@ _MOST_SPANS = 1000
 
 
 class FitProgress(keras.callbacks.Callback):
-    """Epoch, step and losses of a ``fit``, for a thread that reads them.
-
-    To read losses waits for the step that runs, so they are read once a second.
-    """
+    """Epoch, step and losses of a ``fit``, for a thread that reads them."""
 
     def __init__(
         self,

@@ -70,10 +70,7 @@ _STATES = {"ended": "ended", "failed": "failed", "no end": "no end: it runs, or 
 
 
 def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
-    """Return the page of one run, or of two side by side, as HTML that needs nothing else.
-
-    All texts of a record are escaped, and lose their control codes.
-    """
+    """Return the page of one run, or of two side by side, as HTML that needs nothing else."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -90,13 +87,7 @@ def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """StepTimeline of a worker, whose clock is its own.
-
-    Attributes:
-        name: Name of the worker; empty if there is one process.
-        timeline: StepTimeline of its typical step; None if no step was recorded.
-        fractions: Time of its devices by kind: class, words, fraction of a step.
-    """
+    """StepTimeline of a worker, whose clock is its own."""
 
     name: str
     timeline: StepTimeline | None
@@ -105,18 +96,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """All that the page shows of a run.
-
-    Attributes:
-        record: Record of the first worker.
-        figures: Name and text of the figures at the top.
-        plan: Rows of the plan: text, share, and stages with device and layers.
-        predicted: Rows of the comparison with the plan: what, predicted, measured.
-        gathered: Operations that were computed once for the batch.
-        outside: Sentence on the time outside of steps.
-        events: Time, worker, kind and text of events.
-        missing: Sentences on what the record lacks.
-    """
+    """All that the page shows of a run."""
 
     name: str
     record: RunRecord
@@ -340,12 +320,7 @@ def _outside(summary: Summary) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Row of the comparison of two runs.
-
-    Attributes:
-        what: Name of the setting or the figure.
-        change: Ratio of a figure; empty for a setting.
-    """
+    """Row of the comparison of two runs."""
 
     what: str
     first: str
@@ -401,13 +376,7 @@ def _ratio(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Line of a chart.
-
-    Attributes:
-        path: Path in the coordinates of the box, as in SVG; it has gaps where nothing is known.
-        last: Last value, as text.
-        hue: Angle of the color, in degrees.
-    """
+    """Line of a chart."""
 
     name: str
     path: str
@@ -551,14 +520,6 @@ class TimelineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
-    """StepTimeline of a step.
-
-    Attributes:
-        length: Length of the step, as text.
-        legend: Class and meaning of the kinds that appear.
-        num_steps: Number of steps that were recorded.
-    """
-
     rows: tuple[TimelineRow, ...]
     length: str
     legend: tuple[tuple[str, str], ...]
@@ -566,7 +527,6 @@ class StepTimeline:
 
 
 def timeline(step: Mapping[str, Sequence[Activity]], num_steps: int) -> StepTimeline | None:
-    """Return the timeline of a step, by the activities of each device; None if there are none."""
     if not step:
         return None
     length = max(each.end for row in step.values() for each in row)

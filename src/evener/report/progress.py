@@ -68,8 +68,6 @@ class DeviceWork:
 
 
 class StrategyDevices:
-    """The devices of an evener strategy."""
-
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
 
@@ -123,11 +121,7 @@ def training_devices_of(model: keras.Model) -> StrategyDevices | SingleDevice:
 
 
 def samples_in_epoch(model: keras.Model) -> int | None:
-    """Return the samples trained on since the metrics were reset; None if Keras does not count.
-
-    Keras logs the loss as a mean weighted by the samples of every batch, so the sum of the weights
-    is their number.
-    """
+    """Return the samples trained on since the metrics were reset; None if Keras does not count."""
     trackers: Sequence[Any] = [metric for metric in model.metrics if metric.name == "loss"]
     count = getattr(trackers[0], "count", None) if trackers else None
     return None if count is None else round(float(count.numpy()))
@@ -171,11 +165,7 @@ class WorkCounter:
             self._epoch[0] = split_batch(num_in_epoch, self._devices.shares)
 
     def end_epoch(self, num_in_epoch: int | None) -> None:
-        """Add an epoch to the total.
-
-        Steps that were overwritten in the ring before it was read (``fit`` with a large
-        ``steps_per_execution``) are assumed to equal those that were read on average.
-        """
+        """Add an epoch to the total."""
         self.read(num_in_epoch)
         counted = int(self._epoch[0].sum())
         if num_in_epoch is not None and num_in_epoch > counted:

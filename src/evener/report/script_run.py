@@ -186,11 +186,7 @@ def report_at_the_end(
     printed: Literal["text", "json"] | None,
     file: Path | None,
 ) -> None:
-    """Count the work of a run from now on, and report it when the process ends.
-
-    Call it before the script runs: modules of the script may have the names of modules that the
-    report imports, and an import that executes code at exit loses the exit status of Ctrl-C.
-    """
+    """Count the work of a run from now on, and report it when the process ends."""
     count_work(session.strategy)
     process = os.getpid()
     # The script may change the folder.

@@ -13,10 +13,7 @@ _COUNTERS = ("samples_per_second", "share", "busy", "memory")
 
 
 def trace_of(records: Sequence[RunRecord]) -> bytes:
-    """Return the recorded steps and the metrics of a run as TrackEvents of Perfetto.
-
-    A step stands at the time at which it was recorded; times in a step are exact.
-    """
+    """Return the recorded steps and the metrics of a run as TrackEvents of Perfetto."""
     try:
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder
     except ImportError:
@@ -109,10 +106,7 @@ class _Trace:
 
 
 def _after_each_other(row: Sequence[Activity]) -> Iterator[Activity]:
-    """Yield the activities of a device as Perfetto nests them: none ends in the middle of another.
-
-    A task that begins before the one before it has ended is shown from there.
-    """
+    """Yield the activities of a device as Perfetto nests them: none ends amid another."""
     now = 0.0
     for each in sorted(row, key=lambda activity: activity.begin):
         begin = max(each.begin, now)

@@ -86,15 +86,7 @@ class BenchRow:
 def contenders(
     devices: Sequence[str], *, spec: str | None, words: str, planned: Plan | str, with_xla: bool
 ) -> list[Contender]:
-    """Return the layouts to compare.
-
-    Args:
-        devices: Names of the devices, two or more.
-        spec: Device spec of the command; None for the default.
-        words: Script with its arguments, on a command line.
-        planned: Plan of the planner; or the reason why there is none.
-        with_xla: Whether to measure each with XLA, and without.
-    """
+    """Return the layouts to compare."""
     option = "" if spec is None else f"--devices {spec} "
     plan = planned if isinstance(planned, Plan) else None
     # One device on the CPU is all of it.
@@ -136,11 +128,7 @@ def measure(
     limit_seconds: float,
     tell: Callable[[str], object],
 ) -> list[BenchRow]:
-    """Run every contender in every round, one after the other.
-
-    A contender that fails is left out of later rounds. ``tell`` is called with what is measured
-    next.
-    """
+    """Run every contender in every round, one after the other."""
     rows = [BenchRow(contender=each, problem=each.problem) for each in layouts]
     for number in range(num_rounds):
         for index, row in enumerate(rows):
@@ -213,14 +201,11 @@ def limit_of(summary: Summary) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """Result of a benchmark."""
-
     rows: tuple[BenchRow, ...]
     limit: str = ""  # Sentence on what limits the fastest layout of several devices.
     record: str = ""  # Folder with its record; empty if there is none.
 
     def to_json(self) -> str:
-        """Return the result as one line of JSON."""
         best = fastest(self.rows)
         fields: dict[str, Any] = {
             "rows": [

@@ -24,10 +24,7 @@ Done = Callable[[Sequence[float]], object]
 
 
 class FitTimes(keras.callbacks.Callback):
-    """Callback that times the steps of ``fit`` from the begin of one to the begin of the next.
-
-    The end of an epoch, with its validation, belongs to no step.
-    """
+    """Callback that times the steps of ``fit`` from the begin of one to the begin of the next."""
 
     def __init__(self, seconds: list[float], num_steps: int, done: Done) -> None:
         super().__init__()
@@ -50,10 +47,7 @@ class FitTimes(keras.callbacks.Callback):
 
 
 def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
-    """Time a loop of the script's own on one device, which runs its functions as they are.
-
-    The step is the first `tf.function` that the script calls and that trains, from call to call.
-    """
+    """Time a loop of the script's own on one device, which runs its functions as they are."""
     step: object | None = None
     others: list[object] = []
     last = 0.0

@@ -99,7 +99,6 @@ class FirstStep:
         self.answer(Answer(outcome="eager", line=line, notes=self._notes()))
 
     def answer_audit(self, audit: str) -> NoReturn:
-        """Answer with an audit, as JSON."""
         self.answer(Answer(outcome="found", audit=audit, notes=self._notes()))
 
     def answer(self, answer: Answer) -> NoReturn:

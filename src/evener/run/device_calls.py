@@ -86,7 +86,6 @@ class EmulatedGpus:
 
     @property
     def visible(self) -> list[Any]:
-        """The visible physical GPUs."""
         return [gpu for k, gpu in enumerate(self.physical) if k not in self._hidden]
 
     @property
@@ -339,10 +338,7 @@ def _with_requested_gpu(
 
 
 class _Replacements:
-    """The replacements of TensorFlow's functions.
-
-    Methods have the names of these functions, and get them as their first argument.
-    """
+    """The replacements of TensorFlow's functions."""
 
     def __init__(self, used: EmulatedGpus, report: Report, *, are_trained_on: bool) -> None:
         self._used = used

@@ -127,11 +127,7 @@ class StepCosts:
 
 
 def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
-    """Run a script up to its first training step in a subprocess, and measure the step.
-
-    Warns (PROF-020) if the times of layers are estimated, and of what the subprocess warned of
-    while it measured. This process does not import TensorFlow.
-    """
+    """Run a script up to its first training step in a subprocess, and measure the step."""
     # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(request.devices, os.environ)
     check_installed()
@@ -155,10 +151,7 @@ def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
 def counted_memory(
     script: Script, args: Sequence[str], *, time_limit: float
 ) -> tuple[ModelCosts, int | None]:
-    """Run a script up to its first training step in a subprocess, and count the bytes of the step.
-
-    Nothing is measured, and no device is needed.
-    """
+    """Run a script up to its first training step in a subprocess, and count its bytes."""
     check_installed()
     request = StepRequest(
         question="memory",
@@ -181,11 +174,7 @@ def counted_memory(
 def described_profile(
     request: StepRequest, described: ClusterDescription, *, time_limit: float
 ) -> StepCosts:
-    """Run a script up to its first training step, and compute its costs on a described cluster.
-
-    The step is traced on the CPU; nothing of it is measured. Its times follow from the operations
-    and bytes of every kernel, and the datasheets of the devices.
-    """
+    """Run a script up to its first training step, and compute its costs on a described cluster."""
     check_installed()
     speeds = reached_speeds(described)
     request = dataclasses.replace(request, devices=_COUNTING_DEVICES, speeds=speeds)

@@ -190,8 +190,6 @@ class Dictionary(Check):
 
 
 class Set(Check):
-    """The elements of a set."""
-
     def _now(self) -> Sequence[Any]:
         return sorted(self.holder, key=id)
 
@@ -209,8 +207,6 @@ class Set(Check):
 
 
 class Array(Check):
-    """The numbers of an array."""
-
     def _now(self) -> Sequence[Any]:
         return [self.holder.copy()]
 

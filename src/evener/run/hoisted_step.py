@@ -65,8 +65,6 @@ Body = Callable[..., tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepCall:
-    """One call of a step."""
-
     body: Body  # The region as a function
     values: tuple[Any, ...]  # Its arguments
     structures: list[Any]  # Their structures
@@ -204,10 +202,7 @@ def _check_losses(
     step: tuple[str, Region],
     code: Iterable[CodeType],
 ) -> None:
-    """Check that losses that layers have added are read within the step alone.
-
-    They are tensors that the layers keep until their next call.
-    """
+    """Check that losses that layers have added are read within the step alone."""
     if not guards.has_added_losses:
         return
     spans = [(step[0], step[1].first, step[1].last)]
@@ -238,10 +233,7 @@ def check_shown(region: Region, values: Sequence[Any]) -> None:
 
 
 def check_arrays(region: Region, values: Sequence[Any]) -> None:
-    """Check that arrays are used only in ways in which NumPy and TensorFlow agree.
-
-    NumPy computes small integers in other types than TensorFlow.
-    """
+    """Check that arrays are used only in ways in which NumPy and TensorFlow agree."""
     for name, value in zip(region.parameters, values, strict=True):
         is_array = isinstance(value, np.ndarray) and name in region.in_arithmetic
         if is_array and value.dtype not in (np.float32, np.float64, np.int32, np.int64, np.bool_):

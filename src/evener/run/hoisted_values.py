@@ -292,8 +292,6 @@ class UsedByPython(CannotHoist):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TraceScope:
-    """One trace with numbers."""
-
     given: Sequence[Any]  # The arguments of the call that is traced
     # Comparisons that the trace depends on, and what they were
     conditions: list[Condition] = field(default_factory=list)

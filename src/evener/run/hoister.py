@@ -489,10 +489,7 @@ class Hoister:
 
 
 def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
-    """Return a script whose training steps call a hoister; None if it has none.
-
-    Those of modules in its folder, which it imports later, call the hoister too.
-    """
+    """Return a script whose training steps call a hoister; None if it has none."""
     sys.meta_path.insert(0, _OwnModules(Path(script.path).parent, hoister))
     return _rewritten(script.source, script.path, hoister, is_module=False)
 

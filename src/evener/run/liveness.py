@@ -275,10 +275,7 @@ def _only_reads(node: ast.AST) -> bool:
 
 
 def deferred_in(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return the deferrable statements of a step, in their order.
-
-    Those in branches and loops of the step, which may run never or often, are not among them.
-    """
+    """Return the deferrable statements of a step, in their order."""
     return [statement for statement in _in_order(statements) if is_deferrable(statement)]
 
 
@@ -343,10 +340,7 @@ class Liveness:
         }
 
     def is_read_after(self, name: str, block: Sequence[ast.stmt], first: int, last: int) -> bool:
-        """Return whether a value that statements of a block give to a name may be read later.
-
-        Reads by these statements themselves do not count.
-        """
+        """Return whether a value that statements of a block give to a name may be read later."""
         scope = self._scope_of(name, block[first])
         inside = {id(node) for statement in block[first : last + 1] for node in ast.walk(statement)}
         around = {id(outer) for outer in self._module.around(block[first])}

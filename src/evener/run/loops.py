@@ -264,11 +264,7 @@ class IdleDevices:
 
 
 class _EagerTapes:
-    """The time of gradients that are computed eagerly, while the variables change.
-
-    Gradients alone may be asked for by whoever looks at a model. So the value of one of the
-    variables is kept, and compared in the end.
-    """
+    """The time of gradients that are computed eagerly, while the variables change."""
 
     def __init__(self) -> None:
         self.line: UserLine | None = None

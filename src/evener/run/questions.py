@@ -86,8 +86,6 @@ class CountedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredError:
-    """The error that an answer is."""
-
     kind: str  # Name of its class.
     code: str
     what: str

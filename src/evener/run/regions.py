@@ -137,10 +137,7 @@ def is_update(node: ast.AST) -> bool:
 
 
 def holds_step(node: ast.AST, before: set[str]) -> bool:
-    """Return whether a statement with other statements in it holds a step of its own.
-
-    What takes gradients of a tape among the names ``before`` is part of the step of that tape.
-    """
+    """Return whether a statement with other statements in it holds a step of its own."""
     inner = [found for found in ast.walk(node) if found is not node]
     has_tape = any(map(is_tape, inner))
     if _is_block(node):

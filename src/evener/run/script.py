@@ -35,8 +35,6 @@ _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers", "tf_k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLine:
-    """A line of user code."""
-
     path: str  # The absolute path of the file
     number: int  # The line number, from 1
     function: str = "<module>"  # The enclosing function; ``"<module>"`` outside of functions
@@ -183,8 +181,6 @@ class Loading(importlib.abc.MetaPathFinder):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script that was read."""
-
     given: str  # The path or module name on the command line
     path: str  # The absolute path, which becomes ``__file__``
     source: str  # Its text
@@ -387,10 +383,7 @@ _PER_REPLICA = "PerReplica"
 
 
 def show_failures_of(path: str) -> None:
-    """Show uncaught exceptions of a script without the frames of evener that run it.
-
-    Call it after the script has failed: the script may have set `sys.excepthook` itself.
-    """
+    """Show uncaught exceptions of a script without the frames of evener that run it."""
     show = sys.excepthook
 
     def hook(
@@ -432,10 +425,7 @@ def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError |
 
 
 def _source_lines(error: EvenerError, found: TracebackType | None) -> list[str]:
-    """Return the script's line: from the notes of the error, else from the traceback.
-
-    The traceback of a function that AutoGraph has converted does not have the line.
-    """
+    """Return the script's line: from the notes of the error, else from the traceback."""
     line = last_user_line(found)
     return getattr(error, "__notes__", []) or ([line.as_in_a_traceback()] if line else [])
 

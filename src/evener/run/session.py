@@ -65,10 +65,7 @@ class WorkerLog:
 def divert_output(
     workers: Group | None, tell: Callable[[str], object], environ: Mapping[str, str]
 ) -> WorkerLog | None:
-    """Write the output of this process to a file, unless it is the chief or alone.
-
-    Workers of `evener launch` are left alone: the launcher keeps and shows their output.
-    """
+    """Write the output of this process to a file, unless it is the chief or alone."""
     if workers is None or "EVENER_JOB" in environ:
         return None
     log = None

@@ -41,10 +41,7 @@ _RETRY_SECONDS = 0.05
 
 
 class Channel:
-    """A connection that several threads send by, and one thread reads; it closes the socket.
-
-    `send` gives up after ``send_seconds`` if the other side does not take the message.
-    """
+    """A connection that several threads send by, and one thread reads; it closes the socket."""
 
     def __init__(self, connected: socket.socket, *, send_seconds: float) -> None:
         connected.setblocking(True)
@@ -60,10 +57,7 @@ class Channel:
         self._sending = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message; nothing is sent if it is no JSON (TypeError, ValueError).
-
-        A connection that ends, or a message that is not taken in time, raises OSError.
-        """
+        """Send a message; nothing is sent if it is no JSON (TypeError, ValueError)."""
         data = json.dumps(message).encode()
         with self._sending:
             try:
@@ -79,10 +73,7 @@ class Channel:
         return self._connection.poll(seconds) or self._connection.poll(0)
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next message; ValueError if it is no JSON object.
-
-        A connection that ends raises OSError or EOFError.
-        """
+        """Wait for the next message; ValueError if it is no JSON object."""
         value = json.loads(self._connection.recv_bytes(LARGEST_MESSAGE))
         if not isinstance(value, dict):
             raise ValueError(f"the message is a {type(value).__name__}, not an object")
@@ -315,10 +306,7 @@ class Listener:
         threading.Thread(target=run, name="evener-connect", daemon=True).start()
 
     def take(self, view: int, index: int, deadline: float) -> socket.socket:
-        """Return the connection with a worker for a view.
-
-        OSError if it does not come until the deadline, or if the view is over.
-        """
+        """Return the connection with a worker for a view."""
         key = (view, index)
         with self._changed:
             self._changed.wait_for(
@@ -390,10 +378,7 @@ class Listener:
 def connect(
     address: str, secret: bytes, *, view: int, index: int, deadline: float
 ) -> socket.socket:
-    """Connect a worker to the listener of another one, for a view.
-
-    OSError if it cannot be reached until the deadline, or does not know the secret.
-    """
+    """Connect a worker to the listener of another one, for a view."""
     return _open(address, secret, {"view": view, "index": index}, deadline)
 
 

@@ -24,12 +24,7 @@ _FAREWELL_SECONDS = 1.0
 
 
 class Coordinator:
-    """Keeps the membership of a job: which workers compute together.
-
-    One lock guards all state. Each connection has a thread that reads and a thread that sends, so a
-    slow member delays nobody; a further thread waits for the next deadline. ``on_event`` is called
-    with every event, in order, in a thread of its own. Port 0 of the address takes any free port.
-    """
+    """Keeps the membership of a job: which workers compute together."""
 
     def __init__(
         self,
@@ -86,10 +81,7 @@ class Coordinator:
             thread.start()
 
     def stop(self) -> None:
-        """Send all pending messages, end all connections, and join all threads.
-
-        Members that are still connected raise RUN-072.
-        """
+        """Send all pending messages, end all connections, and join all threads."""
         if self._server is None:
             return
         with self._changed:

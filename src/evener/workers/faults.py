@@ -38,7 +38,6 @@ def workers(indices: Iterable[int]) -> str:
 
 
 def to_json(error: RunError) -> dict[str, str]:
-    """Return an error as a JSON object."""
     return {"code": error.code, "what": error.what, "why": error.why, "fix": error.fix}
 
 
@@ -100,11 +99,7 @@ def difference(first: Hello, second: Hello) -> RunError | None:
 
 
 def other_states(told: Mapping[int, Summary]) -> RunError | None:
-    """Return the error for variables that differ between workers by more than rounding.
-
-    The difference of two projections is about the distance of the values, whatever its direction.
-    Workers of unlike devices may differ in the last bits.
-    """
+    """Return the error for variables that differ between workers by more than rounding."""
     first, *others = sorted(told)
     odd: dict[str, int] = {}
     for name, (checksum, length, norm) in told[first].items():
@@ -137,10 +132,7 @@ def check_states(told: Mapping[int, Summary]) -> None:
 
 
 def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:
-    """Return the error for workers that have not given their value of an exchange.
-
-    ``instead`` is a further sentence of the reason, with a space before it, or nothing.
-    """
+    """Return the error for workers that have not given their value of an exchange."""
     return RunError(
         "RUN-069",
         f"{workers(indices)} is missing in the exchange {key!r}: it has not come within "
@@ -273,10 +265,7 @@ def other_program(
     "nobody seeded.",
     fix: str = "The job goes on without it. Seed the program: keras.utils.set_random_seed(1).",
 ) -> RunError:
-    """Return the error for a replacement whose program takes another way than that of the others.
-
-    ``found`` names what the others have, and this worker does not.
-    """
+    """Return the error for a replacement whose program takes another way than the others."""
     return RunError(
         "RUN-094",
         f"A replacement does not come to where the other workers are: they have {found}.",

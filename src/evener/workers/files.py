@@ -61,10 +61,7 @@ def error_to_json(error: Exception) -> Told:
 
 
 def error_from_json(told: Told, worker: int) -> Exception:
-    """Return the error that another worker raised, as `error_to_json` described it.
-
-    The program may catch it, so it is of the same class where that is one of Python or TensorFlow.
-    """
+    """Return the error that another worker raised, as `error_to_json` described it."""
     if "os" in told:
         return OSError(*told["os"])
     if "op" in told:
@@ -355,10 +352,7 @@ class Summaries:
     def choose_folder(
         self, resource: Any, logdir: str, reopen: Callable[[Any, str], object]
     ) -> str:
-        """Return the folder for a new summary writer.
-
-        ``reopen`` lets the resource write to another folder from then on.
-        """
+        """Return the folder for a new summary writer."""
         if self._once.waits:
             before = self._once.write("summaries", logdir, lambda: _event_files(logdir))
         else:
@@ -403,10 +397,7 @@ class Summaries:
 
 
 def add_missing_events(source: str, target: str, older: Iterable[str] = ()) -> None:
-    """Write the events of a folder that are not in another one to a new file there.
-
-    The last event of a file of another worker may be torn. Files of ``older`` do not count.
-    """
+    """Write the events of a folder that are not in another one to a new file there."""
     there = collections.Counter(
         _name(event) for path in set(_event_files(target)) - set(older) for event in _events(path)
     )

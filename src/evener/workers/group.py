@@ -62,8 +62,6 @@ _LOG = logging.getLogger("evener")
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a call."""
-
     log: Log = field(default_factory=list)  # Results of its exchanges so far.
     replayed: Log | None = None  # Results of the exchanges that another worker has handed over.
     is_compared: bool = False  # Whether its batch is compared with those of the other workers.
@@ -81,8 +79,6 @@ class Attempt:
 
 @dataclass(slots=True)
 class _OutermostCall:
-    """The outermost call of a thread."""
-
     key: Any  # Object that stands for the function.
     is_repeatable: bool  # Whether the function may be called again.
     has_steps: bool = False  # Whether steps are a part of it.
@@ -163,11 +159,7 @@ class Group:
     def keep_common(
         self, state: Callable[[], Any], begin_with: Callable[[Any, View], None]
     ) -> None:
-        """Let all workers begin with the same state after each change of the members.
-
-        ``begin_with`` is given the JSON state of one of them and the new view, before the next call
-        is computed.
-        """
+        """Let all workers begin with the same state after each change of the members."""
         self._common.append((state, begin_with))
 
     def before_steps(self, function: Callable[[], object]) -> None:
@@ -308,11 +300,7 @@ class Group:
     # Exchanges of a step, as its graph calls them.
 
     def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
-        """Return the function that a step calls, with values of variables, before it exchanges.
-
-        The handles are of variables that it may write before its last exchange; it is repeatable if
-        it writes nothing else before that.
-        """
+        """Return the function that a step calls, with values of variables, before it exchanges."""
 
         def begin_step(needed: Rows, *values: np.ndarray) -> None:
             call = self._call
@@ -458,18 +446,12 @@ class Group:
         return told
 
     def agree(self, name: str, value: Callable[[], Any]) -> Any:
-        """Return the chief's JSON value on every worker; outside of steps.
-
-        ``value`` is called on the chief alone.
-        """
+        """Return the chief's JSON value on every worker; outside of steps."""
         told = self.exchange(name, lambda: [self.is_chief, value() if self.is_chief else None])
         return next(each for is_chief, each in told if is_chief)
 
     def stops(self, *, is_requested: bool) -> bool:
-        """Return whether all workers stop after the present call, because one was asked to.
-
-        The others learn of a request of this worker in the next call.
-        """
+        """Return whether all workers stop after the present call, because one was asked to."""
         self._is_asked |= is_requested
         return self._stops
 

@@ -62,10 +62,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the host.
-
-    A name other than ``localhost`` is not looked up: it counts as reachable by others.
-    """
+    """Return whether only this machine reaches the host."""
     if host == "localhost":
         return True
     try:
@@ -322,10 +319,6 @@ def duration(
 
 
 def _secret(environ: Mapping[str, str], hosts: list[str], addresses: list[str]) -> bytes:
-    """Return the secret of the job.
-
-    Processes of one user on one machine get by without ``EVENER_JOB_SECRET``: they share a key.
-    """
     given = environ.get("EVENER_JOB_SECRET")
     if given:
         return os.fsencode(given)

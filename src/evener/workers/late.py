@@ -234,12 +234,7 @@ class Joining(Protocol):
 
 
 class Late:
-    """Calls and exchanges that a replacement has missed.
-
-    ``view`` is the view that the others are in; ``exchanged`` has the values of the exchanges
-    outside of steps so far, by key. ``state``, which is handed over, is None before this worker has
-    joined.
-    """
+    """Calls and exchanges that a replacement has missed."""
 
     def __init__(self, view: View, member: Member, exchanged: Mapping[str, list[Any]]) -> None:
         self.state: State | None = None
@@ -258,10 +253,7 @@ class Late:
         return False
 
     def next_results(self, group: Joining) -> CallResults | None:
-        """Return the results of the next call, or None when this worker has caught up.
-
-        RUN-094 if the others make no call here, RUN-095 if no worker hands over the results.
-        """
+        """Return the results of the next call, or None when this worker has caught up."""
         while not self._waiting:
             if self.state is not None:
                 raise other_program(f"no call behind call {group.point.calls} here")
@@ -274,10 +266,7 @@ class Late:
         return self._waiting.popleft()
 
     def _join(self, group: Joining) -> None:
-        """Join the others, and fetch all that is missed until the point of their state.
-
-        So nobody needs to live on until this worker comes there.
-        """
+        """Join the others, and fetch all that is missed until the point of their state."""
         self.state = group.join()
         missed = self.state.point.calls - group.point.calls
         while len(self._waiting) < missed:
@@ -302,11 +291,7 @@ class Late:
         return self._exchanged[key]
 
     def wait_for_end(self) -> None:
-        """Wait at the end of the program, as no member, until the others have come to it.
-
-        RUN-074 when they have, RUN-094 if they go on where this program ends, RUN-095 if none is
-        left.
-        """
+        """Wait at the end of the program, as no member, until the others have come to it."""
         if self.state is not None:
             raise other_program("calls or exchanges behind the end of its program")
         while True:
@@ -338,10 +323,7 @@ def tensors_as_arrays(results: Any) -> list[np.ndarray]:
 
 
 def pack_results(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return arrays, one for each tensor, in the structure of a function's results.
-
-    RUN-094 if their number is another.
-    """
+    """Return arrays, one for each tensor, in the structure of a function's results."""
     leaves = tf.nest.flatten(structure, expand_composites=True)
     kinds = (tf.Tensor, tf.TensorSpec)
     expected = sum(isinstance(leaf, kinds) for leaf in leaves)

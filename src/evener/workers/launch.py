@@ -156,19 +156,13 @@ def _unreadable(why: str) -> RunError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerTask:
-    """The worker of this task."""
-
     index: int
     num_workers: int
     environ: Mapping[str, str] = field(repr=False)
 
 
 def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> SchedulerTask:
-    """Return the worker that a scheduler asks this process to run; RUN-080 without one.
-
-    Training operators of Kubernetes set ``TF_CONFIG``; under Slurm it is made of its variables.
-    ``port_base`` is the port of the first task of every host, under Slurm.
-    """
+    """Return the worker that a scheduler asks this process to run; RUN-080 without one."""
     own = {name: text for name, text in environ.items() if name != "EVENER_JOB"}
     if not own.get("TF_CONFIG", "").strip():
         if "SLURM_PROCID" not in own:
@@ -211,8 +205,6 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a job."""
-
     num_restarts: int = 3  # Number of replacements in all.
     # Silence after which a worker counts as frozen; None for the default.
     heartbeat_seconds: float | None = None

@@ -130,10 +130,7 @@ class Member:
         self._presence.start()
 
     def look(self) -> tuple[View | None, dict[str, list[Any]]]:
-        """Return the newest view and the values of all exchanges so far, by key, before joining.
-
-        The view is None if the job has not begun. RUN-074 if the job has ended.
-        """
+        """Return the newest view and the values of all exchanges so far, by key, before joining."""
         channel = connect(self._job, self._closed)
         try:
             channel.send(encode(Look()))
@@ -193,11 +190,7 @@ class Member:
         raise faults.from_json(error)
 
     def next_view(self, done: int, *, is_at_end: bool = False) -> View:
-        """Stop at the end of a step, and wait for the next view.
-
-        The other members are told that the view is over, if it is not over yet. ``done`` is the
-        number of calls that this worker has finished, ``is_at_end`` whether its program has ended.
-        """
+        """Stop at the end of a step, and wait for the next view."""
         number = self.view.number
         self._send(Stop(view=number, done=done, is_at_end=is_at_end))
         return self._view_after(number)

@@ -144,11 +144,7 @@ class Exchanges:
 
 @dataclass(slots=True, kw_only=True)
 class _Newcomer:
-    """A replacement on its way: its process was started, and has not said hello yet.
-
-    It runs the program from its beginning before it says hello, which may take long. So it tells
-    that it is alive from the moment at which evener starts in it, on a connection of its own.
-    """
+    """A replacement on its way: its process was started, and has not said hello yet."""
 
     incarnation: int  # Number of its restarts.
     line: MemberLine | None  # Its connection; None before it has appeared.
@@ -158,8 +154,6 @@ class _Newcomer:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Seat:
-    """A worker that is there."""
-
     line: MemberLine
     hello: Hello
     heard_at: float  # Time of its last message.
@@ -176,11 +170,6 @@ class _Seat:
 
 
 class Membership:
-    """Members of a job.
-
-    Times are seconds of a clock that never goes back. ``emit`` takes the events; it does not wait.
-    """
-
     def __init__(
         self,
         count: int,

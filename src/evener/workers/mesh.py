@@ -111,10 +111,7 @@ def split_strings(lengths: np.ndarray, content: np.ndarray) -> np.ndarray:
 
 
 class Buffers:
-    """Memory for arrays, used again as soon as nobody has them any more.
-
-    New pages of the system cost more than a copy.
-    """
+    """Memory for arrays, used again as soon as nobody has them any more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -161,10 +158,7 @@ class Mesh(Wire):
         self._buffers = Buffers()
 
     def reduce(self, label: str, arrays: Sequence[np.ndarray], merge: str) -> list[np.ndarray]:
-        """Combine arrays of one type, whose shapes are the same everywhere, by a key of `MERGES`.
-
-        Returns new arrays, or those that were given if there is no other member.
-        """
+        """Combine arrays of one type and of the same shapes, by a key of `MERGES`."""
         if not self.peers:
             self.check()
             return list(arrays)
@@ -193,7 +187,6 @@ class Mesh(Wire):
         return [own if member == self._index else others[member] for member in self.members]
 
     def gather_json(self, label: str, value: Any) -> dict[int, Any]:
-        """Return the JSON value of each member."""
         texts = self.gather(label, np.frombuffer(json.dumps(value).encode(), np.uint8))
         values = (json.loads(text.tobytes()) for text in texts)
         return dict(zip(self.members, values, strict=True))

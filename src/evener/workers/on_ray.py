@@ -81,8 +81,6 @@ def reason(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """Resources of a worker."""
-
     num_cpus: float = 1.0  # 0 or more.
     num_gpus: float = 0.0  # 0 or more.
     # Quantities of the other resources, by their names, each above 0.
@@ -237,11 +235,7 @@ class NodeWorker:
     def start(
         self, source: Source, arguments: Sequence[str], sent: Mapping[str, str], folder: str
     ) -> int:
-        """Start this node's Python, and return the number of its process.
-
-        ``sent`` is the environment of the worker in the process of the command. RUN-088 if this
-        node has no such working folder, or no process can be started.
-        """
+        """Start this node's Python, and return the number of its process."""
         place = self._place()
         environ = node_environ(os.environ, sent, place.gpus)
         started: queue.SimpleQueue[WorkerProcess | Exception] = queue.SimpleQueue()
@@ -278,10 +272,7 @@ class NodeWorker:
         return found.pid
 
     def read(self, number: int) -> OutputBatch:
-        """Return a batch of output, or an empty one after some seconds.
-
-        Batches are numbered from 1. Where an answer was lost, the same number is asked again.
-        """
+        """Return a batch of output, or an empty one after some seconds."""
         with self._reading:
             if number != self._number:
                 self._number, self._batch = number, self._next()
@@ -334,10 +325,7 @@ class _GivenUp(Exception):
 
 
 class RayWorker:
-    """Follows the actor of a worker to its end, in a thread.
-
-    The actor of `NodeWorker` may not be placed yet: Ray has ``place_seconds`` to place it.
-    """
+    """Follows the actor of a worker to its end, in a thread."""
 
     def __init__(
         self, start: WorkerStart, ray: Any, actor: Any, *, folder: str, place_seconds: float
@@ -514,10 +502,7 @@ class RayCluster:
         return self._ray.util.get_node_ip_address()
 
     def reserve(self, tell: Callable[[str], None]) -> None:
-        """Wait until Ray has places for all workers; RUN-087 if there are none in time.
-
-        ``tell`` is called if it takes longer than some seconds.
-        """
+        """Wait until Ray has places for all workers; RUN-087 if there are none in time."""
         bundles = [need.quantities() for need in self._needs]
         self._group = self._ray.util.placement_group(bundles, strategy="SPREAD")
         begin = time.monotonic()

@@ -79,10 +79,7 @@ def _num_equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
 
 
 class Console:
-    """Standard output and error of a job, for several threads.
-
-    They show the streams of the chief; standard error shows messages too.
-    """
+    """Standard output and error of a job, for several threads."""
 
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO) -> None:
         self._streams: dict[Stream, BinaryIO] = {"stdout": stdout, "stderr": stderr}
@@ -171,10 +168,7 @@ class WorkerOutput:
         self._lock = threading.Lock()
 
     def begin(self, origin: str) -> None:
-        """Write the first line of the process to the log file.
-
-        The origin is the process and, if it is another machine, the host.
-        """
+        """Write the first line of the process to the log file."""
         index, incarnation = self._source
         self._write_log(f"--- worker {index}, incarnation {incarnation}, {origin} ---\n".encode())
 
@@ -200,10 +194,7 @@ class WorkerOutput:
 
 
 def read_lines(pipe: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a pipe as soon as they are complete, and the rest at its end.
-
-    A carriage return ends a line too, as in progress bars.
-    """
+    """Yield the lines of a pipe as soon as they are complete, and the rest at its end."""
     rest = b""
     while chunk := os.read(pipe.fileno(), _CHUNK_BYTES):
         *lines, rest = _split(rest + chunk)

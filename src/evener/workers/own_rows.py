@@ -53,10 +53,7 @@ class OwnRowsOfPipelines:
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
     def iterable_of(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
-        """Return the dataset, or batches of own rows, for Keras's iterator of the epochs.
-
-        ``only_steps_read`` says that each batch goes to a traced step as it is.
-        """
+        """Return the dataset, or batches of own rows, for Keras's iterator of the epochs."""
         for_dataset, found = self._made.get(epochs, (None, None))
         if for_dataset is not dataset:
             found = self._make(epochs, dataset)
@@ -199,10 +196,7 @@ def _map_each(compute: Compute, elements: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class OwnRowsIterator:
-    """Iterator over batches that have all rows.
-
-    It reads ``iterator``, which yields batches, their elements, and which rows are mapped.
-    """
+    """Iterator over batches that have all rows."""
 
     def __init__(self, pipeline: OwnRowsPipeline, iterator: Iterator[Any]) -> None:
         self._pipeline = pipeline
@@ -280,10 +274,7 @@ class BatchOfOwnRows:
             raise RowsMissing
 
     def end(self) -> None:
-        """Note that the step is computed.
-
-        `RowsMissing` if no step has said which rows it needs, and some are not mapped.
-        """
+        """Note that the step is computed."""
         if self.needed is not None:
             self._pipeline.note_needed(self.needed)
         elif not self._is_mapped.all():

@@ -165,10 +165,7 @@ class Policy:
         self._running.add(index)
 
     def joined(self, indices: Iterable[int]) -> list[Source]:
-        """Note that workers compute together, and return the replacements that have joined now.
-
-        Errors of theirs count to the end.
-        """
+        """Note that workers compute together, and return the replacements that have joined now."""
         new = {(index, self._incarnations[index]) for index in indices} - self._joined
         self._joined |= new
         return sorted(new)
@@ -197,11 +194,7 @@ class Policy:
         return min((*starts, *(at for at, _ in self._losses.values())), default=math.inf)
 
     def ended(self, index: int, code: int, now: float, why: str = "") -> Decision:
-        """Return the decision on the end of a worker, or None where nothing is to be done.
-
-        The code is negative for a signal. ``why`` is a clause that says why the supervisor has
-        killed the worker; empty if it has not.
-        """
+        """Return the decision on the end of a worker, or None where nothing is to be done."""
         self._running.discard(index)
         self._losses.pop(index, None)
         if self._is_over:
@@ -239,11 +232,7 @@ class Policy:
         return replacement
 
     def _finished(self, index: int, code: int, now: float) -> Decision:
-        """Finish when all have. A signal is no fault then: the work of all is done.
-
-        An error is one of what the program does at its end, unless the worker is a replacement that
-        came too late to take part.
-        """
+        """Finish when all have. A signal is no fault then: the work of all is done."""
         for failed in self._pending.values():
             self._note_error((failed.index, failed.incarnation - 1), failed.code)
             self._untold.append(f"worker {failed.index} {failed.clause}")

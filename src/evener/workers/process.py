@@ -44,11 +44,7 @@ _SEEDING: dict[str, Callable[[int], None]] = {
 def group_of_process(
     script: str | None = None, tell: Callable[[str], object] | None = None
 ) -> Group | None:
-    """Join the job of this process, and wait for the other workers; at the first call.
-
-    Returns None if the environment names no job of several workers. ``script`` is the path of the
-    program, if it is not the main module; without ``tell``, what a person should know is printed.
-    """
+    """Join the job of this process, and wait for the other workers; at the first call."""
     with _lock:
         if not _joined:
             job = job_from_environment(os.environ)
@@ -157,10 +153,7 @@ def agree_on_seeds(group: Group, tell: Callable[[str], object]) -> None:
 
 
 def _leave(group: Group, coordinator: Coordinator | None) -> None:
-    """Leave the job of this process.
-
-    Python's own exit code is settled by now, and 0 would say that the job has come to its end.
-    """
+    """Leave the job of this process."""
     code = 0
     try:
         if getattr(sys, "last_value", None) is None:

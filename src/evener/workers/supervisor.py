@@ -51,8 +51,6 @@ class WorkerCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSettings:
-    """Settings of a launched job."""
-
     workers: tuple[WorkerCommand, ...]  # Commands of the workers of this machine.
     # Environment of the workers, without the variables of the job.
     environ: Mapping[str, str] = field(repr=False)
@@ -72,10 +70,7 @@ class OutputSink(Protocol):
     """Takes the output of a worker's process. Its methods may be called in any thread."""
 
     def begin(self, origin: str) -> None:
-        """Note that the process has started.
-
-        The origin, for the log file, is the process and, if it is another machine, the host.
-        """
+        """Note that the process has started."""
         ...
 
     def line(self, stream: Stream, line: bytes) -> None: ...
@@ -87,8 +82,6 @@ class OutputSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStart:
-    """A worker to start."""
-
     source: Source
     words: Sequence[str]  # Program and arguments; the program is Python.
     # Returns the environment of the worker on a host; called in any thread, when the host is known.
@@ -100,8 +93,6 @@ class WorkerStart:
 
 
 class Worker(Protocol):
-    """A worker that was started."""
-
     source: Source  # Its number and incarnation.
 
     def send(self, number: int) -> None:
@@ -136,10 +127,7 @@ class Control(Protocol):
         """Begin to listen; ``on_change`` is told of changes of the membership, in any thread."""
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
-        """Return the variables by which a worker finds the coordinator. For any thread.
-
-        ``host`` is the address under which the others reach the worker.
-        """
+        """Return the variables by which a worker finds the coordinator. For any thread."""
         return {}
 
     def go_without(self, index: int) -> None:
@@ -267,11 +255,7 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        """Run the job, and return its exit code.
-
-        It is 0, the program's own, 1 if no worker is left, or 128 and the number of the signal that
-        ended the job.
-        """
+        """Run the job, and return its exit code."""
         with self._handled_signals(), contextlib.ExitStack() as stack:
             stack.callback(self._placement.stop)
             stack.callback(self._control.stop)
@@ -386,11 +370,7 @@ class Supervisor:
         self._running[index] = self._placement.start(start)
 
     def _choose_chief(self) -> None:
-        """Show the output of the lowest worker if the chief has ended.
-
-        A replacement runs the program from its beginning, so it comes after all that have not been
-        replaced.
-        """
+        """Show the output of the lowest worker if the chief has ended."""
         sources = [process.source for process in self._running.values()]
         shown = [source for source in sources if self._commands[source[0]].is_shown]
         if shown and self._console.chief not in shown:

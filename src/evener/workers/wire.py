@@ -103,10 +103,7 @@ class PeerMemory:
             return False
 
     def read(self, exchange: int, segments: Sequence[Segment], into: Sequence[memoryview]) -> None:
-        """Read arrays of the other worker's exchange into buffers of as many bytes together.
-
-        ConnectionError if the other worker is gone, or has left the exchange.
-        """
+        """Read arrays of the other worker's exchange into buffers of as many bytes together."""
         try:
             _read(self._window.process, segments, into)
             words = self._look()
@@ -203,10 +200,7 @@ class Wire:
             connection.setblocking(False)
 
     def find_readers(self) -> None:
-        """Find out which members share a machine, and so read the memory of each other.
-
-        All members of the view call it at once.
-        """
+        """Find out which members share a machine, and so read the memory of each other."""
         own = self._window.address
         packed = np.frombuffer(_WINDOW.pack(own.process, own.address, own.token), np.uint8)
         for peer, data in self.deliver("memory", dict.fromkeys(self.peers, packed)).items():
