@@ -30,7 +30,7 @@ from evener.profile import (
 )
 from evener.run import first_step as step_costs
 from evener.run.child_process import ProcessResult
-from evener.run.questions import Answer, MeasuredStep
+from evener.run.questions import Answer, StepCosts
 
 SCRIPT = """
     import sys
@@ -311,12 +311,10 @@ def test_layers_that_cannot_be_measured_are_named(
     answer = Answer(
         process=ProcessResult(exit_code=0, output=""),
         outcome="found",
-        measured=MeasuredStep(
+        measured=StepCosts(
             profile=profile,
             batch_size=8,
             not_measured=("words: a string cannot be made up",),
-            taken=(),
-            warnings=(),
         ),
     )
     monkeypatch.chdir(folder)

@@ -315,17 +315,12 @@ CALLS_OF_SCRIPTS = Patch(
     why="`evener run` passes them to `strategy.run`, and there is no public name for their class.",
     if_it_changes="Custom loops of unchanged scripts run on one device.",
 )
-MADE_AND_WATCHED = Patch(
-    "traced functions that a watched program makes",
+WATCHED_FUNCTIONS = Patch(
+    "traced functions that a watched program makes and calls",
     "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__init__",
-    why="To see how often they are traced. There is no public name for the class.",
-    if_it_changes="The doctor sees no functions.",
-)
-CALLED_AND_WATCHED = Patch(
-    "traced functions that a watched program calls",
     CALL,
     why="To see how often they are traced. There is no public name for the class.",
-    if_it_changes="The doctor sees no steps in custom loops.",
+    if_it_changes="The doctor does not count traces.",
 )
 _COMPILED = Patch(
     "compiled functions outside of run",

@@ -43,11 +43,13 @@ SLOTS_AND_UPDATES = Patch(
     "pass all gradients through one operation, even of one replica. Keras has no hooks for it.",
     if_it_changes="Slots, updates and gradients are on the first device.",
 )
-AUDITED_UPDATES = Patch(
-    "updates of audited programs",
+EAGER_UPDATES = Patch(
+    "updates of scripts and audited programs",
     "keras:optimizers.Optimizer.apply",
-    why="An audit ends a program at its first eager step, which ends with an update.",
-    if_it_changes="Audits of eager programs find no training step.",
+    why="A step that nobody traced ends with an update: an audit ends a program there, and a run "
+    "says that the step is not divided.",
+    if_it_changes="Audits do not find eager steps, and `evener run` does not say that a step runs "
+    "on one device.",
 )
 _FOLLOWING = Patch(
     "strategies of optimizers",

@@ -25,24 +25,18 @@ DEVICE_START = Patch(
     why="Settings of devices that come later have no effect; there is no public hook.",
     if_it_changes="The doctor does not know that a setting came too late.",
 )
-STRATEGIES_MADE = Patch(
-    "strategies that a watched program makes",
-    "tensorflow.python.distribute.distribute_lib:StrategyBase.__init__",
+STRATEGIES = Patch(
+    "strategies of a watched program",
+    *(
+        f"tensorflow.python.distribute.distribute_lib:StrategyBase.{name}"
+        for name in (
+            *("__init__", "scope"),
+            *("experimental_distribute_dataset", "distribute_datasets_from_function"),
+        )
+    ),
     why="The base class of all strategies has no public name.",
-    if_it_changes="The doctor does not know the strategies of a program.",
-)
-SCOPES = Patch(
-    "scopes that a watched program enters",
-    "tensorflow.python.distribute.distribute_lib:StrategyBase.scope",
-    why="The base class of all strategies has no public name.",
-    if_it_changes="The doctor does not know whether a strategy is used.",
-)
-DISTRIBUTED = Patch(
-    "datasets that a watched program distributes",
-    "tensorflow.python.distribute.distribute_lib:StrategyBase.experimental_distribute_dataset",
-    "tensorflow.python.distribute.distribute_lib:StrategyBase.distribute_datasets_from_function",
-    why="The base class of all strategies has no public name.",
-    if_it_changes="The doctor takes every batch for one that is not distributed.",
+    if_it_changes="The doctor does not know whether a program uses its strategies, and takes every "
+    "batch for one that is not distributed.",
 )
 CROSS_ENTROPIES = Patch(
     "cross entropies of a watched program",

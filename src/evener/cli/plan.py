@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from evener.planner.clusters import ClusterDescription
     from evener.planner.planning import BatchSize
     from evener.planner.run_times import MeasuredRun
-    from evener.run.first_step import StepCosts
-    from evener.run.questions import StepRequest
+    from evener.run.questions import StepCosts, StepRequest
 
 
 def plan(
@@ -274,7 +273,7 @@ def _known_costs(model: str | None, cluster: str | None, profile: Path | None) -
     from evener.plan.profile_files import read_profile
     from evener.planner.datasheets import Assumptions, datasheet_profile
     from evener.planner.published_models import model_named
-    from evener.run.first_step import StepCosts
+    from evener.run.questions import StepCosts
 
     described = None
     if model is not None and cluster is not None:
@@ -285,7 +284,7 @@ def _known_costs(model: str | None, cluster: str | None, profile: Path | None) -
         assert profile is not None
         with wrong_usage("--profile"):
             costs = read_profile(profile)
-    return StepCosts(profile=costs, batch_size=None, not_measured=(), described=described)
+    return StepCosts(profile=costs, batch_size=None, described=described)
 
 
 def _costs_of_script(request: StepRequest, cluster: str | None, time_limit: float) -> StepCosts:

@@ -26,8 +26,6 @@ from evener.run.child_process import ask_module
 _LEAST_FRACTION = 0.15
 """Fraction of a step from which a limit is named."""
 
-StrategyKind = Literal["evener", "mirrored"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
@@ -35,7 +33,8 @@ class Contender:
 
     name: str  # Name in the table.
     command: str = ""  # Command that runs the script so; empty if there is none.
-    kind: StrategyKind = "evener"
+    # ``"mirrored"`` for TensorFlow's `MirroredStrategy`.
+    kind: Literal["evener", "mirrored"] = "evener"
     shares: str | None = None  # ``"even"``, or None for measured shares.
     plan: Plan | None = None  # None for devices and shares.
     jit_compile: bool | None = None  # Value of ``jit_compile``; None for that of the script.
@@ -49,11 +48,8 @@ class TimedRun:
     target: str  # Path of a script, or name of a module.
     is_module: bool = False
     args: tuple[str, ...] = ()  # Command line arguments of the script.
-    kind: StrategyKind = "evener"  # Or ``"mirrored"`` for TensorFlow's `MirroredStrategy`.
+    layout: Contender = Contender(name="")
     devices: str | None = None  # Device spec; None for ``EVENER_DEVICES``, else all.
-    shares: str | None = None  # ``"even"``, or None for shares that are measured while training.
-    plan: Plan | None = None  # Excludes ``shares``.
-    jit_compile: bool | None = None
     num_warm_up: int = 10  # Steps before the first that is timed.
     num_steps: int = 40  # Steps to time.
     record: str = ""  # Folder for a record of the run; empty for none.
@@ -153,15 +149,8 @@ def run_once(
     contender: Contender, request: TimedRun, *, limit_seconds: float, record: str = ""
 ) -> TimedSteps:
     """Run a contender in a process of its own; ``record`` is a folder for a record of the run."""
-    asked = replace(
-        request,
-        kind=contender.kind,
-        shares=contender.shares,
-        plan=contender.plan,
-        jit_compile=contender.jit_compile,
-        record=record,
-    )
-    done, answer = ask_module("evener.run.bench_child", to_json(asked), limit_seconds=limit_seconds)
+    asked = to_json(replace(request, layout=contender, record=record))
+    done, answer = ask_module("evener.run.bench_child", asked, limit_seconds=limit_seconds)
     if answer is not None:
         return from_json(answer, TimedSteps)
     if done.exit_code is None:

@@ -37,11 +37,11 @@ def main() -> None:
 
     def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(self, *args, **{**kwargs, "jit_compile": request.jit_compile})
+            return original(self, *args, **{**kwargs, "jit_compile": request.layout.jit_compile})
 
         return compile
 
-    if request.jit_compile is not None:
+    if request.layout.jit_compile is not None:
         _COMPILE.apply(compiling)
     run = _BenchRun(request, file)
     try:
@@ -52,7 +52,7 @@ def main() -> None:
         # TensorFlow's errors in functions begin with "in user code", and end with what happened.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
         problem = f"{type(error).__name__}: {lines[-1][:300]}"
-        if request.kind != "evener":
+        if request.layout.kind != "evener":
             problem = f"the script does not run under it: {problem}"
         run.answer(TimedSteps(problem=problem))
     run.end()
@@ -79,7 +79,7 @@ class _BenchRun:
 
         script = read(self._request.target, as_module=self._request.is_module)
         with adding_callbacks(lambda: FitTimes(self._seconds, self._wanted, self.done)):
-            if self._request.kind == "mirrored":
+            if self._request.layout.kind == "mirrored":
                 import tensorflow as tf
 
                 from evener.devices import use_devices
@@ -99,7 +99,10 @@ class _BenchRun:
 
                 request = self._request
                 layout = RunLayout(
-                    devices=request.devices, plan=request.plan, shares=request.shares, verify=False
+                    devices=request.devices,
+                    plan=request.layout.plan,
+                    shares=request.layout.shares,
+                    verify=False,
                 )
                 session = prepare(script, layout)
                 self._strategy = session.strategy

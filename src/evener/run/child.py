@@ -21,7 +21,7 @@ from evener.errors import EvenerError, EvenerWarning
 from evener.run.questions import (
     Answer,
     CountedStep,
-    MeasuredStep,
+    StepCosts,
     StepRequest,
     reply,
     reply_error,
@@ -172,7 +172,7 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", EvenerWarning)
                 profile, not_measured = profile_step(traced, used, size, name=name, known=known)
-            measured = MeasuredStep(
+            measured = StepCosts(
                 profile=profile,
                 batch_size=num_samples,
                 not_measured=tuple(not_measured),

@@ -52,7 +52,7 @@ class EmulatedGpus:
         self._list_physical_devices = tf.config.list_physical_devices
         self._logical_configuration = tf.config.get_logical_device_configuration
         self._hidden = frozenset[int]()
-        self._splits: dict[int, list[Any]] = {}
+        self.splits: dict[int, list[Any]] = {}
 
     @functools.cached_property
     def are_not_needed(self) -> bool:
@@ -75,7 +75,7 @@ class EmulatedGpus:
             name
             for index, name in enumerate(self.all)
             if index not in self._hidden
-            for _ in self._splits.get(index) or (None,)
+            for _ in self.splits.get(index) or (None,)
         ]
 
     @property
@@ -113,11 +113,7 @@ class EmulatedGpus:
     def split(self, index: int, configuration: Sequence[Any]) -> None:
         """Split a physical GPU into logical ones, each of which is the whole stand-in."""
         self.check_not_started("Virtual devices")
-        self._splits[index] = list(configuration)
-
-    def configuration_of(self, index: int) -> list[Any] | None:
-        """Return the logical device configuration of a physical GPU, or None."""
-        return self._splits.get(index)
+        self.splits[index] = list(configuration)
 
     def check_not_started(self, what: str) -> None:
         """Raise as TensorFlow does once it has started, unless evener has started it."""
@@ -205,32 +201,40 @@ def joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-REPLACED = {
-    "device": "a GPU name selects its stand-in",
-    "config.list_physical_devices": "lists the stand-ins as GPUs",
-    "config.list_logical_devices": "lists the visible stand-ins as GPUs",
-    "config.get_visible_devices": "lists the visible stand-ins as GPUs",
-    "config.set_visible_devices": "hides stand-ins from the lists, and renumbers the others",
-    "config.get_logical_device_configuration": "returns the configured value",
-    "config.set_logical_device_configuration": "gives one stand-in several logical names",
-    "config.experimental.list_physical_devices": "the same, under its old name",
-    "config.experimental.list_logical_devices": "the same, under its old name",
-    "config.experimental.get_visible_devices": "the same, under its old name",
-    "config.experimental.set_visible_devices": "the same, under its old name",
-    "config.experimental.get_virtual_device_configuration": "the same, under its old name",
-    "config.experimental.set_virtual_device_configuration": "the same, under its old name",
-    "config.experimental.get_memory_growth": "returns the configured value",
-    "config.experimental.set_memory_growth": "is accepted; host memory always grows",
-    "config.experimental.get_device_details": "returns the name of the stand-in",
-    "config.experimental.get_memory_info": "returns the statistics of the stand-in",
-    "config.experimental.get_memory_usage": "returns the statistics of the stand-in",
-    "config.experimental.reset_memory_stats": "resets the statistics of the stand-in",
-    "test.is_gpu_available": "returns True",
-    "test.gpu_device_name": "returns the first GPU",
-    "data.experimental.copy_to_device": "a GPU name selects its stand-in",
-    "data.experimental.prefetch_to_device": "a GPU name selects its stand-in",
+REPLACED = (
+    "device",
+    *(
+        f"config.{name}"
+        for name in (
+            *("list_physical_devices", "list_logical_devices"),
+            *("get_visible_devices", "set_visible_devices"),
+            *("get_logical_device_configuration", "set_logical_device_configuration"),
+        )
+    ),
+    *(
+        f"config.experimental.{name}"
+        for name in (
+            # The same, under their old names.
+            *("list_physical_devices", "list_logical_devices"),
+            *("get_visible_devices", "set_visible_devices"),
+            *("get_virtual_device_configuration", "set_virtual_device_configuration"),
+            *("get_memory_growth", "set_memory_growth", "get_device_details"),
+            *("get_memory_info", "get_memory_usage", "reset_memory_stats"),
+        )
+    ),
+    *("test.is_gpu_available", "test.gpu_device_name"),
+    *("data.experimental.copy_to_device", "data.experimental.prefetch_to_device"),
+)
+"""The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`."""
+_LISTED = {
+    "list_physical_devices": "physical",
+    "list_logical_devices": "logical",
+    "get_visible_devices": "visible",
 }
-"""The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`, and their effect."""
+_OF_ONE_GPU = (
+    *("get_memory_growth", "set_memory_growth", "get_device_details"),
+    *("get_logical_device_configuration", "set_logical_device_configuration"),
+)
 
 STRATEGIES = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
 """The strategies of ``tf.distribute`` that take devices."""
@@ -350,11 +354,18 @@ class _Replacements:
         """Return the replacement of a function of TensorFlow."""
         if name in ("device", "copy_to_device", "prefetch_to_device"):
             return replace_with(self._on_stand_ins)(original)
-        method: Callable[..., Any] = getattr(self, name.replace("virtual", "logical"))
+        name = name.replace("virtual", "logical")
+        method: Callable[..., Any] = getattr(self, name, self._listed)
+        if name in _LISTED:
+            method = functools.partial(method, _LISTED[name])
 
         def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if not _is_called_by_script() or self._used.are_not_needed:
                 return original(*args, **kwargs)
+            if name in _OF_ONE_GPU:
+                device = args[0] if args else kwargs.get("device")
+                if getattr(device, "device_type", "") != "GPU":
+                    return original(*args, **kwargs)
             return method(original, *args, **kwargs)
 
         return replace_with(call)(original)
@@ -402,21 +413,13 @@ class _Replacements:
             devices.append(gpu)
         return devices
 
-    def list_physical_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
-        return self._listed(original, device_type, self._used.physical)
-
-    def list_logical_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
-        return self._listed(original, device_type, self._used.logical)
-
-    def get_visible_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
-        return self._listed(original, device_type, self._used.visible)
-
-    def _listed(self, original: Any, device_type: str | None, gpus: list[Any]) -> list[Any]:
+    def _listed(self, which: str, original: Any, device_type: str | None = None) -> list[Any]:
         if device_type not in (None, "GPU"):
             return original(device_type)
         self._used.report_once()
         # Called for GPUs too, as that may start the runtime.
-        return [*original(device_type), *gpus]
+        found = original(device_type)
+        return [*found, *getattr(self._used, which)]
 
     def set_visible_devices(
         self, original: Any, devices: Any, device_type: str | None = None
@@ -438,31 +441,19 @@ class _Replacements:
                 user_line(),
             )
 
-    def get_memory_growth(self, original: Any, device: Any) -> bool | None:
-        if device.device_type != "GPU":
-            return original(device)
+    def get_memory_growth(self, _: Any, device: Any) -> bool | None:
         return self._grows.get(self._used.index_of(device))
 
-    def set_memory_growth(self, original: Any, device: Any, enable: bool) -> None:
-        if device.device_type != "GPU":
-            original(device, enable)
-            return
+    def set_memory_growth(self, _: Any, device: Any, enable: bool) -> None:
         index = self._used.index_of(device)
         if self._grows.get(index) != enable:
             self._used.check_not_started("Physical devices")
         self._grows[index] = enable
 
-    def get_logical_device_configuration(self, original: Any, device: Any) -> list[Any] | None:
-        if device.device_type != "GPU":
-            return original(device)
-        return self._used.configuration_of(self._used.index_of(device))
+    def get_logical_device_configuration(self, _: Any, device: Any) -> list[Any] | None:
+        return self._used.splits.get(self._used.index_of(device))
 
-    def set_logical_device_configuration(
-        self, original: Any, device: Any, logical_devices: Any
-    ) -> None:
-        if device.device_type != "GPU":
-            original(device, logical_devices)
-            return
+    def set_logical_device_configuration(self, _: Any, device: Any, logical_devices: Any) -> None:
         index = self._used.index_of(device)
         self._used.split(index, logical_devices)
         parts = f"its {len(logical_devices)} logical devices run on {self._used.all[index]}, and "
@@ -472,9 +463,7 @@ class _Replacements:
             user_line(),
         )
 
-    def get_device_details(self, original: Any, device: Any) -> dict[str, Any]:
-        if device.device_type != "GPU":
-            return original(device)
+    def get_device_details(self, _: Any, device: Any) -> dict[str, Any]:
         name = f"stand-in {self._used.all[self._used.index_of(device)]}"
         capability = self._used.capability
         known = {} if capability is None else {"compute_capability": capability}
@@ -502,21 +491,16 @@ _THREAD_CALLS = {
     "set_intra_op_parallelism_threads": "TF_NUM_INTRAOP_THREADS",
     "set_inter_op_parallelism_threads": "TF_NUM_INTEROP_THREADS",
 }
-_DEVICES = Patch(
-    "settings of devices",
+_SETTINGS = Patch(
+    "settings of devices and threads",
     "tensorflow:config.set_visible_devices",
     "tensorflow:config.set_logical_device_configuration",
     "tensorflow:config.experimental.set_visible_devices",
     "tensorflow:config.experimental.set_virtual_device_configuration",
     "tensorflow:config.experimental.set_memory_growth",
-    why="evener has started TensorFlow, which refuses these settings from then on.",
-    if_it_changes="Scripts that configure devices end with TensorFlow's error.",
-)
-_THREADS = Patch(
-    "settings of threads",
     *(f"tensorflow:config.threading.{name}" for name in _THREAD_CALLS),
-    why=_DEVICES.why,
-    if_it_changes="Scripts that set numbers of threads end with TensorFlow's error.",
+    why="evener has started TensorFlow, which refuses these settings from then on.",
+    if_it_changes="Scripts that configure devices or threads end with TensorFlow's error.",
 )
 _USE_DEVICES = Patch(
     "evener.use_devices in scripts",
@@ -536,15 +520,15 @@ _IN_EFFECT = {_BACKEND: "tensorflow"}
 def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
     """Skip calls of ``tf.config`` that come too late, with a note, instead of an error."""
     why = f"evener runs on {', '.join(devices)}; --devices chooses others"
-    _DEVICES.apply(lambda original: _skipping(original, why, notes))
+
+    def skip(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        if name not in _THREAD_CALLS:
+            return _skipping(original, why, notes)
+        in_environment = f"TensorFlow has started; set {_THREAD_CALLS[name]} in the environment"
+        return _skipping(original, f"{in_environment} instead", notes)
+
+    _SETTINGS.apply_by_name(skip)
     _USE_DEVICES.apply(lambda original: _devices_of_run(original, devices, why, notes))
-
-    def skip_threads(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        variable = _THREAD_CALLS[name]
-        why = f"TensorFlow has started; set {variable} in the environment instead"
-        return _skipping(original, why, notes)
-
-    _THREADS.apply_by_name(skip_threads)
 
 
 def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[..., Any]:

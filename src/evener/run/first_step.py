@@ -8,7 +8,6 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,20 @@ from evener.base.libraries import check_installed
 from evener.devices.spec import spec_from
 from evener.errors import EvenerWarning, PlacementError, RunError
 from evener.plan.profile import CostProfile, ModelCosts
-from evener.plan.profile_files import ReusedLayers, warn_of_estimates
+from evener.plan.profile_files import warn_of_estimates
 from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
 from evener.planner.planning import plan_profile
 from evener.run.eager_steps import eager_step_at
-from evener.run.questions import FIX_EAGER, Answer, StepRequest, TargetError, ask, ending
+from evener.run.questions import (
+    FIX_EAGER,
+    Answer,
+    StepCosts,
+    StepRequest,
+    TargetError,
+    ask,
+    ending,
+)
 from evener.run.script import Script, read
 
 if TYPE_CHECKING:
@@ -113,19 +120,6 @@ _COUNTING_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
 _FIX = "Make it run with evener run first; --time-limit gives it more time."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCosts:
-    """Costs of the training step of a script."""
-
-    profile: CostProfile  # Costs on the devices that were asked for
-    batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it
-    not_measured: tuple[str, ...]  # Layers that could not be measured, each with the reason
-    # Number of layers that had been measured in earlier runs, by kind of device
-    taken: tuple[ReusedLayers, ...] = ()
-    # Assumptions of costs that were computed; None for measured ones
-    described: Assumptions | None = None
-
-
 def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
     """Run a script up to its first training step in a subprocess, and measure the step."""
     # Before the subprocess imports TensorFlow, which takes seconds.
@@ -140,12 +134,7 @@ def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
     for text in found.warnings:
         warnings.warn(EvenerWarning(text), stacklevel=2)
     warn_of_estimates(found.not_measured)
-    return StepCosts(
-        profile=found.profile,
-        batch_size=found.batch_size,
-        not_measured=found.not_measured,
-        taken=found.taken,
-    )
+    return found
 
 
 def counted_memory(
@@ -189,7 +178,6 @@ def described_profile(
     return StepCosts(
         profile=fused,
         batch_size=found.batch_size,
-        not_measured=(),
         described=Assumptions(described=described, unfused=unfused),
     )
 

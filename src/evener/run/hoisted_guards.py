@@ -125,16 +125,6 @@ class NamedValues(Check):
                 self.holder[name] = value
 
 
-def attributes(path: str, value: Any, names: Sequence[str], *, every: bool = False) -> NamedValues:
-    """Return a check of attributes that are in the dictionary of an object."""
-    return NamedValues(path, vars(value), names, every=every)
-
-
-def slots(path: str, value: Any, names: Sequence[str]) -> NamedValues:
-    """Return a check of attributes that are beside the dictionary of an object, if it has one."""
-    return NamedValues(path, _Slots(value), names)
-
-
 class _Slots:
     """An object whose dictionary is not looked into."""
 
@@ -368,7 +358,8 @@ class Guards:
         """Add the checks of an object, and return what is in it; None if that cannot be known."""
         kind = type(value)
         if isinstance(value, keras.Variable):
-            self._add(attributes(path, value, ["_trainable", "_value", "_dtype"]))
+            names = ["_trainable", "_value", "_dtype"]
+            self._checks.append(NamedValues(path, vars(value), names))
             return []
         if isinstance(value, tf.Tensor):
             if not tf.is_symbolic_tensor(value):
@@ -377,27 +368,28 @@ class Guards:
         if isinstance(value, np.ndarray):
             if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
                 return None
-            self._add(Array(path, value))
+            self._checks.append(Array(path, value))
             return []
         if isinstance(value, types.ModuleType):
             if not is_followed(getattr(value, "__file__", None) or "<built in>"):
                 return []
             names = [name for name in sorted(self._names) if name in vars(value)]
-            self._add(attributes(path, value, names))
+            self._checks.append(NamedValues(path, vars(value), names))
             return [(vars(value)[name], f"{path}.{name}", True) for name in names]
         if isinstance(value, type):
             return self._class(value, path)
         if isinstance(value, types.FunctionType):
             if not is_followed(value.__code__.co_filename):
                 return []
-            self._add(slots(path, value, ["__code__", "__defaults__", "__kwdefaults__"]))
+            names = ["__code__", "__defaults__", "__kwdefaults__"]
+            self._checks.append(NamedValues(path, _Slots(value), names))
             found = [(value.__defaults__, path, True), (value.__kwdefaults__, path, True)]
             for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
                 try:
                     content = cell.cell_contents
                 except ValueError:
                     continue
-                self._add(Cell(name, cell))
+                self._checks.append(Cell(name, cell))
                 found.append((content, name, True))
             return found
         if isinstance(value, types.MethodType):
@@ -414,16 +406,13 @@ class Guards:
             return self._instance(value, path)
         return None
 
-    def _add(self, check: Check) -> None:
-        self._checks.append(check)
-
     def _class(self, value: type, path: str) -> list[Any]:
         found: list[Any] = []
         for base in value.__mro__:
             if not is_followed(_file_of(base)):
                 continue
             names = [name for name in sorted(self._names) if name in vars(base)]
-            self._add(attributes(path, base, names))
+            self._checks.append(NamedValues(path, vars(base), names))
             found += [
                 (vars(base)[name], f"{path}.{name}", False)
                 for name in names
@@ -435,13 +424,13 @@ class Guards:
         if len(value) > _LARGEST_LIST:
             return None
         if isinstance(value, dict):
-            self._add(Dictionary(path, value))
+            self._checks.append(Dictionary(path, value))
             return [(item, f"{path}[{key!r}]", True) for key, item in dict.items(value)]
         if isinstance(value, set | frozenset):
-            self._add(Set(path, value))
+            self._checks.append(Set(path, value))
             return [(element, f"an element of {path}", True) for element in value]
         if not isinstance(value, tuple):
-            self._add(List(path, value))
+            self._checks.append(List(path, value))
         return [(element, f"{path}[{index}]", True) for index, element in enumerate(value)]
 
     def _instance(self, value: Any, path: str) -> list[Any]:
@@ -451,7 +440,8 @@ class Guards:
         named = [name for name in held if name not in INTERNAL]
         names = named if known or self._every else list(self._names)
         if hasattr(value, "__dict__"):
-            self._add(attributes(path, value, names, every=known or self._every))
+            every = known or self._every
+            self._checks.append(NamedValues(path, vars(value), names, every=every))
         apart = [
             name
             for base in type(value).__mro__
@@ -459,7 +449,7 @@ class Guards:
             if known or name in self._names
         ]
         if apart:
-            self._add(slots(path, value, apart))
+            self._checks.append(NamedValues(path, _Slots(value), apart))
         contents = {name: held[name] for name in names if name in held}
         contents |= {name: getattr(value, name) for name in apart if hasattr(value, name)}
         is_open = is_own and self._every

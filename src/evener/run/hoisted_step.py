@@ -28,6 +28,7 @@ from evener.run.hoisted_code import (
 )
 from evener.run.hoisted_guards import Guards, NamedValues
 from evener.run.hoisted_values import (
+    LARGEST,
     PLAIN,
     CannotHoist,
     Condition,
@@ -38,6 +39,7 @@ from evener.run.hoisted_values import (
     Number,
     PythonOperation,
     Scalar,
+    SymbolicNumber,
     TraceScope,
     UsedByPython,
     can_be_argument,
@@ -46,7 +48,6 @@ from evener.run.hoisted_values import (
     put_together,
     results_apart,
     same,
-    symbolic,
     take_apart,
 )
 from evener.run.regions import HOOK, Region
@@ -380,7 +381,9 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
 
 def _given(scope: TraceScope, place: int, structure: Any, tensors: Sequence[Any]) -> Any:
     if isinstance(structure, Scalar):
-        return symbolic(scope, place, structure.kind, tensors[structure.number])
+        bound = LARGEST if structure.kind is int else 0
+        tensor = tensors[structure.number]
+        return SymbolicNumber(scope, Given(place), structure.kind, tensor, bound)
     return put_together(structure, tensors)
 
 

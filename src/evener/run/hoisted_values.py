@@ -18,6 +18,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -347,7 +348,7 @@ class SymbolicNumber:
             raise TypeError("a float is no integer")
         raise self._scope.refuse(f"used as {dtype.name}", self.expression)
 
-    def _with(self, function: Any, other: Any, *, is_left: bool) -> Any:
+    def _compute(self, function: Any, other: Any, *, is_left: bool = True) -> Any:
         known = _as_number(self._scope, other)
         if known is None:
             return NotImplemented
@@ -378,48 +379,49 @@ class SymbolicNumber:
             return NotImplemented
         return self._scope.decide(PythonOperation(function, self.expression, known.expression))
 
-    def _refuse(self, use: str) -> Any:
+    def _refuse(self, use: str, *_: Any, **__: Any) -> Any:
         raise self._scope.refuse(use, self.expression)
 
-    # fmt: off
-    def __add__(self, other: Any) -> Any: return self._with(operator.add, other, is_left=True)
-    def __radd__(self, other: Any) -> Any: return self._with(operator.add, other, is_left=False)
-    def __sub__(self, other: Any) -> Any: return self._with(operator.sub, other, is_left=True)
-    def __rsub__(self, other: Any) -> Any: return self._with(operator.sub, other, is_left=False)
-    def __mul__(self, other: Any) -> Any: return self._with(operator.mul, other, is_left=True)
-    def __rmul__(self, other: Any) -> Any: return self._with(operator.mul, other, is_left=False)
-    def __truediv__(self, other: Any) -> Any: return self._with(operator.truediv, other, is_left=True)  # noqa: E501
-    def __rtruediv__(self, other: Any) -> Any: return self._with(operator.truediv, other, is_left=False)  # noqa: E501
-    def __floordiv__(self, other: Any) -> Any: return self._with(operator.floordiv, other, is_left=True)  # noqa: E501
-    def __mod__(self, other: Any) -> Any: return self._with(operator.mod, other, is_left=True)
-    def __neg__(self) -> Any: return self._with(operator.mul, -1, is_left=True)
-    def __pos__(self) -> Any: return self
-    def __lt__(self, other: Any) -> Any: return self._compare(operator.lt, other)
-    def __le__(self, other: Any) -> Any: return self._compare(operator.le, other)
-    def __gt__(self, other: Any) -> Any: return self._compare(operator.gt, other)
-    def __ge__(self, other: Any) -> Any: return self._compare(operator.ge, other)
-    def __eq__(self, other: object) -> Any: return self._compare(operator.eq, other)
-    def __ne__(self, other: object) -> Any: return self._compare(operator.ne, other)
-    def __bool__(self) -> bool: return self._scope.decide(PythonOperation(operator.ne, self.expression, PythonConstant(int, 0)))  # noqa: E501
-    def __hash__(self) -> int: return self._refuse("a key")
-    def __index__(self) -> int: return self._refuse("an index, a size or a count")
-    def __int__(self) -> int: return self._refuse("made an integer")
-    def __float__(self) -> float: return self._refuse("given to a function of Python")
-    def __complex__(self) -> complex: return self._refuse("made a complex number")
-    def __round__(self, *_: Any) -> Any: return self._refuse("rounded")
-    def __abs__(self) -> Any: return self._refuse("given to abs()")
-    def __str__(self) -> str: return self._refuse("written as text")
-    def __repr__(self) -> str: return self._refuse("written as text")
-    def __format__(self, _: str) -> str: return self._refuse("written as text")
-    def __array__(self, *_: Any, **__: Any) -> Any: return self._refuse("given to NumPy")
-    def __reduce_ex__(self, _: Any) -> Any: return self._refuse("copied")
-    # fmt: on
+    def __neg__(self) -> Any:
+        return self._compute(operator.mul, -1)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        return self._compare(operator.ne, 0)
 
     def __getattr__(self, name: str) -> Any:
         """Refuse what is not known of numbers; what no number has is missing."""
         if hasattr(0.0 if self._kind is float else 0, name):
             raise self._scope.refuse(f"asked for {name}", self.expression)
         raise AttributeError(name)
+
+
+for _name in ("add", "sub", "mul", "truediv"):
+    _method = partialmethod(SymbolicNumber._compute, getattr(operator, _name), is_left=False)
+    setattr(SymbolicNumber, f"__r{_name}__", _method)
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod"):
+    _method = partialmethod(SymbolicNumber._compute, getattr(operator, _name))
+    setattr(SymbolicNumber, f"__{_name}__", _method)
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    _method = partialmethod(SymbolicNumber._compare, getattr(operator, _name))
+    setattr(SymbolicNumber, f"__{_name}__", _method)
+for _name, _use in {
+    "hash": "a key",
+    "index": "an index, a size or a count",
+    "int": "made an integer",
+    "float": "given to a function of Python",
+    "complex": "made a complex number",
+    "round": "rounded",
+    "abs": "given to abs()",
+    "str": "written as text",
+    "repr": "written as text",
+    "format": "written as text",
+    "array": "given to NumPy",
+    "reduce_ex": "copied",
+}.items():
+    setattr(SymbolicNumber, f"__{_name}__", partialmethod(SymbolicNumber._refuse, _use))
 
 
 def _as_number(scope: TraceScope, value: Any) -> SymbolicNumber | None:
@@ -444,16 +446,9 @@ def expression_of(value: Any) -> Expression | None:
     return value.expression if type(value) is SymbolicNumber else None
 
 
-def _convert(value: Any, dtype: Any = None, name: str | None = None, as_ref: bool = False) -> Any:
-    return value.as_tensor(dtype)
-
-
-tf.register_tensor_conversion_function(SymbolicNumber, _convert)
-
-
-def symbolic(scope: TraceScope, place: int, kind: type, tensor: Any) -> SymbolicNumber:
-    """Return what stands for an argument while a step is traced."""
-    return SymbolicNumber(scope, Given(place), kind, tensor, LARGEST if kind is int else 0)
+tf.register_tensor_conversion_function(
+    SymbolicNumber, lambda value, dtype=None, **_: value.as_tensor(dtype)
+)
 
 
 def can_be_argument(value: Any) -> bool:

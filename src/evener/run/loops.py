@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from evener._tf_private.datasets import running_bodies, take_batches
 from evener._tf_private.functions import CALLS_OF_SCRIPTS, around_functions_run, function_graphs
+from evener._tf_private.models import EAGER_UPDATES
 from evener._tf_private.patches import Patch
 from evener._tf_private.tapes import tape_is_recording
 from evener.base.user_code import is_own
@@ -46,13 +47,6 @@ from evener.strategy import Strategy
 from evener.strategy.arguments import has_batch
 from evener.strategy.step_audit import trains
 from evener.workers.process import group_of_process
-
-_UPDATES = Patch(
-    "updates of scripts",
-    "keras:optimizers.Optimizer.apply",
-    why="A training step that nobody traced ends with an update.",
-    if_it_changes="`evener run` does not say that a step runs on one device.",
-)
 
 
 def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) -> None:
@@ -110,7 +104,7 @@ def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> 
                 notes.add_unpartitioned(strategy.plan.device_names, advice, line)
         return original(*args, **kwargs)
 
-    _UPDATES.apply(replace_with(apply))
+    EAGER_UPDATES.apply(replace_with(apply))
 
 
 def is_outside(strategy: Strategy) -> bool:

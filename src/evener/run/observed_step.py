@@ -23,7 +23,7 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private.functions import is_traced_function
-from evener._tf_private.models import AUDITED_UPDATES
+from evener._tf_private.models import EAGER_UPDATES
 from evener._tf_private.patches import Patch
 from evener.errors import EvenerError, did_you_mean
 from evener.run.questions import StepRequest, TargetError
@@ -54,7 +54,7 @@ def stopping_eager_updates(
             taken(str(user_line() or ""))
         return original(*args, **kwargs)
 
-    with AUDITED_UPDATES.applied(replace_with(apply)):
+    with EAGER_UPDATES.applied(replace_with(apply)):
         yield
 
 

@@ -63,14 +63,16 @@ class StepRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
-    """Costs of a step on the devices that are here."""
+class StepCosts:
+    """Costs of the training step of a script, on the devices that were asked for."""
 
     profile: CostProfile
     batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it.
-    not_measured: tuple[str, ...]  # Layers that could not be measured, each with the reason.
-    taken: tuple[ReusedLayers, ...]  # Layers measured in earlier runs, by kind of device.
-    warnings: tuple[str, ...]  # Warnings of evener while it measured.
+    not_measured: tuple[str, ...] = ()  # Layers that could not be measured, each with the reason.
+    taken: tuple[ReusedLayers, ...] = ()  # Layers measured in earlier runs, by kind of device.
+    warnings: tuple[str, ...] = ()  # Warnings of evener while it measured.
+    # `evener.planner.datasheets.Assumptions` of costs that were computed; None for measured ones.
+    described: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ class Answer:
     # ``"ended"`` say why there is none; empty if the process wrote nothing.
     outcome: str = ""
     audit: str = ""  # An audit, as it is kept.
-    measured: MeasuredStep | None = None
+    measured: StepCosts | None = None
     traced: CountedStep | None = None
     line: str = ""  # Source line of an eager training step.
     notes: tuple[str, ...] = ()  # Notes about the program.

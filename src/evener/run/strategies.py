@@ -199,69 +199,61 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
     _MODELS.apply(replace_with(_make_in_scope(strategy, notes)))
 
 
-def _make_in_scope(strategy: Strategy, notes: Notes) -> Callable[..., None]:
+def _make_in_scope(strategy: Strategy, notes: Notes) -> Callable[..., Any]:
     """Return what is called instead of the ``__init__`` of a model or a trainer."""
     devices = ", ".join(strategy.plan.device_names)
     is_reported = False
 
-    def make(original: Callable[..., None], model: Any, /, *args: Any, **kwargs: Any) -> None:
+    def make(original: Callable[..., Any], model: Any, /, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_reported
         if tf.distribute.has_strategy():
-            original(model, *args, **kwargs)
-            return
+            return original(model, *args, **kwargs)
         if not is_reported:
             is_reported = True
             notes.add(f"this model trains on {devices}", user_line())
         with strategy.scope():
-            original(model, *args, **kwargs)
+            return original(model, *args, **kwargs)
 
     return make
 
 
 _MODULE = "tf_keras"
-_LEGACY_MODELS = Patch(
-    "models of Keras 2",
+_KERAS_2 = Patch(
+    "models, weights, optimizers, slots and reductions of Keras 2",
     f"{_MODULE}:Model.__init__",
-    why="A model belongs to the strategy in whose scope it is made, and scripts have no scope.",
-    if_it_changes="Models of Keras 2 of unchanged scripts train on one device.",
-)
-_PARTS = Patch(
-    "weights, optimizers and slots of Keras 2",
     f"{_MODULE}:layers.Layer.add_weight",
     f"{_MODULE}:optimizers.Optimizer.__init__",
     f"{_MODULE}:optimizers.legacy.Optimizer.add_slot",
-    why="A layer may be built before its model is made, and Keras 2 refuses to compile a model "
-    "with weights from outside of the scope. An optimizer changes averages of weights by the "
-    "strategy in whose scope it is made, and an older one makes a slot only in that scope.",
-    if_it_changes="Models of unchanged scripts, optimizers with use_ema=True and eager steps with "
-    "older optimizers end with errors of Keras 2 that name the scope.",
-)
-_REDUCTIONS = Patch(
-    "reductions of Keras 2",
     f"{_MODULE}:losses.Loss._get_reduction",
-    why="Under a strategy a loss refuses the mean over the batch, since a replica would divide by "
-    "the samples of its own. A strategy of evener has one replica, which has the whole batch.",
-    if_it_changes="Loops whose loss is the mean over the batch end with an error of Keras 2.",
+    why="A model belongs to the strategy in whose scope it is made, and scripts have no scope. A "
+    "layer may be built before its model is made, and Keras 2 refuses to compile a model with "
+    "weights from outside of the scope. An optimizer changes averages of weights by the strategy "
+    "in whose scope it is made, and an older one makes a slot only in that scope. Under a strategy "
+    "a loss refuses the mean over the batch, since a replica would divide by the samples of its "
+    "own. A strategy of evener has one replica, which has the whole batch.",
+    if_it_changes="Models of Keras 2 of unchanged scripts train on one device, or end with errors "
+    "of Keras 2 that name the scope.",
 )
 
 
 def attach_legacy_models(strategy: Strategy, notes: Notes) -> None:
     """Let new models of ``tf_keras`` belong to a strategy, once the script has imported it."""
+    make_model = _make_in_scope(strategy, notes)
 
     def in_scope(original: Callable[..., Any], part: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(part, sys.modules[_MODULE].Model):
+            return make_model(original, part, *args, **kwargs)
         if tf.distribute.has_strategy():
             return original(part, *args, **kwargs)
         with strategy.scope():
             return original(part, *args, **kwargs)
 
-    def attach() -> None:
-        _LEGACY_MODELS.apply(replace_with(_make_in_scope(strategy, notes)))
-        _PARTS.apply(replace_with(in_scope))
-        _REDUCTIONS.apply(replace_with(_reduce_over_batch))
+    def wrap(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        return replace_with(_reduce_over_batch if name == "_get_reduction" else in_scope)(original)
 
     # What a script makes by `tf.Variable` has no scope, and Keras 2 refuses to compile with it.
     strategy.extended.outside = tf.distribute.get_strategy()
-    Loading((_MODULE,), attach).watch()
+    Loading((_MODULE,), lambda: _KERAS_2.apply_by_name(wrap)).watch()
 
 
 def _reduce_over_batch(original: Callable[..., Any], loss: Any) -> Any:

@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 
 from evener._tf_private.functions import (
-    CALLED_AND_WATCHED,
     CALLS_OF_SCRIPTS,
-    MADE_AND_WATCHED,
+    WATCHED_FUNCTIONS,
     around_functions_run,
     body_of,
     function_graphs,
@@ -98,8 +97,8 @@ def test_traced_functions_are_made_and_called_through_known_functions(patches_un
 
         return wrap
 
-    MADE_AND_WATCHED.apply(replace("made"))
-    CALLED_AND_WATCHED.apply(replace("called"))
+    kinds = {"__init__": "made", "__call__": "called"}
+    WATCHED_FUNCTIONS.apply_by_name(lambda original, name: replace(kinds[name])(original))
     inner = tf.function(lambda x: x + 1)
     assert seen == ["made"]
     outer = tf.function(lambda x: inner(x) if x > 0 else x)

@@ -41,7 +41,6 @@ PATCHES = {
     "calls around the steps of a watched program": 19,
     "compiled functions outside of run": "Function.__call__",
     "cross entropies of a watched program": 3,
-    "datasets that a watched program distributes": 2,
     "datasets that a watched program makes": 27,
     "devices of gradients": 11,
     "devices of strategies": 5,
@@ -80,10 +79,10 @@ PATCHES = {
     "losses of a watched program": "losses.Loss.__call__",
     "metrics of a watched program": 5,
     "models and checkpoints that workers read": 3,
-    "models of Keras 2": "Model.__init__",
     "models of a watched program": "Model.__init__",
     "models of scripts": "Model.__init__ TensorFlowTrainer.__init__",
     "models, checkpoints and backups that workers write": 12,
+    "models, weights, optimizers, slots and reductions of Keras 2": 5,
     "modules that name GPUs": 8,
     "new variables": "Variable._initialize",
     "optimizers of a watched program": "optimizers.Optimizer.__init__",
@@ -96,21 +95,9 @@ PATCHES = {
     "reads of unknown dimensions": (
         "TensorShape.__getitem__ TensorShape.__iter__ TensorShape.as_list TensorShape.num_elements"
     ),
-    "reductions of Keras 2": "losses.Loss._get_reduction",
     "runs of a watched program": "StrategyBase.run",
     "runs of traced functions": "AtomicFunction.call_flat",
-    "scopes that a watched program enters": "StrategyBase.scope",
     "settings of a watched program": 15,
-    "settings of devices": (
-        "config.set_visible_devices config.set_logical_device_configuration "
-        "config.experimental.set_visible_devices "
-        "config.experimental.set_virtual_device_configuration "
-        "config.experimental.set_memory_growth"
-    ),
-    "settings of threads": (
-        "config.threading.set_intra_op_parallelism_threads "
-        "config.threading.set_inter_op_parallelism_threads"
-    ),
     "shuffles of arrays": "random.shuffle",
     "slots and updates of variables": 4,
     "start of devices in a watched program": (
@@ -118,7 +105,6 @@ PATCHES = {
     ),
     "statistics of BatchNormalization": "layers.BatchNormalization.call",
     "strategies of optimizers": "TFOptimizer._distribution_strategy",
-    "strategies that a watched program makes": "StrategyBase.__init__",
     "strategies that are left alone": 10,
     "strategies that scripts make": 15,
     "summaries and profiles of workers": "create_summary_file_writer ProfilerSession",
@@ -131,15 +117,16 @@ PATCHES = {
     "the old list of devices": "list_local_devices",
     "traced functions of workers": "Function.__call__",
     "traced functions that a script calls": "Function.__call__",
-    "traced functions that a watched program calls": "Function.__call__",
-    "traced functions that a watched program makes": "Function.__init__",
     "unseeded generators of NumPy": "default_rng",
     "updates of a watched program": "optimizers.Optimizer.apply",
-    "updates of audited programs": "optimizers.Optimizer.apply",
-    "updates of scripts": "optimizers.Optimizer.apply",
     "values of large variables": "Variable._initialize",
+    "updates of scripts and audited programs": "optimizers.Optimizer.apply",
+    "traced functions that a watched program makes and calls": (
+        "Function.__init__ Function.__call__"
+    ),
+    "strategies of a watched program": 4,
+    "settings of devices and threads": 7,
     "variables of custom gradients": "frozenset sorted",
-    "weights, optimizers and slots of Keras 2": 3,
 }
 # Attributes of TensorFlow and Keras that are set otherwise.
 _SET = re.compile(

@@ -56,7 +56,8 @@ def test_with_xla_every_layout_is_there_twice() -> None:
 
 
 def test_requests_and_answers_cross_a_process_boundary() -> None:
-    request = TimedRun(target="t.py", args=("a b",), plan=PLAN, jit_compile=False)
+    layout = Contender(name="planned", plan=PLAN, jit_compile=False)
+    request = TimedRun(target="t.py", args=("a b",), layout=layout)
     assert from_json(to_json(request), TimedRun) == request
     times = TimedSteps(seconds=(0.1, 0.2), batch_size=8)
     assert from_json(to_json(times), TimedSteps) == times

@@ -67,7 +67,7 @@ def test_a_function_of_operations_may_name_gpus() -> None:
 def test_the_stand_ins_of_a_runtime_that_is_the_programs(logical_cpus: list[str]) -> None:
     said = Said()
     answers = answers_of(None, said)
-    gpus = answers.list_physical_devices(tf.config.list_physical_devices, "GPU")
+    gpus = answers._listed("physical", tf.config.list_physical_devices, "GPU")
     assert len(gpus) == len(logical_cpus) > 1
     # As TensorFlow does, what changes nothing is accepted when it has started, and no more.
     answers.set_visible_devices(None, gpus, "GPU")
@@ -97,10 +97,10 @@ def test_what_is_no_gpu_is_left_to_tensorflow() -> None:
         assert seen == args
     # Both kinds at once: each has its own.
     seen = []
-    gpus = answers.list_physical_devices(tf.config.list_physical_devices, "GPU")
+    gpus = answers._listed("physical", tf.config.list_physical_devices, "GPU")
     answers.set_visible_devices(lambda *given: seen.extend(given), [cpu, gpus[0]])
     assert seen == [[cpu]]
-    assert answers.get_visible_devices(lambda *_: [cpu]) == [cpu, gpus[0]]
+    assert answers._listed("visible", lambda *_: [cpu]) == [cpu, gpus[0]]
 
 
 def test_operations_of_a_graph_know_which_gpu_they_ask_for() -> None:

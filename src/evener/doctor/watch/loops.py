@@ -28,8 +28,7 @@ import tensorflow as tf
 
 from evener._tf_private import watched
 from evener._tf_private.functions import (
-    CALLED_AND_WATCHED,
-    MADE_AND_WATCHED,
+    WATCHED_FUNCTIONS,
     definition_frames,
     leave_to_autograph,
 )
@@ -209,8 +208,8 @@ class Loops:
 
     def watch(self) -> None:
         """Begin to look."""
-        MADE_AND_WATCHED.apply(self._around_made)
-        CALLED_AND_WATCHED.apply(self._around_call)
+        around = {"__init__": self._around_made, "__call__": self._around_call}
+        WATCHED_FUNCTIONS.apply_by_name(lambda original, name: around[name](original))
         RUNS.apply(_left_to_autograph(self._around_run))
         _GRADIENTS.apply(_left_to_autograph(self._around_gradient))
         _UPDATES.apply(_left_to_autograph(self._around_apply))

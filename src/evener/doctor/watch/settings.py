@@ -119,9 +119,10 @@ class Settings:
         watched.CONFIGURATION.apply_by_name(self._around_setting)
         watched.PINS.apply(self._around_pin)
         watched.DEVICE_START.apply_by_name(self._around_start)
-        watched.STRATEGIES_MADE.apply(self._around_strategy)
-        watched.SCOPES.apply(self._around_scope)
-        watched.DISTRIBUTED.apply(self._around_distributed)
+        around = {"__init__": self._around_strategy, "scope": self._around_scope}
+        watched.STRATEGIES.apply_by_name(
+            lambda original, name: around.get(name, self._around_distributed)(original)
+        )
         show = warnings.showwarning
 
         def showwarning(message: Any, category: Any, filename: str, *rest: Any, **k: Any) -> None:
