@@ -17,10 +17,9 @@ import evener
 from evener.base.records import to_plain
 from evener.errors import EvenerError
 from evener.run import child_process
-from evener.run.child import FirstStep
+from evener.run.child import FirstStep, call_step
 from evener.run.child_process import ProcessResult, answer_file, run_child_process
 from evener.run.first_step import audit_in_subprocess, audit_request, read_target
-from evener.run.observed_step import call_step
 from evener.run.questions import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]

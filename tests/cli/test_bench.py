@@ -88,7 +88,7 @@ def test_a_function_that_does_not_train_is_no_step(tmp_path: Path) -> None:
     lines = """
         import sys
         import keras, tensorflow as tf
-        from evener.run.bench_steps import time_calls
+        from evener.run.bench_child import time_calls
         seconds = []
         time_calls(seconds, 1000, print)
         model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])

@@ -227,12 +227,16 @@ class _CallbackFiles:
         self._open_text = open_text
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
-
-    def exists(self, path: Any) -> bool:
-        """Return whether the worker that writes a file has it."""
-        found = functools.partial(self._original.exists, path)
-        return self._write("the look for a file", path, found)
+        original = getattr(self._original, name)
+        what = {
+            "exists": "the look for a file",
+            "copy": "a copy of a file",
+            "remove": "the end of a file",
+            "rmtree": "the end of a folder",
+        }.get(name)
+        if what is None:
+            return original
+        return lambda *paths: self._write(what, paths[-1], functools.partial(original, *paths))
 
     def File(self, path: Any, mode: str = "r") -> Any:
         """Open a file: to read what the worker that writes it has, or to write with it."""
@@ -251,18 +255,6 @@ class _CallbackFiles:
     def makedirs(self, path: Any) -> None:
         """Make a folder, which another worker may have made."""
         tf.io.gfile.makedirs(os.fspath(path))
-
-    def copy(self, src: Any, dst: Any) -> None:
-        """Copy a file, once."""
-        self._write("a copy of a file", dst, functools.partial(self._original.copy, src, dst))
-
-    def remove(self, path: Any) -> None:
-        """Remove a file, once."""
-        self._write("the end of a file", path, functools.partial(self._original.remove, path))
-
-    def rmtree(self, path: Any) -> None:
-        """Remove a folder, once."""
-        self._write("the end of a folder", path, functools.partial(self._original.rmtree, path))
 
 
 def redirect_summaries(

@@ -92,22 +92,20 @@ def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
     if state.devices:
         num_shown = max(1, num_lines - _OTHER_LINES)
         devices = state.devices[:num_shown]
-        columns: list[tuple[str, Callable[[LiveDevice], str], bool]] = [
-            ("worker", _worker, any(d.worker is not None for d in devices)),
-            ("device", lambda d: d.name, True),
-            ("share", lambda d: _percent(d.share), True),
-            ("busy", lambda d: _percent(d.busy), True),
-            ("waits for", _waiting, any(d.waits is not None for d in devices)),
-            ("memory", _memory, any(d.memory_bytes is not None for d in devices)),
-        ]
+        rows = [_cells(device) for device in devices]
         # The table has to fit in 80 columns.
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        shown = [(heading, cell) for heading, cell, is_shown in columns if is_shown]
-        for heading, _ in shown:
+        headings = [
+            heading
+            for heading in rows[0]
+            if heading in ("share", "busy") or any(row[heading] is not None for row in rows)
+        ]
+        for heading in headings:
             is_text = heading in ("device", "waits for")
             table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
-        for device in devices:
-            table.add_row(*(Text(cell(device)) for _, cell in shown))
+        for row in rows:
+            cells = (row[heading] for heading in headings)
+            table.add_row(*(Text(_UNKNOWN if cell is None else cell) for cell in cells))
         parts.append(table)
         if len(state.devices) > num_shown:
             parts.append(_line(f"and {len(state.devices) - num_shown} more devices", style="dim"))
@@ -190,24 +188,23 @@ def _position(state: LiveState) -> list[str]:
     ]
 
 
-def _worker(device: LiveDevice) -> str:
-    return _UNKNOWN if device.worker is None else str(device.worker)
-
-
-def _waiting(device: LiveDevice) -> str:
-    if device.waits is None:
-        return _UNKNOWN
+def _cells(device: LiveDevice) -> dict[str, str | None]:
+    """Return the texts of a row by their columns; None where nothing is known."""
+    waits = None if device.waits is None else f"{device.waits_for} {_percent(device.waits)}"
     # Copies and rounding of clocks are not worth a name.
-    if not device.waits_for or device.waits < _LEAST_WAIT:
-        return ""
-    return f"{device.waits_for} {_percent(device.waits)}"
-
-
-def _memory(device: LiveDevice) -> str:
-    if device.memory_bytes is None:
-        return _UNKNOWN
-    used = format_bytes(device.memory_bytes)
-    return used if device.memory_limit is None else f"{used} of {format_bytes(device.memory_limit)}"
+    if device.waits is not None and (not device.waits_for or device.waits < _LEAST_WAIT):
+        waits = ""
+    memory = None if device.memory_bytes is None else format_bytes(device.memory_bytes)
+    if memory is not None and device.memory_limit is not None:
+        memory += f" of {format_bytes(device.memory_limit)}"
+    return {
+        "worker": None if device.worker is None else str(device.worker),
+        "device": device.name,
+        "share": None if device.share is None else _percent(device.share),
+        "busy": None if device.busy is None else _percent(device.busy),
+        "waits for": waits,
+        "memory": memory,
+    }
 
 
 def _percent(fraction: float | None) -> str:
@@ -617,9 +614,8 @@ class JobState:
 
 def is_wanted(live: bool | None, environ: Mapping[str, str]) -> bool:
     """Return whether a command shows a live view."""
-    if live is None:
-        return FOLDER in environ or can_draw({**environ, "NO_COLOR": ""})
-    return live
+    by_default = FOLDER in environ or can_draw({**environ, "NO_COLOR": ""})
+    return by_default if live is None else live
 
 
 @contextlib.contextmanager

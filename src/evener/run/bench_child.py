@@ -1,23 +1,39 @@
-"""Process of a benchmark: ``python -m evener.run.bench_child REQUEST``."""
+"""Process of a benchmark: ``python -m evener.run.bench_child REQUEST``.
+
+The steps of a script are timed by a callback in ``fit``, by counters, or from call to call.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+import keras
+import tensorflow as tf
+
+from evener._tf_private.fits import adding_callbacks
+from evener._tf_private.functions import CALLS_OF_SCRIPTS
 from evener._tf_private.patches import Patch
 from evener.base.records import from_json, to_json
+from evener.devices import use_devices
+from evener.devices.names import tf_device
 from evener.errors import EvenerError
+from evener.recording.measured import count_work
 from evener.run.bench import TimedRun, TimedSteps
 from evener.run.child_process import end_with
-
-if TYPE_CHECKING:
-    from evener.strategy import Strategy
+from evener.run.loops import is_called_by_script
+from evener.run.replace import replace_with
+from evener.run.script import read, run_as_main
+from evener.run.session import RunLayout, prepare
+from evener.strategy import Strategy
+from evener.strategy.step_audit import trains
 
 _FEWEST = 5
 """Fewest steps after the warm-up that a result is made of."""
@@ -73,19 +89,9 @@ class _BenchRun:
 
     def run(self) -> None:
         """Run the script up to the last timed step, or to its end."""
-        from evener._tf_private.fits import adding_callbacks
-        from evener.run.bench_steps import FitTimes
-        from evener.run.script import read
-
         script = read(self._request.target, as_module=self._request.is_module)
         with adding_callbacks(lambda: FitTimes(self._seconds, self._wanted, self.done)):
             if self._request.layout.kind == "mirrored":
-                import tensorflow as tf
-
-                from evener.devices import use_devices
-                from evener.devices.names import tf_device
-                from evener.run.script import run_as_main
-
                 devices = [tf_device(device.name) for device in use_devices(self._request.devices)]
                 # A script with a strategy of its own runs as it is written.
                 if "Strategy(" not in script.source:
@@ -93,10 +99,6 @@ class _BenchRun:
                     tf.distribute.experimental_set_strategy(strategy)
                 run_as_main(script, self._request.args)
             else:
-                from evener.recording.measured import count_work
-                from evener.run.bench_steps import time_calls, watch_strategy
-                from evener.run.session import RunLayout, prepare
-
                 request = self._request
                 layout = RunLayout(
                     devices=request.devices,
@@ -127,8 +129,6 @@ class _BenchRun:
 
     def end(self) -> NoReturn:
         """Answer with the steps that the script had."""
-        from evener.run.bench_steps import counted_seconds
-
         seconds = self._seconds or (counted_seconds(self._strategy) if self._strategy else [])
         if len(seconds) >= self._request.num_warm_up + _FEWEST:
             self.done(seconds)
@@ -148,6 +148,84 @@ class _BenchRun:
         with contextlib.suppress(OSError):
             self._stack.close()
         end_with(self._file, to_json(times))
+
+
+_TICK_SECONDS = 0.1
+
+Done = Callable[[Sequence[float]], object]
+"""Function that takes the seconds of the steps, the first ones too."""
+
+
+class FitTimes(keras.callbacks.Callback):
+    """Callback that times the steps of ``fit`` from the begin of one to the begin of the next."""
+
+    def __init__(self, seconds: list[float], num_steps: int, done: Done) -> None:
+        super().__init__()
+        self._seconds, self._num_steps, self._done = seconds, num_steps, done
+        self._last: tuple[int, float] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._last = None
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Time the steps since the last call: several with ``steps_per_execution``."""
+        now = time.perf_counter()
+        if self._last is not None:
+            before, at = self._last
+            count = batch - before
+            self._seconds.extend([(now - at) / count] * count)
+            if len(self._seconds) >= self._num_steps:
+                self._done(self._seconds)
+        self._last = batch, now
+
+
+def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
+    """Time a loop of the script's own on one device, which runs its functions as they are."""
+    step: object | None = None
+    others: list[object] = []
+    last = 0.0
+
+    def call(original: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        nonlocal step, last
+        if not is_called_by_script(sys._getframe(2)):
+            return original(function, *args, **kwargs)
+        now = time.perf_counter()
+        if function is step:
+            seconds.append(now - last)
+            last = now
+            if len(seconds) >= num_steps:
+                done(seconds)
+        results = original(function, *args, **kwargs)
+        if step is None and function not in others:
+            # It is traced now.
+            if trains(function.get_concrete_function(*args, **kwargs)):
+                step, last = function, now
+            else:
+                others.append(function)
+        return results
+
+    CALLS_OF_SCRIPTS.apply(replace_with(call))
+
+
+def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
+    """Call a function when a strategy has counted so many steps outside of ``fit``, in a thread."""
+
+    def watch() -> None:
+        while len(seconds := counted_seconds(strategy)) < num_steps:
+            time.sleep(_TICK_SECONDS)
+        done(seconds)
+
+    threading.Thread(target=watch, name="evener bench", daemon=True).start()
+
+
+def counted_seconds(strategy: Strategy) -> list[float]:
+    """Return the times of the last steps that a strategy has counted, from begin to begin."""
+    records = strategy.share_controller.step_records()
+    return [
+        after.began - record.began
+        for record, after in itertools.pairwise(records)
+        if record.trace == after.trace
+    ]
 
 
 if __name__ == "__main__":

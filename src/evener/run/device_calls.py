@@ -131,7 +131,7 @@ class EmulatedGpus:
             return list(dict.fromkeys(map(self.substitute, name)))
         if callable(name):
             return lambda operation: self.substitute(name(operation))
-        number = self._number_asked(name)
+        number = self.asked(name)
         if number is None:
             return asked
         self.report_once()
@@ -139,17 +139,21 @@ class EmulatedGpus:
         cpu = int(self.names[number].partition(":")[2])
         return spec.replace(device_type="CPU", device_index=cpu).to_string()
 
-    def asked(self, device: Any) -> str | None:
-        """Return the GPU that a device names if it has a stand-in, such as ``"gpu:1"``, or None."""
+    def asked(self, device: Any) -> int | None:
+        """Return the number of the GPU that a device names if it has a stand-in, or None."""
         name = device.name if isinstance(device, tf.config.LogicalDevice) else device
-        number = self._number_asked(name)
-        return None if number is None else f"gpu:{number}"
-
-    def _number_asked(self, name: Any) -> int | None:
-        number = _number_of_gpu(name)
-        if number is None or self.are_not_needed or number >= len(self.names):
+        text = _text(name)
+        # Most names are those of CPUs, and parsing them is slower than this check.
+        if text is None or "GPU" not in text.upper():
             return None
-        return number
+        try:
+            spec = tf.DeviceSpec.from_string(text)
+        except ValueError:
+            return None
+        if spec.device_type != "GPU" or spec.job not in (None, "localhost"):
+            return None
+        number = spec.device_index or 0
+        return None if self.are_not_needed or number >= len(self.names) else number
 
     @property
     def capability(self) -> tuple[int, int] | None:
@@ -169,21 +173,6 @@ class EmulatedGpus:
             "--no-gpu-names turns this off",
             user_line(),
         )
-
-
-def _number_of_gpu(name: Any) -> int | None:
-    """Return the number of the local GPU that a device name means, or None."""
-    text = _text(name)
-    # Most names are those of CPUs, and parsing them is slower than this check.
-    if text is None or "GPU" not in text.upper():
-        return None
-    try:
-        spec = tf.DeviceSpec.from_string(text)
-    except ValueError:
-        return None
-    if spec.device_type != "GPU" or spec.job not in (None, "localhost"):
-        return None
-    return spec.device_index or 0
 
 
 def _text(name: Any) -> str | None:
@@ -373,10 +362,10 @@ class _Replacements:
     def _on_stand_ins(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         named = {key: self._used.substitute(value) for key, value in kwargs.items()}
         scope = original(*map(self._used.substitute, args), **named)
-        asked = self._used.asked(next(iter([*args, *kwargs.values()]), None))
-        if asked is None or self._are_trained_on or tf.executing_eagerly():
+        number = self._used.asked(next(iter([*args, *kwargs.values()]), None))
+        if number is None or self._are_trained_on or tf.executing_eagerly():
             return scope
-        return _with_requested_gpu(scope, asked)
+        return _with_requested_gpu(scope, f"gpu:{number}")
 
     def pin(self, original: Callable[..., Any], device: Any) -> Any:
         return original(self._used.substitute(device))

@@ -337,7 +337,14 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
         try:
             if variant.num_traces > _MOST_TRACES:
                 raise CannotHoist("it is traced anew for every size of a batch")
-            given = [_given(scope, i, structure, tensors) for i, structure in enumerate(structures)]
+            given: list[Any] = []
+            for place, structure in enumerate(structures):
+                if isinstance(structure, Scalar):
+                    kind, tensor = structure.kind, tensors[structure.number]
+                    bound = LARGEST if kind is int else 0
+                    given.append(SymbolicNumber(scope, Given(place), kind, tensor, bound))
+                else:
+                    given.append(put_together(structure, tensors))
             seeds = tensors[len(tensors) - variant.num_draws - 1 :] if variant.num_draws else ()
             drawing = drawing_by(seeds)
             with symbolic_lengths(), drawing as num_draws:
@@ -377,14 +384,6 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
 
     run.__name__ = f"lines_{region.first}_to_{region.last}"
     return tf.function(tf.autograph.experimental.do_not_convert(run), autograph=False)
-
-
-def _given(scope: TraceScope, place: int, structure: Any, tensors: Sequence[Any]) -> Any:
-    if isinstance(structure, Scalar):
-        bound = LARGEST if structure.kind is int else 0
-        tensor = tensors[structure.number]
-        return SymbolicNumber(scope, Given(place), structure.kind, tensor, bound)
-    return put_together(structure, tensors)
 
 
 def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
