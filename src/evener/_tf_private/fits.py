@@ -266,8 +266,7 @@ def call_epoch_hooks(
 ) -> None:
     """Call the hooks of a `keras.utils.PyDataset` for an epoch that was done before.
 
-    Why: a dataset may shuffle itself there.
-    If it changes: as with `data_kind`.
+    Why: a dataset may shuffle itself there. If it changes: as with `data_kind`.
     """
     py_dataset = iterator.data_adapter.py_dataset
     before_begin()

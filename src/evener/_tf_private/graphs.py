@@ -440,8 +440,7 @@ def written_resources(operation: tf.Operation) -> list[Any]:
     """Return the inputs of an operation that are resources, such as variables, which it writes.
 
     Why: whether a call of a function writes a variable or only reads it is known to TensorFlow's
-    order of stateful operations alone.
-    If it changes: steps on one device are not timed.
+    order of stateful operations alone. If it changes: steps on one device are not timed.
     """
     return list(auto_control_deps_utils.get_read_write_resource_inputs(operation)[1])
 

@@ -352,8 +352,7 @@ def build_from_specs(model: Any, batch: Any) -> None:
     What fails here fails in the step too, which says so.
 
     Why: a step that makes variables while it is traced is traced twice. There is no public way to
-    build the metrics.
-    If it changes: tracing takes twice as long.
+    build the metrics. If it changes: tracing takes twice as long.
     """
     with contextlib.suppress(Exception):
         model._symbolic_build(data_batch=batch)

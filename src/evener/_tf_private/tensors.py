@@ -222,10 +222,9 @@ def _kind_of(initial: Any, dtype: Any) -> tuple[tf.TensorShape, tf.DType]:
 def keras_variable_being_made(initial_value: Any) -> Any | None:
     """Return the Keras variable for which a `tf.Variable` is being made, if it can be told.
 
-    Why: the owner of a variable is chosen by its path and size before it exists, and
-    TensorFlow's creators are only given the initial value, a closure over the Keras
-    variable. If it changes: owners are chosen by the order of creation alone, and owner
-    rules by path match the short name.
+    Why: the owner of a variable is chosen by its path and size before it exists, and TensorFlow's
+    creators are only given the initial value, a closure over the Keras variable. If it changes:
+    owners are chosen by the order of creation alone, and owner rules by path match the short name.
     """
     closure = getattr(initial_value, "__closure__", None) or ()
     for cell in closure:

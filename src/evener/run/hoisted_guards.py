@@ -232,7 +232,26 @@ class Identities:
         self._absent: list[tuple[Any, frozenset[str]]] = []
         self._sized: list[Any] = []
         for check in checks:
-            self._add(check)
+            if isinstance(check, List | Set):
+                self._collections.append(check.holder)
+                self._sized.append(check.holder)
+            elif isinstance(check, Dictionary):
+                self._dictionaries.append(check.holder)
+                self._sized.append(check.holder)
+            elif isinstance(check, NamedValues) and check.has_names:
+                present = tuple(check.present)
+                if present:
+                    # Of one name alone it would return the value, not a tuple.
+                    names = present if len(present) > 1 else present * 2
+                    self._getters.append(operator.itemgetter(*names))
+                    self._named.append(check.holder)
+                absent = frozenset(check.names).difference(present)
+                if check.every:
+                    self._sized.append(check.holder)
+                elif absent:
+                    self._absent.append((check.holder, absent))
+            else:
+                self.others.append(check)
         self._lengths = list(map(len, self._sized))
         self._items = list(self._now())
 
@@ -245,28 +264,6 @@ class Identities:
             return all(map(operator.is_, self._now(), self._items))
         except KeyError:
             return False
-
-    def _add(self, check: Check) -> None:
-        if isinstance(check, List | Set):
-            self._collections.append(check.holder)
-            self._sized.append(check.holder)
-        elif isinstance(check, Dictionary):
-            self._dictionaries.append(check.holder)
-            self._sized.append(check.holder)
-        elif isinstance(check, NamedValues) and check.has_names:
-            present = tuple(check.present)
-            if present:
-                # Of one name alone it would return the value, not a tuple.
-                names = present if len(present) > 1 else present * 2
-                self._getters.append(operator.itemgetter(*names))
-                self._named.append(check.holder)
-            absent = frozenset(check.names).difference(present)
-            if check.every:
-                self._sized.append(check.holder)
-            elif absent:
-                self._absent.append((check.holder, absent))
-        else:
-            self.others.append(check)
 
     def _now(self) -> Iterator[Any]:
         return chain(

@@ -100,54 +100,49 @@ def targets_of(node: ast.AST) -> Iterator[str]:
 
 def _follow(statements: Iterable[ast.stmt], names: StatementNames, certain: set[str]) -> None:
     """Add the names of statements; ``certain`` is what is bound before and, then, behind them."""
-    for statement in statements:
-        _statement(statement, names, certain)
-
-
-def _statement(node: ast.stmt, names: StatementNames, certain: set[str]) -> None:
-    if isinstance(node, ast.Assign):
-        _reads(node.value, names, certain)
-        for target in node.targets:
-            _bind(target, names, certain)
-    elif isinstance(node, ast.AugAssign):
-        _reads(ast.Name(node.target.id, ast.Load()), names, certain) if isinstance(
-            node.target, ast.Name
-        ) else None
-        _reads(node.value, names, certain)
-        _bind(node.target, names, certain)
-    elif isinstance(node, ast.AnnAssign):
-        _reads(node.annotation, names, certain)
-        if node.value is not None:
+    for node in statements:
+        if isinstance(node, ast.Assign):
+            _reads(node.value, names, certain)
+            for target in node.targets:
+                _bind(target, names, certain)
+        elif isinstance(node, ast.AugAssign):
+            if isinstance(node.target, ast.Name):
+                _reads(ast.Name(node.target.id, ast.Load()), names, certain)
             _reads(node.value, names, certain)
             _bind(node.target, names, certain)
-    elif isinstance(node, ast.If):
-        _reads(node.test, names, certain)
-        branches = [set(certain), set(certain)]
-        _follow(node.body, names, branches[0])
-        _follow(node.orelse, names, branches[1])
-        certain |= branches[0] & branches[1]
-    elif isinstance(node, ast.For | ast.While):
-        body = set(certain)
-        if isinstance(node, ast.For):
-            _reads(node.iter, names, certain)
-            _bind(node.target, names, body)
-        else:
+        elif isinstance(node, ast.AnnAssign):
+            _reads(node.annotation, names, certain)
+            if node.value is not None:
+                _reads(node.value, names, certain)
+                _bind(node.target, names, certain)
+        elif isinstance(node, ast.If):
             _reads(node.test, names, certain)
-        _follow(node.body, names, body)
-        # The body may not run at all.
-        _follow(node.orelse, names, set(certain))
-    elif isinstance(node, ast.With):
-        for item in node.items:
-            _reads(item.context_expr, names, certain)
-            if item.optional_vars is not None:
-                _bind(item.optional_vars, names, certain)
-        _follow(node.body, names, certain)
-    elif isinstance(node, ast.Delete):
-        for target in node.targets:
-            _delete(target, names, certain)
-    else:
-        for child in ast.iter_child_nodes(node):
-            _reads(child, names, certain)
+            branches = [set(certain), set(certain)]
+            _follow(node.body, names, branches[0])
+            _follow(node.orelse, names, branches[1])
+            certain |= branches[0] & branches[1]
+        elif isinstance(node, ast.For | ast.While):
+            body = set(certain)
+            if isinstance(node, ast.For):
+                _reads(node.iter, names, certain)
+                _bind(node.target, names, body)
+            else:
+                _reads(node.test, names, certain)
+            _follow(node.body, names, body)
+            # The body may not run at all.
+            _follow(node.orelse, names, set(certain))
+        elif isinstance(node, ast.With):
+            for item in node.items:
+                _reads(item.context_expr, names, certain)
+                if item.optional_vars is not None:
+                    _bind(item.optional_vars, names, certain)
+            _follow(node.body, names, certain)
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                _delete(target, names, certain)
+        else:
+            for child in ast.iter_child_nodes(node):
+                _reads(child, names, certain)
 
 
 def _bind(target: ast.AST, names: StatementNames, certain: set[str]) -> None:

@@ -467,92 +467,71 @@ def hoist_steps(
 ) -> Hoisted:
     """Return a module in which every region that was found is a function too."""
     module = SyntaxTree(source, path)
-    rewriting = _Rewriting(module, first_number, in_functions=in_functions)
+    liveness = Liveness(module)
+    bound: set[str] = set()
+    for node in ast.walk(module.root):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.alias):
+            bound.add(node.asname or node.name.partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
     losses = [
         node.lineno
         for node in module.every(ast.Attribute)
         if node.attr == "losses" and last_name(node.value) != "keras"
     ]
-    if not any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name)):
-        rewriting.all_blocks()
+    blocks = [block for parent in ast.walk(module.root) for block in blocks_of(parent)]
+    # These read and bind names that the text does not have.
+    if any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name)):
+        blocks = []
+    obstacles = [obstacle for block in blocks for obstacle in obstacles_of(block)]
+    # All are found before one is replaced; in a block, from its end to its begin.
+    regions: list[Region] = []
+    planned: list[tuple[list[ast.stmt], list[tuple[Span, Region]]]] = []
+    taken: set[ast.AST] = set()
+    for block in blocks:
+        if not _runs_often(module, block[0], in_functions=in_functions):
+            continue
+        for spans in list(spans_of(block)):
+            # What is within a region is a part of it.
+            if taken.intersection(module.around(block[0])):
+                continue
+            kept: list[tuple[Span, Region]] = []
+            for span in spans:
+                region = region_of(block, span, liveness, bound, first_number + len(regions))
+                if region is not None:
+                    regions.append(region)
+                    kept.append((span, region))
+                    taken.update(block[span[0] : span[1] + 1])
+            if kept:
+                planned.append((block, kept))
+    for block, kept in reversed(planned):
+        first, last = kept[0][0]
+        block[first : last + 1] = _nested(block, kept)
     return Hoisted(
         tree=ast.fix_missing_locations(module.root),
-        regions=tuple(rewriting.regions),
-        obstacles=tuple(rewriting.obstacles),
+        regions=tuple(regions),
+        obstacles=tuple(obstacles),
         lines_with_losses=tuple(losses),
     )
 
 
-class _Rewriting:
-    def __init__(self, module: SyntaxTree, first_number: int, *, in_functions: bool) -> None:
-        self._in_functions = in_functions
-        self._module = module
-        self._number = first_number
-        self._liveness = Liveness(module)
-        found: set[str] = set()
-        for node in ast.walk(module.root):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                found.add(node.id)
-            elif isinstance(node, ast.arg):
-                found.add(node.arg)
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found.add(node.name)
-            elif isinstance(node, ast.alias):
-                found.add(node.asname or node.name.partition(".")[0])
-            elif isinstance(node, ast.ExceptHandler) and node.name:
-                found.add(node.name)
-        self._bound = found
-        self.regions: list[Region] = []
-        self.obstacles: list[Obstacle] = []
-
-    def all_blocks(self) -> None:
-        found = [
-            (block, spans)
-            for parent in ast.walk(self._module.root)
-            for block in blocks_of(parent)
-            if self._runs_often(block[0])
-            for spans in spans_of(block)
-        ]
-        for parent in ast.walk(self._module.root):
-            for block in blocks_of(parent):
-                self.obstacles += obstacles_of(block)
-        # All are found before one is replaced; in a block, from its end to its begin.
-        planned: list[tuple[list[ast.stmt], list[Span], list[Region | None]]] = []
-        taken: set[ast.AST] = set()
-        for block, spans in found:
-            # What is within a region is a part of it.
-            if not taken.intersection(self._module.around(block[0])):
-                regions = self._regions(block, spans)
-                planned.append((block, spans, regions))
-                for (first, last), region in zip(spans, regions, strict=True):
-                    taken.update(block[first : last + 1] if region is not None else ())
-        for block, spans, regions in reversed(planned):
-            kept = [(s, r) for s, r in zip(spans, regions, strict=True) if r is not None]
-            if kept:
-                first, last = kept[0][0]
-                block[first : last + 1] = _nested(block, kept)
-
-    def _regions(self, block: Sequence[ast.stmt], spans: Sequence[Span]) -> list[Region | None]:
-        found: list[Region | None] = []
-        for span in spans:
-            region = region_of(block, span, self._liveness, self._bound, self._number)
-            if region is not None:
-                self._number += 1
-                self.regions.append(region)
-            found.append(region)
-        return found
-
-    def _runs_often(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is in a loop or in a function that nobody has decorated."""
-        is_in_loop = False
-        for outer in self._module.around(statement):
-            if isinstance(outer, ast.AsyncFunctionDef | ast.ClassDef):
-                return False
-            if isinstance(outer, FUNCTIONS):
-                marks = getattr(outer, "decorator_list", [])
-                return not any(_traces(mark) for mark in marks)
-            is_in_loop = is_in_loop or isinstance(outer, ast.For | ast.While)
-        return is_in_loop and not self._in_functions
+def _runs_often(module: SyntaxTree, statement: ast.stmt, *, in_functions: bool) -> bool:
+    """Return whether a statement is in a loop or in a function that nobody has decorated."""
+    is_in_loop = False
+    for outer in module.around(statement):
+        if isinstance(outer, ast.AsyncFunctionDef | ast.ClassDef):
+            return False
+        if isinstance(outer, FUNCTIONS):
+            marks = getattr(outer, "decorator_list", [])
+            return not any(_traces(mark) for mark in marks)
+        is_in_loop = is_in_loop or isinstance(outer, ast.For | ast.While)
+    return is_in_loop and not in_functions
 
 
 def _traces(decorator: ast.expr) -> bool:
@@ -560,13 +539,8 @@ def _traces(decorator: ast.expr) -> bool:
     return last_name(named) in ("function", "distribute")
 
 
-def _nested(
-    block: Sequence[ast.stmt], kept: Sequence[tuple[Span, Region]], within: Span | None = None
-) -> list[ast.stmt]:
-    """Return the statements of a span, as a region if one is left, with smaller ones in it."""
-    if not kept:
-        first, last = within or (0, -1)
-        return list(block[first : last + 1])
+def _nested(block: Sequence[ast.stmt], kept: Sequence[tuple[Span, Region]]) -> list[ast.stmt]:
+    """Return the statements of a span as a region, with smaller ones in it."""
     (first, last), region = kept[0]
     statements = block[first : last + 1]
     if len(kept) > 1:
@@ -641,11 +615,3 @@ def _locate(node: ast.AST, source: ast.AST) -> None:
         ast.copy_location(node, source)
     for child in ast.iter_child_nodes(node):
         _locate(child, source)
-
-
-__all__ = [
-    "Hoisted",
-    "Obstacle",
-    "Region",
-    "hoist_steps",
-]

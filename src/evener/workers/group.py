@@ -219,7 +219,6 @@ class Group:
                     return outline.pack(missed.results)
                 self._is_with_others()
                 self._start(scope)
-                return self._repeat(function, scope)
             return self._repeat(function, scope)
         finally:
             self._local.scope = self._batch = None
