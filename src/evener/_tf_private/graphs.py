@@ -72,7 +72,7 @@ def output_dtypes(node: Any) -> list[tf.DType]:
         dtype = node.attr[arg.type_attr].type if arg.type_attr else arg.type
         count = node.attr[arg.number_attr].i if arg.number_attr else 1
         dtypes.extend([dtype] * count)
-    return [_dtype(number) for number in dtypes]
+    return [tf.as_dtype(number) for number in dtypes]
 
 
 def input_names(op_type: str) -> tuple[str, ...]:
@@ -108,11 +108,6 @@ def output_names(op_type: str, attrs: Any) -> list[str]:
     return names
 
 
-@functools.cache
-def _dtype(number: int) -> tf.DType:
-    return tf.as_dtype(number)
-
-
 def operation_definition(op_type: str) -> Any | None:
     """Return the definition of a type of operation, or None if there is none.
 
@@ -131,14 +126,9 @@ def registered_kernels(op_type: str) -> list[Any]:
     return list(kernels.get_registered_kernels_for_op(op_type).kernel)
 
 
-def all_registered_kernels() -> list[Any]:
-    """Return the definitions of all kernels. See `registered_kernels`."""
-    return list(kernels.get_all_registered_kernels().kernel)
-
-
 def operation_names() -> list[str]:
     """Return the names of all types of operations. See `operation_definition`."""
-    return sorted({kernel.op for kernel in all_registered_kernels()})
+    return sorted({kernel.op for kernel in kernels.get_all_registered_kernels().kernel})
 
 
 AttrValue = attr_value_pb2.AttrValue

@@ -23,10 +23,11 @@ def read() -> State:
     """Return the states of Python's, NumPy's and TensorFlow's global generators."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    seeds = operation_seeds()
     return {
         "python": [version, _packed(words), gauss],
         "numpy": [name, _packed(keys), int(position), int(has_gauss), float(cached)],
-        "tensorflow": _packed_python(operation_seeds()),
+        "tensorflow": None if seeds is None else [seeds[0], _packed(seeds[1]), seeds[2]],
     }
 
 
@@ -51,13 +52,6 @@ def derived_seed() -> int:
     """Return a seed that depends on the states of the generators, without a draw from them."""
     digest = hashlib.sha256(json.dumps(read()).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-def _packed_python(state: Any) -> Any:
-    if state is None:
-        return None
-    version, words, gauss = state
-    return [version, _packed(words), gauss]
 
 
 def _python_state(state: Any) -> tuple[Any, ...]:
