@@ -38,7 +38,7 @@ from evener.workers.policy import (
 OF_OTHER_JOBS = ("TF_CONFIG", "EVENER_JOB", "EVENER_JOB_SECRET", "EVENER_COORDINATOR")
 """Variables of the environment that describe the job of the workers."""
 _CLOSING_SECONDS = 5.0
-"""Time for a worker to end after its connection."""
+"""Time for a worker to end after its connection: a failing program closes it first."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -157,13 +157,7 @@ class JobControl(Control):
 
         def on_event(event: Event) -> None:
             if isinstance(event, Lost):
-                # A failing program closes its connection before it ends.
-                wait = 0.0 if "silent" in event.why else _CLOSING_SECONDS
-                wait = wait if event.is_fault else self._settings.grace_seconds
-                number, why = event.incarnation, event.why
-                on_change(
-                    WorkerLost(index=event.index, incarnation=number, why=why, wait_seconds=wait)
-                )
+                on_change(self._worker_lost(event))
             elif isinstance(event, Formed):
                 step = max(event.view.done.values(), default=0) + 1
                 on_change(Joined(indices=event.view.members, step=step))
@@ -188,6 +182,14 @@ class JobControl(Control):
             on_event=on_event,
         )
         self._coordinator.start()
+
+    def _worker_lost(self, event: Lost) -> WorkerLost:
+        if not event.is_fault:
+            wait = self._settings.grace_seconds
+        else:
+            wait = 0.0 if "silent" in event.why else _CLOSING_SECONDS
+        number, why = event.incarnation, event.why
+        return WorkerLost(index=event.index, incarnation=number, why=why, wait_seconds=wait)
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker."""
