@@ -27,6 +27,7 @@ DECLARING = tuple(
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
     "XLA of models": 3,
+    "activations of a watched program": 10,
     "batches of iterators": (
         "OwnedIterator.__next__ OwnedIterator.get_next OwnedIterator.get_next_as_optional "
         "DistributedIteratorBase.__next__ DistributedIteratorBase.get_next "
@@ -68,6 +69,8 @@ PATCHES = {
     ),
     "jit_compile of benchmarks": "Model.compile",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
+    "layers of a watched program": "layers.Layer.__init__",
+    "layers that a watched program gives its inputs": 4,
     "layers that are made in calls, and their weights": "Layer.__init__ Layer.add_weight",
     "layers that behave otherwise in training": 7,
     "lines of failing operations": "InterpolateRuntimeError.interpolate",
