@@ -94,7 +94,6 @@ def wrong_usage(source: str) -> Generator[None]:
 
 
 def write_result(file: Path, text: str, *, is_printed: bool = False) -> None:
-    """Write a result to a file; where that fails, print it instead."""
     was_there = file.exists()
     try:
         file.write_text(text, encoding="utf-8")

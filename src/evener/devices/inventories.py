@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineDevice:
-    """One device of the machine; None where a value is unknown."""
-
     # "gpu:1" as TensorFlow numbers the physical GPUs, "cpu:0"; a GPU that TensorFlow does not see
     # has the driver's number: "nvidia:1".
     name: str
@@ -62,8 +60,6 @@ class MachineDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLink:
-    """The fastest connection of two GPUs."""
-
     devices: tuple[str, str]
     kind: LinkKind
     count: int = 1  # of NVLinks; 1 for the other kinds
@@ -112,7 +108,6 @@ class Inventory:
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
-        """Return the inventory as a plain text table."""
         from evener.base.terminal import WIDTH, text_of
 
         return text_of(lambda console: print_inventory(self, console), WIDTH)
@@ -289,7 +284,6 @@ def _check_spec(
 
 
 def unknown_device(name: str, known: Iterable[str], no_gpus: Problem | None = None) -> SpecError:
-    """Return the error for a device that does not exist, with the reason why there is no GPU."""
     names = tuple(known)
     has_gpus = any(other.startswith("gpu:") for other in names)
     why = f"TensorFlow has {', '.join(names) or 'no GPU'} here."

@@ -21,8 +21,6 @@ from evener.base.libraries import SUPPORTED, check_is_there
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The host of the GPUs; None where a value is unknown."""
-
     name: str  # of its processor
     num_cores: int  # that this process may run on
     memory_total_bytes: int | None = None
@@ -70,8 +68,6 @@ _BUS_ID = re.compile(r"[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlLink:
-    """The fastest connection from one GPU to another."""
-
     to_index: int
     # "pcie" if the path stays below one PCIe host bridge; "host" if it crosses the interconnect
     # between host bridges or CPU sockets.
@@ -81,8 +77,6 @@ class NvmlLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
-    """One GPU as the driver describes it; None where a value is unknown."""
-
     index: int  # in the order of the PCI bus, as in nvidia-smi
     uuid: str | None = None  # "GPU-..."
     name: str | None = None
@@ -241,8 +235,6 @@ def _text(value: str | bytes | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowGpu:
-    """One physical GPU in TensorFlow's list."""
-
     index: int
     name: str | None = None
     compute_capability: tuple[int, int] | None = None
@@ -281,7 +273,6 @@ def import_tensorflow() -> Any:
 
 
 def read_tensorflow(environ: Mapping[str, str] | None = None) -> TensorFlowView:
-    """Read what TensorFlow sees now, without starting its runtime."""
     tf = import_tensorflow()
     build = tf.sysconfig.get_build_info()
     visible = tf.config.get_visible_devices("GPU")

@@ -31,8 +31,6 @@ _INSTALL = "pip install 'tensorflow[and-cuda]'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Problem that keeps one device, or all, from being used."""
-
     code: str
     what: str
     why: str
@@ -55,7 +53,6 @@ class Situation:
 def match_gpus(
     seen: Sequence[TensorFlowGpu], gpus: Sequence[NvmlGpu], visible_devices: str | None
 ) -> dict[int, NvmlGpu]:
-    """Return the driver's GPU for each of TensorFlow's, by TensorFlow's number."""
     shown = shown_by_cuda(gpus, visible_devices)
     # TensorFlow leaves GPUs out but keeps their order, so take the first that may be the same,
     # preferring those that CUDA_VISIBLE_DEVICES lets through.

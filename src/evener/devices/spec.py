@@ -45,14 +45,11 @@ class SpecError(DeviceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """One GPU that a spec names."""
-
     index: int  # TensorFlow's number of the physical GPU
     cap_bytes: int | None = None  # at least 1 MiB; None for all of its memory
 
     @property
     def name(self) -> str:
-        """The name of the physical GPU, such as ``"gpu:0"``."""
         return f"gpu:{self.index}"
 
     def __str__(self) -> str:
@@ -61,8 +58,6 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """A parsed device spec."""
-
     kind: SpecKind
     num_stand_ins: int = 0  # logical CPU devices, from 1, with kind "cpu"
     stand_in_caps: tuple[int, ...] = ()  # bytes that a planner assumes for each; empty: no limit
@@ -102,7 +97,6 @@ def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
 
 
 def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
-    """Parse a device spec."""
     context = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_device(context, str(text))

@@ -74,7 +74,6 @@ class RuntimeLayout:
     limit_threads: bool = False  # whether every CPU device computes with one thread: stand-ins
 
     def __str__(self) -> str:
-        """Return the layout as a device spec would write it."""
         if self.gpus:
             return ", ".join(map(str, self.gpus))
         return ", ".join(f"cpu:{index}" for index in range(self.num_cpus))
@@ -92,7 +91,6 @@ class TensorFlowRuntime:
         self.fallback_layouts: dict[RuntimeLayout, RuntimeLayout] = {}
 
     def view(self) -> TensorFlowView:
-        """Return the current view of TensorFlow."""
         return read_tensorflow()
 
     def configure(self, layout: RuntimeLayout, *, memory_growth: bool) -> None:
@@ -253,7 +251,6 @@ def lay_out(spec: str) -> None:
 
 
 def choose_layout(spec: DeviceSpec, found: Inventory) -> RuntimeLayout:
-    """Return the layout for the devices that the inventory says are used."""
     used = {device.name: device for device in found.used}
     if spec.kind == "gpu":
         gpus = tuple(request for request in spec.gpus if request.name in used)

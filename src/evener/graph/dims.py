@@ -94,7 +94,6 @@ class PartSymbol(str):
     rows: Size  # The size that is split over the parts
 
     def __new__(cls, kind: str, rows: Size) -> PartSymbol:
-        """Return the symbol of a kind, ``"b"`` or ``"o"``, for a size that is split."""
         symbol = super().__new__(cls, kind if rows == BATCH else f"{kind}[{rows}]")
         symbol.rows = rows
         return symbol
@@ -131,7 +130,6 @@ def substitute(size: Size, names: Mapping[str, str]) -> Size:
 
 
 def has_batch(size: Size) -> bool:
-    """Return whether a size depends on the batch size in a way that is known."""
     return isinstance(size, Dim) and any("B" in monomial for monomial in size.terms)
 
 

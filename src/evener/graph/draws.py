@@ -94,7 +94,6 @@ class StreamState:
             self._begin = _generators()
 
     def counters_of(self, names: tuple[StreamName, ...]) -> Any:
-        """Return the counters of some streams; those that are new begin."""
         if names != self._names:
             if self._names:
                 self._rows.update(zip(self._names, self._counters.numpy(), strict=True))
@@ -106,7 +105,6 @@ class StreamState:
         return self._counters
 
     def advance(self, names: tuple[StreamName, ...], counters: Any) -> None:
-        """Take note of the counters of streams behind a step."""
         self._names, self._counters = names, counters
 
 
@@ -161,7 +159,6 @@ def take_streams_out(graph: Graph) -> Streams | None:
 
 
 def draws(node: Node) -> bool:
-    """Return whether a node draws from a state that its kernel has."""
     return node.is_stateful and any("seed" in name for name in node.attrs)
 
 
@@ -184,7 +181,6 @@ def draws_from_seeds(graph: Graph) -> bool:
 
 
 def has_hidden_draws(graph: Graph, *, is_inside: bool = False) -> bool:
-    """Return whether bodies of loops and conditions draw."""
     is_hidden = False
     for node in graph:
         if is_inside and draws(node):

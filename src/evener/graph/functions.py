@@ -34,8 +34,6 @@ class TensorArgument:
 
 @dataclass(frozen=True, slots=True)
 class SumArgument:
-    """Sum of a tensor of the step over the micro-batches before."""
-
     tensor: Tensor  # Tensor of which every micro-batch gives a partial sum
 
 
@@ -106,7 +104,6 @@ class FunctionBuilder:
         *,
         after: Sequence[str] = (),
     ) -> list[str]:
-        """Add a node with the attributes of a traced one; return its outputs."""
         node = self.definition.node_def.add()
         node.op, node.name = op, self._unique(name)
         node.input.extend([*inputs, *(f"^{name}" for name in (*after, *self.waits))])
@@ -142,7 +139,6 @@ class FunctionBuilder:
         self._included.append(function)
 
     def constant(self, value: Any, dtype: tf.DType) -> str:
-        """Add a constant; equal ones are one node."""
         array = np.asarray(value, dtype=dtype.as_numpy_dtype)
         key = ("constant", dtype, array.shape, array.tobytes())
         if key not in self._sizes:

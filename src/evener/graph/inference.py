@@ -45,7 +45,6 @@ _SUMS = frozenset({"Add", "AddN", "AddV2"})
 
 
 def find_row_loop(node: Node) -> RowLoop | None:
-    """Return how a loop goes over rows; None if it is not certain that it does."""
     if node.op not in LOOPS or not node.bodies:
         return None
     finder = _RowLoopFinder(node)
@@ -82,7 +81,6 @@ class _RowLoopFinder:
         self.counts: set[Size] = set()
 
     def is_certain(self) -> bool:
-        """Find all roles; return whether they are certain."""
         for index in range(len(self._body.inputs)):
             role = self._simple_role(index)
             if role is None:
@@ -368,7 +366,6 @@ class Inference(SymbolTable):
                 tensor.shape = any_length(tensor.shape)
 
     def _infer_rounds(self, node: Node, facts: Sequence[Facts], known: set[str]) -> list[Facts]:
-        """Return what holds before and after every round of a loop."""
         body = node.bodies["body"]
         stays = [a is b for a, b in zip(body.inputs, body.outputs, strict=True)]
         # Numbers may be others in the next round; those in a list of equal ones are not.
@@ -403,7 +400,6 @@ class Inference(SymbolTable):
             self.run(body)
 
     def _with_symbols(self, tensor: Tensor, shape: Shape | None) -> Shape | None:
-        """Return a shape with symbols for what is not known."""
         if shape is None:
             return None
         return tuple(self.new_symbol(tensor, k) if s is None else s for k, s in enumerate(shape))

@@ -199,8 +199,6 @@ class RowLoop:
 
 
 class Graph:
-    """Nodes in an order in which they can run, with what goes in and comes out."""
-
     def __init__(self, func_graph: Any) -> None:
         self.functions = graphs.FunctionBodies(func_graph)
         self.nodes: list[Node] = []
@@ -228,7 +226,6 @@ class Graph:
         return [reader.tensor(t.name) for t in traced.graph.outputs]
 
     def body(self, name: str) -> Graph:
-        """Return a new graph of a function that a loop or a condition calls."""
         return Graph(self.functions.find(name))
 
     def drop_identities_of_results(self) -> None:
@@ -259,8 +256,6 @@ class Graph:
 
 
 class _GraphReader:
-    """Reads one graph of TensorFlow's into a list of nodes; calls are read in place."""
-
     def __init__(self, functions: Any, nodes: list[Node], *, prefix: str, xla: str) -> None:
         self._functions = functions
         self._nodes = nodes

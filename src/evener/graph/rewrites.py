@@ -68,7 +68,6 @@ def can_be_predicated(node: Node, bodies: Mapping[str, Graph]) -> bool:
 def predicate(
     node: Node, bodies: Mapping[str, Graph]
 ) -> tuple[list[Node], dict[Tensor, Tensor], frozenset[Node]]:
-    """Replace a condition by the nodes of its branches."""
     nodes: list[Node] = []
     results: list[list[Tensor]] = []
     touched: dict[Tensor, set[Node]] = defaultdict(set)
@@ -210,7 +209,6 @@ LARGEST_TABLE = 2**24
 
 
 def open_functions(graph: Graph, *, is_body: bool = False) -> None:
-    """Give every loop and condition without side effects the graphs of its bodies."""
     _gather_from_reads(graph, math.inf if is_body else LARGEST_TABLE)
     instead: dict[Tensor, Tensor] = {}
     later: dict[Node, frozenset[Node]] = {}
@@ -280,7 +278,6 @@ def _gather_from_reads(graph: Graph, most_bytes: float) -> None:
 
 
 def bodies_of(node: Node, graph: Graph) -> dict[str, Graph]:
-    """Return the bodies of a loop or condition, read anew, by attribute."""
     if node.op not in LOOPS and "then_branch" not in node.attrs:
         functions = node.attrs["branches"].list.func
         return {f"branch_{k}": graph.body(function.name) for k, function in enumerate(functions)}
@@ -357,7 +354,6 @@ def _give_value(node: Node, index: int, reads: Sequence[Node]) -> Node:
 
 
 def take_known_branches(graph: Graph) -> bool:
-    """Put nodes of branches in place of their conditions; return whether there was one."""
     instead: dict[Tensor, Tensor] = {}
     nodes: list[Node] = []
     was_known = False

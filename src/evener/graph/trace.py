@@ -183,7 +183,6 @@ class _EqualSizes(Inference):
 
 
 def find_first_sizes(graph: Graph, unknown: Sequence[int], num_samples: int | None) -> list[int]:
-    """Return for each of some arguments the first of them that has the same size."""
     inference = _EqualSizes(num_samples)
     for tensor in graph.inputs:
         inference.input_shape(tensor, None, BATCH)
@@ -248,7 +247,6 @@ class TracedStep:
 
     @property
     def captures(self) -> list[Any]:
-        """Captures: variables and other tensors that the step uses without being given them."""
         return list(self.concrete.captured_inputs)
 
     @property
@@ -325,7 +323,6 @@ def _trace(
     with_layers: bool = False,
     batch_norm_per_device: bool = False,
 ) -> tuple[Any, Any, dict[str, str]]:
-    """Return the concrete function of a step, what the step returns, and the layers of scopes."""
     structures: list[Any] = []
     scopes: dict[str, str] = {}
     raised: list[Callable[[], Exception]] = []

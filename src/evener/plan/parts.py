@@ -50,7 +50,6 @@ class DeviceName:
     worker: int | None = None
 
     def __str__(self) -> str:
-        """Return the name as it is written in a plan."""
         prefix = "" if self.worker is None else f"worker:{self.worker}/"
         return f"{prefix}{self.kind}:{self.index}"
 
@@ -184,7 +183,6 @@ class PlanDevice:
     memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Convert NumPy integers to Python integers."""
         _set(self, memory_bytes=to_whole(self.memory_bytes))
 
     @classmethod
@@ -238,7 +236,6 @@ class Stage:
     layers: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
-        """Store a list as a tuple."""
         _set(self, layers=to_tuple(self.layers))
 
 
@@ -263,7 +260,6 @@ class Replica:
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
-        """Normalize lists and numbers."""
         _set(
             self,
             share=to_double(self.share),
@@ -292,7 +288,6 @@ class Predicted:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Store the mappings in a hashable form."""
         _set(self, step_seconds=to_double(self.step_seconds), batch_size=to_whole(self.batch_size))
         if isinstance(cast(object, self.peak_bytes), Mapping):
             _set(self, peak_bytes=DeviceBytes(self.peak_bytes))

@@ -95,7 +95,6 @@ class Plan:
     rejected: tuple[Rejected, ...] = ()
 
     def __post_init__(self) -> None:
-        """Normalize lists, and refuse an inconsistent plan."""
         for name, kind in get_type_hints(Plan).items():
             value = to_tuple(to_whole(getattr(self, name)))
             object.__setattr__(self, name, value)
@@ -377,7 +376,6 @@ class Plan:
         return None if self.owners == "sharded" else owner_of(path, self.owners)
 
     def __str__(self) -> str:
-        """Return the plan as a plain text table."""
         # By name, since it reads plans. rich takes longer to import than everything else here.
         table = importlib.import_module("evener.plan.table")
         return cast("str", table.render_plan(self))
@@ -530,8 +528,6 @@ def _device(path: str, device: object) -> PlanDevice:
 
 
 def _parse(text: object) -> object:
-    """Return the values of a JSON text, of which no object has a key twice."""
-
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         fields: dict[str, object] = {}
         for key, value in pairs:

@@ -39,7 +39,6 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
-        """Check the points."""
         points = tuple((float(samples), float(seconds)) for samples, seconds in self.points)
         rising = all(a[0] < b[0] for a, b in itertools.pairwise(points))
         numbers = [number for point in points for number in point]
@@ -60,7 +59,6 @@ class Curve:
         object.__setattr__(self, "points", tuple(raised))
 
     def __call__(self, samples: float) -> float:
-        """Return the seconds for a number of samples, 0 or more."""
         points = self.points
         if samples <= 0:
             return 0.0
@@ -116,7 +114,6 @@ class Link:
     latency_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse impossible values."""
         if not self.bytes_per_second > 0 or not 0 <= self.latency_seconds < math.inf:
             raise ProfileError(
                 "PROF-004",
@@ -189,7 +186,6 @@ class Cluster:
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a cluster that contradicts itself."""
         names = [device.name for device in self.devices]
         problem = None
         if not names:
@@ -316,7 +312,6 @@ class ModelCosts:
     updates_wait: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a model without layers, or with a duplicate name."""
         names = [layer.name for layer in self.layers]
         twice = next((name for name in names if names.count(name) > 1), None)
         if not names or twice is not None:
@@ -421,7 +416,6 @@ class CostProfile:
     step_overhead_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a profile without times of all layers."""
         for device in self.cluster.devices:
             found = self.times.get(device.type)
             if found is None or len(found) != len(self.model.layers):

@@ -159,8 +159,6 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 class MeasurementCache:
-    """Cache of measurements by device identity and key."""
-
     def __init__(
         self,
         folder: Path | None = None,
@@ -203,7 +201,6 @@ class MeasurementCache:
         return {}
 
     def _write(self, identity: DeviceIdentity, entries: Mapping[str, Any]) -> None:
-        """Replace a file atomically, so that no reader sees a part of it."""
         content = {**_CACHE, "identity": to_plain(identity), "entries": dict(entries)}
         temporary = ""
         try:
@@ -247,8 +244,6 @@ def _problem_of(content: object, identity: DeviceIdentity) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusedLayers:
-    """Number of layers whose times are reused from earlier runs on a device."""
-
     hardware: str  # Hardware name of the device.
     num_layers: int  # Number of layers of the step.
     num_reused: int  # Number of layers that were measured in earlier runs.
@@ -270,8 +265,6 @@ class ReusedLayers:
 
 
 class KnownTimes:
-    """Measurements of one device, kept from run to run."""
-
     def __init__(
         self, cache: MeasurementCache | None = None, identity: DeviceIdentity | None = None
     ) -> None:

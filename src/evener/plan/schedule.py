@@ -87,7 +87,6 @@ class Schedule:
         return 1 + max(task.stage for order in self.orders for task in order)
 
     def __str__(self) -> str:
-        """Return one line per device, with tasks as ``F<micro-batch>.<stage>``."""
         width = max(map(len, self.devices))
         return "\n".join(
             f"{device:{width}}  {' '.join(map(str, order))}"
@@ -220,7 +219,6 @@ class _Merging:
         ]
 
     def orders(self, stages_of_devices: Sequence[Sequence[int]]) -> list[tuple[Task, ...]]:
-        """Return one order of tasks per device, from the ascending stage numbers of each."""
         orders: list[list[Task]] = [[] for _ in stages_of_devices]
         num_left = 2 * len(self._replica.stages) * self._replica.num_micro_batches
         while num_left:

@@ -42,8 +42,6 @@ those of its devices that compute the layer; gradients are all-reduced between m
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Layers from ``first`` up to, but without, ``end``, on one device."""
-
     device: int  # Device index in the cluster
     first: int  # Index of the first layer
     end: int  # Index of the last layer, plus 1
@@ -76,7 +74,6 @@ class ReplicaAssignment:
         return 1 - 1 / self.num_micro_batches
 
     def in_micro_batches(self, count: int) -> ReplicaAssignment:
-        """Return the replica with ``count`` micro-batches, but at most one per sample."""
         count = min(count, self.samples)
         in_flight = min(len(self.spans), count)
         return dataclasses.replace(self, num_micro_batches=count, in_flight=in_flight)
@@ -84,8 +81,6 @@ class ReplicaAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Layers that each device computes and owns."""
-
     replicas: tuple[ReplicaAssignment, ...]  # Replicas with at least one sample
     # Owner of each layer's variables: a device index, `HOST_OWNER` or `EACH_MACHINE`
     owners: tuple[int, ...]
@@ -174,7 +169,6 @@ def plan_of(
     predicted: Predicted | None = None,
     rejected: tuple[Rejected, ...] = (),
 ) -> Plan:
-    """Return an assignment as a plan with the names of devices and layers."""
     used = {span.device for replica in assignment.replicas for span in replica.spans}
     used.update(owner for owner in assignment.owners if owner >= 0)
     names = [device.name for device in cluster.devices]

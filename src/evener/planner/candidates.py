@@ -101,7 +101,6 @@ class PlanEvaluator:
         return prediction, not any(shortages(prediction.memory, self.profile.cluster))
 
     def candidate(self, assignment: Assignment, grouping: Grouping | None = None) -> Candidate:
-        """Return an assignment with its prediction; a grouping may have idle groups."""
         prediction = predict(assignment, self.profile)
         return Candidate(
             grouping=grouping or tuple(replica.devices for replica in assignment.replicas),
@@ -168,7 +167,6 @@ def polish(
     host: bool,
     spread: Callable[[Sequence[ReplicaAssignment]], tuple[int, ...]] | None = None,
 ) -> Assignment:
-    """Return an assignment that no small change makes faster."""
     best, least = assignment, seconds(assignment)
     for _ in range(_MOST_CHANGES):
         changed = list(_with_other_replicas(best, counts, recut))
@@ -493,7 +491,6 @@ class _FewestRecomputed:
 def keep_activations(
     assignment: Assignment, prediction: Prediction, evaluator: PlanEvaluator
 ) -> tuple[Assignment, Prediction]:
-    """Return an assignment that fits and recomputes fewer layers, with its prediction."""
     for _ in range(_MOST_TIMES):
         left, needs, ranked = _activations(assignment, prediction, evaluator)
         kept: set[int] = set()
@@ -588,7 +585,6 @@ def _free_bytes(prediction: Prediction, evaluator: PlanEvaluator) -> dict[int, f
 
 
 def swaps(assignment: Assignment, evaluator: PlanEvaluator) -> Iterator[Assignment]:
-    """Yield assignments that recompute one or two layers fewer, or others instead."""
     may_be = recomputed_layers(evaluator.profile.model)
     recompute = assignment.recompute
     indices = [k for k, is_recomputed in enumerate(recompute) if is_recomputed]

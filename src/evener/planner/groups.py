@@ -90,7 +90,6 @@ def kind_of(device: int, cluster: Cluster) -> tuple[str, int]:
 
 
 def is_over_machines(grouping: Grouping, cluster: Cluster) -> bool:
-    """Whether each machine has owners of its own; see `EACH_MACHINE`."""
     devices = [device for group in grouping for device in group]
     return len(grouping) > 1 and crosses_machines(devices, cluster)
 
@@ -272,8 +271,6 @@ def _greedy_cuts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaShape:
-    """Replica without its devices and its number of samples."""
-
     cuts: tuple[int, ...]  # Index of the first layer of each stage, and the number of layers.
     num_micro_batches: int
     in_flight: int
@@ -330,7 +327,6 @@ class GroupCosts:
     def _makespan(
         self, group: Group, shape: ReplicaShape, samples: int
     ) -> tuple[float, float, float]:
-        """Return the time of all passes, and of both passes of one micro-batch."""
         if samples == 0:
             return 0.0, 0.0, 0.0
         count = min(shape.num_micro_batches, samples)
@@ -471,7 +467,6 @@ class GroupCosts:
         )
 
     def _sums_of_type(self, type_name: str, size: float, separate: bool) -> list[float]:
-        """Return the seconds of the first k layers, forward and backward, for each k."""
         seconds = (
             layer.forward(size)
             + layer.backward_seconds(size, recompute=is_recomputed, separate=separate)
@@ -541,7 +536,6 @@ class GroupKind:
         return least
 
     def best(self, samples: int, limits: list[int], as_fast: float) -> ReplicaShape:
-        """Return the shape with the fewest micro-batches that is as fast as the fastest."""
         fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
         seconds = [
             self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting

@@ -65,8 +65,6 @@ class ExecutionMode:
 
 
 class PassMemory(NamedTuple):
-    """Memory during the backward pass of a layer."""
-
     layer: LayerCosts  # Costs of the layer
     gradients: float  # Bytes of weight gradients
     kept: float  # Bytes per sample of the current micro-batch that later passes read
@@ -76,7 +74,6 @@ class PassMemory(NamedTuple):
     is_fused: bool = False  # Whether one call computes all passes, so that it frees tensors early
 
     def workspace(self, size: float) -> float:
-        """Return the bytes that only this pass needs, for a micro-batch of ``size`` samples."""
         of_layer = self.layer.fused_workspace if self.is_fused else self.layer.workspace
         return of_layer(size) + self.passing * size
 
@@ -92,8 +89,6 @@ class StageNeeds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Memory of a stage besides the variables that it owns."""
-
     weights: int  # Bytes of the weights of its layers
     samples: float  # Bytes per sample of the whole step, for inputs and barriers
     waiting: float  # Bytes per sample of each other micro-batch that is alive
@@ -113,7 +108,6 @@ class StageMemory:
         return StageNeeds(moment.gradients, kept, moment.workspace(size))
 
     def total(self, count: int, alive: int, size: float) -> float:
-        """Return the peak bytes; the arguments are those of `worst`."""
         samples, others = self._besides(count, alive, size)
         return max(
             self.last_samples * count * size + self.last_gradients,
@@ -266,8 +260,6 @@ def entering_bytes(model: ModelCosts, index: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
-    """Peak memory of a step on one device, in bytes."""
-
     variables: float = 0.0  # Owned weights, optimizer state and other variables.
     fetched: float = 0.0  # Weights fetched from other owners.
     gradients: float = 0.0  # Gradients of the device, and those that arrive for its weights.
@@ -438,7 +430,6 @@ class GradientArrival:
         self._sorted: dict[tuple[int, ...], list[float]] = {}
 
     def num_at(self, owner: int, devices: tuple[int, ...]) -> int:
-        """Return the number of gradients, from the devices of a layer, early on its owner."""
         if self._waits or owner not in devices:
             return len(devices) - (owner in devices)
         if devices not in self._sorted:

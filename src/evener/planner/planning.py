@@ -72,7 +72,6 @@ class Planned(ShownAsText):
         return self.assignment.batch_size
 
     def __str__(self) -> str:
-        """Return the plan as a table, and what would make it faster."""
         lines = [str(self.plan)]
         if self.problem:
             lines += ["", f"Does not fit: {self.problem}."]
@@ -176,7 +175,6 @@ def plans_to_try(planned: Planned) -> tuple[Plan, ...]:
 
 
 def check_batch_size(batch_size: object, *, words: bool = True) -> None:
-    """Refuse an impossible batch size (PLAN-042); ``words`` are ``"max"`` and ``"auto"``."""
     if isinstance(batch_size, int) and not isinstance(batch_size, bool):
         if 1 <= batch_size <= _MOST_SAMPLES:
             return
@@ -242,7 +240,6 @@ def _choose_batch_size(
 
 
 def alternatives(profile: CostProfile, batch_size: int) -> Iterator[tuple[str, Candidate]]:
-    """Yield plans with even shares, with each kind of device alone, and with even stages."""
     cluster, layers = profile.cluster, profile.model.layers
     num_devices, num_layers = len(cluster.devices), len(layers)
 
@@ -326,7 +323,6 @@ def _seconds(candidate: Candidate) -> float:
 
 
 def complexity(assignment: Assignment) -> int:
-    """Return how complex a layout is, from 0 for one device to 3 for a pipeline."""
     replicas = assignment.replicas
     if any(len(replica.spans) > 1 for replica in replicas):
         return 3
@@ -339,7 +335,6 @@ def complexity(assignment: Assignment) -> int:
 def rejected(
     best: Candidate, considered: Iterable[Candidate], profile: CostProfile
 ) -> tuple[Rejected, ...]:
-    """Return the reasons why plans were rejected, without plans that equal the best."""
     others = [(describe(other.assignment, profile), other) for other in considered]
     reasons: dict[str, Rejected] = {}
     for layout, other in (*alternatives(profile, best.assignment.batch_size), *others):
@@ -372,7 +367,6 @@ def _reason(best: Candidate, other: Prediction, profile: CostProfile) -> str:
 
 
 def shortage(memory: Mapping[int, MemoryPrediction], profile: CostProfile) -> str:
-    """Return the memory shortage of the device that lacks most; empty if all have enough."""
     worst = max(shortages(memory, profile.cluster), key=lambda short: short[1], default=None)
     if worst is None:
         return ""

@@ -151,7 +151,6 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
 
 
 def busy_seconds(assignment: Assignment, prediction: Prediction) -> dict[int, float]:
-    """Return the seconds of forward and backward passes in a step by device index."""
     found: dict[int, float] = {}
     for replica, times in zip(assignment.replicas, prediction.replicas, strict=True):
         for span, seconds in zip(replica.spans, times.busy_seconds, strict=True):
@@ -234,8 +233,6 @@ MOST_SAMPLES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Ways to save memory at the cost of time."""
-
     # Micro-batches per device, at least 1; they are computed one after the other
     num_micro_batches: int = 1
     # Whether the backward pass recomputes every layer whose activations are larger than its inputs
@@ -244,8 +241,6 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryByKind:
-    """Peak memory of a step on one device, in bytes."""
-
     weights: int  # Trained weights that the device owns
     optimizer_state: int  # Optimizer state of these weights
     other_variables: int  # Variables that are not trained, such as moving means
@@ -295,7 +290,6 @@ def estimate_memory(
 def largest_batch(
     model: ModelCosts, memory_bytes: int, way: Way | None = None, *, num_devices: int = 1
 ) -> int:
-    """Return the largest global batch size that fits, up to `MOST_SAMPLES`."""
     way = way or Way()
     at_once = num_devices * way.num_micro_batches
 
@@ -320,7 +314,6 @@ def usable_memory(total_bytes: int) -> int:
 
 
 def recomputed_layers(model: ModelCosts) -> tuple[bool, ...]:
-    """Return for each layer whether its saved activations are larger than its inputs."""
     return tuple(
         layer.activation_bytes > entering_bytes(model, index)
         for index, layer in enumerate(model.layers)
@@ -390,8 +383,6 @@ def without_updates(run: MeasuredRun, profile: CostProfile) -> MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """Ratio of measured to predicted busy seconds of one kind of device."""
-
     # Predicted busy seconds of a step, summed over the devices of the kind
     predicted_seconds: float
     measured_seconds: float  # Measured busy seconds of a step, summed over the same devices

@@ -40,8 +40,6 @@ _LEAST_RATIO = 1e-250
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareTrial:
-    """Change of shares that the next window has to confirm."""
-
     before: tuple[float, ...]  # Fractions before the change.
     seconds: float  # Measured seconds per sample before the change.
     improvement: float  # Predicted fraction of the step time that is saved.
@@ -84,7 +82,6 @@ class ShareRebalancer:
     next_rest: int = 1
 
     def __post_init__(self) -> None:
-        """Store shares as fractions, and check the settings."""
         shares = check_shares(self.shares)
         total, num_replicas = math.fsum(shares), len(shares)
         # Keep fractions unchanged: a copied state must not drift.
@@ -441,7 +438,6 @@ class PlanTrial:
         return self.current != self.start and self._num_done[self.current] < _FIRST_WARM_UP
 
     def median_seconds(self, plan: int) -> float | None:
-        """Return the median of the timed steps of a plan, or None if it has none."""
         seconds = self._seconds(plan)
         return statistics.median(seconds) if seconds else None
 
@@ -492,7 +488,6 @@ class PlanTrial:
         self._waiting = deque(waiting for waiting in self._waiting if waiting != plan)
 
     def _continue(self) -> None:
-        """Turn to the next block; the trial is over if there is none."""
         if not self._waiting and len(self._plans) > 1:
             self._waiting += self._undecided()
         if not self._waiting or len(self._plans) < 2:

@@ -39,8 +39,6 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimes:
-    """Step times of a run: medians over its last steps with the same samples."""
-
     num_steps: int  # Number of timed steps, without the first ones
     samples: tuple[int, ...]  # Samples of each replica of the plan in each of these steps
     step_seconds: float  # Seconds from the start of a step to the start of the next

@@ -78,8 +78,6 @@ _NO_SLOWER = 1.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """Result of a search."""
-
     best: Candidate | None
     considered: tuple[Candidate, ...]
 
@@ -298,8 +296,6 @@ _ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRules:
-    """Rules for the choice of owners."""
-
     # ``"unlimited"``: as the engine does, with unlimited memory. ``"spread"``: as the engine does.
     # ``"by room"``: by the memory that samples leave free. ``"host"``: the host owns everything.
     rule: Literal["unlimited", "spread", "by room", "host"]
@@ -331,7 +327,6 @@ class Solver:
         self._as_fast = as_fast
 
     def solve(self, grouping: Grouping, rules: OwnerRules) -> tuple[float, Assignment] | None:
-        """Return the seconds by the pipeline formula, and the assignment; None if none fits."""
         # Groups by kind: those of a kind have the same costs.
         kinds: dict[object, list[Group]] = {}
         for group in grouping:
@@ -417,7 +412,6 @@ class Solver:
         return shapes
 
     def _fill(self, kinds: Sequence[GroupKind]) -> list[ReplicaAssignment] | None:
-        """Return the replicas with the samples that make the slowest one fast."""
         limits = [kind.limits(self._batch_size) for kind in kinds]
         classes = [
             ReplicaClass(
@@ -475,7 +469,6 @@ class Solver:
         return not any(shortages(needs, self._cluster))
 
     def _owned_bytes(self, assignment: Assignment) -> dict[int, float]:
-        """Return the bytes that devices need for owned layers, beyond fetching all weights."""
         layers = self._model.layers
         holders = holders_of(assignment.replicas, len(layers))
         waits = gradients_wait(self._model, assignment.replicas, assignment.recompute)
@@ -540,8 +533,6 @@ def owners_that_fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaClass:
-    """Class of replicas with the same costs."""
-
     seconds: Callable[[int], float]
     compute_seconds: Callable[[int], float]
     count: int = 1
@@ -594,7 +585,6 @@ def _level(
     limits: Sequence[int],
     num_samples: int,
 ) -> list[int]:
-    """Return the samples per replica of each class in the least time that suffices for all."""
     low, too_few = 0.0, [0] * len(limits)
     high, enough = max(f(limit) for f, limit in zip(seconds, limits, strict=True)), list(limits)
     for _ in range(60):

@@ -28,8 +28,6 @@ from evener.planner.assignment import (
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Passes between two barriers."""
-
     forward: range  # Indices of the layers whose forward passes are in the phase
     backward: range  # Indices of the layers whose backward passes are in the phase
     # Index of the layer at whose barriers the phase ends; None at the end of the step
@@ -86,7 +84,6 @@ def phases_of(layers: Sequence[LayerCosts]) -> list[Phase]:
 def phase_seconds(
     phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> float:
-    """Return the seconds in which a replica runs all its micro-batches through a phase."""
     count, size = replica.num_micro_batches, replica.micro_batch
     stages: list[float] = []
     for span in replica.spans:
@@ -189,7 +186,6 @@ def pipeline_timeline(
     passes: list[tuple[float, float]],
     profile: CostProfile,
 ) -> Timeline:
-    """Return the timeline of a pipeline; transfers between stages overlap no computation."""
     seconds = [{"forward": forward, "backward": backward} for forward, backward in passes]
     transfers = _transfer_seconds(replica, profile)
 

@@ -61,7 +61,6 @@ class Stopwatch:
         self._now, self._wait = now, wait
 
     def least(self, call: Callable[[], Any]) -> float:
-        """Return the least seconds of a few calls, without the first one, which traces."""
         call()
         times: list[float] = []
         for _ in range(_ROUNDS):
@@ -76,7 +75,6 @@ class Stopwatch:
 def measure_device(
     name: str, dtypes: Sequence[str] = DTYPES, stopwatch: Stopwatch | None = None
 ) -> DeviceSpeed:
-    """Measure the speed of a device. It takes about a second."""
     watch = stopwatch or Stopwatch()
     launch = _chain(name, tf.ones([1]), watch, 64)
     count = _COPIED_BYTES // 4
@@ -227,7 +225,6 @@ _KERNELS = (
 def estimated_times(
     tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int], *, is_fused: bool = False
 ) -> LayerTimes:
-    """Return the times of a layer by the operations and bytes of its tasks."""
     sizes = sorted(set(batch_sizes))
 
     def seconds(task: Task, size: int) -> float:

@@ -60,7 +60,6 @@ class SplitStep:
     rest: tuple[Task, ...]  # Tasks once per step that belong to no layer, such as the metrics.
 
     def build(self, task: Task) -> TaskFunction:
-        """Build the function of a task, which TensorFlow may inline."""
         whole = Layout.of_devices(self.partition.layout.devices[:1])
         staged = dataclasses.replace(self.partition.staged, layout=whole)
         partition = dataclasses.replace(self.partition, staged=staged)
@@ -147,7 +146,6 @@ class _Scope:
     has_weights: bool = False  # Whether a node in the scope reads a variable.
 
     def paths(self) -> list[str]:
-        """Return the paths of the layer and of all layers in it."""
         return [self.path, *(path for child in self.children.values() for path in child.paths())]
 
 
@@ -276,7 +274,6 @@ class _VariableSearch:
         }
 
     def variables(self) -> Iterator[LayerVariable]:
-        """Yield all variables, in the order in which the step captures them."""
         layers = {
             handle: layer
             for handle in self._variables

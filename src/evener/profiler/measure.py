@@ -207,7 +207,6 @@ class _LayerMeasurement:
         )
 
     def together(self, num_samples: int) -> float:
-        """Return the seconds of both passes of all layers in one call."""
         tasks = [task for layer in self._split.layers for task in layer.forward]
         tasks += [task for layer in reversed(self._split.layers) for task in layer.backward]
         return self._seconds(self._calls(tasks), num_samples)
@@ -352,7 +351,6 @@ class Clock:
         self.overhead = statistics.median(self._timed(empty, 1, ()) for _ in range(21))
 
     def measure(self, calls: Calls, arguments: Sequence[Any]) -> float:
-        """Return the seconds of calls: the median of several runs."""
         # The first call traces, allocates memory and selects kernels.
         self._timed(calls, 1, arguments)
         once = [self._timed(calls, 1, arguments) for _ in range(_LEAST_ROUNDS)]
@@ -399,7 +397,6 @@ def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> i
 
 
 def with_workspace(costs: LayerCosts, measured: Sequence[Curve | None]) -> LayerCosts:
-    """Return the costs of a layer with the largest workspace that was measured on a device."""
     curves = [curve for curve in measured if curve is not None]
     if not curves:
         return costs

@@ -202,7 +202,6 @@ class KnownDevices:
         self._known: list[KnownTimes] = []
 
     def __call__(self, device: str) -> KnownTimes:
-        """Return the earlier measurements of a device in use, such as ``"gpu:0"``."""
         now = len(affinity())
         held_to = now if now < self._num_cores else 0
         self._known.append(KnownTimes(self._cache, identity_of(device, held_to=held_to)))
@@ -236,7 +235,6 @@ def identity_of(
 
 
 def num_threads(configured: int, num_cores: int, environ: Mapping[str, str]) -> int:
-    """Return the number of threads of one operation; a setting of 0 means all cores."""
     text = environ.get("TF_NUM_INTRAOP_THREADS", "")
     return configured or (int(text) if text.isdecimal() else 0) or num_cores
 

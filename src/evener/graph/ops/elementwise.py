@@ -115,13 +115,11 @@ def _are_rows_equal(tensor: Tensor, axis: int, answers: dict[tuple[Tensor, int],
 
 
 def unary(ops: str) -> None:
-    """Enter operations on the elements of their inputs, which all have one shape."""
     shape_rule.table({ops: like_input(0)})
     rule(*ops.split(), inputs=ROWS)(elementwise)
 
 
 def broadcasting(ops: str) -> None:
-    """Enter operations on the elements of operands that are broadcast."""
     shape_rule.table({ops: lambda table, node: [broadcast([t.shape for t in node.inputs])]})
     rule(*ops.split(), inputs=ROWS)(elementwise)
     equal_sizes_rule(*ops.split())(alike)
@@ -188,7 +186,6 @@ def _target_state(node: Node, states: Sequence[State], shape: Shape) -> Sharded:
 
 
 def operand_state(tensor: Tensor, result: Shape, target: Sharded) -> State:
-    """Return how an operand is needed for a result that is sharded."""
     shape = shape_of(tensor)
     axis = target.axis - (len(result) - len(shape))
     if axis < 0 or shape[axis] == 1:

@@ -73,7 +73,6 @@ class OwnRows:
 
 
 def in_own_rows(tensor: Tensor) -> bool:
-    """Return whether the numbers along the first axis are those of the samples."""
     return own_rows(tensor) == OwnRows(axis=0, step=1, slack=0)
 
 
@@ -169,7 +168,6 @@ _OF_THE_SAME_NUMBERS = frozenset({"BroadcastTo", "Slice", "StridedSlice", "Tile"
 
 
 def largest(tensor: Tensor) -> int | None:
-    """Return the largest number that may be in a tensor without negative ones, if it is certain."""
     node = tensor.node
     if tensor.value:
         numbers = [number for number in tensor.value if isinstance(number, int) and number >= 0]
@@ -248,7 +246,6 @@ def _first_of_positions(positions: Tensor) -> OwnRows | None:
 
 
 def _has_rows(table: Tensor, own: OwnRows) -> bool:
-    """Return whether a table has the rows of every sample, which no position leaves."""
     return own.slack < own.step and bool(table.shape) and table.shape[0] == BATCH * own.step
 
 

@@ -164,7 +164,6 @@ def _elements_per_sample(shape: Shape, state: Sharded) -> Size:
 
 
 def _whole(node: Node, target: Sharded) -> Decision:
-    """Every part draws everything and keeps its rows."""
     shape, wanted = shape_of(node.outputs[0]), numbers_of(node.inputs[0])
     rows = known(rows_per_sample(shape[target.axis]))
     begins = tuple(PART_OFFSET * rows if k == target.axis else 0 for k in range(len(shape)))

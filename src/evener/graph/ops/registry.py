@@ -60,8 +60,6 @@ IndexRule: TypeAlias = Callable[[Node, Mapping[Tensor, tuple[int, ...]]], IndexL
 
 
 class Trait(enum.Flag):
-    """Facts that hold for an operation, whatever its inputs are."""
-
     NONE = 0
     VIEW = enum.auto()
     """The result is the memory of the first input."""
@@ -101,8 +99,6 @@ TOTAL, EVERY_ELEMENT = Trait.TOTAL, Trait.EVERY_ELEMENT
 
 @dataclass(slots=True)
 class KnownOperation:
-    """Everything that is known of one type of operation."""
-
     # Finds the symbolic shapes of the outputs, where TensorFlow knows none
     shape: InferRule | None = None
     value: InferRule | None = None  # Finds the numbers in small integer outputs
@@ -228,7 +224,6 @@ LARGEST = 256
 
 
 def matrix_of(tensor: Tensor) -> Matrix:
-    """Return an array of the symbolic numbers in a tensor of integers, if they are known."""
     constant = constant_array(tensor)
     if constant is not None:
         require(constant.size <= LARGEST)
@@ -252,7 +247,6 @@ def truths_of(tensor: Tensor) -> tuple[bool, ...] | None:
 
 
 def truth_of(tensor: Tensor) -> bool | None:
-    """Return whether a condition holds, or None if it is not known before the step runs."""
     truths = truths_of(tensor)
     return truths[0] if truths and len(truths) == 1 else None
 
@@ -382,7 +376,6 @@ def per_image(node: Node, states: Sequence[State], of_images: Collection[int]) -
 
 
 def alike(node: Node) -> Iterator[tuple[Size, Size]]:
-    """Yield the sizes of inputs that are equal, counted from the last axis, or 1."""
     known = [tensor.shape for tensor in node.inputs if tensor.shape is not None]
     for shape in known[1:]:
         yield from zip(reversed(known[0]), reversed(shape), strict=False)

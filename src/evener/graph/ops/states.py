@@ -70,8 +70,6 @@ class Sharded:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every part holds a tensor of the full shape, which have to be combined."""
-
     combine: str = "sum"  # ``"sum"``, ``"max"``, ``"min"``, ``"prod"``, ``"all"`` or ``"any"``
 
 
@@ -118,7 +116,6 @@ def is_first(state: State) -> bool:
 
 
 def serves(state: State, wanted: State | Numbers) -> bool:
-    """Return whether a tensor in a state can be used as it is where another is wanted."""
     return state == wanted or isinstance(state, Unset)
 
 
@@ -186,7 +183,6 @@ def integer(size: Size | None) -> int:
 
 
 def axis_of(tensor: Tensor, rank: int) -> int:
-    """Return the axis that the number in a tensor means, counted from the front."""
     axes = integers_of(tensor)
     require(len(axes) == 1)
     return axes[0] % rank
