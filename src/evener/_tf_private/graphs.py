@@ -138,12 +138,13 @@ NodeDef = node_def_pb2.NodeDef
 BY_XLA = {"_XlaMustCompile": AttrValue(b=True)}
 """The attribute of a call that XLA compiles."""
 
-LOWERED = {"_lower_using_switch_merge": AttrValue(b=True)}
-"""The attribute of a loop or a condition whose body may run on several devices.
+_IN_LOOPS = ("_lower_using_switch_merge", "_xla_propagate_compile_time_consts")
+LOWERED = {name: AttrValue(b=True) for name in _IN_LOOPS}
+"""The attributes of a loop or a condition whose body may run on several devices.
 
-Why: TensorFlow leaves it out in functions with ``jit_compile=True``. There is no public way to set
-it on a node of a function definition.
-If it changes: such a body uses one device, or cannot be placed.
+Why: TensorFlow leaves the first out in functions with ``jit_compile=True``; the second tells XLA
+the sizes that a body is given. There is no public way to set them on a node of a definition.
+If it changes: such a body uses one device, or cannot be placed, or XLA refuses a ``Tile`` in it.
 """
 
 _NUMBERS = itertools.count()

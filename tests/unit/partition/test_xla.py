@@ -121,6 +121,24 @@ def test_only_what_is_asked_for_is_compiled() -> None:
     assert compiled_calls(distributed, x, names)
 
 
+def test_sizes_in_gradients_of_loops_are_known() -> None:
+    """The gradient of a sum repeats a number as often as a part has rows."""
+
+    @by_xla
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            begin = (0, tf.constant(0.0))
+            _, total = tf.while_loop(
+                lambda k, z: k < 3, lambda k, z: (k + 1, z + tf.reduce_sum(x)), begin
+            )
+            loss = tf.sin(total)
+        return tape.gradient(loss, x)
+
+    distributed = evener.distribute(step, devices=DEVICES, shares=SHARES)
+    np.testing.assert_allclose(distributed(batch()), step(batch()), rtol=1e-4)
+
+
 def test_what_xla_cannot_pass_between_parts_is_told() -> None:
     step = by_xla(lambda x: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0)))
     distributed = evener.distribute(step, devices=DEVICES)
