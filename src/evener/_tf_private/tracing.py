@@ -173,6 +173,9 @@ def _separate(
             value if value is None else tf.stop_gradient(value) for value in (mean, variance)
         ]
         used = tf.nn.moments(wide, axes) if is_training else given
+        if is_training:
+            # TensorFlow stops the gradient at the mean there: this adds 0, and the second gradient.
+            used = used[0], used[1] - tf.square(used[0] - tf.stop_gradient(used[0]))
         inverse = tf.math.rsqrt(along(used[1]) + epsilon) * along(scale)
         result = tf.cast((wide - along(used[0])) * inverse + along(offset), x.dtype)
         if not is_training:

@@ -65,6 +65,35 @@ def test_it_is_what_the_kernel_gives(
         np.testing.assert_allclose(got, wanted, rtol=within, atol=within * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_gradients_of_its_gradients(is_training: bool, data_format: str) -> None:
+    """As penalties of gradients need them: the variance depends on the mean there."""
+
+    @tf.function
+    def compute(x: tf.Tensor, scale: tf.Tensor) -> list[tf.Tensor]:
+        options: dict[str, Any] = {"is_training": is_training, "data_format": data_format}
+        with tf.GradientTape() as outer:
+            outer.watch([x, scale])
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                options |= {} if is_training else BEFORE
+                y, *_ = tf.compat.v1.nn.fused_batch_norm(x, scale, OFFSET, **options)
+                weights = tf.reshape(tf.range(tf.size(x), dtype=tf.float32), tf.shape(x))
+                loss = tf.reduce_mean(weights * tf.tanh(y))
+            gradient = inner.gradient(loss, x)
+            penalty = tf.reduce_sum(gradient**2) + tf.reduce_sum(weights * gradient)
+        return [gradient, *outer.gradient(penalty, [x, scale])]
+
+    x = given(tf.float32, (2, 5, 4, 3) if data_format == "NHWC" else (2, 3, 5, 4))
+    expected = compute(x, SCALE)
+    plan = Plan.data_parallel(["cpu:0", "cpu:1"])
+    distributed = evener.distribute(compute.python_function, plan=plan, in_axes=(0, None))
+    found = distributed(x, tf.constant(SCALE))
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_only_the_first_result_has_gradients(is_training: bool, which: int) -> None:
