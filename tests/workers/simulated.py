@@ -15,6 +15,7 @@ undisturbed run. A seed gives the same job, event by event.
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import logging
 import math
@@ -41,7 +42,7 @@ from evener.workers import supervisor as control
 from evener.workers.group import Group
 from evener.workers.job import Job
 from evener.workers.membership import Membership
-from evener.workers.messages import Failed, Leave, Message, Stop
+from evener.workers.messages import Beat, Failed, Leave, Message, Stop
 from evener.workers.output import Console
 from evener.workers.supervisor import (
     JobControl,
@@ -91,9 +92,11 @@ class Process:
         self.line: Line | None = None
         self.network = Network(self)
         self.group: Any = None
+        self._ready: Callable[[], bool] = lambda: True
+        self._limit: float | None = None
         self._greenlet = greenlet.greenlet(self._main)
+        self._parent: Any = self._greenlet.parent
         world.at(world.start_delay * (0.5 + world.rng.random()), self.poke)
-        self._is_started = False
 
     def __repr__(self) -> str:
         return f"worker {self.index}.{self.incarnation}"
@@ -114,9 +117,12 @@ class Process:
             act()
 
     def poke(self) -> None:
-        """Let the program look whether it can go on. Called by the world alone."""
-        if self.is_alive and not self.is_frozen:
+        """Let the program go on, if it can. Called by the world alone."""
+        if self.is_alive and not self.is_frozen and (self._is_over() or self._ready()):
             self._greenlet.switch()
+
+    def _is_over(self) -> bool:
+        return self._limit is not None and self.world.now >= self._limit
 
     def freeze(self, seconds: float) -> None:
         """Stop for some time, without an end."""
@@ -165,21 +171,16 @@ class Process:
 
     def wait(self, ready: Callable[[], bool], what: str, seconds: float | None = None) -> bool:
         """Wait until something is ready; return whether it is, or the time is over."""
-        limit = None if seconds is None else self.world.now + seconds
+        self._limit = None
         if seconds is not None:
+            self._limit = self.world.now + seconds
             self.world.at(seconds, self.poke)
-        self._waiting_for = what
+        self._waiting_for, self._ready = what, ready
         while not ready():
-            if limit is not None and self.world.now >= limit:
+            if self._is_over():
                 return False
-            self.world_switch()
+            self._parent.switch()
         return True
-
-    def world_switch(self) -> None:
-        """Give way to the other events."""
-        parent = self._greenlet.parent
-        assert parent is not None
-        parent.switch()
 
     def compute(self) -> None:
         """Let time pass, as a kernel or Python does."""
@@ -187,9 +188,7 @@ class Process:
 
     def pause(self, seconds: float) -> None:
         """Let a time pass."""
-        until = self.world.now + seconds
-        self.world.at(seconds, self.poke)
-        self.wait(lambda: self.world.now >= until, "a pause")
+        self.wait(lambda: False, "a pause", seconds)
 
     def _main(self) -> None:
         try:
@@ -337,7 +336,8 @@ class Coordinator:
                 f"{line.owner}: {type(message).__name__} {message.view} {message.done}"
             )
         self.membership.receive(line, message, self._world.now)
-        self._plan_tick()
+        if not isinstance(message, Beat):
+            self._plan_tick()
 
     def disconnected(self, line: Line) -> None:
         self.membership.disconnected(line, self._world.now, "its connection closed")
@@ -507,7 +507,8 @@ def main() -> int:
     begin = time.monotonic()
     seeds = range(options.seed, options.seed + options.schedules)
     parts = [seeds[k : k + 500] for k in range(0, len(seeds), 500)]
-    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+    # Collections would look through TensorFlow.
+    with multiprocessing.get_context("fork").Pool(options.jobs, initializer=gc.freeze) as pool:
         found = [each for part in pool.imap_unordered(failures, parts) for each in part]
     seconds = time.monotonic() - begin
     print(f"{len(seeds)} schedules from seed {seeds[0]} in {seconds:.0f} s: {len(found)} fail")

@@ -127,11 +127,13 @@ class Mesh:
         found: dict[int, Any] = {}
 
         def ready() -> bool:
-            return (
-                self._is_over
-                or all(self._arrived[peer] for peer in self._peers)
-                or any(peer in self._gone and not self._arrived[peer] for peer in self._peers)
-            )
+            waits = False
+            for peer, messages in self._arrived.items():
+                if not messages:
+                    if peer in self._gone:
+                        return True
+                    waits = True
+            return self._is_over or not waits
 
         if self._peers:
             self._owner.wait(ready, f"{label} of view {self._view}")
@@ -151,7 +153,7 @@ class Mesh:
 
         def arrive() -> None:
             side._arrived[own].append(message)
-            side._owner.world.at(0.0, side._owner.poke)
+            side._owner.poke()
 
         # The kernel takes it, also for a process that is frozen.
         self._owner.world.at(delay, arrive)

@@ -90,7 +90,7 @@ def check_fingerprints(
 
 
 def _checksum(array: np.ndarray) -> int:
-    head = zlib.crc32(f"{array.dtype.name} {array.shape}".encode())
+    head = zlib.crc32(f"{array.dtype.str} {array.shape}".encode())
     if array.dtype == object:
         return zlib.crc32(b"\0".join(array.reshape(-1).tolist()), head)
     flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
