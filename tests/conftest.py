@@ -63,8 +63,8 @@ LONGEST_FIRST = (
     TESTS / "unit" / "doctor" / "watch" / "test_training.py",
     TESTS / "multi_device" / "test_audit.py",
 )
-# Of the tests in these folders that are not marked, one in so many stays in `make test`: they
-# train or start processes, and what a change breaks is seen in several of them.
+# Of the tests in these folders that are not marked, one in so many stays in `make test`, where no
+# paths are named: they train or start processes, and a fault is seen in several of them.
 ONE_IN = {
     TESTS / "cli": 4,
     TESTS / "conformance": 6,
@@ -142,6 +142,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="evener-references-")
         config.add_cleanup(folder.cleanup)
         os.environ["EVENER_TEST_REFERENCES"] = folder.name
+        if config.args_source is pytest.Config.ArgsSource.ARGS:
+            os.environ["EVENER_TESTS_ARE_NAMED"] = "1"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -202,7 +204,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         sampled = item.get_closest_marker("sampled")
         if item.get_closest_marker("long"):
             continue
-        test, one_in = str(item.path.parent), ONE_IN.get(item.path.parent, 1)
+        test, one_in = str(item.path.parent), 1
+        if "EVENER_TESTS_ARE_NAMED" not in os.environ:
+            one_in = ONE_IN.get(item.path.parent, 1)
         if sampled is not None:
             test, one_in = f"{test}::{getattr(item, 'originalname', item.name)}", sampled.args[0]
         if counted[test] % one_in:
