@@ -80,7 +80,7 @@ PATCHES = {
     ),
     "losses of TensorFlow in a watched program": 3,
     "losses of a watched program": "losses.Loss.__call__",
-    "metrics of a watched program": 5,
+    "metrics of a watched program": 6,
     "models and checkpoints that workers read": 3,
     "models of a watched program": "Model.__init__",
     "models of scripts": "Model.__init__ TensorFlowTrainer.__init__",
