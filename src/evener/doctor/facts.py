@@ -417,7 +417,8 @@ class CallUse:
     num_after_first_step: int = 0  # Of them, after the first step
     per_step: float = 0.0  # Calls per step after the first step
     seconds: float = 0.0  # Total seconds after the first step
-    detail: str = ""  # Further text: an argument that matters, a path, a batch size
+    # Further text: an argument that matters, a path, a batch size; steps of a validation of fit.
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1005,6 +1005,7 @@ def input_scale(case: Case) -> Iterator[Violation]:
     given = [(each.where, each.values, each.kind) for each in case.facts.inputs]
     if not given and training is not None and not layers & set(_SCALING):
         given = [(training.where, values, "") for values in training.inputs]
+    are_same = all(values.min == values.max for _, values, _ in given)
     for where, values, kind in given:
         low, high = values.min, values.max
         if low is None or high is None or layers & {"Embedding", "BatchNormalization"}:
@@ -1013,7 +1014,7 @@ def input_scale(case: Case) -> Iterator[Violation]:
         is_image = (len(values.shape) >= 4 or is_flat) and low >= 0
         most = max(abs(low), abs(high))
         seen = (f"inputs: shape {values.shape}, {_span(values)}, mean {_number(values.mean)}",)
-        if low == high and math.prod(values.shape[1:]) > 4:
+        if are_same and math.prod(values.shape[1:]) > 4:
             yield Violation(
                 case.at(where),
                 f"all inputs are {low:g}.",

@@ -11,7 +11,6 @@ _MUCH = 0.25  # part of a step
 _SOME = 0.1
 _MOST = 0.6
 _MIN_SECONDS = 0.0005  # of a step; below it the measurement is noise
-_TRACING_SECONDS = 2.0  # that the first call of evaluate may take to trace
 
 
 def _loops(case: Case) -> Iterator[Steps]:
@@ -317,7 +316,6 @@ def small_batches(case: Case) -> Iterator[Violation]:
 def repeated_calls(case: Case) -> Iterator[Violation]:
     """Yield predictions, evaluations and saves that are made in every step, or one by one."""
     facts, steps = case.facts, case.steps
-    epoch = 0.0 if steps is None else case.per_epoch(steps.step_seconds)
     for call in facts.calls:
         lost = call.seconds / steps.num_steps if steps is not None and steps.num_steps else 0.0
         often = call.num_after_first_step >= 3 and call.per_step >= 0.3
@@ -335,12 +333,15 @@ def repeated_calls(case: Case) -> Iterator[Violation]:
             why = "The model is validated in (nearly) every step: training waits for it."
             fix = "evaluate once per epoch."
         elif (
-            call.kind == "evaluate"
-            and (steps is not None and steps.kind == "fit" and steps.steps_per_epoch is not None)
-            and call.seconds - _TRACING_SECONDS > call.num_calls * epoch
+            (call.kind == "evaluate" and call.detail and call.num_calls)
+            and (steps is not None and steps.steps_per_epoch is not None)
+            and int(call.detail) > 2 * steps.steps_per_epoch
+            and call.seconds > call.num_calls * case.per_epoch(steps.step_seconds)
         ):
-            each = call.seconds / call.num_calls
-            what = f"each validation takes {shown_seconds(each)}, training {shown_seconds(epoch)}"
+            what = (
+                f"each validation takes {call.detail} batches, and the epoch before it "
+                f"{steps.steps_per_epoch}"
+            )
             why = "Training waits for it at the end of each epoch."
             fix = (
                 "validation_steps counts batches, not samples: number of samples // batch size; "
@@ -361,7 +362,8 @@ def repeated_calls(case: Case) -> Iterator[Violation]:
             fix = "call fit once with all data and epochs=N, or train_on_batch in a loop."
         else:
             continue
-        evidence = (f"{call.num_calls} calls" + (f" of {call.detail}" if call.detail else ""),)
+        detail = f" of {call.detail}" if call.detail and call.kind != "evaluate" else ""
+        evidence = (f"{call.num_calls} calls{detail}",)
         if lost and steps is not None and steps.step_seconds:
             evidence = (*evidence, _part(case, lost, steps))
         yield Violation(

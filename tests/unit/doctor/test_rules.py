@@ -131,8 +131,15 @@ def call(kind: str, **given: Any) -> Facts:
     return facts(calls=(CallUse(kind=kind, **{**usual, **given}),))
 
 
-def validated(seconds: float, **given: Any) -> Facts:
-    once = call("evaluate", num_calls=1, num_after_first_step=1, per_step=0.05, seconds=seconds)
+def validated(seconds: float, num: int | None, **given: Any) -> Facts:
+    once = call(
+        "evaluate",
+        num_calls=1,
+        num_after_first_step=1,
+        per_step=0.05,
+        seconds=seconds,
+        detail=str(num or ""),
+    )
     return dataclasses.replace(step(kind="fit", **given), calls=once.calls)
 
 
@@ -685,8 +692,12 @@ CASES: list[tuple[str, Facts, Facts]] = [
     ("DOC-408", call("predict"), call("predict", num_calls=2, num_after_first_step=1, per_step=0)),
     ("DOC-408", call("save"), call("save", num_calls=2, num_after_first_step=1, per_step=0.05)),
     *(
-        ("DOC-408", *(validated(seconds, steps_per_epoch=20) for seconds in (10.0, fast)))
-        for fast in (0.1, 2.1)
+        ("DOC-408", validated(10.0, 320, steps_per_epoch=20), right)
+        for right in (
+            validated(0.1, 320, steps_per_epoch=20),
+            validated(10.0, 20, steps_per_epoch=20),
+            validated(10.0, None, steps_per_epoch=20),
+        )
     ),
     ("DOC-410", step(batch_sizes=(1,)), step(batch_sizes=(32, 1))),
     ("DOC-411", call("callback Slow", seconds=0.1), call("callback Slow", seconds=0.001)),

@@ -333,6 +333,8 @@ class Loops:
                 if not is_inner or (kind == "evaluate" and self.open_calls == ["fit"]):
                     is_trained = bool(args) and getattr(args[0], "_evener_trained", False)
                     detail = "trained" if kind == "set_weights" and is_trained else ""
+                    if is_inner:
+                        detail = str(kwargs.get("steps") or "")
                     self.count(kind, where or self._where, self._recorder.clock() - began, detail)
 
         leave_to_autograph(call)
