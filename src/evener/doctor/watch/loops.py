@@ -232,8 +232,8 @@ class Loops:
 
     @property
     def fit_line(self) -> CodeLine | None:
-        """The line of the `fit` that runs, or ran last."""
-        return None if self._fit is None else self._fit.where
+        """The line of the `fit` that runs, or ran last; without one, of the call that trains."""
+        return self._where if self._fit is None else self._fit.where
 
     def num_calls(self, kind: str) -> int:
         """Return how often something was called, from all lines."""

@@ -231,6 +231,7 @@ class LossWatch:
                 self._recorder.safely(self._note_input, layer, inputs)
             return original(layer, inputs, *args, **kwargs)
 
+        leave_to_autograph(call)
         return call
 
     def _note_input(self, layer: Any, inputs: Any) -> None:

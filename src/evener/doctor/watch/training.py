@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable
@@ -234,7 +235,7 @@ class Training:
             self._recorder.safely(self._made, model)
             return result
 
-        return init
+        return _as_the_original(init, original)
 
     def _made(self, model: Any) -> None:
         if model in self._known_models or self._loops.open_calls or _is_inner(model):
@@ -256,7 +257,7 @@ class Training:
                 self._recorder.safely(self._made_layer, layer)
             return result
 
-        return init
+        return _as_the_original(init, original)
 
     def _made_layer(self, layer: Any) -> None:
         frame = own_frame(sys._getframe(1))
@@ -271,7 +272,7 @@ class Training:
             self._recorder.safely(self._made_optimizer, optimizer)
             return result
 
-        return init
+        return _as_the_original(init, original)
 
     def _made_optimizer(self, optimizer: Any) -> None:
         if self._loops.open_calls and self._loops.open_calls[-1] != "compile":
@@ -296,6 +297,7 @@ class Training:
                 return original(layer, inputs, *args, **kwargs)
             return original(layer, inputs, training, *args, **kwargs)
 
+        leave_to_autograph(call)
         return call
 
     def _flag(self, layer: Any, training: Any) -> None:
@@ -467,6 +469,13 @@ class Training:
                         bad = NotFinite(what=what, name=name, step=index, where=entry.where)
                         found.append((index, order, bad))
         return min(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def _as_the_original(init: Callable[..., Any], original: Callable[..., Any]) -> Any:
+    # Keras asks for the arguments of `__init__` by name, without following wrappers.
+    init.__signature__ = inspect.signature(original)  # pyright: ignore[reportFunctionMemberAccess]
+    leave_to_autograph(init)
+    return init
 
 
 def _variable_use(entry: _Variable) -> VariableUse:

@@ -192,3 +192,56 @@ def test_a_crash_in_rewritten_code_is_seen_at_its_line(
     assert seen.ending.raised is not None
     assert seen.ending.raised.where is not None
     assert seen.ending.raised.where.line == 8
+
+
+OWN_LOSSES = """\
+import keras
+import numpy as np
+import tensorflow as tf
+
+class Plain(keras.layers.Layer):  # without an __init__ of its own
+    def call(self, x):
+        return x
+
+def train(model, loss_of, x, y, in_graph):
+    optimizer = keras.optimizers.SGD(0.001)
+    def step(x, y):
+        with tf.device("/CPU:0"), tf.GradientTape() as tape:
+            loss = loss_of(model(x, training=True), y)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    step = tf.function(step) if in_graph else step
+    for _ in range(6):
+        step(x, y)
+
+rows, labels = tf.random.normal((8, 4)), tf.random.normal((8, 1))
+images = tf.constant(np.random.randint(0, 256, (8, 6, 6, 1)).astype("float32"))
+relu = keras.Sequential([Plain(), keras.layers.Dense(1, activation="relu")])
+conv = keras.Sequential([keras.layers.Conv2D(1, 6), keras.layers.Flatten()])
+train(relu, lambda p, y: tf.reduce_mean(tf.square(p - y)), rows, labels, True)
+train(relu, lambda p, y: tf.reduce_mean(tf.abs(y - p)), rows, labels, False)
+train(conv, lambda p, y: -tf.reduce_mean((p - y) ** 2), images, labels, True)
+"""
+
+
+def test_losses_of_the_program_itself_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(OWN_LOSSES, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    limits = WatchLimits(time_limit_seconds=LONG, num_steps=1000)
+    seen = watch("train.py", limits=limits)
+    assert seen.ending.outcome is Outcome.FINISHED
+    assert seen.missed == ()
+    losses = {loss.where.line: loss for loss in seen.losses if loss.where is not None}
+    assert losses.keys() == {25, 26}
+    for loss in losses.values():
+        assert (loss.name, loss.activation) == ("difference", "relu")
+        assert loss.labels is not None and loss.labels.min is not None and loss.labels.min < 0
+    convolved = next(each for each in seen.inputs if each.kind == "Conv2D")
+    assert convolved.values.shape == (8, 6, 6, 1) and convolved.values.max == 255
+    (gradient,) = seen.gradients
+    assert gradient.is_negated
+    (pin,) = seen.pins
+    assert pin.trains
