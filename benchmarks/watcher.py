@@ -1,4 +1,4 @@
-"""Milliseconds of a training step with and without the watcher, in processes that take turns.
+"""CPU milliseconds of a training step with and without the watcher, in processes that take turns.
 
 The watched program ends by itself here, and must end with the same weights.
 """
@@ -33,9 +33,9 @@ times = []
 FIT = """
 class Clock(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        times.append(time.perf_counter())
+        times.append(time.process_time())
 model.compile("adam", loss_of)
-times.append(time.perf_counter())
+times.append(time.process_time())
 model.fit(x, y, batch_size=32, epochs=2, verbose=0, callbacks=[Clock()])
 """
 LOOP = """
@@ -46,10 +46,10 @@ def step(x, y):
         loss = loss_of(y, model(x, training=True))
     gradients = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-times.append(time.perf_counter())
+times.append(time.process_time())
 for batch in tf.data.Dataset.from_tensor_slices((x, y)).batch(32).repeat(2):
     step(*batch)
-    times.append(time.perf_counter())
+    times.append(time.process_time())
 """
 END = """
 steps = [1000 * (after - before) for before, after in zip(times, times[1:])]
@@ -71,7 +71,9 @@ def result_in(output: str) -> tuple[float, float, str]:
 
 def main(*, rounds: Annotated[int, typer.Option(min=1)] = 3) -> None:
     """Time programs alone and watched."""
-    table = Table("program", "step alone, ms", "watched", "first alone, ms", "watched", "weights")
+    table = Table(
+        "program", "step alone, CPU ms", "watched", "first alone, CPU ms", "watched", "weights"
+    )
     for name, training in PROGRAMS.items():
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder, "train.py")

@@ -1,6 +1,6 @@
 """Facts of a watched run: plain values that the watched process records and rules judge.
 
-    watched process --records--> Facts --JSON--> doctor: rules, findings
+    watched process --records--> Facts --bytes--> doctor: rules, findings
 
 A fact that cannot be had without guessing is absent: None, an empty tuple or an empty text.
 Seconds and counts "per step" are medians over the steps that trace nothing.
@@ -8,14 +8,11 @@ Seconds and counts "per step" are medians over the steps that trace nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import functools
-import json
-import types
-import typing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Outcome(enum.Enum):
@@ -78,7 +75,6 @@ class PinUse:
 
     device: str  # Device as the program writes it
     where: CodeLine  # Line of the block
-    num_entered: int  # Times that it was entered
     exists: bool | None = None  # Whether TensorFlow has such a device; None if that cannot be said
     trains: bool = False  # Whether steps are taken in it: a tape begins, or is asked there
 
@@ -137,7 +133,6 @@ class Steps:
     batch_sizes: tuple[int, ...] = ()
     steps_per_epoch: int | None = None  # Number of steps of an epoch, if it is known
     epochs: int = 0  # Number of epochs that were begun
-    steps_per_execution: int = 1  # That of the compiled model; 1 otherwise
     num_replicas: int = 1  # Replicas of its strategy; 1 without a strategy
     losses: tuple[float, ...] = ()  # Loss of each step, as far as it is known, in order
 
@@ -225,7 +220,6 @@ class Traced:
     causes: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()  # Arguments of the last traces, abbreviated
     seconds: float = 0.0  # Seconds of all traces
-    num_operations: int = 0  # Operations of its last trace
     constant_bytes: int = 0  # Bytes of constants in its last trace, of 1 KiB and more each
     largest_constant: tuple[int, ...] = ()  # Shape of the largest of them
     largest_where: CodeLine | None = None  # Line that made the largest
@@ -265,6 +259,9 @@ class LossUse:
     row_sum_max: float | None = None  # Greatest sum over the last axis of the outputs
     # Whether labels and outputs have different shapes that are broadcast.
     is_broadcast: bool = False
+    # How much more often the last label of a sequence is 0 than the first: the share of sequences
+    # that are padded, if 0 is the padding.
+    padded_share: float = 0.0
     has_mask: bool = False  # Whether the outputs have a Keras mask, and it is not used
     num_replicas: int = 1  # Replicas in whose context it was called
     is_reduced: bool = True  # Whether the call returns a scalar
@@ -314,14 +311,14 @@ class GradientUse:
     # Of them, variables that the tape did not watch: read before it began, not trainable, or read
     # as arrays.
     num_not_watched: int = 0
-    is_persistent: bool = False  # Whether the tape is persistent
     num_replicas: int = 1  # Replicas in whose context it is
     # Value of the target, over the mean loss of its samples in this replica: about 1 / replicas if
     # it is scaled by the global batch. None if it is not known.
     loss_ratio: float | None = None
     # Whether the target is minus an error such as a squared difference: steps make it greater.
     is_negated: bool = False
-    target_shape: tuple[int, ...] = ()  # Shape of the target
+    # Type of the operation that the target is the mean or sum of, with no weights between them.
+    made_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +332,6 @@ class OptimizerUse:
     num_applied: int = 0  # Updates: of traces, in functions
     learning_rate: float | None = None  # At the end; None if it is not known
     rate_changes: bool = False  # Whether a schedule gives the rate, or it was set meanwhile
-    num_variables: int = 0  # Variables that it updates
     has_loss_scale: bool = False  # Whether it scales the loss
     clips: bool = False  # Whether it clips gradients
     made_in_scope: bool = False  # Whether it was made in the scope of a strategy
@@ -500,48 +496,19 @@ class Facts:
         return max(self.steps, key=lambda steps: steps.num_steps, default=None)
 
 
-Record = TypeVar("Record")
+def to_bytes(record: object) -> bytes:
+    """Return a record as bytes; NaN, which JSON does not have, is kept."""
+    import msgspec  # only where facts are written or read: its import takes milliseconds
+
+    return msgspec.msgpack.encode(record, enc_hook=float)
 
 
-def to_json(record: Any) -> str:
-    """Return a record as JSON. Fields with their defaults are left out."""
-    return json.dumps(_plain(record))
+def from_bytes(kind: type[T], written: bytes) -> T:
+    """Return the record of a class that `to_bytes` has written.
 
-
-def from_json(kind: type[Record], text: str) -> Record:
-    """Return the record of a class that `to_json` has written.
-
-    >>> from_json(CodeLine, to_json(CodeLine(file="/a.py", line=3)))
+    >>> from_bytes(CodeLine, to_bytes(CodeLine(file="/a.py", line=3)))
     CodeLine(file='/a.py', line=3)
     """
-    return _read(kind, json.loads(text))
+    import msgspec
 
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: _plain(part)
-            for field in dataclasses.fields(value)
-            if (part := getattr(value, field.name)) != field.default
-        }
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    return value.value if isinstance(value, enum.Enum) else value
-
-
-def _read(kind: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    if isinstance(kind, types.UnionType):
-        kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
-    if typing.get_origin(kind) is tuple:
-        return tuple(_read(typing.get_args(kind)[0], part) for part in value)
-    if dataclasses.is_dataclass(kind):
-        fields = _types_of(typing.cast("type", kind))
-        return typing.cast("type", kind)(**{k: _read(fields[k], v) for k, v in value.items()})
-    return kind(value)
-
-
-@functools.cache
-def _types_of(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    return msgspec.msgpack.decode(written, type=kind)

@@ -137,17 +137,6 @@ def buffers(case: Case) -> Iterator[Violation]:
                 )
 
 
-def persistent_tape(case: Case) -> Iterator[Violation]:
-    """Yield persistent tapes that are asked once."""
-    kept = [each for each in case.facts.gradients if each.is_persistent]
-    if len(kept) == 1:
-        yield Violation(
-            case.at(kept[0].where),
-            "the tape is persistent, and is asked for one gradient.",
-            fix="leave persistent=True out.",
-        )
-
-
 def models_in_loop(case: Case) -> Iterator[Violation]:
     """Yield models that are made in a loop, and stay in memory."""
     facts = case.facts

@@ -69,7 +69,8 @@ def logits_as_probabilities(case: Case) -> Iterator[Violation]:
         if not no_probability and loss.activation not in ("linear", "relu", "tanh"):
             continue
         # Some layer behind the last activation may still bring the outputs into range.
-        if not no_probability and loss.outputs is not None and loss.outputs.max is not None:
+        is_known = loss.outputs is not None and loss.outputs.max is not None
+        if not no_probability and is_known and loss.activation != "relu":
             continue
         seen = () if loss.outputs is None else (f"outputs seen: {_span(loss.outputs)}",)
         act = f"outputs of a {loss.activation} activation" if loss.activation else "its outputs"
@@ -301,7 +302,17 @@ def unreachable_labels(case: Case) -> Iterator[Violation]:
 
 def ignored_mask(case: Case) -> Iterator[Violation]:
     """Yield losses that count padded positions."""
+    is_plain_mean = any("CrossEntropy" in each.made_of for each in case.facts.gradients)
     for loss in _losses(case):
+        if loss.padded_share > 0.3 and is_plain_mean:
+            yield Violation(
+                case.at(loss.where),
+                f"{loss.padded_share:.0%} of the sequences end in padding (0), and the loss counts "
+                "each position alike: padding is learned too.",
+                fix="multiply the loss of each position by tf.cast(labels != 0, loss.dtype), and "
+                "divide by the sum of that mask.",
+                evidence=(_call(loss),),
+            )
         # A loss for each position may be weighted by the mask behind it.
         if loss.has_mask and loss.is_reduced:
             yield Violation(
@@ -727,23 +738,6 @@ def summed_loss(case: Case) -> Iterator[Violation]:
             )
 
 
-def unreduced_loss(case: Case) -> Iterator[Violation]:
-    """Yield gradients of a loss with one number for each sample."""
-    steps = case.steps
-    for gradient in case.facts.gradients:
-        shape = gradient.target_shape
-        rows = next(iter(shape), None)
-        if steps is None or rows is None or gradient.num_replicas > 1 or len(shape) > 2:
-            continue
-        if steps.batch_sizes and rows in (-1, *steps.batch_sizes) and list(shape) != [1]:
-            yield Violation(
-                case.at(gradient.where),
-                f"the gradient is taken of a loss of shape {shape}, which is summed.",
-                fix="take tf.reduce_mean of the loss.",
-                severity=Severity.WARNING,
-            )
-
-
 def training_flag(case: Case) -> Iterator[Violation]:
     """Yield training steps that call Dropout and BatchNormalization as in inference."""
     facts = case.facts
@@ -971,30 +965,6 @@ def leaked_validation(case: Case) -> Iterator[Violation]:
                 # Few columns of categories have equal rows by themselves.
                 severity=None if same / compared >= 0.9 else Severity.HINT,
             )
-
-
-def random_validation(case: Case) -> Iterator[Violation]:
-    """Yield validation data that is changed at random."""
-    for data in _pipelines(case, "validation"):
-        stage = next((each for each in data.stages if each.is_random and each.kind == "map"), None)
-        if stage is not None:
-            yield Violation(
-                case.at(stage.where or data.where),
-                f"the validation data is changed at random by {stage.function or 'its map'}.",
-                fix="map the validation data by a function without augmentation.",
-                # Noise may be the task, as for a model that removes it.
-                severity=None if _augments(case, stage.function) else Severity.HINT,
-            )
-
-
-def _augments(case: Case, function: str) -> bool:
-    """Return whether a function of the program turns, crops or colours images at random."""
-    names = ("tf.image.random_*", "tf.image.stateless_random_*", "keras.layers.Random*", "layer.*")
-    return "aug" in function.lower() or any(
-        getattr(call.context.functions[-1], "name", "") == function
-        for call in case.reading.named(*names)
-        if call.context.functions and "map" in call.context.roles
-    )
 
 
 def input_scale(case: Case) -> Iterator[Violation]:

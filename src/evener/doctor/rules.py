@@ -55,7 +55,6 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-216", _ERROR, placement.whole_batches, certain.whole_batches),
         ("DOC-308", _ERROR, numbers.outside_of_model),
         ("DOC-310", _ERROR, numbers.nothing_to_train),
-        ("DOC-311", _WARNING, numbers.unreduced_loss),
         ("DOC-320", _ERROR, numbers.logits_as_probabilities),
         ("DOC-321", _ERROR, numbers.probabilities_as_logits),
         ("DOC-322", _ERROR, numbers.softmax_of_one, numbers.double_activation),
@@ -79,7 +78,6 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-343", _ERROR, numbers.leaked_validation),
         ("DOC-344", _ERROR, numbers.input_scale),
         ("DOC-345", _ERROR, numbers.repeated_batches),
-        ("DOC-346", _WARNING, numbers.random_validation),
         ("DOC-347", _WARNING, numbers.dropped_rows),
         (
             "DOC-348",
@@ -120,20 +118,17 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-604", _WARNING, memory.buffers),
         ("DOC-605", _ERROR, memory.does_not_fit, memory.constant_sizes),
         ("DOC-606", _WARNING, memory.large_constants),
-        ("DOC-607", _WARNING, memory.persistent_tape),
     ),
     Family.SPEED: (
         ("DOC-414", _WARNING, speed.double_precision),
         ("DOC-401", _WARNING, speed.slow_input),
         ("DOC-402", _WARNING, speed.host_reads, written.python_in_steps),
         ("DOC-403", _WARNING, speed.retracing),
-        ("DOC-404", _HINT, speed.tiny_steps),
         ("DOC-407", _WARNING, speed.eager_steps, written.eager_steps, written.eager_switches),
         ("DOC-408", _WARNING, speed.repeated_calls, written.predict_in_loop),
         ("DOC-410", _WARNING, speed.small_batches, written.never_batched),
         ("DOC-411", _WARNING, speed.slow_callbacks),
         ("DOC-412", _WARNING, speed.outside_of_tensorflow),
-        ("DOC-413", _WARNING, speed.useless_mixed_precision),
     ),
 }
 RULES = tuple(
@@ -152,8 +147,8 @@ RULES = tuple(
 
 GONE = (
     "DEV-103 DEV-104 DOC-005 DOC-006 DOC-103 DOC-106 DOC-109 DOC-203 DOC-207 DOC-210 DOC-211 "
-    "DOC-212 DOC-213 DOC-217 DOC-218 DOC-219 DOC-302 DOC-305 DOC-309 DOC-405 DOC-501 DOC-502 "
-    "DOC-503 ENG-064"
+    "DOC-212 DOC-213 DOC-217 DOC-218 DOC-219 DOC-302 DOC-305 DOC-309 DOC-311 DOC-346 DOC-404 "
+    "DOC-405 DOC-413 DOC-501 DOC-502 DOC-503 DOC-607 ENG-064"
 ).split()
 """Codes of rules of earlier versions: settings may name them still."""
 

@@ -271,23 +271,6 @@ def eager_steps(case: Case) -> Iterator[Violation]:
         return
 
 
-def tiny_steps(case: Case) -> Iterator[Violation]:
-    """Yield steps of fit that are shorter than what Keras does between them."""
-    for steps in _loops(case):
-        if steps.kind != "fit" or steps.steps_per_execution != 1 or steps.num_replicas != 1:
-            continue
-        if steps.outside_seconds < 0.4 * steps.step_seconds or steps.step_seconds > 0.005:
-            continue
-        yield Violation(
-            case.at(steps.where),
-            f"Keras spends {steps.outside_seconds / steps.step_seconds:.0%} of a step between "
-            "two steps.",
-            fix="compile(..., steps_per_execution=32), or a larger batch.",
-            evidence=(_part(case, steps.outside_seconds, steps),),
-            seconds=case.per_epoch(steps.outside_seconds),
-        )
-
-
 def small_batches(case: Case) -> Iterator[Violation]:
     """Yield training on single samples."""
     for steps in _loops(case):
@@ -434,17 +417,3 @@ def double_precision(case: Case) -> Iterator[Violation]:
         evidence=tuple(f"{each.name}: float64" for each in wide[:3])
         or (f"policy: {'' if model is None else model.policy}",),
     )
-
-
-def useless_mixed_precision(case: Case) -> Iterator[Violation]:
-    """Yield float16 on a machine that computes it slowly."""
-    facts = case.facts
-    if case.surroundings.gpus or case.surroundings.is_assumed:
-        return
-    for setting in facts.settings:
-        if setting.name == "set_global_policy" and "mixed_float16" in setting.value:
-            yield Violation(
-                case.at(setting.where),
-                "mixed_float16 on a machine without a GPU.",
-                fix="leave it out here; on CPUs mixed_bfloat16 at most.",
-            )

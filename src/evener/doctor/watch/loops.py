@@ -132,7 +132,6 @@ class _Loop:
     steps_per_epoch: int | None = None
     epochs: int = 0
     epochs_wanted: int = 0
-    steps_per_execution: int = 1
     num_replicas: int = 1
     losses: list[Any] = field(default_factory=list)
     epoch_began_at: int = 0
@@ -561,7 +560,6 @@ class Loops:
         strategy = getattr(model, "distribute_strategy", None)
         loop.num_replicas = getattr(strategy, "num_replicas_in_sync", 1)
         self.num_replicas = max(self.num_replicas, loop.num_replicas)
-        loop.steps_per_execution = int(getattr(model, "steps_per_execution", 1) or 1)
         loop.steps_per_epoch = parameters.get("steps")
         loop.epochs_wanted = int(parameters.get("epochs") or 0)
         for callback in callbacks.callbacks:
@@ -649,7 +647,6 @@ def _steps_of(loop: _Loop, custom_losses: Callable[[], list[float]]) -> Steps:
         batch_sizes=tuple(loop.batch_sizes),
         steps_per_epoch=loop.steps_per_epoch,
         epochs=loop.epochs,
-        steps_per_execution=loop.steps_per_execution,
         num_replicas=loop.num_replicas,
         losses=tuple(losses),
     )
@@ -701,7 +698,6 @@ def _graph_facts(function: _Function) -> dict[str, Any]:
         (entry for entry in constants if entry[0] >= 1024), key=lambda entry: entry[0], reverse=True
     )
     found: dict[str, Any] = {
-        "num_operations": len(operations),
         "constant_bytes": sum(num_bytes for num_bytes, _ in large),
     }
     if large:

@@ -149,6 +149,7 @@ class _Target:
 
     gauge: Gauge
     is_negated: bool = False
+    made_of: str = ""
     scale: float | None = None
 
 
@@ -357,11 +358,13 @@ class LossWatch:
         if not self._may_gauge(outputs):
             return
         if found.gauge is None:
-            found.gauge = Gauge(8)
+            found.gauge = Gauge(9)
 
         def row() -> list[Any]:
             values = tf.cast(outputs, tf.float32)
             truth = tf.cast(labels, tf.float32)
+            is_sequence = len(shape_of(truth)) == 2 and len(shape_of(values)) == 3
+            ends = [tf.cast(truth[:, at] == 0, tf.float32) for at in (-1, 0)] if is_sequence else []
             sums = tf.reduce_sum(values, -1) if len(shape_of(values)) > 1 else values
             return [
                 *(reduce(values) for reduce in (tf.reduce_min, tf.reduce_max)),
@@ -370,6 +373,7 @@ class LossWatch:
                 tf.reduce_mean(tf.cast(tf.equal(truth, tf.round(truth)), tf.float32)),
                 tf.reduce_sum(tf.cast(tf.equal(truth, 1.0), tf.float32))
                 / tf.cast(tf.maximum(tf.size(truth), 1), tf.float32),
+                tf.reduce_mean(ends[0]) - tf.reduce_mean(ends[1]) if ends else 0.0,
             ]
 
         found.gauge.write(row)
@@ -389,13 +393,11 @@ class LossWatch:
         found["num_not_watched"] = sum(
             isinstance(each, tf.Variable) and id(each) not in recorded for each in missing
         )
-        found["is_persistent"] = bool(getattr(tape, "_persistent", False))
         found["num_replicas"] = replicas_here()
         targets = [each for each in tf.nest.flatten(target) if tf.is_tensor(each)]
         if len(targets) != 1:
             return
         (only,) = targets
-        found["target_shape"] = shape_of(only)
         if not self._may_gauge(only):
             return
         loss = getattr(self._here, "last_loss", None)
@@ -414,8 +416,11 @@ class LossWatch:
             return
         chain = _steps_back(only)
         is_below = sum(factor < 0 for _, factor in chain) % 2 == 1
-        seen.is_negated = is_below and chain[-1][0].type in _ERRORS
+        last = chain[-1][0]
+        is_even = last.type == "Pow" and tf.get_static_value(last.inputs[1]) == 2
+        seen.is_negated = is_below and (is_even or last.type in _ERRORS)
         seen.scale = _scale_of(chain) if loss is None else None
+        seen.made_of = chain[-1][0].type
         self._note_differences(only)
 
     def _note_differences(self, target: Any) -> None:
@@ -479,7 +484,11 @@ class LossWatch:
         rows = target.gauge.rows()
         ratios = [row[0] / row[1] for row in rows if np.isfinite(row).all() and row[1]]
         ratio = float(np.median(ratios)) if ratios else target.scale
-        return {"loss_ratio": ratio, "is_negated": target.is_negated}
+        return {
+            "loss_ratio": ratio,
+            "is_negated": target.is_negated,
+            "made_of": target.made_of,
+        }
 
     def held(self) -> set[int]:
         """Return the ids of tensors that are kept here."""
@@ -511,9 +520,9 @@ class LossWatch:
 
 
 def _loss_use(loss: _Loss) -> LossUse:
-    rows = np.zeros((0, 8)) if loss.gauge is None else loss.gauge.rows()
-    low = [None] * 8 if not len(rows) else [_finite(each) for each in np.nanmin(rows, 0)]
-    high = [None] * 8 if not len(rows) else [_finite(each) for each in np.nanmax(rows, 0)]
+    rows = np.zeros((0, 9)) if loss.gauge is None else loss.gauge.rows()
+    low = [None] * 9 if not len(rows) else [_finite(each) for each in np.nanmin(rows, 0)]
+    high = [None] * 9 if not len(rows) else [_finite(each) for each in np.nanmax(rows, 0)]
     classes = loss.label_shape[-1] if loss.label_shape else 0
     is_one_hot = (
         bool(len(rows))
@@ -549,6 +558,7 @@ def _loss_use(loss: _Loss) -> LossUse:
         row_sum_max=high[3],
         is_broadcast=loss.is_broadcast,
         has_mask=loss.has_mask,
+        padded_share=low[8] or 0.0,
         num_replicas=loss.num_replicas,
         is_reduced=loss.is_reduced,
         trains=loss.trains,

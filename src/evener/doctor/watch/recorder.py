@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from evener.base.user_code import is_own, is_rewritten
-from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, to_json
+from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, to_bytes
 
 SCOPE = "evener_watch"
 """Scope of operations that the watcher adds to graphs."""
@@ -126,10 +126,10 @@ class Recorder:
         if not self.is_here or self.clock() - self._flushed < least_seconds:
             return
         with self._lock:
-            text = to_json(self.facts())
+            written = to_bytes(self.facts())
             # Whole or not at all, and no open file: programs may close all that they did not open.
             beside = Path(f"{self._path}.new")
-            beside.write_text(text, encoding="utf-8")
+            beside.write_bytes(written)
             beside.replace(self._path)
             self._flushed = self.clock()
 

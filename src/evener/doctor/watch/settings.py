@@ -270,9 +270,7 @@ class Settings:
             pinned = original(name)
             if where is None or not isinstance(name, str):
                 return pinned
-            found = self._pins.setdefault((name, where), [0, False])
-            found[0] += 1
-            return self._pinned(pinned, found)
+            return self._pinned(pinned, self._pins.setdefault((name, where), [False]))
 
         from evener._tf_private.functions import leave_to_autograph
 
@@ -291,7 +289,7 @@ class Settings:
     def trains(self, *_: Any) -> None:
         """Take note that a tape begins, or is asked, in the pins that are open."""
         for found in self._open_pins:
-            found[1] = True
+            found[0] = True
 
     def examine(self) -> None:
         """Stop looking, before the watcher itself asks for devices."""
@@ -306,11 +304,10 @@ class Settings:
                 PinUse(
                     device=name,
                     where=where,
-                    num_entered=num,
                     exists=self._exists(name),
                     trains=trains,
                 )
-                for (name, where), (num, trains) in self._pins.items()
+                for (name, where), (trains,) in self._pins.items()
             ),
         }
 

@@ -125,7 +125,6 @@ class _Optimizer:
     num_made: int = 0
     num_made_in_steps: int = 0
     num_applied: int = 0
-    num_variables: int = 0
     first_rate: float | None = None
     made_in_scope: bool = False
     num_replicas: int = 1
@@ -202,7 +201,6 @@ class Training:
         where = self._optimizer_line(optimizer)
         found = self._optimizers.setdefault(where, _Optimizer(type(optimizer).__name__, where))
         found.last, found.num_applied = optimizer, found.num_applied + 1
-        found.num_variables = len(variables)
         found.num_replicas = max(found.num_replicas, replicas_here())
         pairs: list[tuple[_Variable, Any]] = []
         for variable, gradient in zip(variables, gradients or (), strict=False):
@@ -513,7 +511,6 @@ def _optimizer_use(found: _Optimizer) -> OptimizerUse:
         num_applied=found.num_applied,
         learning_rate=rate,
         rate_changes=is_schedule or (found.first_rate is not None and found.first_rate != rate),
-        num_variables=found.num_variables,
         has_loss_scale=inner is not None,
         clips=any(getattr(inner or optimizer, name, None) is not None for name in clips),
         made_in_scope=found.made_in_scope,

