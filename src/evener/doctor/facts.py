@@ -198,6 +198,7 @@ class Pipeline:
     # Rows that stand in the training data too; None if not compared.
     num_rows_of_training: int | None = None
     num_rows_compared: int = 0  # Rows that were compared for it
+    num_missing: int = 0  # Batches that `fit` asks for by `steps_per_epoch`, and that it lacks
     # Iterators that the program began over it and drew one batch of.
     num_single_draws: int = 0
     # Samples of an epoch that no batch holds, for `drop_remainder`; None if not known.
@@ -487,8 +488,6 @@ class Facts:
     is_machine_busy: bool = False
     missed: tuple[str, ...] = ()  # What could not be watched, with the reasons
     notes: tuple[str, ...] = ()  # Notes about the run, such as answers given in place of TensorFlow
-    # Warnings of Keras and TensorFlow that the program caused, each once.
-    warnings: tuple[str, ...] = ()
 
     @property
     def main_steps(self) -> Steps | None:
@@ -497,10 +496,10 @@ class Facts:
 
 
 def to_bytes(record: object) -> bytes:
-    """Return a record as bytes; NaN, which JSON does not have, is kept."""
+    """Return a record as bytes; NaN is kept, and numbers of NumPy are Python's."""
     import msgspec  # only where facts are written or read: its import takes milliseconds
 
-    return msgspec.msgpack.encode(record, enc_hook=float)
+    return msgspec.msgpack.encode(record, enc_hook=lambda value: value.item())
 
 
 def from_bytes(kind: type[T], written: bytes) -> T:

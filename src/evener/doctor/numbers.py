@@ -179,6 +179,7 @@ def softmax_axis(case: Case) -> Iterator[Violation]:
 
 def labels_and_classes(case: Case) -> Iterator[Violation]:
     """Yield labels that are outside of the classes, or of the form of another loss."""
+    are_raw = any((each.values.max or 0) >= 128 for each in case.facts.inputs)
     for loss in _losses(case):
         labels, outputs = loss.labels, loss.outputs
         if labels is None or outputs is None or not outputs.shape:
@@ -213,6 +214,8 @@ def labels_and_classes(case: Case) -> Iterator[Violation]:
                     _classes_fix(labels, classes),
                     seen,
                 )
+        elif are_raw and len(labels.shape) >= 4 and (labels.max or 0) >= 128:
+            continue  # The images are the labels too: told of the inputs.
         elif "binary" in loss.name and _leaves(labels, 0, 1):
             yield _labels(
                 case,
@@ -1055,15 +1058,15 @@ def cached_changes(case: Case) -> Iterator[Violation]:
 
 
 def run_out(case: Case) -> Iterator[Violation]:
-    """Yield trainings that end early because their data does."""
-    if any("ran out of data" in text for text in case.facts.warnings):
-        steps = case.steps
-        yield Violation(
-            case.at(None if steps is None else steps.where),
-            "the data ends before the epochs that fit was asked for.",
-            fix="leave steps_per_epoch out, or repeat the data: dataset.repeat().",
-            evidence=tuple(text for text in case.facts.warnings if "ran out of data" in text)[:1],
-        )
+    """Yield epochs that end early because their data does."""
+    for data in _pipelines(case, "train"):
+        if data.num_missing:
+            yield Violation(
+                case.at(data.where),
+                "the data ends before the steps that fit was asked for.",
+                fix="leave steps_per_epoch out, or repeat the data: dataset.repeat().",
+                evidence=(f"{data.num_missing} batches are missing",),
+            )
 
 
 def dropped_rows(case: Case) -> Iterator[Violation]:

@@ -301,11 +301,7 @@ CASES: list[tuple[str, Facts, Facts]] = [
             DataStage(kind="map", where=line(8), is_random=True),
         ),
     ),
-    (
-        "DOC-352",
-        facts(warnings=("UserWarning: Your input ran out of data; interrupting training.",)),
-        facts(warnings=("UserWarning: something else",)),
-    ),
+    ("DOC-352", data(num_missing=40), data()),
     ("DOC-338", traced(draws_numpy=True), traced()),
     (
         "DOC-338",

@@ -27,7 +27,7 @@ from evener.doctor.watch.recorder import (
     Recorder,
     is_asked_by_user,
     own_line,
-    position_of_numpy,
+    states_of_numpy,
 )
 from evener.doctor.watch.times import Times
 
@@ -145,7 +145,8 @@ class Data:
         def made(*args: Any, **kwargs: Any) -> Any:
             outer = getattr(_here, "inside", False)
             _here.inside = True
-            position = position_of_numpy()
+            function = kwargs.get("map_func", args[1] if len(args) > 1 else None)
+            drawn = states_of_numpy(function)
             try:
                 result = original(*args, **kwargs)
             finally:
@@ -153,7 +154,7 @@ class Data:
             is_own = not outer and is_asked_by_user(sys._getframe(1))
             if is_own and isinstance(result, tf.data.Dataset):
                 self._recorder.safely(self._note, name, signature, result, args, kwargs)
-                if name == "map" and position != position_of_numpy():
+                if name == "map" and drawn != states_of_numpy(function):
                     self._recorder.safely(result._evener_stage.update, {"draws_numpy": True})
             return result
 
@@ -256,6 +257,7 @@ class Data:
                 kinds = [stage.kind for stage in stages]
                 fields = {
                     "kind": "dataset",
+                    "num_missing": _missing(x, options),
                     "num_single_draws": options.get("draws", []).count(1),
                     "stages": stages,
                     "num_samples": _num_samples(stages),
@@ -371,6 +373,14 @@ def _num_samples(stages: tuple[DataStage, ...]) -> int | None:
         if "batch" in stage.kind:
             return before.num_elements
     return None
+
+
+def _missing(dataset: Any, options: dict[str, Any]) -> int:
+    """Return the batches that `fit` asks for beyond the end of the data."""
+    steps, num = options.get("steps_per_epoch"), _cardinality(dataset)
+    if not isinstance(steps, int) or num is None:
+        return 0
+    return max(0, steps * int(options.get("epochs") or 1) - num)
 
 
 def _dropped(stages: tuple[DataStage, ...]) -> int | None:

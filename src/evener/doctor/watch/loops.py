@@ -36,7 +36,7 @@ from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import RUNS, is_eager_tensor, is_per_replica, local_values
 from evener.base.user_code import is_own
 from evener.doctor.facts import CallUse, CodeLine, Steps, Traced
-from evener.doctor.watch.recorder import Recorder, own_line, position_of_numpy
+from evener.doctor.watch.recorder import Recorder, own_line, states_of_numpy
 from evener.doctor.watch.times import Seconds, Times
 
 _GRADIENTS = Patch(
@@ -504,10 +504,11 @@ class Loops:
             record: _Function | None = getattr(function, "_evener_record", None)
             key = ("function", id(function)) if record is None else ("lines", id(record))
             num_traces = function.experimental_get_tracing_count()
+            python_function = function.python_function
             if record is not None and tf.executing_eagerly():
                 record.num_calls += 1
             self.open_functions.append(function)
-            began, position = self._recorder.clock(), position_of_numpy()
+            began, drawn = self._recorder.clock(), states_of_numpy(python_function)
             try:
                 return self._call(key, original, (function, *args), kwargs)
             finally:
@@ -517,7 +518,7 @@ class Loops:
                     self.traced = True
                     if record is not None:
                         record.seconds += self._recorder.clock() - began
-                        record.draws_numpy |= position != position_of_numpy()
+                        record.draws_numpy |= drawn != states_of_numpy(python_function)
                         self._recorder.safely(
                             self._note_traces, record, function, num_new, args, kwargs
                         )

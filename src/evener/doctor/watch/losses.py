@@ -285,7 +285,11 @@ class LossWatch:
     def _around_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(loss, y_true, y_pred, *args, **kwargs)
+            is_inner, self._here.in_loss = getattr(self._here, "in_loss", False), True
+            try:
+                result = original(loss, y_true, y_pred, *args, **kwargs)
+            finally:
+                self._here.in_loss = is_inner
             self._here.last_loss = result
             name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
             if "crossentropy" not in name or getattr(self._here, "in_entropy", 0):
@@ -351,7 +355,10 @@ class LossWatch:
         found.num_replicas = max(found.num_replicas, replicas_here())
         found.label_shape, found.label_dtype = shape_of(labels), dtype_of(labels)
         found.output_shape, found.output_dtype = shape_of(outputs), dtype_of(outputs)
-        found.has_mask = found.has_mask or getattr(outputs, "_keras_mask", None) is not None
+        # Losses of Keras use a mask themselves; functions do not.
+        is_function = not getattr(self._here, "in_loss", False) and "cross" in name
+        has_mask = getattr(outputs, "_keras_mask", None) is not None
+        found.has_mask = found.has_mask or (has_mask and is_function)
         if result is not None:
             found.is_reduced = len(shape_of(result)) == 0
         found.activations = found.activations or _activations_of(outputs)
@@ -417,7 +424,7 @@ class LossWatch:
         chain = _steps_back(only)
         is_below = sum(factor < 0 for _, factor in chain) % 2 == 1
         last = chain[-1][0]
-        is_even = last.type == "Pow" and tf.get_static_value(last.inputs[1]) == 2
+        is_even = last.type == "Pow" and bool(tf.get_static_value(last.inputs[1]) == 2)
         seen.is_negated = is_below and (is_even or last.type in _ERRORS)
         seen.scale = _scale_of(chain) if loss is None else None
         seen.made_of = chain[-1][0].type
@@ -601,6 +608,8 @@ def _is_data(tensor: Any) -> bool:
         if operation.name in seen:
             continue
         seen.add(operation.name)
+        if operation.type == "ReadVariableOp" and not operation.outputs[0].dtype.is_floating:
+            continue  # the state of random numbers
         if operation.type in _WEIGHTS or len(seen) > _MOST_OPERATIONS:
             return False
         waiting += [each.op for each in operation.inputs]

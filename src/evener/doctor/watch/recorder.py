@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CellType, CodeType, FrameType
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,7 +63,6 @@ class Recorder:
         self.ending: Ending | None = None
         self.missed: dict[str, None] = {}
         self.notes: dict[str, None] = {}
-        self.warnings: dict[str, None] = {}
         self._path = path
         self._pid = os.getpid()
         self._flushed = self.began
@@ -117,7 +116,6 @@ class Recorder:
             is_machine_busy=os.getloadavg()[0] > _BUSY_LOAD * (os.cpu_count() or 1),
             missed=tuple(self.missed),
             notes=tuple(self.notes),
-            warnings=tuple(self.warnings),
             **fields,
         )
 
@@ -198,10 +196,18 @@ def making_line() -> CodeLine | None:
     return own_line(frame) if frame is not None else own_line()
 
 
-def position_of_numpy() -> int:
-    """Return the position of NumPy's global random numbers, which each draw changes."""
+def states_of_numpy(function: Any) -> list[int]:
+    """Return states of `np.random` and of generators that a function names: draws change them."""
     state: Any = np.random.get_state(legacy=False)
-    return int(state["state"].get("pos", 0))
+    function = getattr(function, "__func__", function)
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    known = getattr(function, "__globals__", {})
+    cells = getattr(function, "__closure__", None) or ()
+    given = [known.get(name) for name in names]
+    given += [cell.cell_contents for cell in cells if cell != CellType()]
+    generators = [each for each in given if isinstance(each, np.random.Generator)]
+    position = int(state["state"].get("pos", 0))
+    return [position, *(hash(str(each.bit_generator.state)) for each in generators)]
 
 
 def is_asked_by_user(frame: FrameType) -> bool:

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -123,13 +122,6 @@ class Settings:
         watched.STRATEGIES.apply_by_name(
             lambda original, name: around.get(name, self._around_distributed)(original)
         )
-        show = warnings.showwarning
-
-        def showwarning(message: Any, category: Any, filename: str, *rest: Any, **k: Any) -> None:
-            self._recorder.warnings[f"{category.__name__}: {message}"[:_MOST_TEXT]] = None
-            show(message, category, filename, *rest, **k)
-
-        warnings.showwarning = showwarning
 
     def _around_start(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
 
