@@ -6,7 +6,6 @@ happens in steps, and those rules here are silent.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -337,97 +336,6 @@ def optimizer_outside(case: Case) -> Iterator[Violation]:
             evidence=(use.location.text,),
             severity=Severity.WARNING if plain else None,
         )
-
-
-def loop_without_run(case: Case) -> Iterator[Violation]:
-    """Yield loops under a strategy that update weights, and never call its `run`."""
-    if (
-        case.has_trained
-        or not _spreads(case)
-        or any(
-            True
-            for _ in case.reading.named(
-                "strategy.run",
-                "strategy.experimental_run_v2",
-                "model.fit",
-                "?.run",
-                "model.train_on_batch",
-            )
-        )
-    ):
-        return
-    for update in case.reading.named(*_UPDATES):
-        if update.context.loops and "unreached" not in update.context.roles:
-            yield Violation(
-                update.location,
-                "the loop updates weights without strategy.run: one device computes.",
-                fix="strategy.run(step, args=(batch,)) on batches of "
-                "strategy.experimental_distribute_dataset(dataset); or evener.distribute(step).",
-                evidence=(
-                    next(
-                        call.location.text
-                        for call in case.reading.calls
-                        if call.name.startswith("tf.distribute.")
-                    ),
-                ),
-            )
-            return
-
-
-def unused_strategy(case: Case) -> Iterator[Violation]:
-    """Yield strategies that nothing is done with."""
-    if case.has_trained or not _spreads(case):
-        return
-    used = any(call.name.startswith("strategy.") for call in case.reading.calls) or any(
-        True for _ in case.reading.named("tf.distribute.experimental_set_strategy")
-    )
-    trains = next(case.reading.named("model.fit", *_UPDATES), None)
-    if used or trains is None or _handed_out(case):
-        return
-    for call in case.reading.named("tf.distribute.MirroredStrategy"):
-        if not _is_left(call):
-            continue
-        yield Violation(
-            call.location,
-            f"{call.method} is made and never used.",
-            why="A strategy does nothing by itself: the model is made and trained outside of it, "
-            "on one device.",
-            fix="make and compile the model in `with strategy.scope():`.",
-            evidence=(trains.location.text,),
-        )
-
-
-def _is_left(call: Call) -> bool:
-    """Return whether what a call makes gets a name that is nowhere used but to print it."""
-    names = {
-        target.id
-        for node in ast.walk(call.source.tree)
-        if isinstance(node, ast.Assign) and node.value is call.node
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    printed = {
-        name
-        for node in ast.walk(call.source.tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
-        for name in ast.walk(node)
-    }
-    return bool(names) and not any(
-        isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Load)
-        and node.id in names
-        and node not in printed
-        for node in ast.walk(call.source.tree)
-    )
-
-
-def _handed_out(case: Case) -> bool:
-    """Return whether a strategy is given to a function that is not known."""
-    return any(
-        isinstance(value, Made) and value.kind == "strategy"
-        for call in case.reading.calls
-        for value in (*call.args, *call.keywords.values())
-    )
 
 
 def no_strategy(case: Case) -> Iterator[Violation]:

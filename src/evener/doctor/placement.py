@@ -258,10 +258,15 @@ def cpu_wheel(case: Case) -> Iterator[Violation]:
 # ---- distribution
 
 
-def _strategies(case: Case) -> Iterator[StrategyUse]:
+def _strategies(case: Case) -> Iterator[tuple[StrategyUse, int]]:
+    """Yield strategies of several replicas, with their number."""
+    gpus = len(case.surroundings.gpus)
     for strategy in case.facts.strategies:
-        if strategy.num_replicas > 1:
-            yield strategy
+        # Of GPUs that are assumed, a run on a laptop has none.
+        is_mirrored = strategy.kind == "MirroredStrategy"
+        count = max(strategy.num_replicas, gpus if is_mirrored else 1)
+        if count > 1:
+            yield strategy, count
 
 
 def unused_strategy(case: Case) -> Iterator[Violation]:
@@ -269,29 +274,28 @@ def unused_strategy(case: Case) -> Iterator[Violation]:
     facts = case.facts
     if not facts.steps or any(each.trained for each in facts.strategies):
         return
-    for strategy in _strategies(case):
+    for strategy, count in _strategies(case):
         if strategy.num_scopes or strategy.num_runs:
             continue
         yield Violation(
             case.at(strategy.where),
             f"{strategy.kind} is made and never used.",
             why="A strategy does nothing by itself: the model is made and trained outside of it, "
-            f"on one of {strategy.num_replicas} devices.",
+            f"on one of {count} devices.",
             fix="make and compile the model in `with strategy.scope():`.",
-            evidence=(f"0 scopes, 0 runs, {strategy.num_replicas} replicas",),
+            evidence=(f"0 scopes, 0 runs, {count} replicas",),
         )
 
 
 def loop_without_run(case: Case) -> Iterator[Violation]:
     """Yield custom loops under a strategy that never call its `run`."""
     facts = case.facts
-    for strategy in _strategies(case):
+    for strategy, count in _strategies(case):
         own = [each for each in facts.steps if each.kind not in ("fit", "train_on_batch")]
         if own and strategy.num_scopes and not strategy.num_runs and not strategy.trained:
             yield Violation(
                 case.at(own[0].where),
-                f"the loop takes its steps without strategy.run: one of {strategy.num_replicas} "
-                "devices computes.",
+                f"the loop takes its steps without strategy.run: one of {count} devices computes.",
                 fix="strategy.run(step, args=(batch,)) on batches of "
                 "strategy.experimental_distribute_dataset(dataset); or evener.distribute(step), "
                 "in one line.",
@@ -302,9 +306,9 @@ def loop_without_run(case: Case) -> Iterator[Violation]:
 def outside_scope(case: Case) -> Iterator[Violation]:
     """Yield models made outside of the scope of a strategy."""
     facts = case.facts
-    scoped = [each for each in _strategies(case) if each.num_scopes]
+    scoped = [(each, count) for each, count in _strategies(case) if each.num_scopes]
     for model in facts.models if scoped else ():
-        if model.made_in_scope or not model.trains or any(each.trained for each in scoped):
+        if model.made_in_scope or not model.trains or any(each.trained for each, _ in scoped):
             continue
         yield Violation(
             case.at(model.where),
@@ -312,13 +316,13 @@ def outside_scope(case: Case) -> Iterator[Violation]:
             why="A strategy mirrors only the variables that are made in its scope: the model "
             "trains on one device, or training stops.",
             fix="create and compile the model in `with strategy.scope():`.",
-            evidence=(f"{scoped[0].kind} with {scoped[0].num_replicas} replicas",),
+            evidence=(f"{scoped[0][0].kind} with {scoped[0][1]} replicas",),
         )
 
 
 def whole_batches(case: Case) -> Iterator[Violation]:
     """Yield strategies whose `run` is given whole batches."""
-    for strategy in _strategies(case):
+    for strategy, count in _strategies(case):
         if strategy.num_plain_batches:
             yield Violation(
                 case.at(strategy.where if case.steps is None else case.steps.where),
@@ -327,7 +331,7 @@ def whole_batches(case: Case) -> Iterator[Violation]:
                 "strategy.run(step, args=(batch,))",
                 evidence=(
                     f"{strategy.num_plain_batches} calls with a batch that is not "
-                    f"distributed, {strategy.num_replicas} replicas",
+                    f"distributed, {count} replicas",
                 ),
             )
 

@@ -103,14 +103,14 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
     ),
     Family.DISTRIBUTION: (
         ("DOC-201", _WARNING, placement.no_strategy, certain.no_strategy),
-        ("DOC-202", _WARNING, placement.unused_strategy, certain.unused_strategy),
+        ("DOC-202", _WARNING, placement.unused_strategy),
         ("DOC-205", _WARNING, placement.uneven_batch),
         ("DOC-208", _WARNING, placement.multi_worker),
         ("DOC-215", _ERROR, placement.outside_scope, certain.outside_scope),
         ("DOC-220", _WARNING, placement.unequal_cards),
         ("DOC-221", _WARNING, placement.fewer_devices),
         ("ENG-003", _ERROR, certain.optimizer_outside),
-        ("RUN-006", _ERROR, placement.loop_without_run, certain.loop_without_run),
+        ("RUN-006", _ERROR, placement.loop_without_run),
     ),
     Family.MEMORY: (
         ("DOC-601", _WARNING, memory.models_in_loop),
