@@ -258,7 +258,9 @@ class TestSpecThatCannotBe:
             found(TWO_EQUAL, view(environment=shows("")), "gpu:0")
         assert caught.value.code == "DEV-010"
         assert "CUDA_VISIBLE_DEVICES=''" in caught.value.why
-        assert caught.value.fix.startswith("use cpu:1 for the CPU alone, or all;")
+        assert caught.value.fix.startswith(
+            "use cpu:1, one CPU device, which is named cpu:0, or all;"
+        )
 
     @pytest.mark.parametrize("spec", ["gpu:1@13GiB", "gpu:0,gpu:1@8GiB,gpu:1@5GiB"])
     def test_cap_above_the_memory(self, spec: str) -> None:
