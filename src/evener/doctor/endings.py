@@ -466,8 +466,16 @@ def removed_names(case: Case) -> Iterator[Violation]:
         each for each in case.reading.named("tf.Session", "tf.placeholder", "tf.InteractiveSession")
     ]
     gone = ("tf.",) if case.has_keras_2 else ("tf.", "keras.")
+    # TensorFlow's name of Keras has these still.
+    is_legacy = any(
+        re.search(r"(tensorflow|tf)\.keras\.preprocessing", text)
+        for source in case.reading.sources
+        for text in source.lines
+    )
     for call in case.reading.calls:
         name = call.name if call.name != "import" else str(call.constant(0, ""))
+        if is_legacy and name.startswith("keras.preprocessing."):
+            continue
         if call.context.catches or call.context.guards or "compat.v1" in name:
             continue
         new = successor_of(name) if name.startswith(gone) else None
