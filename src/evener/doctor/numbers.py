@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -978,10 +979,21 @@ def input_scale(case: Case) -> Iterator[Violation]:
     given = [(each.where, each.values, each.kind) for each in case.facts.inputs]
     if not given and training is not None and not layers & set(_SCALING):
         given = [(training.where, values, "") for values in training.inputs]
+    scale = _scale_of_rescaling(case)
+    if not given and training is not None and scale is not None:
+        given = [
+            (
+                training.where,
+                dataclasses.replace(each, min=each.min * scale, max=each.max * scale),
+                "",
+            )
+            for each in training.inputs
+            if each.min is not None and each.max is not None
+        ]
     are_same = all(values.min == values.max for _, values, _ in given)
     for where, values, kind in given:
         low, high = values.min, values.max
-        if low is None or high is None or layers & {"Embedding", "BatchNormalization"}:
+        if low is None or high is None or "Embedding" in layers:
             continue
         is_flat = kind == "Dense" and values.is_integral and values.shape[-1] >= 64 and high <= 255
         is_image = (len(values.shape) >= 4 or is_flat) and low >= 0
@@ -1014,7 +1026,12 @@ def input_scale(case: Case) -> Iterator[Violation]:
                 fix="divide by 255 once: in the data, or by a Rescaling layer of the model.",
                 evidence=seen,
             )
-        elif not is_image and most >= 1000 and not values.is_integral:
+        elif (
+            not is_image
+            and most >= 1000
+            and not values.is_integral
+            and "BatchNormalization" not in layers
+        ):
             yield Violation(
                 case.at(where),
                 f"inputs of {_span(values)} are given to the model as they are.",
@@ -1027,6 +1044,15 @@ def input_scale(case: Case) -> Iterator[Violation]:
             )
     if training is not None:
         yield from _other_scale(case, training)
+
+
+def _scale_of_rescaling(case: Case) -> float | None:
+    """Return the factor of a Rescaling layer without an offset, as the text has it."""
+    for call in case.reading.named("keras.layers.Rescaling"):
+        scale = call.constant(0, "scale")
+        if isinstance(scale, int | float) and len(call.args) + len(call.keywords) == 1:
+            return float(scale)
+    return None
 
 
 def _other_scale(case: Case, training: Pipeline) -> Iterator[Violation]:

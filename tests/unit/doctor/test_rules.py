@@ -247,6 +247,16 @@ CASES: list[tuple[str, Facts, Facts]] = [
         loss(SPARSE, activation="linear", from_logits=True),
     ),
     ("DOC-344", given("Conv2D", IMAGES), given("Conv2D", values(0, 1, 32, 28, 28, 1))),
+    (
+        "DOC-344",
+        dataclasses.replace(
+            given("Conv2D", IMAGES), models=model(layers=("BatchNormalization",)).models
+        ),
+        dataclasses.replace(
+            given("Dense", values(-5e4, 3e5, 32, 8)),
+            models=model(layers=("BatchNormalization",)).models,
+        ),
+    ),
     ("DOC-344", given("Conv2D", values(0, 0, 32, 28, 28, 1)), given("Dense", values(1, 1, 32, 1))),
     (
         "DOC-344",
