@@ -186,12 +186,18 @@ def main() -> int:
     args = parser.parse_args()
     os.chdir(ROOT)
     os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", EVENER_VERIFY="0")
-    import hypothesis  # noqa: F401
     import keras  # noqa: F401
 
+    mutants = drawn(args.number, args.seed, args.folders.split(","))
+    for tests in {tuple(args.tests or tests_of(mutant)) for mutant in mutants}:
+        path = mutants[0].path
+        unchanged = Mutant(path, 1, "no change", path.read_text(encoding="utf-8"))
+        if is_killed(unchanged, list(tests), args.marks, 100 * args.seconds):
+            print("These tests fail without a fault:", *tests)
+            return 2
     killed = {}
     with args.out.open("w", encoding="utf-8") as out:
-        for mutant in drawn(args.number, args.seed, args.folders.split(",")):
+        for mutant in mutants:
             begin = time.monotonic()
             killed[mutant.name] = is_killed(
                 mutant, args.tests or tests_of(mutant), args.marks, args.seconds
