@@ -20,8 +20,6 @@ from pathlib import Path
 from types import CellType, CodeType, FrameType
 from typing import Any, Protocol
 
-import numpy as np
-
 from evener.base.user_code import is_own, is_rewritten
 from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, to_bytes
 
@@ -198,6 +196,9 @@ def making_line() -> CodeLine | None:
 
 def states_of_numpy(function: Any) -> list[int]:
     """Return states of `np.random` and of generators that a function names: draws change them."""
+    # Imported here: its threads would be there before a sandbox is entered.
+    import numpy as np
+
     state: Any = np.random.get_state(legacy=False)
     function = getattr(function, "__func__", function)
     names = getattr(getattr(function, "__code__", None), "co_names", ())
