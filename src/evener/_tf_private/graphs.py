@@ -235,7 +235,7 @@ _ROOTS = re.compile(
     r"\d+ derived errors ignored\.(.*)",
     re.DOTALL,
 )
-_ROOT = re.compile(r"^  \(\d+\) [A-Z_]+:\s*", re.MULTILINE)
+_ROOT = re.compile(r"^  \(\d+\) ([A-Z_]+):\s*", re.MULTILINE)
 _NODE = re.compile(r"{{node ([^ }]+)}}")
 _CALL_OF_PART = re.compile(r"{{node (Stateful)?PartitionedCall(_\d+)?/")
 _WITH_BODIES = {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"}
@@ -255,11 +255,17 @@ def _with_lines_of_program(
     if not functions:
         return original(self, message, nodes, debug_info)
     traced = {graph: None for function in functions for graph in function.origins.values()}
-    found = _ROOTS.search(message)
+    code, found = "", _ROOTS.search(message)
     if found is not None:
-        # The first in the order of the program, which one device would have met.
-        roots = [root for root in _ROOT.split(found[1]) if root.strip()]
-        first = min(roots, key=lambda root: (_order_in(traced, root), len(root)))
+        # The first in the order of the program, which one device would have met. What was cancelled
+        # waited for another.
+        _, *parts = _ROOT.split(found[1])
+        roots = zip(parts[::2], parts[1::2], strict=True)
+        ranks = {
+            (code == "CANCELLED", _order_in(traced, text), len(text)): (code, text)
+            for code, text in roots
+        }
+        code, first = ranks[min(ranks)]
         message = f"{message[: found.start()]}{first.rstrip()}{found[2]}"
     message = _CALL_OF_PART.sub("{{node ", _CONSUMER.sub("", message))
     nodes = list(dict.fromkeys(_NODE.findall(message)))
@@ -280,6 +286,10 @@ def _with_lines_of_program(
         lines = "\n".join(traceback.format_list(frames))
         header = _DETECTED.format(name)
         text = text.replace(f"{header}\n<stack traces unavailable>", f"{header}\n{lines}", 1)
+    error: Any = sys.exc_info()[1]
+    if isinstance(error, tf.errors.CancelledError) and code not in ("", "CANCELLED"):
+        kind: Any = tf.compat.v1.errors.exception_type_from_error_code(getattr(tf.errors, code))
+        raise kind(error.node_def, error.op, text) from None
     return text
 
 

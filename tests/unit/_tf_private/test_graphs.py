@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import graph_debug_info_pb2
+from tensorflow.python.eager.polymorphic_function import atomic_function
 
-from evener._tf_private import graphs
+from evener._tf_private import graphs, patches
 from evener._tf_private import graphs as operation_types
 from evener._tf_private.functions import trained_variables
 from evener._tf_private.graphs import (
@@ -338,3 +341,27 @@ def test_it_is_seen_which_variables_are_trained_and_written() -> None:
 
     step.get_concrete_function()
     assert [variable is weight for variable in written] == [True, False]
+
+
+ROOTS = """2 root error(s) found.
+  (0) CANCELLED:  Function was cancelled before it was started
+  (1) INVALID_ARGUMENT:  Incompatible shapes: [2] vs. [3]
+\t [[{{node sub}}]]
+\t [[unstack/_3]]
+0 successful operations.
+0 derived errors ignored. [Op:step]"""
+
+
+def test_of_several_failures_the_one_of_the_program_is_told() -> None:
+    kept = SimpleNamespace(_evener_functions=[SimpleNamespace(origins={})])
+    failed: Any = atomic_function.InterpolateRuntimeError(SimpleNamespace(_cached_graph=kept))
+    graphs._LINES.apply(patches.wrap_with(graphs._with_lines_of_program))
+    debug_info = graph_debug_info_pb2.GraphDebugInfo()
+    text = failed.interpolate(ROOTS, [], debug_info)
+    assert text.endswith("Incompatible shapes: [2] vs. [3]\n\t [[{{node sub}}]] [Op:step]")
+    assert "CANCELLED" not in text and "unstack" not in text
+    try:
+        raise tf.errors.CancelledError(None, None, ROOTS)
+    except tf.errors.CancelledError:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes"):
+            failed.interpolate(ROOTS, [], debug_info)
