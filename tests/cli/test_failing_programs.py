@@ -53,6 +53,9 @@ def test_errors_are_those_of_one_device(programs: str, tmp_path: Path) -> None:
     ours = ends_of(programs, tmp_path, "-m", "evener", "run", "--devices", "cpu:2")
     assert len(plain) >= 24 and all(end["type"] for end in plain.values())
     for name, end in ours.items():
+        if end["text"].startswith("in user code"):
+            # AutoGraph's own list of frames.
+            end["defined"] = [frame for frame in end["defined"] if "/src/evener/" not in frame[0]]
         end["text"] = without_frames(name, end["text"])
         plain[name]["text"] = without_frames(name, plain[name]["text"])
     assert ours == plain

@@ -239,7 +239,8 @@ _ROOT = re.compile(r"^  \(\d+\) ([A-Z_]+):\s*", re.MULTILINE)
 _NODE = re.compile(r"{{node ([^ }]+)}}")
 _CALL_OF_PART = re.compile(r"{{node (Stateful)?PartitionedCall(_\d+)?/")
 _WITH_BODIES = {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"}
-_NOT_TOLD = ("<", f"{Path(tf.__file__).parent}{os.sep}")
+_FRAME = re.compile(r'  File "([^"\n]+)", line \d+, in .*\n(?:    .*\n)?\n?')
+_TENSORFLOW = f"{Path(tf.__file__).parent}{os.sep}"
 # A tensor on its way to another device; TensorFlow names it after what it carries.
 _CONSUMER = re.compile(r"\n\t \[\[[^\]{]*/_\d+\]\]")
 
@@ -278,19 +279,21 @@ def _with_lines_of_program(
     for name, operation in operations.items():
         if operation is None:
             continue
-        frames = [
-            frame
-            for frame in operation.traceback or ()
-            if not is_evener(frame.filename) and not frame.filename.startswith(_NOT_TOLD)
-        ]
-        lines = "\n".join(traceback.format_list(frames))
+        made = [f for f in operation.traceback or () if not f.filename.startswith(_TENSORFLOW)]
+        lines = "\n".join(traceback.format_list(made))
         header = _DETECTED.format(name)
         text = text.replace(f"{header}\n<stack traces unavailable>", f"{header}\n{lines}", 1)
+    text = _FRAME.sub(lambda frame: "" if _is_of_machinery(frame[1]) else frame[0], text)
     error: Any = sys.exc_info()[1]
     if isinstance(error, tf.errors.CancelledError) and code not in ("", "CANCELLED"):
         kind: Any = tf.compat.v1.errors.exception_type_from_error_code(getattr(tf.errors, code))
         raise kind(error.node_def, error.op, text) from None
     return text
+
+
+def _is_of_machinery(file: str) -> bool:
+    """Return whether a file is evener's, or runs the command that runs a program."""
+    return file.startswith("<frozen") or is_evener(file) or Path(file).stem == "evener"
 
 
 TRACE_AS_PROGRAM = "_evener_trace_as_program"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_debug_info_pb2
-from tensorflow.python.eager.polymorphic_function import atomic_function
 
 from evener._tf_private import graphs, patches
 from evener._tf_private import graphs as operation_types
@@ -354,7 +353,8 @@ ROOTS = """2 root error(s) found.
 
 def test_of_several_failures_the_one_of_the_program_is_told() -> None:
     kept = SimpleNamespace(_evener_functions=[SimpleNamespace(origins={})])
-    failed: Any = atomic_function.InterpolateRuntimeError(SimpleNamespace(_cached_graph=kept))
+    function = SimpleNamespace(_cached_graph=kept)
+    failed: Any = graphs.atomic_function.InterpolateRuntimeError(function)
     graphs._LINES.apply(patches.wrap_with(graphs._with_lines_of_program))
     debug_info = graph_debug_info_pb2.GraphDebugInfo()
     text = failed.interpolate(ROOTS, [], debug_info)
