@@ -156,7 +156,7 @@ def test_a_script_is_recorded_to_its_end(
     assert record.command[:2] == ("evener", "run")
     assert {"cpu:0", "cpu:1"} == set(summary.inside)
     notes = [event["text"] for event in record.events if event["event"] == "note"]
-    assert any("Keras models are created" in note for note in notes)
+    assert any("this model trains on" in note for note in notes)
     assert record.diagnosis is not None
     # It has no strategy (DOC-201), which evener gives it.
     assert [finding.code for finding in record.diagnosis.findings] == ["DOC-408"]
