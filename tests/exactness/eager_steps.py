@@ -445,6 +445,19 @@ for i in (2, 3, 4) * 3:
     out += [float(loss), n]
 """,
     ),
+    "constants of arrays": Case(
+        "all",
+        """
+arrays = x.numpy().astype("float64"), y.numpy()
+for i in (0, 3, 6) * 3:
+    a, b = arrays[0][i : i + 3, :5], arrays[1][i : i + 3]
+    with tf.GradientTape() as tape:
+        predicted = tf.constant(a, dtype="float32") @ w
+        loss = tf.reduce_mean((predicted - tf.constant(b)) ** 2) * tf.constant(0.5)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
+""",
+    ),
     "a block of tf.device": Case(
         "all",
         """

@@ -87,6 +87,12 @@ _LENGTHS = Patch(
     why="Eager code asks for it; without AutoGraph, TensorFlow refuses it even for a known size.",
     if_it_changes="Steps with `len(batch)` are not hoisted, and run as they are written.",
 )
+_CONSTANTS = Patch(
+    "constants of symbolic tensors",
+    "tensorflow:constant",
+    why="Eager code makes tensors of its arrays so, which are tensors already while it is traced.",
+    if_it_changes="Steps with `tf.constant(array)` are not hoisted, and run as they are written.",
+)
 HOST_READS = Patch(
     "reads of tensors on the host",
     "tensorflow.python.framework.ops:_EagerTensorBase._numpy",
@@ -103,6 +109,27 @@ def symbolic_lengths() -> contextlib.AbstractContextManager[None]:
         return original(tensor) if size is None else size
 
     return _LENGTHS.applied(wrap_with(length))
+
+
+def symbolic_constants() -> contextlib.AbstractContextManager[None]:
+    """Let ``tf.constant(tensor)`` of a graph be that tensor, rounded to another floating dtype."""
+
+    def constant(
+        original: Callable[..., Any],
+        value: Any,
+        dtype: Any = None,
+        shape: Any = None,
+        name: str = "Const",
+    ) -> Any:
+        if shape is None and tf.is_symbolic_tensor(value):
+            wanted = value.dtype if dtype is None else tf.as_dtype(dtype)
+            if wanted == value.dtype:
+                return tf.identity(value)
+            if wanted.is_floating and value.dtype.is_floating:
+                return tf.cast(value, wanted)
+        return original(value, dtype, shape, name)
+
+    return _CONSTANTS.applied(wrap_with(constant))
 
 
 def unwrapped(value: Any) -> Any:

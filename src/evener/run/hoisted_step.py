@@ -18,7 +18,7 @@ from evener._tf_private.random_numbers import (
     operation_seeds,
     set_operation_seeds,
 )
-from evener._tf_private.tensors import symbolic_lengths
+from evener._tf_private.tensors import symbolic_constants, symbolic_lengths
 from evener.run.hoisted_code import (
     Observed,
     attributes_read,
@@ -347,7 +347,7 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
                     given.append(put_together(structure, tensors))
             seeds = tensors[len(tensors) - variant.num_draws - 1 :] if variant.num_draws else ()
             drawing = drawing_by(seeds)
-            with symbolic_lengths(), drawing as num_draws:
+            with symbolic_lengths(), symbolic_constants(), drawing as num_draws:
                 results = body(*given)
             if num_draws() != variant.num_draws:
                 raise CannotHoist(OTHER_DRAWS)

@@ -68,6 +68,7 @@ PATCHES = {
         "DatasetV2.__iter__ DistributedDataset.__iter__"
     ),
     "jit_compile of benchmarks": "Model.compile",
+    "constants of symbolic tensors": "constant",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
     "layers of a watched program": "layers.Layer.__init__",
     "layers that a watched program gives its inputs": 4,
