@@ -272,7 +272,7 @@ class LossUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputUse:
-    """What the first layer with weights of a model is given in training."""
+    """Inputs of the first layer with weights of a model, in training."""
 
     layer: str  # Its name
     kind: str  # Its class

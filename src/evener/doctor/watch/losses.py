@@ -145,7 +145,7 @@ class _Loss:
 
 @dataclass(slots=True, eq=False)
 class _Target:
-    """What is known of the targets of one line that asks for gradients, beside their numbers."""
+    """Targets of one line that asks for gradients, beside their numbers."""
 
     gauge: Gauge
     is_negated: bool = False
@@ -155,7 +155,7 @@ class _Target:
 
 @dataclass(slots=True, eq=False)
 class _Input:
-    """What the first layer of a model is given."""
+    """Inputs of the first layer of a model."""
 
     layer: str
     kind: str
