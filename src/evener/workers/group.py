@@ -508,6 +508,10 @@ class Group:
 
     def connect(self) -> None:
         """Connect to the other workers at the start of the job, or to those that remain."""
+        if self.view.done and self.index in self.view.joined:
+            # It asked for a view when there was none, and the first one was formed without it. The
+            # others hand over a state; the next start of this worker takes it.
+            raise faults.nobody_tells("They had begun when this worker joined them.")
         try:
             self._connect(self.view)
         except PeerLost:
