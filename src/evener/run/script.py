@@ -207,7 +207,7 @@ def read_script(given: str) -> Script:
         )
     if path.suffix == ".ipynb":
         raise RunError(
-            "RUN-003",
+            "RUN-026",
             f"{given} is a notebook.",
             why="It has cells and magics; a script is the text of one Python file.",
             fix=f"Write the script with `jupyter nbconvert --to script {given}`, or make the model "

@@ -237,7 +237,7 @@ def test_an_error_of_evener_names_the_line_of_the_script(tmp_path: Path) -> None
         (".", "RUN-002"),
         ("image.py", "RUN-003"),
         ("nulls.py", "RUN-003"),
-        ("lesson.ipynb", "RUN-003"),
+        ("lesson.ipynb", "RUN-026"),
     ],
 )
 def test_what_is_no_script(name: str, code: str, tmp_path: Path) -> None:
