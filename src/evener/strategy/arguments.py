@@ -60,7 +60,10 @@ class Arguments:
     def names(self, function: Callable[..., Any]) -> list[str]:
         """Return the parameter of a function that each tensor is given to."""
         args, kwargs = self.structure
-        parameters = list(inspect.signature(function).parameters.values())
+        try:
+            parameters = [*inspect.signature(function).parameters.values()]
+        except (TypeError, ValueError):
+            parameters = []  # It is written in C.
         by_position = [p.name for p in parameters if p.kind in _POSITIONAL]
         by_position += [f"args_{k}" for k in range(len(args) - len(by_position))]
         given = [*zip(by_position, args, strict=False), *sorted(kwargs.items())]

@@ -200,6 +200,7 @@ class DistributedStep(Generic[P, R]):
         context: Devices, shares and records of the step and of the bodies of its loops.
         in_axes: Batch axes, as in `evener.distribute`.
         program: The `tf.function` of the program, if it is not the step.
+        named_after: Function whose parameters name the tensors in errors, if it is not the step.
     """
 
     def __init__(
@@ -209,9 +210,11 @@ class DistributedStep(Generic[P, R]):
         *,
         in_axes: Any = FOUND,
         program: Callable[..., Any] | None = None,
+        named_after: Callable[..., Any] | None = None,
     ) -> None:
         self._step = body_of(step)
         self._converted = converted_as_by(step, self._step)
+        self._named_after = named_after or self._converted
         self._program = program or step
         self._signature = getattr(self._program, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
@@ -387,6 +390,7 @@ class DistributedStep(Generic[P, R]):
             streams=streams,
             num_samples=num_samples,
             first_draw=first_draw,
+            named_after=self._named_after,
         )
 
 

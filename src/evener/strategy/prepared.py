@@ -157,6 +157,7 @@ class PreparedStep:
         streams: StreamState,
         num_samples: int | None = None,
         first_draw: int | None = None,
+        named_after: Callable[..., Any],
     ) -> None:
         is_traced = False
 
@@ -186,7 +187,7 @@ class PreparedStep:
         if group is not None:
             keep_order_of_variables()
         self.specs = self.specs_of_program = tuple(specs)
-        names = arguments.names(step)
+        names = arguments.names(named_after)
 
         def named(specs: Sequence[tf.TensorSpec]) -> list[tf.TensorSpec]:
             pairs = zip(specs, names, strict=True)

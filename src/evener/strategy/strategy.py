@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import inspect
 import sys
 import time
 import weakref
@@ -349,9 +348,6 @@ class Strategy(OneReplica):
         def call(*args: Any, **kwargs: Any) -> Any:
             return run_once(fn, args=args, kwargs=kwargs)
 
-        # Tensors are named after its parameters in errors.
-        call.__signature__ = inspect.signature(fn)
-
         context = StepContext(
             layout=self._arrangement.layout,
             controller=self._arrangement.controller,
@@ -359,7 +355,7 @@ class Strategy(OneReplica):
             records=self._records,
             verify=self._verify,
         )
-        return self._step_type(call, context, program=program)
+        return self._step_type(call, context, program=program, named_after=fn)
 
     @property
     def has_run(self) -> bool:

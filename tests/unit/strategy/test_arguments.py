@@ -46,6 +46,16 @@ def test_axes_are_found_by_the_size_of_the_largest_tensor(args: Any, axes: Any) 
     assert axes_of(args) == axes
 
 
+def test_tensors_have_the_names_of_parameters() -> None:
+    def step(x: Any, /, pair: Any, *more: Any, mask: Any = None, **others: Any) -> None:
+        del x, pair, more, mask, others
+
+    arguments = read_arguments(((X, [X, 5, Y], Y), {"mask": Y, "a": X}))
+    assert arguments.names(step) == ["x", "pair", "pair", "args_0", "a", "mask"]
+    # Functions in C have no signature.
+    assert read_arguments(((X, Y), {})).names(next) == ["args_0", "args_1"]
+
+
 def test_unknown_sizes_count_samples() -> None:
     found = []
 

@@ -212,6 +212,20 @@ def test_conditions_and_loops_on_tensors_work_in_every_door(name: str) -> None:
     assert [float(run(x)), float(run(x - 3.0))] == [0.875, -0.5]
 
 
+def test_functions_whose_signature_is_unknown_or_another_run() -> None:
+    def take(batches: Any, times: int) -> Any:
+        return next(batches) * times
+
+    @functools.wraps(take)
+    def twice(batches: Any) -> Any:
+        return take(batches, 2)
+
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"])
+    batches = iter(tf.data.Dataset.range(12).batch(4))
+    run = tf.function(lambda: (strategy.run(next, (batches,)), strategy.run(twice, (batches,))))
+    assert [part.numpy().tolist() for part in run()] == [[0, 1, 2, 3], [8, 10, 12, 14]]
+
+
 @pytest.mark.parametrize("name", [*DOORS][1:3] + [*DOORS][4:])
 def test_a_function_without_autograph_stays_without_it(
     name: str, monkeypatch: pytest.MonkeyPatch
