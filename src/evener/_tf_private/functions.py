@@ -25,6 +25,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.util import tf_stack, traceback_utils
 
+from evener._tf_private.graphs import kept_functions
 from evener._tf_private.patches import Patch, wrap_with
 from evener.base.user_code import without_evener
 
@@ -289,7 +290,7 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
             continue
         graphs[name] = graph
         # What the partitioner makes of traced graphs names those.
-        for function in getattr(graph, "_evener_functions", ()):
+        for function in kept_functions(graph):
             waiting.extend(function.origins.items())
         for inner in list(graph._functions):
             # TensorFlow's older functions, as those of `tf.nn.ctc_loss`, keep no graph.

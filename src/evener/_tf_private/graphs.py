@@ -229,6 +229,7 @@ _LINES = Patch(
     "program for their nodes, and reports a failure once for each device.",
     if_it_changes="An error in a step says <stack traces unavailable>, with one text per device.",
 )
+_FUNCTIONS = "_evener_functions"
 _DETECTED = "Detected at node {} defined at (most recent call last):"
 _ROOTS = re.compile(
     r"\d+ root error\(s\) found\.\n(.*)\n\d+ successful operations\.\n"
@@ -252,7 +253,7 @@ def _with_lines_of_program(
 
     Where the program would fail while it is traced, that error is raised instead.
     """
-    functions = getattr(self._func._cached_graph, "_evener_functions", ())
+    functions = kept_functions(self._func._cached_graph)
     if not functions:
         return original(self, message, nodes, debug_info)
     traced = {graph: None for function in functions for graph in function.origins.values()}
@@ -261,12 +262,10 @@ def _with_lines_of_program(
         # The first in the order of the program, which one device would have met. What was cancelled
         # waited for another.
         _, *parts = _ROOT.split(found[1])
-        roots = zip(parts[::2], parts[1::2], strict=True)
-        ranks = {
-            (code == "CANCELLED", _order_in(traced, text), len(text)): (code, text)
-            for code, text in roots
-        }
-        code, first = ranks[min(ranks)]
+        code, first = min(
+            zip(parts[::2], parts[1::2], strict=True),
+            key=lambda root: (root[0] == "CANCELLED", _order_in(traced, root[1]), len(root[1])),
+        )
         message = f"{message[: found.start()]}{first.rstrip()}{found[2]}"
     message = _CALL_OF_PART.sub("{{node ", _CONSUMER.sub("", message))
     nodes = list(dict.fromkeys(_NODE.findall(message)))
@@ -300,19 +299,31 @@ TRACE_AS_PROGRAM = "_evener_trace_as_program"
 """Attribute of the graph of a step: traces it with the shapes of the program, which may fail."""
 
 
-def _operation_named(traced: Mapping[Any, None], name: str) -> tf.Operation | None:
-    """Return the operation of a node, or the condition or loop whose body has been inlined."""
-    is_inlined = False
-    while name:
-        for graph in traced:
-            try:
-                operation = graph.get_operation_by_name(name)
-            except (KeyError, ValueError):
-                continue  # Of another graph, or made by TensorFlow's optimizer.
-            if not is_inlined or operation.type in _WITH_BODIES:
-                return operation
-        name, is_inlined = name.rpartition("/")[0], True
+def operation_in(graph: tf.Graph | None, name: str) -> tf.Operation | None:
+    """Return an operation of a graph by its name; None for one that TensorFlow's optimizer made."""
+    try:
+        return None if graph is None else graph.get_operation_by_name(name)
+    except (KeyError, ValueError):
+        return None
+
+
+def lowered_from(name: str, find: Callable[[str], tf.Operation | None]) -> tf.Operation | None:
+    """Return the condition or loop whose inlined body has a node of this name."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        operation = find(name)
+        if operation is not None:
+            return operation if operation.type in _WITH_BODIES else None
     return None
+
+
+def _operation_named(traced: Mapping[Any, None], name: str) -> tf.Operation | None:
+    def find(name: str) -> tf.Operation | None:
+        operations = (operation_in(graph, name) for graph in traced)
+        return next((each for each in operations if each is not None), None)
+
+    operation = find(name)
+    return lowered_from(name, find) if operation is None else operation
 
 
 def _order_in(traced: Mapping[Any, None], root: str) -> float:
@@ -321,15 +332,19 @@ def _order_in(traced: Mapping[Any, None], root: str) -> float:
     return max((op._id for op in operations if op is not None), default=-1)
 
 
+def kept_functions(graph: Any) -> Sequence[Function]:
+    """Return the functions that a graph, or one inside of it, calls and keeps."""
+    return getattr(graph, _FUNCTIONS, ())
+
+
 def _keep_in_graph(*functions: Function) -> None:
     """Let the graph that is being made keep functions, and those around it."""
     graph: Any = tf.compat.v1.get_default_graph()
     # The outermost is the graph of the process, which would keep them for ever.
     while hasattr(graph, "outer_graph"):
-        kept = getattr(graph, "_evener_functions", None)
-        if kept is None:
-            kept = graph._evener_functions = []
-        kept.extend(functions)
+        if not hasattr(graph, _FUNCTIONS):
+            setattr(graph, _FUNCTIONS, [])
+        getattr(graph, _FUNCTIONS).extend(functions)
         graph = graph.outer_graph
 
 

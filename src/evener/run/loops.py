@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from evener._tf_private.datasets import running_bodies, take_batches
 from evener._tf_private.functions import CALLS_OF_SCRIPTS, around_functions_run, function_graphs
+from evener._tf_private.graphs import kept_functions
 from evener._tf_private.models import EAGER_UPDATES
 from evener._tf_private.patches import Patch
 from evener._tf_private.tapes import tape_is_recording
@@ -327,7 +328,7 @@ def _bytes(variable: tf.Variable) -> bytes:
 def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
     """Return whether a traced function that trains does so on several devices."""
     graphs = function_graphs(function).values()
-    if any(getattr(graph, "_evener_functions", ()) for graph in graphs):
+    if any(map(kept_functions, graphs)):
         return True
     if not trains(function):
         return None

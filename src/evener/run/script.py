@@ -304,6 +304,8 @@ def _draw_where_imported() -> None:
             random.getrandbits(24)
             if builtins.__import__ is load_and_draw:
                 builtins.__import__ = load
+            if importlib.import_module is load_by_name_and_draw:
+                importlib.import_module = load_by_name
 
     def load_and_draw(
         name: str, scope: Any = None, local: Any = None, parts: Any = (), level: int = 0

@@ -20,6 +20,7 @@ optimizer operations by the graph; names are not used.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener._tf_private.functions import definition_frames
-from evener._tf_private.graphs import copy_handle_data
+from evener._tf_private.graphs import copy_handle_data, lowered_from, operation_in
 from evener.auditing import Collective, Copy, Fallback, Kind, Line, Operation
 from evener.base.user_code import is_own
 from evener.devices.names import GPU, kind_of, qualified_name
@@ -74,7 +75,6 @@ _TAPES = (
     ("tensorflow/python/ops/gradients_util.py", "_GradientsHelper"),
 )
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
-_LOWERED = ("If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase")
 # Frames outside of it belong to the call of the audit.
 _AUDIT = str(Path(__file__).with_name("step_audit.py"))
 _APPLIES = ("apply", "apply_gradients")
@@ -93,24 +93,12 @@ class Origins:
         if function is None and debug.original_func_names:
             return self._find(debug.original_func_names[-1], debug.original_node_names[-1])
         operation = self._find(function or self._name, node.name)
-        name = node.name
-        while operation is None and "/" in name:
-            # It may be lowered from a condition or a loop.
-            name = name.rpartition("/")[0]
-            operation = self._find(self._name, name)
-            if operation is not None and operation.type not in _LOWERED:
-                return None
+        if operation is None:
+            return lowered_from(node.name, functools.partial(self._find, self._name))
         return operation
 
     def _find(self, function: str, name: str) -> tf.Operation | None:
-        graph = self._functions.get(function)
-        if graph is None:
-            return None
-        try:
-            return graph.get_operation_by_name(name)
-        except (KeyError, ValueError):
-            # Grappler added it.
-            return None
+        return operation_in(self._functions.get(function), name)
 
     def frames(self, operation: tf.Operation) -> list[tuple[str, int, str]]:
         """Return the stack frames in which an operation was made: file, line, function."""
