@@ -12,6 +12,8 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 # Once CUDA is there, it stays.
 GPU ?= $(if $(wildcard .venv/.synced-gpu),1,0)
 JOBS ?= 2
+# A quarter of the time, a long test waits for processes that it has started.
+LONG_JOBS ?= 3
 ARGS ?=
 
 # A person's uv settings for other projects must not reach into this checkout.
@@ -77,6 +79,10 @@ demo-machines: $(STAMP)  ## train on three workers of unlike devices, of which o
 chaos: $(STAMP)  ## the fault campaign of several workers (ARGS="--faults 200 --seed 1")
 	$(BIN)/python tests/workers/campaign.py $(ARGS)
 
+.PHONY: cables
+cables: $(STAMP)  ## the fault campaign of machines in network namespaces, as root (ARGS="--faults 60")
+	PYTHONPATH=tests $(BIN)/python -m machines.campaign $(ARGS)
+
 .PHONY: simulate
 simulate: $(STAMP)  ## whole jobs of workers on a simulated clock (ARGS="--schedules 100000 --jobs 2")
 	PYTHONPATH=tests $(BIN)/python -m workers.simulated $(ARGS)
@@ -86,8 +92,8 @@ test: $(STAMP)  ## the tests that one runs before a commit, in some minutes; one
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: test-all
-test-all: $(STAMP)  ## the rest of the tests: every case, and more draws
-	EVENER_HYPOTHESIS_PROFILE=all $(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal \
+test-all: $(STAMP)  ## the long tests, half of their cases by turns (EVENER_TURNS=1: all), and more draws
+	EVENER_HYPOTHESIS_PROFILE=all $(BIN)/python -m pytest -m long -n $(LONG_JOBS) --dist worksteal \
 		--timeout 1200 $(ARGS)
 
 .PHONY: fuzz
@@ -139,6 +145,11 @@ docs: .venv-docs/.synced  ## build the documentation site into site/, with warni
 	@# MkDocs itself is pinned; its advice about other tools is left out.
 	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --clean $(ARGS)
 
+# It needs Chromium, as `chromium` on the PATH or by CHROMIUM=...
+.PHONY: pictures
+pictures: $(STAMP)  ## take the pictures of the README and of the start page from a real run
+	$(BIN)/python tools/take_pictures.py
+
 # Run after a change of dependencies; takes newer versions only with ARGS=--upgrade.
 .PHONY: lock
 lock: .tools/.installed  ## compile requirements/*.txt again, with hashes
@@ -148,3 +159,7 @@ lock: .tools/.installed  ## compile requirements/*.txt again, with hashes
 		-o requirements/gpu.txt $(ARGS)
 	$(UV) pip compile $(COMPILE) --group docs -c requirements/dev.txt \
 		-o requirements/docs.txt $(ARGS)
+	$(UV) pip compile $(COMPILE) --group image pyproject.toml -c requirements/dev.txt \
+		-o requirements/image.txt $(ARGS)
+	$(UV) pip compile $(COMPILE) --group image --extra gpu pyproject.toml -c requirements/gpu.txt \
+		-o requirements/image-gpu.txt $(ARGS)

@@ -21,7 +21,7 @@ from rich.console import Console
 
 import evener
 from evener.report.live import LiveView, TerminalScreen
-from evener.report.live_source import FitProgress, StrategySource
+from evener.report.progress import FollowedFit, StrategySource
 
 _STEPS = 12
 _BATCH = 512
@@ -84,7 +84,7 @@ class _Trained:
         with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
             console = Console(file=nowhere, force_terminal=True, width=120, height=40)
             screen = TerminalScreen(console)
-            fit = FitProgress(screen.say, begin=fits.append)
+            fit = FollowedFit(screen.say, begin=fits.append)
             with LiveView(screen, lambda: source.state(fits[-1] if fits else None)):
                 return self._fit([fit])
 

@@ -12,6 +12,7 @@ Each row is a pair of processes, one pinned to each of two cores, that train the
     evener no gate            updates begin before all sums have arrived: a death may tear a step
     evener per device         with --batch-norm: statistics of each device, as TensorFlow's strategy
     evener fit                Keras's `fit` under `evener.Strategy`
+    evener collectives        the loop, and `fit`, by the ring of TensorFlow's collectives
     MultiWorkerMirrored       TensorFlow's strategy, a custom loop; its `fit` fails in Keras 3
     PyTorch solo, DDP         PyTorch, if ``--torch-python`` names a Python with it: twice one core
                               at half of the batch; DistributedDataParallel over gloo
@@ -32,10 +33,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-KINDS = ("solo", "evener", "evener no gate", "evener fit", "MultiWorkerMirrored")
+KINDS = (
+    "solo",
+    "evener",
+    "evener no gate",
+    "evener collectives",
+    "evener fit",
+    "evener fit collectives",
+    "MultiWorkerMirrored",
+)
 KINDS_IF_SLOW = ("solo", "evener", "evener measured", "MultiWorkerMirrored")
 KINDS_OF_BATCH_NORM = ("solo", "evener", "evener per device", "MultiWorkerMirrored")
-OWN_LOOPS = ("evener", "evener no gate", "evener per device", "evener measured")
+OWN_LOOPS = (
+    "evener",
+    "evener no gate",
+    "evener per device",
+    "evener measured",
+    "evener collectives",
+)
 KINDS_OF_TORCH = {"PyTorch solo": 1, "PyTorch DDP": 2}
 """Number of processes."""
 SECONDS_OF_TORCH = 3.0
@@ -85,6 +100,7 @@ def run_pair(program: str, kind: str, options: Sequence[str] = ()) -> float:
         environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         if kind != "solo":
             task = {"type": "worker", "index": index}
+            environ["EVENER_EXCHANGE"] = "tensorflow" if kind.endswith("collectives") else "mesh"
             environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
         words = [sys.executable, program, "--worker", str(index), "--kind", kind, *options]
         processes.append(
@@ -125,7 +141,7 @@ def print_rates(
     for kind, of_kind in rates.items():
         median = statistics.median(of_kind)
         spread = f"{min(of_kind):.0f} to {max(of_kind):.0f}"
-        print(f"  {kind:20} {median:7.0f} ({spread}) {median / limit:5.2f} {median / of_peer:5.2f}")
+        print(f"  {kind:22} {median:7.0f} ({spread}) {median / limit:5.2f} {median / of_peer:5.2f}")
 
 
 def measure_torch(python: str, kind: str, batch_size: int) -> float:
@@ -150,7 +166,13 @@ def work(kind: str, index: int, batch_size: int, num_steps: int, *, batch_norm: 
     import tensorflow as tf
 
     keras.utils.set_random_seed(1)
-    if kind == "evener fit":
+    is_fit = kind.startswith("evener fit")
+    if kind == "evener collectives":
+        import evener
+
+        # The workers meet before the first tensor.
+        evener.distribute(lambda x: x, devices="cpu:1", shares="even")
+    if is_fit:
         import evener
 
         strategy = evener.Strategy(devices="cpu:1", shares="even")
@@ -176,7 +198,7 @@ def work(kind: str, index: int, batch_size: int, num_steps: int, *, batch_norm: 
         with strategy.scope():
             model, optimizer = build()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    if kind == "evener fit":
+    if is_fit:
         model.compile(optimizer, loss, jit_compile=False)
         print(rate_of_fit(model, x, y, num_steps))
         return

@@ -23,6 +23,9 @@ from pathlib import Path
 # Read by TensorFlow and Keras when they are imported, so it comes before every other import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
+# TensorFlow's default depends on the processor. Without oneDNN, CPUs have no convolutions of NCHW,
+# and their memory is not counted.
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
 # Thousands of steps are compared with one device anyway; tests of the check itself turn it on.
 os.environ["EVENER_VERIFY"] = "0"
 # Without compiled files, each of a hundred processes would compile TensorFlow: 8 s instead of 3.
@@ -32,6 +35,7 @@ import hypothesis
 import pytest
 
 from evener.base.libraries import paused_collector
+from turns import not_in_turn, turn_of
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -63,6 +67,17 @@ LONGEST_FIRST = (
     TESTS / "unit" / "doctor" / "watch" / "test_training.py",
     TESTS / "multi_device" / "test_audit.py",
 )
+# TensorFlow rewrites graphs before it runs them. Here it does not: that takes a quarter of the
+# time, and what these tests look at is in the graph before. Programs run with it, as do the others.
+AS_WRITTEN = (
+    TESTS / "conformance",
+    TESTS / "exactness",
+    TESTS / "multi_device" / "test_public_names.py",
+    TESTS / "unit" / "graph",
+    TESTS / "unit" / "partition",
+    TESTS / "unit" / "strategy",
+)
+REWRITTEN = (TESTS / "exactness" / "test_models.py",)
 # Of the tests in these folders that are not marked, one in so many stays in `make test`, where no
 # paths are named: they train or start processes, and a fault is seen in several of them.
 ONE_IN = {
@@ -114,6 +129,10 @@ hypothesis.settings.register_profile(
 )
 PROFILE = os.environ.get("EVENER_HYPOTHESIS_PROFILE", "default")
 hypothesis.settings.load_profile(PROFILE)
+
+# A landing runs half of the long cases, so that all of them take no hour: of each test every second
+# one. What is in src/ says which half. EVENER_TURNS=1 runs all.
+TURNS = int(os.environ.get("EVENER_TURNS") or 2)
 
 RunPython = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -212,6 +231,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if counted[test] % one_in:
             item.add_marker(pytest.mark.long)
         counted[test] += 1
+    if "EVENER_TESTS_ARE_NAMED" not in os.environ:
+        others = [item for item in items if item.get_closest_marker("long")]
+        others = list(not_in_turn(others, turn_of(ROOT / "src"), TURNS))
+        config.hook.pytest_deselected(items=others)
+        left = set(items).difference(others)
+        items[:] = [item for item in items if item in left]
+
+
+def pytest_report_header() -> str:
+    turn = turn_of(ROOT / "src") % TURNS + 1
+    return f"long cases: those of turn {turn} of {TURNS}, by the content of src/"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -236,11 +266,10 @@ def patches_undone() -> Iterator[None]:
     """Undo the patches of TensorFlow and Keras that the test has applied."""
     from evener._tf_private import patches
 
-    before = [patch for patch in patches.registered().values() if patch.is_applied]
+    before = {name: patch.purposes for name, patch in patches.registered().items()}
     yield
-    for patch in patches.registered().values():
-        if patch.is_applied and patch not in before:
-            patch.undo()
+    for name, patch in patches.registered().items():
+        patch.undo(but=before.get(name, ()))
 
 
 @pytest.fixture(autouse=True)
@@ -260,6 +289,20 @@ def fresh_keras(request: pytest.FixtureRequest) -> Iterator[None]:
     keras.config.set_dtype_policy("float32")
     # Collecting garbage after every test would cost more than many of the tests.
     keras.utils.clear_session(free_memory=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def graphs_as_written(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Turn off TensorFlow's rewriting of graphs where it is not looked at."""
+    path = request.path
+    if path in REWRITTEN or not any(path.is_relative_to(place) for place in AS_WRITTEN):
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 @pytest.fixture(autouse=True, scope="module")

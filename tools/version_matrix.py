@@ -32,7 +32,7 @@ SUITE = (
     "tests/exactness/test_batchnorm.py",
     "tests/exactness/test_batch_norm_per_device.py",
     "tests/exactness/test_random.py",
-    "tests/exactness/test_steps.py",
+    "tests/exactness/test_optimizers.py",
     "tests/exactness/test_stages.py",
     "tests/exactness/test_loops.py",
     "tests/cli/test_run.py",

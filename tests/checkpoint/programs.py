@@ -30,8 +30,8 @@ class EndAt(keras.callbacks.Callback):
 
     def __init__(self, num_steps: int) -> None:
         super().__init__()
-        # Not a number of its own: those are restored.
-        self._left = [num_steps]
+        # Not a number or a list: those are restored.
+        self._left = np.array([num_steps])
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count the step, and end the fit after the last."""

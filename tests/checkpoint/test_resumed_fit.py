@@ -42,15 +42,7 @@ def assert_equal(
 
 
 # Of an epoch of 13 batches: in the first one, at its last batch, behind it, in the second.
-@pytest.mark.parametrize(
-    ("kind", "at"),
-    [
-        ("arrays", 13),
-        ("dataset", 3),
-        ("dataset", 14),
-        *zip(KINDS, itertools.cycle([3, 13, 14, 16])),
-    ],
-)
+@pytest.mark.parametrize(("kind", "at"), [*zip(KINDS, itertools.cycle([3, 13, 14, 16]))])
 @pytest.mark.sampled(50)
 def test_the_resumed_fit_sees_the_batches_of_an_undisturbed_one(
     tmp_path: Path, kind: str, at: int
@@ -123,16 +115,11 @@ def monitors() -> tuple[Any, ...]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("at", [16, 29, 45])
-def test_callbacks_go_on_where_they_were(tmp_path: Path, at: int) -> None:
+def test_callbacks_go_on_where_they_were(tmp_path: Path) -> None:
     data = {**KINDS["arrays"](), "validation_data": (X, Y)}
     expected = train(make_model(), tmp_path / "whole", data, *monitors(), epochs=8)
     assert len(expected[1]["loss"]) < 8
-    try:
-        ended(tmp_path / "ended", data, *monitors(), at=at, epochs=8)
-    except pytest.fail.Exception:
-        # It had stopped before.
-        assert at > 13 * len(expected[1]["loss"])
+    ended(tmp_path / "ended", data, *monitors(), at=29, epochs=8)
     again = train(make_model(), tmp_path / "ended", data, *monitors(), epochs=8)
     assert_equal(again, expected)
 

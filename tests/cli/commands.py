@@ -31,11 +31,3 @@ def run(
         text=True,
         timeout=240,
     )
-
-
-def assert_wrong_usage(words: str, says: str, folder: Path) -> None:
-    """Fail unless a command ends with 2 and says a text."""
-    found = run(*words.split(), folder=folder)
-    shown = " ".join(found.stderr.replace("│", " ").split())
-    assert found.returncode == 2, shown
-    assert says in shown

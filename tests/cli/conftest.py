@@ -1,7 +1,10 @@
-"""Programs in forks of a Python that has imported TensorFlow; see `forks`."""
+"""Programs in forks of a Python that has imported TensorFlow, or none of it; see `forks`."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -18,15 +21,15 @@ TESTS = Path(__file__).parents[1]
 SOURCE = Path(evener.__file__).parents[1]
 
 
-@pytest.fixture(scope="session")
-def forks() -> Iterator[subprocess.Popen[str]]:
+@contextlib.contextmanager
+def server(*modules: str) -> Iterator[subprocess.Popen[str]]:
     own = {
         "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}",
         "CUDA_VISIBLE_DEVICES": "-1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("forks.py"))],
+        [sys.executable, str(Path(__file__).with_name("forks.py")), *modules],
         env={**os.environ, **own},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -37,13 +40,41 @@ def forks() -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    # Keras too, which TensorFlow imports when it is first needed.
+    with server("keras", "tensorflow") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def forks_without_tensorflow() -> Iterator[subprocess.Popen[str]]:
+    with server("evener.cli") as process:
+        yield process
+
+
+def run_in(
+    process: subprocess.Popen[str], folder: Path, kind: str, *args: str, **environ: str
+) -> Done:
+    files = {name: folder / f"{kind} {name}" for name in ("stdout", "stderr")}
+    asked = {"kind": kind, "args": args, "folder": str(folder), "environ": environ}
+    print(json.dumps({**asked, **files}, default=str), file=process.stdin, flush=True)
+    code = int(process.stdout.readline())
+    return Done(code, *(file.read_text(encoding="utf-8") for file in files.values()))
+
+
 @pytest.fixture
 def run_forked(forks: subprocess.Popen[str], tmp_path: Path) -> Run:
-    def run(kind: str, *args: str) -> Done:
-        files = {name: tmp_path / f"{kind} {name}" for name in ("stdout", "stderr")}
-        asked = {"kind": kind, "args": args, "folder": str(tmp_path)}
-        print(json.dumps({**asked, **files}, default=str), file=forks.stdin, flush=True)
-        code = int(forks.stdout.readline())
-        return Done(code, *(file.read_text(encoding="utf-8") for file in files.values()))
+    return functools.partial(run_in, forks, tmp_path)
 
-    return run
+
+@pytest.fixture
+def command(forks_without_tensorflow: subprocess.Popen[str], tmp_path: Path) -> Run:
+    """Return what runs a command that needs no TensorFlow: ``command(*words, **environ)``."""
+
+    def command(*words: str, **environ: str) -> Done:
+        done = run_in(forks_without_tensorflow, tmp_path, "command", *words, **environ)
+        modules = json.loads((tmp_path / "modules.json").read_text(encoding="utf-8"))
+        return dataclasses.replace(done, imported=frozenset(modules))
+
+    return command

@@ -15,6 +15,7 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
+    imported: frozenset[str] = frozenset()
 
 
 Run = Callable[..., Done]
@@ -39,13 +40,7 @@ class Comparison:
 
 
 def compare_with_plain_python(run: Run, script: Path, folder: Path) -> Comparison:
-    """Run a program both ways, and demand equal numbers.
-
-    Args:
-        run: Runs a program in the folder.
-        script: Program that writes its numbers to the ``.npz`` file that it is given.
-        folder: Folder of the runs.
-    """
+    """Run a program both ways, and demand equal numbers."""
     plain = run("one device", str(script), "expected.npz")
     assert plain.returncode == 0, plain.stderr
     done = run("evener", *UNEVEN, str(script), "results.npz")

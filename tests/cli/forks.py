@@ -1,14 +1,16 @@
-"""Runs programs one after the other, each in a fork of a Python that has imported TensorFlow.
+"""Runs programs one after the other, each in a fork of one Python.
 
-Importing costs more than training small models does. Nothing of TensorFlow has run before the
-fork, so that a program finds what it would in a Python of its own; it ends by itself, with what
-`atexit` and the hook for uncaught exceptions do then.
+That Python has imported the modules that it was given. To import TensorFlow costs more than to
+train a small model does. Nothing of it has run before the fork, so that a program finds what it
+would in a Python of its own; it ends by itself, with what `atexit` and the hook for uncaught
+exceptions do then.
 
 Each line on standard input is a run as JSON; each line of the answer is its exit code:
 
     {"kind": "evener", "args": ["run", ...], "folder": ..., "stdout": ..., "stderr": ...}
 
-``evener`` takes the arguments of evener, and writes to ``operations.json`` in the folder how
+``command`` takes the arguments of evener, and writes to ``modules.json`` in the folder what it has
+imported. ``evener`` takes them too, and writes to ``operations.json`` in the folder how
 many products of matrices ran on each device. ``child`` takes the file of a request of a
 command to its subprocess, and writes its answer beside it. ``one device``
 takes a script and its arguments, and gives it TensorFlow's default strategy, which is one device,
@@ -17,6 +19,7 @@ for each that it makes.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -45,6 +48,7 @@ def move_to(run: dict[str, Any]) -> None:
         file = os.open(run[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, number)
     os.chdir(run["folder"])
+    os.environ.update(run["environ"])
 
 
 def count_products() -> None:
@@ -65,15 +69,22 @@ def count_products() -> None:
 
 if __name__ == "__main__":
     with paused_collector():
-        # Keras too, which TensorFlow imports when it is first needed.
-        import keras  # noqa: F401
-        import tensorflow as tf
+        for name in sys.argv[1:]:
+            importlib.import_module(name)
 
     asked = next_run()
     if asked is not None:
         move_to(asked)
         sys.argv = asked["args"]
-        if asked["kind"] == "evener":
+        if asked["kind"] == "command":
+            from evener.cli import main
+
+            sys.argv = ["evener", *sys.argv]
+            try:
+                main()
+            finally:
+                Path("modules.json").write_text(json.dumps(list(sys.modules)), encoding="utf-8")
+        elif asked["kind"] == "evener":
             from evener.cli import main
 
             count_products()
@@ -85,5 +96,7 @@ if __name__ == "__main__":
             sys.argv = ["child", *sys.argv]
             main()
         else:
+            import tensorflow as tf
+
             tf.distribute.MirroredStrategy = lambda *_: tf.distribute.get_strategy()
             runpy.run_path(sys.argv[0], run_name="__main__")

@@ -350,16 +350,3 @@ def test_wrong_usage_is_told_before_anything_is_started(
         main()
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_help_needs_no_tensorflow(run_python) -> None:
-    code = """
-        import sys
-        sys.argv = ["evener", "audit", "--help"]
-        from evener.cli import main
-        try:
-            main()
-        except SystemExit:
-            print("tensorflow" in sys.modules)
-    """
-    assert run_python(code).stdout.splitlines()[-1] == "False"

@@ -8,13 +8,17 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import evener
 from evener.cli import app
-from evener.errors import RunError
+from evener.errors import PlanError, RunError
+from evener.run import bench as benchmark
+from evener.run import first_step
+from evener.run.bench import BenchRow, Contender
 
 pytestmark = pytest.mark.long
 
@@ -131,8 +135,9 @@ def test_a_function_that_does_not_train_is_no_step(tmp_path: Path) -> None:
 def test_a_script_that_fails_is_told(tmp_path: Path) -> None:
     done = bench(tmp_path, "raise ZeroDivisionError('at once')")
     assert done.returncode == 1
-    assert "RUN-109" in done.stderr
-    assert "ZeroDivisionError: at once" in done.stderr
+    assert "RUN-113" in done.stderr
+    assert done.stderr.count("ZeroDivisionError: at once") == 1
+    assert "round 1 of 1: MirroredStrategy" not in done.stderr
 
 
 def test_one_device_is_refused(tmp_path: Path) -> None:
@@ -140,3 +145,17 @@ def test_one_device_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "--devices", "cpu:1", str(tmp_path / "train.py")])
     assert isinstance(done.exception, RunError)
     assert done.exception.code == "RUN-108"
+
+
+def test_a_script_without_a_step_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*_: Any, **__: Any) -> None:
+        raise PlanError("PLAN-900", "There is no step.", why="It ended.", fix="Train.")
+
+    rows = [BenchRow(contender=Contender(name="alone"), problem="no step was timed")]
+    monkeypatch.setattr(first_step, "plan_script", plan)
+    monkeypatch.setattr(benchmark, "measure", lambda *_, **__: rows)
+    (tmp_path / "train.py").write_text("")
+    done = CliRunner().invoke(app, ["bench", "--devices", "cpu:2", str(tmp_path / "train.py")])
+    assert isinstance(done.exception, RunError)
+    assert (done.exception.code, done.exception.why) == ("RUN-109", "alone: no step was timed.")
+    assert f"evener run {tmp_path / 'train.py'}." in done.exception.fix

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.commands import assert_wrong_usage, run
+from cli.commands import run
 from evener.cli import app
 
 BATCH_SIZE = 256
@@ -117,48 +117,12 @@ def test_a_published_model_needs_no_tensorflow(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("estimate", "Missing argument 'SCRIPT|MODEL'"),
-        ("estimate --batch-size 4 bert-larg", "[RUN-042] bert-larg is neither"),
-        ("estimate --batch-size 4 bert-larg", "Did you mean 'bert-large'?"),
-        ("estimate bert-large", "[RUN-041] The memory of bert-large depends on a batch size"),
-        ("estimate bert-large", "Fix: evener estimate --batch-size N bert-large"),
-        ("estimate bert-large --batch-size 4", "options go before it: --batch-size 4"),
-        ("estimate --batch-size 0 bert-large", "0 is not in the range"),
-        ("estimate --batch-size many bert-large", "'many' is not a valid int"),
-        ("estimate --batch-size 4 --num-devices 0 bert-large", "0 is not in the range"),
-        ("estimate --epochs 3 train.py", "No such option: --epochs"),
-        ("estimate gone.py", "[RUN-001]"),
-        ("estimate .", "[RUN-002]"),
-    ],
-)
-def test_wrong_usage(words: str, says: str, folder: Path) -> None:
-    assert_wrong_usage(words, says, folder)
-
-
 @pytest.mark.long
 def test_no_training_step(folder: Path) -> None:
     found = run("estimate", "train.py", "--", "no-step", folder=folder)
     assert found.returncode == 1
     assert "[RUN-040]" in found.stderr
     assert "it ended with exit code 3" in found.stderr
-
-
-@pytest.mark.long
-def test_batches_of_no_known_size(folder: Path) -> None:
-    step = """strategy = tf.distribute.get_strategy()
-train = tf.function(lambda rows: strategy.run(model.train_step, args=(next(rows),)))
-train(iter(data))"""
-    source = (folder / "train.py").read_text(encoding="utf-8")
-    source = source.replace("model.fit(data, steps_per_epoch=2, verbose=0)", step, 1)
-    assert step in source
-    (folder / "train.py").write_text(source, encoding="utf-8")
-    found = run("estimate", "train.py", "--", "sizes-unknown", folder=folder)
-    assert found.returncode == 2
-    assert "[RUN-041]" in found.stderr
-    assert "The script trains on batches whose size is not known" in found.stderr
 
 
 @pytest.mark.long

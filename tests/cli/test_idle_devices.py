@@ -142,6 +142,10 @@ PLACED_BY_HAND = f"""{STEP}
 
 READS_NUMBERS = EAGER.replace("** 2)", "** 2) * (1.0 + 0.0 * line.weight.numpy().max())")
 
+FUNCTIONS_RUN_EAGERLY = DECORATED.replace(
+    "import keras\n", "import keras\n    tf.config.run_functions_eagerly(True)\n", 1
+).replace("import keras\n", "import keras\n    import tensorflow as tf\n", 1)
+
 EAGER_FIT = FIT.replace('"mse"', '"mse", run_eagerly=True')
 EAGER_FIT_OF_KERAS_2 = EAGER_FIT.replace("import keras", "import tf_keras as keras")
 DYNAMIC_LAYER = FIT.replace("import keras", "import tf_keras as keras").replace(
@@ -176,6 +180,10 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gathered": (GATHERED, ()),  # the layers behind are computed in parts again
     "eager": (EAGER, ("train.py:20: ", OF_FIRST, "gradients are computed eagerly")),
     "reads_numbers": (READS_NUMBERS, (OF_FIRST, "eagerly; line 19 prevents more: line.weight.nu")),
+    "functions_run_eagerly": (
+        FUNCTIONS_RUN_EAGERLY,
+        (OF_FIRST, "eagerly; tf.config.run_functions_eagerly(True) asks for that"),
+    ),
     "eager_fit": (EAGER_FIT, (OF_FIRST, "eagerly; run_eagerly=True")),
     "eager_fit_of_keras_2": (EAGER_FIT_OF_KERAS_2, (OF_FIRST, "eagerly; run_eagerly=True")),
     "dynamic_layer": (DYNAMIC_LAYER, (OF_FIRST, "eagerly; a layer with dynamic=True asks")),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.commands import SOURCE, assert_wrong_usage, run
+from cli.commands import SOURCE, run
 from evener.cli.conventions import WrongUsage
 from evener.cli.run import read_layout
 from evener.run.session import RunLayout
@@ -29,8 +29,6 @@ SCRIPT = """
     import tensorflow as tf
     file, marks = sys.argv[1:]
     incarnation = os.environ.get("EVENER_JOB", "").partition('"incarnation": ')[2][:1]
-    if marks == "freeze" and incarnation == "1":
-        os.kill(os.getpid(), signal.SIGSTOP)
     keras.utils.set_random_seed(1)
     layers = keras.layers
     model = keras.Sequential([keras.Input((6,)), layers.Dense(8, "tanh"), layers.Dropout(0.2),
@@ -104,29 +102,6 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.write_text(textwrap.dedent(SCRIPT))
     return path
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--workers", "0", "SCRIPT"], "--workers"),
-        (["--workers", "x", "SCRIPT"], "--workers"),
-        (["--workers", "3", "--devices", "cpu:1", "--devices", "cpu:1", "SCRIPT"], "--devices"),
-        (["--workers", "2", "--devices", "tpu:0", "SCRIPT"], "tpu"),
-        (["--workers", "2", "missing.py"], "missing.py"),
-        (["--workers", "2", "--restarts", "-1", "SCRIPT"], "--restarts"),
-        (["--workers", "2", "--logs", "/proc/nothing", "SCRIPT"], "/proc/nothing"),
-    ],
-)
-def test_wrong_usage(words: list[str], named: str, script: Path) -> None:
-    given = [script.name if word == "SCRIPT" else word for word in words]
-    assert_wrong_usage(" ".join(["launch", *given]), named, script.parent)
-
-
-def test_nobody_says_how_many_workers(script: Path) -> None:
-    done = run("launch", script.name, folder=script.parent)
-    assert done.returncode == 2
-    assert "RUN-080" in done.stderr
 
 
 def test_a_worker_that_is_killed_costs_nothing(
@@ -216,8 +191,9 @@ def test_waiting_for_data_is_told(loop: str, reason: str, tmp_path: Path) -> Non
         import tensorflow as tf
 
         def rows():
-            for number in range(8 * 120):
-                time.sleep(0.005)
+            # A batch takes longer than a step does on a busy machine.
+            for number in range(8 * 110):
+                time.sleep(0.015)
                 yield np.full(6, number, "float32"), np.ones(1, "float32")
 
         signature = (tf.TensorSpec(6), tf.TensorSpec(1))
@@ -256,19 +232,6 @@ def test_a_worker_that_lost_the_others_is_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_replacement_that_freezes_before_it_joins_is_replaced(
-    script: Path, tmp_path: Path
-) -> None:
-    path = script
-    path.write_text(path.read_text().replace("epochs=3", "epochs=90"))
-    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
-    limits = ["--heartbeat", "2", "--grace", "30"]
-    done = run(*words, *limits, str(path), str(tmp_path / "two.npz"), "freeze", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "worker 1 was lost: it was silent for 2 seconds; it is started again" in done.stderr
-
-
-@pytest.mark.long
 def test_a_replacement_that_never_starts_is_replaced(script: Path, tmp_path: Path) -> None:
     """It hangs in a module that Python reads before everything else."""
     hangs = """
@@ -277,12 +240,12 @@ def test_a_replacement_that_never_starts_is_replaced(script: Path, tmp_path: Pat
             time.sleep(600)
     """
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hangs))
-    environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}", "EVENER_START_SECONDS": "20"}
-    script.write_text(script.read_text().replace("epochs=3", "epochs=200"))
+    environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}", "EVENER_START_SECONDS": "12"}
+    script.write_text(script.read_text().replace("epochs=3", "epochs=110"))
     words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
     done = run(*words, str(script), str(tmp_path / "two.npz"), "-", folder=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
-    assert "it was silent for 20 seconds after its start; it is started again" in done.stderr
+    assert "it was silent for 12 seconds after its start; it is started again" in done.stderr
 
 
 BEST = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.commands import assert_wrong_usage, run
+from cli.commands import run
 from cli.forked import Run
 from evener.cli import app
 from evener.cli.plan import _next_step
@@ -92,21 +92,6 @@ def test_a_script_is_measured_planned_and_run(folder: Path, run_forked: Run) -> 
 
 
 @pytest.mark.long
-def test_a_broken_file_of_measurements_is_told_and_measured_again(folder: Path) -> None:
-    words = "plan --devices cpu:2 train.py".split()
-    assert run(*words, folder=folder).returncode == 0
-    (file,) = (folder / "cache" / "evener").iterdir()
-    file.write_text("{", encoding="utf-8")
-    found = run(*words, folder=folder)
-    assert found.returncode == 0, found.stderr
-    assert "[PROF-013]" in found.stderr
-    assert "all 4 layers measured now" in found.stdout
-    assert "4 of 4 layers" in run(*words, folder=folder).stdout
-    again = run(words[0], "--remeasure", *words[1:], folder=folder)
-    assert "all 4 layers measured now" in again.stdout
-
-
-@pytest.mark.long
 def test_what_a_run_measured_flows_back(folder: Path, run_forked: Run) -> None:
     """The costs are made up: a step of two minutes is one that no run confirms."""
     names = ["dense_0", "dense_1", "dense_2", "head"]
@@ -130,6 +115,8 @@ def test_what_a_run_measured_flows_back(folder: Path, run_forked: Run) -> None:
     assert "[PROF-055] A step took " in ran.stderr
     assert "the plan predicted 2 min 0 s." in ran.stderr
     assert "What differs most: cpu:" in ran.stderr
+    again = "evener run --report-file times.json --plan wrong.json train.py long; then "
+    assert f"{again}evener plan --from-run times.json --devices cpu:2 train.py long" in ran.stderr
 
     words = "plan --profile costs.json --from-run run.json --check plan.json --json"
     back = run(*words.split(), folder=folder)
@@ -200,37 +187,6 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
     found = run(*words.split(), folder=folder)
     assert found.returncode == 1
     assert "[PLAN-043]" in found.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("plan", "give one of a script, --profile, or --model with --cluster"),
-        ("plan --model bert-large train.py --cluster a100-8", "a script and --model"),
-        ("plan --model bert-large", "--model needs --cluster"),
-        ("plan --cluster a.yaml train.py", "[PROF-037]"),
-        ("plan --cluster rtx3090 train.py", "[PROF-038]"),
-        ("plan --cluster a100-8 --devices cpu:2 train.py", "leave out --cluster or --devices"),
-        ("plan --cluster a100-8 --profile costs.json", "--cluster needs a script or --model"),
-        ("plan --cluster a100-8 --from-run plan.json train.py", "--from-run needs measurements"),
-        ("plan --model bert-huge --cluster a100-8 --batch-size 4", "[PROF-039]"),
-        ("plan --model bert-large --cluster a100 --batch-size 4", "[PROF-038]"),
-        ("plan --model bert-large --cluster a100-8", "give N, max or auto"),
-        ("plan --batch-size 0 train.py", "neither a number of samples above 0"),
-        ("plan --batch-size many train.py", "neither a number of samples above 0"),
-        ("plan gone.py", "[RUN-001]"),
-        ("plan --profile gone.json", "[PROF-006]"),
-        ("plan --out gone/plan.json train.py", "cannot be written"),
-        ("plan --profile costs.json --from-run gone.json", "[PROF-050]"),
-        ("plan --model x --cluster y --from-run plan.json", "--from-run needs measurements"),
-        ("run --report-file gone/run.json train.py", "cannot be written"),
-        ("plan --devices cpu:0@x train.py", "[DEV-"),
-        ("plan --profile costs.json -m", "-m needs the name of a module"),
-        ("plan -m gone.train", "[RUN-021]"),
-    ],
-)
-def test_wrong_usage(words: str, says: str, folder: Path) -> None:
-    assert_wrong_usage(words, says, folder)
 
 
 @pytest.mark.long
@@ -312,9 +268,7 @@ def test_layers_that_cannot_be_measured_are_named(
         process=ProcessResult(exit_code=0, output=""),
         outcome="found",
         measured=StepCosts(
-            profile=profile,
-            batch_size=8,
-            not_measured=("words: a string cannot be made up",),
+            profile=profile, batch_size=8, not_measured=("words: a string cannot be made up",)
         ),
     )
     monkeypatch.chdir(folder)

@@ -10,8 +10,7 @@ from evener.cli.conventions import LOG_LEVEL, quiet_tensorflow
 
 
 @pytest.mark.parametrize(
-    ("given", "level", "shown"),
-    [(None, "3", ""), ("2", "2", ""), ("0", "0", "I0000 of absl\n")],
+    ("given", "level", "shown"), [(None, "3", ""), ("2", "2", ""), ("0", "0", "I0000 of absl\n")]
 )
 def test_lines_of_the_log_are_shown_where_all_are_asked_for(
     given: str | None, level: str, shown: str, capfd: pytest.CaptureFixture[str]

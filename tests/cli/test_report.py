@@ -211,7 +211,13 @@ def test_a_run_that_is_killed_leaves_its_record(tmp_path: Path) -> None:
 def test_each_worker_has_a_record_and_all_are_one_page(tmp_path: Path) -> None:
     folder = tmp_path / "job"
     words = ["launch", "--workers", "2", "--devices", "cpu:1", "--record", str(folder)]
-    assert started(tmp_path, 20, *words).wait(timeout=240) == 0
+    logs = tmp_path / "logs"
+    assert started(tmp_path, 20, *words, "--log-dir", str(logs)).wait(timeout=240) == 0
+    tables = [logs / f"worker-{k}" / "fit_1" / "epochs.csv" for k in range(2)]
+    heads = [table.read_text(encoding="utf-8").partition("\n")[0] for table in tables]
+    for own, head in enumerate(heads):
+        busy = [f"worker:{k}/cpu:0/busy" in head for k in range(2)]
+        assert busy == [k == own for k in range(2)]
     first, second = read_records(folder)
     assert [record.path.name for record in (first, second)] == ["worker-0", "worker-1"]
     assert summarise(first).losses == summarise(second).losses

@@ -109,17 +109,3 @@ def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     ended = run("run", "--devices", devices, "--plan", "auto", "train.py", "w.npy", folder=folder)
     assert ended.returncode == 1 and "[PLAN-043]" in ended.stderr
     assert not (folder / "w.npy").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "phrase"),
-    [
-        (("--plan", "auto", "--shares", "1,2", "train.py"), "chooses the shares"),
-        (("--plan", "auto", "-m", "lost"), "[RUN-021]"),
-        (("--plan", "lost.json", "train.py"), "does not exist"),
-        (("--plan", ".", "train.py"), "cannot be read"),
-    ],
-)
-def test_wrong_usage(words: tuple[str, ...], phrase: str, folder: Path) -> None:
-    ended = run("run", *words, folder=folder)
-    assert ended.returncode == 2 and phrase in ended.stderr.replace("\n", " ")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import evener
+from cli.forked import Run
 
-SOURCE = Path(evener.__file__).parents[1]
 PLAN = evener.Plan.data_parallel(["cpu:0", "cpu:1"])
 
 
@@ -30,23 +27,6 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "image.json").write_bytes(b"\x89PNG\xff")
     return tmp_path
-
-
-def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    given = {"PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1"}
-    return subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "evener", *words],
-        cwd=folder,
-        env={**os.environ, **given},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
-    return {line.rpartition("|")[2].strip() for line in lines}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +53,7 @@ def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
         ("run --plan image.json train.py", "image.json is not a text file in UTF-8"),
         ("run --plan plan.json --shares 1,2 train.py", "leave out --plan or --shares"),
         ("run --plan plan.json --devices cpu:2 train.py", "leave out --plan or --devices"),
-        ("launch train.py", "[RUN-080] It is not said how many workers to start."),
+        ("launch train.py", "[RUN-080] The number of workers is missing: --workers N."),
         ("launch --workers 2", "Missing argument 'SCRIPT'"),
         ("launch --workers 0 train.py", "Invalid value for '--workers': 0 is not in the range"),
         ("launch --workers x train.py", "Invalid value for '--workers': 'x' is not a valid int"),
@@ -104,19 +84,73 @@ def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
         ("audit gone.py", "[RUN-001]"),
         ("audit --devices gpu0 train.py", "[DEV-002]"),
         ("devices --devices cpu:00", "[DEV-003]"),
+        ("devices --devices gpu0", "[DEV-002]"),
+        ("devices --device all", "No such option"),
+        ("devices more", "unexpected extra argument"),
+        ("run .", "[RUN-002]"),
+        ("run --plan auto --shares 1,2 train.py", "chooses the shares"),
+        ("run --plan auto -m lost", "[RUN-021]"),
+        ("run --plan . train.py", "cannot be read"),
+        ("plan", "give one of a script, --profile, or --model with --cluster"),
+        ("plan --model bert-large train.py --cluster a100-8", "a script and --model"),
+        ("plan --model bert-large", "--model needs --cluster"),
+        ("plan --cluster a.yaml train.py", "[PROF-037]"),
+        ("plan --cluster rtx3090 train.py", "[PROF-038]"),
+        ("plan --cluster a100-8 --devices cpu:2 train.py", "leave out --cluster or --devices"),
+        ("plan --cluster a100-8 --profile costs.json", "--cluster needs a script or --model"),
+        ("plan --cluster a100-8 --from-run plan.json train.py", "--from-run needs measurements"),
+        ("plan --model bert-huge --cluster a100-8 --batch-size 4", "[PROF-039]"),
+        ("plan --model bert-large --cluster a100 --batch-size 4", "[PROF-038]"),
+        ("plan --model bert-large --cluster a100-8", "give N, max or auto"),
+        ("plan --batch-size 0 train.py", "neither a number of samples above 0"),
+        ("plan --batch-size many train.py", "neither a number of samples above 0"),
+        ("plan gone.py", "[RUN-001]"),
+        ("plan --profile gone.json", "[PROF-006]"),
+        ("plan --out gone/plan.json train.py", "cannot be written"),
+        ("plan --profile costs.json --from-run gone.json", "[PROF-050]"),
+        ("plan --model x --cluster y --from-run plan.json", "--from-run needs measurements"),
+        ("run --report-file gone/run.json train.py", "cannot be written"),
+        ("plan --devices cpu:0@x train.py", "[DEV-"),
+        ("plan --profile costs.json -m", "-m needs the name of a module"),
+        ("plan -m gone.train", "[RUN-021]"),
+        ("estimate", "Missing argument 'SCRIPT|MODEL'"),
+        ("estimate --batch-size 4 bert-larg", "[RUN-042] bert-larg is neither"),
+        ("estimate --batch-size 4 bert-larg", "Did you mean 'bert-large'?"),
+        ("estimate bert-large", "[RUN-041] The memory of bert-large depends on a batch size"),
+        ("estimate bert-large", "Fix: evener estimate --batch-size N bert-large"),
+        ("estimate bert-large --batch-size 4", "options go before it: --batch-size 4"),
+        ("estimate --batch-size 0 bert-large", "0 is not in the range"),
+        ("estimate --batch-size many bert-large", "'many' is not a valid int"),
+        ("estimate --batch-size 4 --num-devices 0 bert-large", "0 is not in the range"),
+        ("estimate --epochs 3 train.py", "No such option: --epochs"),
+        ("estimate gone.py", "[RUN-001]"),
+        ("estimate .", "[RUN-002]"),
     ],
 )
-def test_it_ends_with_2_before_tensorflow_is_imported(words: str, says: str, folder: Path) -> None:
-    done = run(*words.split(), folder=folder)
+@pytest.mark.usefixtures("folder")
+def test_it_ends_with_2_before_tensorflow_is_imported(words: str, says: str, command: Run) -> None:
+    done = command(*words.split())
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not imported(done) & {"tensorflow", "keras", "numpy"}
+    shown = " ".join(done.stderr.replace("│", " ").split())
+    assert says in shown
+    assert "Traceback" not in shown
+    assert not done.imported & {"tensorflow", "keras", "numpy"}
+
+
+def test_the_environment_is_read_before_tensorflow_is_imported(folder: Path, command: Run) -> None:
+    done = command("devices", EVENER_DEVICES="cpu:00")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[DEV-003] EVENER_DEVICES='cpu:00'" in done.stderr
+    done = command("run", "train.py", KERAS_BACKEND="jax")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[RUN-004] The backend of Keras is jax." in done.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["run"], ["launch"], ["devices"], ["doctor"], ["audit"]])
-def test_h_is_help(words: list[str], folder: Path) -> None:
-    short, long = (run(*words, option, folder=folder) for option in ("-h", "--help"))
-    assert (short.returncode, short.stdout) == (0, long.stdout)
+def test_h_is_help(words: list[str], command: Run) -> None:
+    short, long = (command(*words, option) for option in ("-h", "--help"))
+    assert (short.returncode, short.stdout, short.stderr) == (0, long.stdout, "")
     assert short.stdout.startswith("Usage: evener")
     assert "-h, --help" in short.stdout
+    heavy = {"tensorflow", "keras", "numpy", "rich", "pynvml"}
+    assert not short.imported & heavy

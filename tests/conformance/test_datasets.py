@@ -394,10 +394,7 @@ def test_values_from_a_function_of_arrays(strategy: Any) -> None:
     made = strategy.experimental_distribute_values_from_function(
         lambda context: np.full([2], context.replica_id_in_sync_group)
     )
-    same(
-        local(strategy, strategy.run(lambda x: tf.convert_to_tensor(x) + 1, (made,))),
-        [[1, 1]],
-    )
+    same(local(strategy, strategy.run(lambda x: tf.convert_to_tensor(x) + 1, (made,))), [[1, 1]])
 
 
 def test_local_results(strategy: Any) -> None:

@@ -7,6 +7,7 @@ included; test_replica_context.py checks the same by `strategy.run`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +24,13 @@ class Checks(library.DistributionTestBase, library.TwoDeviceDistributionTestBase
 
     def runTest(self) -> None:
         pass
+
+
+@pytest.fixture(autouse=True)
+def filtered_tracebacks() -> Iterator[None]:
+    """Filter tracebacks again: TensorFlow's test classes turn that off for the whole process."""
+    yield
+    tf.debugging.enable_traceback_filtering()
 
 
 @pytest.fixture

@@ -83,12 +83,7 @@ def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
 
 
 class _Workers:
-    """evener on two workers, of which the first has more devices, if there are more than two.
-
-    Args:
-        num_devices: Devices of both; the second worker has one in any case.
-        shares: Shares of the devices.
-    """
+    """evener on two workers, of which the first has more devices, if there are more than two."""
 
     def __init__(self, num_devices: int, shares: Shares) -> None:
         from evener.strategy import Strategy

@@ -8,6 +8,7 @@ and ``optimizer`` are made anew for each run. Outcome: "all" devices, or what ke
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 PRELUDE = """
@@ -52,16 +53,19 @@ def function(more: str = "") -> str:
     return FUNCTION.replace("{more}", more)
 
 
-CASES = {
-    "in line": Case("all", LOOP + "    out.append(float(loss))"),
-    "in line, twice": Case(
-        "all",
-        f"for e in range(2):\n  for a, b in data:{STEP.format(more='')}    out.append(float(loss))",
-    ),
-    "function": Case("all", function() + "for a, b in data: out.append(float(step(a, b)))"),
-    "a rate changes every epoch": Case(
-        "all",
-        """
+# "## name | outcome" above each program; <function> and <loop> stand for the texts above.
+PROGRAMS = r"""
+## in line | all
+<loop>
+    out.append(float(loss))
+## in line, twice | all
+for e in range(2):
+  <loop>
+    out.append(float(loss))
+## function | all
+<function>
+for a, b in data: out.append(float(step(a, b)))
+## a rate changes every epoch | all
 rate = 0.1
 for epoch in range(3):
     for a, b in data:
@@ -70,11 +74,7 @@ for epoch in range(3):
         w.assign_sub(rate * tape.gradient(loss, w))
         out.append(float(loss))
     rate *= 0.5
-""",
-    ),
-    "a rate changes every step": Case(
-        "all",
-        """
+## a rate changes every step | all
 rate = 0.1
 for epoch in range(3):
     for a, b in data:
@@ -83,11 +83,7 @@ for epoch in range(3):
         w.assign_sub(rate * tape.gradient(loss, w))
         out.append(float(loss))
         rate *= 0.9
-""",
-    ),
-    "a flag of the step": Case(
-        "all",
-        """
+## a flag of the step | all
 for epoch in range(2):
     for i, (a, b) in enumerate(data):
         with tf.GradientTape() as tape:
@@ -96,11 +92,7 @@ for epoch in range(2):
                 loss *= 3.0
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
-""",
-    ),
-    "a list appended to in the step": Case(
-        "changes an object of Python",
-        """
+## a list appended to in the step | changes an object of Python
 seen = []
 def step(a, b):
     with tf.GradientTape() as tape:
@@ -110,11 +102,7 @@ def step(a, b):
 for a, b in data:
     step(a, b)
 out += [float(one) for one in seen]
-""",
-    ),
-    "a list appended to in a function": Case(
-        "it changes seen",
-        """
+## a list appended to in a function | it changes seen
 seen = []
 def measure(a, b):
     loss = tf.reduce_mean((a @ w - b) ** 2)
@@ -125,11 +113,7 @@ for a, b in data:
         loss = measure(a, b)
     w.assign_sub(0.1 * tape.gradient(loss, w))
 out += [float(one) for one in seen]
-""",
-    ),
-    "a global counter": Case(
-        "assigns the global count",
-        """
+## a global counter | assigns the global count
 count = 0
 def measure(a, b):
     global count
@@ -140,43 +124,16 @@ for a, b in data:
         loss = measure(a, b)
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a counter of the model": Case(
-        "it changes ",
-        """
+## a counter of the model | it changes 
 class Counting(keras.layers.Layer):
     calls = 0
     def call(self, inputs):
         self.calls += 1
         return inputs * self.calls
 model = keras.Sequential([keras.Input((5,)), Counting(), keras.layers.Dense(1)])
-"""
-        + LOOP
-        + "    out.append(float(loss))",
-    ),
-    **{
-        f"{text} in a function": Case(
-            "it calls",
-            f"""
-random.seed(3)
-np.random.seed(3)
-def measure(a, b):
-    return tf.reduce_mean((a @ w - b) ** 2) * (1.0 + 0 * {text})
-def other():
-    {text}
-for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = measure(a, b)
-    w.assign_sub(0.01 * tape.gradient(loss, w))
+<loop>
     out.append(float(loss))
-""",
-        )
-        for text in ("random.random()", "time.time()", "len([print()])")
-    },
-    "numpy.random in a function": Case(
-        "numpy.random",
-        """
+## numpy.random in a function | numpy.random
 np.random.seed(3)
 def measure(a, b):
     return tf.reduce_mean((a @ w - b) ** 2) * float(np.random.uniform())
@@ -185,22 +142,14 @@ for a, b in data:
         loss = measure(a, b)
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a generator of NumPy": Case(
-        "whose state is not known",
-        """
+## a generator of NumPy | whose state is not known
 draws = np.random.default_rng(3)
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2) * float(draws.uniform())
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a closure that is rebound": Case(
-        "all",
-        """
+## a closure that is rebound | all
 def make():
     factor = 1.0
     def measure(a, b):
@@ -217,21 +166,14 @@ for epoch in range(2):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
     change()
-""",
-    ),
-    "trainable is toggled": Case(
-        "all",
-        f"""
-{function()}
+## trainable is toggled | all
+<function>
+
 for epoch in range(3):
     model.layers[0].trainable = epoch != 1
     for a, b in data:
         out.append(float(step(a, b)))
-""".replace("SGD(0.1, momentum=0.9)", "SGD(0.1)"),
-    ),
-    "a list of layers is replaced": Case(
-        "all",
-        """
+## a list of layers is replaced | all
 class Blocks(keras.Model):
     def __init__(self):
         super().__init__()
@@ -252,11 +194,7 @@ for epoch in range(2):
                 v.assign_sub(0.1 * g)
         out.append(float(loss))
     model.blocks = model.blocks[1:]
-""",
-    ),
-    "a dictionary is changed": Case(
-        "all",
-        """
+## a dictionary is changed | all
 config = {"factor": 1.0, "more": [1.0]}
 def measure(a, b):
     return tf.reduce_mean((a @ w - b) ** 2) * config["factor"] * config["more"][0]
@@ -267,11 +205,7 @@ for epoch in range(3):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
     config["factor" if epoch else "more"] = 2.0 if epoch else [3.0]
-""",
-    ),
-    "gradients accumulated in a list": Case(
-        "all",
-        """
+## gradients accumulated in a list | all
 sums = [tf.zeros_like(v) for v in model.trainable_variables]
 for i, (a, b) in enumerate(data):
     with tf.GradientTape() as tape:
@@ -282,11 +216,7 @@ for i, (a, b) in enumerate(data):
         optimizer.apply_gradients(zip(sums, model.trainable_variables))
         sums = [tf.zeros_like(v) for v in model.trainable_variables]
     out.append(float(loss))
-""",
-    ),
-    "continue": Case(
-        "all",
-        """
+## continue | all
 for i, (a, b) in enumerate(data):
     if i == 2:
         continue
@@ -298,11 +228,7 @@ for i, (a, b) in enumerate(data):
         continue
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
-""",
-    ),
-    "a persistent tape": Case(
-        "all",
-        """
+## a persistent tape | all
 v = tf.Variable(tf.ones((5, 1)))
 for a, b in data:
     with tf.GradientTape(persistent=True) as tape:
@@ -313,11 +239,7 @@ for a, b in data:
     w.assign_sub(0.1 * first)
     v.assign_sub(0.1 * second)
     out += [float(left), float(right)]
-""",
-    ),
-    "nested tapes": Case(
-        "all",
-        """
+## nested tapes | all
 for a, b in data:
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
@@ -327,11 +249,7 @@ for a, b in data:
         loss = tf.reduce_mean((a @ w - b) ** 2) + 0.01 * tf.reduce_mean(slope ** 2)
     w.assign_sub(0.01 * outer.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "two optimizers, and noise": Case(
-        "all",
-        """
+## two optimizers, and noise | all
 maker, judge = make_model(), keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 one, other = keras.optimizers.SGD(0.05), keras.optimizers.SGD(0.1)
 def step(real):
@@ -350,19 +268,13 @@ def step(real):
 for a, b in data:
     losses = step(b)
     out += [float(losses["judge"]), float(losses["maker"])]
-""",
-    ),
-    "an average kept by Python": Case(
-        "all",
-        LOOP.replace("for a", "average = 0.0\nfor a")
-        + """
+## an average kept by Python | all
+average = 0.0
+<loop>
+
     average = 0.9 * average + 0.1 * float(loss)
     out.append(average)
-""",
-    ),
-    "training is a flag": Case(
-        "all",
-        """
+## training is a flag | all
 def step(a, b, training):
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=training))
@@ -372,52 +284,33 @@ def step(a, b, training):
 for epoch in range(3):
     for a, b in data:
         out.append(float(step(a, b, epoch != 1)))
-""",
-    ),
-    "arrays of NumPy": Case(
-        "all",
-        function()
-        + """
+## arrays of NumPy | all
+<function>
+
 for i in range(0, 22, 4):
     out.append(float(step(x.numpy()[i:i + 4].astype("float64"), y.numpy()[i:i + 4])))
-""",
-    ),
-    "computing with an array": Case(
-        "all",
-        """
+## computing with an array | all
 for i in range(0, 20, 4):
     a, b = x.numpy()[i:i + 4].astype("float64"), y.numpy()[i:i + 4].astype("float64")
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(b * (b - tf.matmul(tf.cast(a, tf.float32), w)) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "computing with small integers": Case(
-        "an array of uint8 of NumPy",
-        """
+## computing with small integers | an array of uint8 of NumPy
 for i in range(0, 20, 4):
     a, b = (x.numpy()[i:i + 4] * 99).astype("uint8"), y[i:i + 4]
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((tf.cast(a / 255, tf.float32) @ w - b) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a walrus": Case(
-        "all",
-        """
+## a walrus | all
 for a, b in data:
     with tf.GradientTape() as tape:
         if (scale := tf.constant(2.0)) is not None:
             loss = tf.reduce_mean((a @ w - b) ** 2) * scale
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "an error of the step": Case(
-        "all",
-        """
+## an error of the step | all
 def measure(a, b, i):
     if i:
         raise ValueError("its own")
@@ -431,11 +324,7 @@ for i, (a, b) in enumerate(data):
         out.append(float(loss))
     except ValueError as error:
         out.append(float(error.__traceback__.tb_lineno))
-""",
-    ),
-    "sizes that change": Case(
-        "all",
-        """
+## sizes that change | all
 for i in (2, 3, 4) * 3:
     a, b = x[:, :5][:i], y[:i]
     with tf.GradientTape() as tape:
@@ -443,11 +332,7 @@ for i in (2, 3, 4) * 3:
         n = len(a)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out += [float(loss), n]
-""",
-    ),
-    "constants of arrays": Case(
-        "all",
-        """
+## constants of arrays | all
 arrays = x.numpy().astype("float64"), y.numpy()
 for i in (0, 3, 6) * 3:
     a, b = arrays[0][i : i + 3, :5], arrays[1][i : i + 3]
@@ -456,11 +341,7 @@ for i in (0, 3, 6) * 3:
         loss = tf.reduce_mean((predicted - tf.constant(b)) ** 2) * tf.constant(0.5)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a block of tf.device": Case(
-        "all",
-        """
+## a block of tf.device | all
 for a, b in data:
     with tf.device("/CPU:0"):
         with tf.GradientTape() as tape:
@@ -469,11 +350,7 @@ for a, b in data:
     with tf.device("CPU:0"), tf.name_scope("update"):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
-""",
-    ),
-    "tf.device around the forward pass": Case(
-        "all",
-        """
+## tf.device around the forward pass | all
 gpus = ["/device:CPU:0"]
 def step(a, b):
     with tf.GradientTape() as tape:
@@ -484,11 +361,7 @@ def step(a, b):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     return loss
 for a, b in data: out.append(float(step(a, b)))
-""",
-    ),
-    "stop_recording": Case(
-        "all",
-        """
+## stop_recording | all
 for a, b in data:
     with tf.GradientTape(persistent=True) as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2)
@@ -499,11 +372,7 @@ for a, b in data:
     w.assign_sub(0.1 * tape.gradient(loss, w))
     del tape
     out += [float(loss), float(size)]
-""",
-    ),
-    "a loop over layers and optimizers": Case(
-        "all",
-        """
+## a loop over layers and optimizers | all
 pairs = [(layer, keras.optimizers.SGD(rate)) for layer, rate in zip(model.layers[::2], (0.1, 0.02))]
 for a, b in data:
     with tf.GradientTape(persistent=True) as tape:
@@ -513,69 +382,7 @@ for a, b in data:
         its_optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
     del tape
     out.append(float(loss))
-""",
-    ),
-    **{
-        f"draws {text}{' without a global seed' * (not seed)}": Case(
-            "all",
-            f"""
-def disturb(b):
-    return b + {text}
-{seed}
-for a, b in data.repeat(2):
-    noise = tf.random.uniform((), 0.5, 1.5)
-    with tf.GradientTape() as tape:
-        own = 0.1 * tf.random.normal(tf.shape(b))
-        loss = noise * tf.reduce_mean((a @ w + own - disturb(b)) ** 2)
-        loss += 0.01 * tf.reduce_sum(tf.nn.dropout(w, 0.5))
-    w.assign_sub(0.1 * tape.gradient(loss, w))
-    out.append(float(loss))
-out.append(float(tf.random.normal(())))
-{"" if seed else "out = [0.0] * 5; w.assign(tf.zeros((5, 1)))"}
-""",
-        )
-        for text, seed in (
-            ("tf.random.normal(tf.shape(b), stddev=0.1)", "tf.random.set_seed(2)"),
-            ("tf.random.truncated_normal(b.shape, dtype=tf.float32)", "tf.random.set_seed(2)"),
-            ("tf.random.normal(tf.shape(b))", ""),
-            (
-                "tf.cast(tf.random.uniform(tf.shape(b), -3, 4, dtype=tf.int32), tf.float32)",
-                "tf.random.set_seed(-5)",
-            ),
-        )
-    },
-    **{
-        f"draws that are left: {text}": Case(
-            reason,
-            f"""
-def disturb(b):
-    return b + {text}
-tf.random.set_seed(2)
-for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((a @ w - disturb(b)) ** 2)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
-    out.append(float(loss))
-out.append(float(tf.random.normal(())))
-""",
-        )
-        for text, reason in (
-            ("tf.random.normal(tf.shape(b), seed=3)", "tf.random draws"),
-            ("tf.random.shuffle(b)", "tf.random draws"),
-            (
-                "(tf.random.normal(()) if len(b) > 3 else 0.0)",
-                "then: it does not draw",
-            ),
-            ("tf.map_fn(lambda r: r + tf.random.normal(()), b)", "it does not draw"),
-            (
-                "tf.cond(b[0, 0] > 0, lambda: tf.random.normal(()), lambda: tf.zeros(()))",
-                "random",
-            ),
-        )
-    },
-    "an if of a tensor": Case(
-        "cannot be traced",
-        """
+## an if of a tensor | cannot be traced
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2)
@@ -583,49 +390,37 @@ for a, b in data:
             loss = loss * 2.0
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "the rate of the optimizer": Case(
-        "all",
-        function()
-        + """
+## the rate of the optimizer | all
+<function>
+
 for epoch in range(3):
     optimizer.learning_rate = 0.1 / (1 + epoch)
     for a, b in data:
         out.append(float(step(a, b)))
-""",
-    ),
-    "an attribute of a layer": Case(
-        "all",
-        function()
-        + """
+## an attribute of a layer | all
+<function>
+
 for epoch in range(2):
     for a, b in data:
         out.append(float(step(a, b)))
     model.layers[0].activation = keras.activations.relu
     optimizer.weight_decay = 0.1
-""",
-    ),
-    "losses of layers": Case(
-        "all",
-        """
+## losses of layers | all
 reg = keras.layers.Dense(6, kernel_regularizer="l2")
 model = keras.Sequential([keras.Input((5,)), reg, keras.layers.Dense(1)])
-"""
-        + function(" + sum(model.losses)")
-        + "for a, b in data: out.append(float(step(a, b)))",
-    ),
-    "what is used later": Case(
-        "all",
-        LOOP
-        + """
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True)) + sum(model.losses)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+for a, b in data: out.append(float(step(a, b)))
+## what is used later | all
+<loop>
+
     out += [float(tf.linalg.global_norm(gradients)), float(loss), len(gradients)]
 out.append(float(loss))
-""",
-    ),
-    "a class": Case(
-        "all",
-        """
+## a class | all
 class Trainer:
     def __init__(self):
         self.model, self.rate, self.seen = make_model(), 0.1, 0
@@ -646,11 +441,7 @@ for epoch in range(2):
         out.append(float(trainer.step(a, b)))
     trainer.rate = 0.02
 out += [float(trainer.count), trainer.seen]
-""",
-    ),
-    "a function for gradients": Case(
-        "all",
-        """
+## a function for gradients | all
 def grad(model, a, b):
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=True))
@@ -661,11 +452,7 @@ for a, b in data:
     optimizer.apply_gradients(zip(grads, model.trainable_variables))
     mean.update_state(loss)
     out.append(float(mean.result()))
-""",
-    ),
-    "print between tape and update": Case(
-        "all",
-        """
+## print between tape and update | all
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=True))
@@ -673,11 +460,7 @@ for a, b in data:
     print(f"{float(loss):.4f}")
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
-""",
-    ),
-    "a count in the step": Case(
-        "all",
-        """
+## a count in the step | all
 n = 0
 for a, b in data.repeat(2):
     with tf.GradientTape() as tape:
@@ -685,11 +468,7 @@ for a, b in data.repeat(2):
         loss = tf.reduce_mean((a @ w - b) ** 2) / n
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out += [float(loss), n]
-""",
-    ),
-    "tensors of the step before": Case(
-        "all",
-        """
+## tensors of the step before | all
 before = tf.constant(0.0)
 for a, b in data:
     with tf.GradientTape() as tape:
@@ -697,22 +476,14 @@ for a, b in data:
         before = tf.stop_gradient(loss)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(before))
-""",
-    ),
-    "tensors in a dictionary": Case(
-        "all",
-        """
+## tensors in a dictionary | all
 for a, b in data:
     batch = {"a": a, "b": (b, 2.0)}
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((batch["a"] @ w - batch["b"][0]) ** 2) * batch["b"][1]
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a dictionary filled in a function": Case(
-        "it changes a list or dictionary",
-        """
+## a dictionary filled in a function | it changes a list or dictionary
 def measure(batch):
     batch["loss"] = tf.reduce_mean((batch["a"] @ w - batch["b"]) ** 2)
     return batch["loss"]
@@ -721,11 +492,7 @@ for batch in data.map(lambda a, b: {"a": a, "b": b}):
         loss = measure(batch)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(batch["loss"]))
-""",
-    ),
-    "a dictionary made and filled": Case(
-        "all",
-        """
+## a dictionary made and filled | all
 def measure(batch):
     batch["loss"] = tf.reduce_mean((batch["a"] @ w - batch["b"]) ** 2)
     return batch["loss"]
@@ -735,32 +502,24 @@ for a, b in data:
         loss = measure(batch)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(batch["loss"]))
-""",
-    ),
-    "losses read behind the step": Case(
-        "which line",
-        """
+## losses read behind the step | which line
 model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
                           keras.layers.Dense(1)])
-"""
-        + function()
-        + """
+<function>
+
 for a, b in data:
     out += [float(step(a, b)), float(sum(model.losses))]
-""",
-    ),
-    "losses read in the step": Case(
-        "all",
-        """
+## losses read in the step | all
 model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
                           keras.layers.Dense(1)])
-"""
-        + function(" + sum(model.losses)")
-        + "for a, b in data: out.append(float(step(a, b)))",
-    ),
-    "an attribute by a name": Case(
-        "all",
-        """
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True)) + sum(model.losses)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+for a, b in data: out.append(float(step(a, b)))
+## an attribute by a name | all
 class Config:
     pass
 config = Config()
@@ -774,11 +533,7 @@ for epoch in range(2):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
     config.rate_1 = 3.0
-""",
-    ),
-    "a small batch prints": Case(
-        "then: it calls print()",
-        """
+## a small batch prints | then: it calls print()
 def measure(a, b):
     if len(a) < 4:
         print("small")
@@ -789,12 +544,9 @@ for a, b in data.repeat(2):
         loss = measure(a, b)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a setting of Keras": Case(
-        "all",
-        function()
-        + """
+## a setting of Keras | all
+<function>
+
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(6), keras.layers.Dense(1)])
 def loss_of(b, p):
     return tf.reduce_mean(p ** 2) / (keras.config.epsilon() + tf.reduce_mean(b ** 2))
@@ -803,11 +555,7 @@ for epoch in range(2):
         out.append(float(step(a, b)))
     keras.config.set_epsilon(0.5)
 keras.config.set_epsilon(1e-7)
-""",
-    ),
-    "print under the tape": Case(
-        "all",
-        """
+## print under the tape | all
 losses = []
 for i, (a, b) in enumerate(data.repeat(2)):
     with tf.GradientTape() as tape:
@@ -819,11 +567,7 @@ for i, (a, b) in enumerate(data.repeat(2)):
     gradients = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 out += losses
-""",
-    ),
-    "tf.print in the step": Case(
-        "all",
-        """
+## tf.print in the step | all
 for i, (a, b) in enumerate(data.repeat(2)):
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=True))
@@ -831,11 +575,7 @@ for i, (a, b) in enumerate(data.repeat(2)):
     gradients = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
-""",
-    ),
-    "tf.print of what is computed for it": Case(
-        "all",
-        """
+## tf.print of what is computed for it | all
 import sys
 for i, (a, b) in enumerate(data.repeat(2)):
     with tf.GradientTape() as tape:
@@ -846,22 +586,43 @@ for i, (a, b) in enumerate(data.repeat(2)):
     tf.print(tf.shape(a)[0], tf.cast(norm, tf.int32), output_stream=sys.stdout)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
-""",
-    ),
-    "print of a variable under the tape": Case(
-        "which may change",
-        """
+## tf.print in a function that the step calls | all
+import sys
+def shown(loss):
+    tf.print("loss", tf.cast(99 * loss, tf.int32), [tf.shape(loss)], output_stream=sys.stdout)
+    return loss
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = shown(loss_of(b, model(a, training=True)))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    for gradient in gradients[:2]:
+        tf.print(tf.cast(9 * tf.norm(gradient), tf.int32), end=";", output_stream=sys.stdout)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+for a, b in data.repeat(2):
+    out.append(float(step(a, b)))
+## tf.print in a loop of TensorFlow | it prints in a loop
+import sys
+@tf.function
+def shown(loss):
+    tf.print("loss", tf.cast(99 * loss, tf.int32), output_stream=sys.stdout)
+    return loss
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = shown(loss_of(b, model(a, training=True)))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+for a, b in data.repeat(2):
+    out.append(float(step(a, b)))
+## print of a variable under the tape | which may change
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2)
         print(w.numpy()[0])
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "print of what changes": Case(
-        "one",
-        """
+## print of what changes | one
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2)
@@ -869,11 +630,7 @@ for a, b in data:
         loss = loss + 1.0
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "an array changed in place": Case(
-        "it changes an array",
-        """
+## an array changed in place | it changes an array
 pixels = x.numpy()[:20].reshape(5, 4, 5).copy()
 for epoch in range(3):
     for a in pixels:
@@ -883,11 +640,7 @@ for epoch in range(3):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
 out += pixels.ravel().tolist()
-""",
-    ),
-    "a function with a tape, called under a tape": Case(
-        "all",
-        """
+## a function with a tape, called under a tape | all
 def slope(a):
     with tf.GradientTape() as inner:
         inner.watch(a)
@@ -898,22 +651,14 @@ for a, b in data:
         loss = tf.reduce_mean((a @ w - b) ** 2) + 0.01 * tf.reduce_mean(slope(a) ** 2)
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-""",
-    ),
-    "a number changes with the epochs": Case(
-        "all",
-        """
+## a number changes with the epochs | all
 for epoch in range(8):
     for a, b in data.repeat(4):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((a @ w - b) ** 2) / (epoch + 1)
         w.assign_sub(0.01 * tape.gradient(loss, w))
         out.append(float(loss))
-""",
-    ),
-    "a namespace": Case(
-        "all",
-        """
+## a namespace | all
 import types
 config = types.SimpleNamespace(rate=0.1)
 for epoch in range(3):
@@ -923,8 +668,158 @@ for epoch in range(3):
         w.assign_sub(config.rate * tape.gradient(loss, w))
         out.append(float(loss))
     config.rate = 0.01
+## the rate of the optimizer at every step | all
+<function>
+
+for i, (a, b) in enumerate(data.repeat(2)):
+    optimizer.learning_rate = 0.1 / (1 + i)
+    out.append(float(step(a, b)))
+## a rate that is an argument | all
+def step(a, b, rate, momentum=0.5):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2)
+    w.assign_sub(rate * tape.gradient(loss, w) * (1 - momentum))
+    return loss, rate * 2
+for i, (a, b) in enumerate(data.repeat(2)):
+    loss, twice = step(a, b, rate=0.1 / (i + 1), momentum=0.5 if i < 6 else 0.9)
+    out += [float(loss), twice]
+## a division by a number that becomes zero | all
+for n in (4, 3, 2, 1, 0, -1):
+    a, b = x[:4], y[:4]
+    try:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) * (1 / n)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        out.append(float(loss))
+    except ZeroDivisionError as error:
+        out.append(float(error.__traceback__.tb_lineno))
+## a number that becomes too large for float32 | all
+for n in (1.0, 2.0, 3.0, 4.0, 1e39, 5.0, float("inf"), float("nan")):
+    a, b = x[:4], y[:4]
+    try:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) * n
+        w.assign_sub(tf.minimum(0.01 * tape.gradient(loss, w), 0.001))
+        out.append(float(loss))
+    except ValueError as error:
+        out.append(1.0)
+## a number that is given to a traced function | changes again and again
+@tf.function
+def measure(a, b, n):
+    return tf.reduce_mean((a @ w - b) ** 2) * n
+for n, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = measure(a, b, n)
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out.append(float(loss))
+## an integer that becomes a float | all
+for n in (1, 2, 3, 4.5, 5.5, 2**40, 6, True):
+    a, b = x[:4], y[:4]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2) / n
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out += [float(loss), n]
+"""
+
+
+def read_programs() -> Iterator[tuple[str, Case]]:
+    for block in PROGRAMS.split("\n## ")[1:]:
+        heading, _, text = block.partition("\n")
+        name, outcome = heading.split(" | ")
+        text = text.replace("<function>", function()).replace("<loop>", LOOP)
+        yield name, Case(outcome, text)
+
+
+CASES = dict(read_programs())
+CASES |= {
+    f"{text} in a function": Case(
+        "it calls",
+        f"""
+random.seed(3)
+np.random.seed(3)
+def measure(a, b):
+    return tf.reduce_mean((a @ w - b) ** 2) * (1.0 + 0 * {text})
+def other():
+    {text}
+for a, b in data:
+    with tf.GradientTape() as tape:
+        loss = measure(a, b)
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out.append(float(loss))
 """,
-    ),
+    )
+    for text in ("random.random()", "time.time()", "len([print()])")
+}
+CASES |= {
+    f"draws {text}{' without a global seed' * (not seed)}": Case(
+        "all",
+        f"""
+def disturb(b):
+    return b + {text}
+{seed}
+for a, b in data.repeat(2):
+    noise = tf.random.uniform((), 0.5, 1.5)
+    with tf.GradientTape() as tape:
+        own = 0.1 * tf.random.normal(tf.shape(b))
+        loss = noise * tf.reduce_mean((a @ w + own - disturb(b)) ** 2)
+        loss += 0.01 * tf.reduce_sum(tf.nn.dropout(w, 0.5))
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
+out.append(float(tf.random.normal(())))
+{"" if seed else "out = [0.0] * 5; w.assign(tf.zeros((5, 1)))"}
+""",
+    )
+    for text, seed in (
+        ("tf.random.normal(tf.shape(b), stddev=0.1)", "tf.random.set_seed(2)"),
+        ("tf.random.truncated_normal(b.shape, dtype=tf.float32)", "tf.random.set_seed(2)"),
+        ("tf.random.normal(tf.shape(b))", ""),
+        (
+            "tf.cast(tf.random.uniform(tf.shape(b), -3, 4, dtype=tf.int32), tf.float32)",
+            "tf.random.set_seed(-5)",
+        ),
+    )
+}
+CASES |= {
+    f"draws that are left: {text}": Case(
+        reason,
+        f"""
+def disturb(b):
+    return b + {text}
+tf.random.set_seed(2)
+for a, b in data:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - disturb(b)) ** 2)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
+out.append(float(tf.random.normal(())))
+""",
+    )
+    for text, reason in (
+        ("tf.random.normal(tf.shape(b), seed=3)", "tf.random draws"),
+        ("tf.random.shuffle(b)", "tf.random draws"),
+        ("(tf.random.normal(()) if len(b) > 3 else 0.0)", "then: it does not draw"),
+        ("tf.map_fn(lambda r: r + tf.random.normal(()), b)", "it does not draw"),
+        ("tf.cond(b[0, 0] > 0, lambda: tf.random.normal(()), lambda: tf.zeros(()))", "random"),
+    )
+}
+CASES |= {
+    f"attributes that change behind call {call}": Case(
+        "all",
+        f"""
+import types
+config = types.SimpleNamespace(rate=0.1, more=[1.0])
+def measure(a, b):
+    return tf.reduce_mean((a @ w - b) ** 2) * config.rate * config.more[0]
+for i in range(8):
+    with tf.GradientTape() as tape:
+        loss = measure(x[:8], y[:8])
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out += [float(loss), config.rate, config.more[0]]
+    if i == {call}:
+        config.rate, config.more[0] = 0.05, 2.0
+""",
+    )
+    for call in range(4)
 }
 
 NUMBERS = """
@@ -990,99 +885,4 @@ CASES |= {
         loss = loss * (1.0 if try_ is None else len(try_()))"""),
         ),
     )
-}
-CASES |= {
-    "the rate of the optimizer at every step": Case(
-        "all",
-        function()
-        + """
-for i, (a, b) in enumerate(data.repeat(2)):
-    optimizer.learning_rate = 0.1 / (1 + i)
-    out.append(float(step(a, b)))
-""",
-    ),
-    "a rate that is an argument": Case(
-        "all",
-        """
-def step(a, b, rate, momentum=0.5):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((a @ w - b) ** 2)
-    w.assign_sub(rate * tape.gradient(loss, w) * (1 - momentum))
-    return loss, rate * 2
-for i, (a, b) in enumerate(data.repeat(2)):
-    loss, twice = step(a, b, rate=0.1 / (i + 1), momentum=0.5 if i < 6 else 0.9)
-    out += [float(loss), twice]
-""",
-    ),
-    "a division by a number that becomes zero": Case(
-        "all",
-        """
-for n in (4, 3, 2, 1, 0, -1):
-    a, b = x[:4], y[:4]
-    try:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((a @ w - b) ** 2) * (1 / n)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
-        out.append(float(loss))
-    except ZeroDivisionError as error:
-        out.append(float(error.__traceback__.tb_lineno))
-""",
-    ),
-    "a number that becomes too large for float32": Case(
-        "all",
-        """
-for n in (1.0, 2.0, 3.0, 4.0, 1e39, 5.0, float("inf"), float("nan")):
-    a, b = x[:4], y[:4]
-    try:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((a @ w - b) ** 2) * n
-        w.assign_sub(tf.minimum(0.01 * tape.gradient(loss, w), 0.001))
-        out.append(float(loss))
-    except ValueError as error:
-        out.append(1.0)
-""",
-    ),
-    "a number that is given to a traced function": Case(
-        "changes again and again",
-        """
-@tf.function
-def measure(a, b, n):
-    return tf.reduce_mean((a @ w - b) ** 2) * n
-for n, (a, b) in enumerate(data.repeat(2)):
-    with tf.GradientTape() as tape:
-        loss = measure(a, b, n)
-    w.assign_sub(0.01 * tape.gradient(loss, w))
-    out.append(float(loss))
-""",
-    ),
-    **{
-        f"attributes that change behind call {call}": Case(
-            "all",
-            f"""
-import types
-config = types.SimpleNamespace(rate=0.1, more=[1.0])
-def measure(a, b):
-    return tf.reduce_mean((a @ w - b) ** 2) * config.rate * config.more[0]
-for i in range(8):
-    with tf.GradientTape() as tape:
-        loss = measure(x[:8], y[:8])
-    w.assign_sub(0.1 * tape.gradient(loss, w))
-    out += [float(loss), config.rate, config.more[0]]
-    if i == {call}:
-        config.rate, config.more[0] = 0.05, 2.0
-""",
-        )
-        for call in range(4)
-    },
-    "an integer that becomes a float": Case(
-        "all",
-        """
-for n in (1, 2, 3, 4.5, 5.5, 2**40, 6, True):
-    a, b = x[:4], y[:4]
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((a @ w - b) ** 2) / n
-    w.assign_sub(0.01 * tape.gradient(loss, w))
-    out += [float(loss), n]
-""",
-    ),
 }

@@ -60,12 +60,10 @@ class ChangeShares(keras.callbacks.Callback):
         self.place, self.layout, self.num_batches = place, layout, 0
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
-        """Change the shares for an epoch."""
         if self.layout.by_epoch:
             self.place.set_shares(self.layout.by_epoch[epoch % len(self.layout.by_epoch)])
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-        """Change the shares for a batch."""
         if self.layout.by_batch:
             changes = self.layout.by_batch
             self.place.set_shares(changes[self.num_batches % len(changes)])
@@ -85,18 +83,7 @@ def agree(
     make_place: MakePlace = make_candidate,
     name: str = "",
 ) -> Results:
-    """Run an experiment on one device and on the candidate in each layout; compare.
-
-    Args:
-        experiment: Makes its models under ``place.scope()`` and returns what must agree.
-        layouts: Devices of the candidate (two with uneven shares if none is given).
-        within: The largest relative error, from the table of tolerances.
-        make_place: Makes the candidate.
-        name: Name of an experiment that several tests do: on one device, it is done once.
-
-    Returns:
-        What the reference returned.
-    """
+    """Run an experiment on one device and on the candidate in each layout; compare."""
     start()
     reference = shared(name, lambda: experiment(OneDevice())) if name else experiment(OneDevice())
     for layout in layouts or (TWO,):
@@ -118,9 +105,6 @@ def train_case(
 
     To save tracing, the work is shared out over the optimizers: under SGD and Adam the last
     batch is partial, and under SGD the model is also evaluated and predicts.
-
-    Returns:
-        The weights, the history, and perhaps an evaluation and predictions.
     """
     x, y = data or case.data(samples_for(optimizer))
     with place.scope():
@@ -177,18 +161,7 @@ def fit_model(
     compiled: Callable[[], Mapping[str, object]],
     **fit: object,
 ) -> dict[str, object]:
-    """Build, compile and fit under a place.
-
-    Args:
-        place: Devices to train on.
-        build: Makes the model.
-        data: ``(x, y)``, or one thing that yields both.
-        compiled: Makes the arguments of `compile`; the optimizer is SGD unless given.
-        **fit: Arguments of `fit`; two epochs in batches of 16, unshuffled, unless given.
-
-    Returns:
-        The state of the model and the history.
-    """
+    """Build, compile and fit under a place."""
     return fit_again(place, compile_model(place, build, compiled), data, **fit)
 
 

@@ -111,23 +111,16 @@ def train_step(
     metrics: Sequence[keras.Metric] = (),
     *,
     through_apply: bool = False,
+    change: Callable[..., Any] = lambda gradients: gradients,
 ) -> Callable[..., tf.Tensor]:
-    """Return the step that most people write.
-
-    Args:
-        model: The model.
-        optimizer: The optimizer.
-        loss_of: Called with ``(y, y_pred)`` and what else a batch holds; returns the loss.
-        metrics: A `Mean` gets the loss, any other metric targets and predictions.
-        through_apply: Call ``apply`` and not ``apply_gradients``.
-    """
+    """Return the step that most people write."""
 
     def step(x: Any, y: Any, *more: Any) -> tf.Tensor:
         with tf.GradientTape() as tape:
             y_pred = model(x, training=True)
             loss = loss_of(y, y_pred, *more)
             scaled = optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, model.trainable_variables)
+        gradients = change(tape.gradient(scaled, model.trainable_variables))
         if through_apply:
             optimizer.apply(gradients, model.trainable_variables)
         else:
@@ -186,16 +179,7 @@ def run_loop(
     layout: Layout | None = None,
     reduce_op: str = "SUM",
 ) -> Log:
-    """Train; the loop over the batches is a Python loop around one `tf.function`.
-
-    Args:
-        place: Devices to train on.
-        parts: Model, optimizers, step and metrics.
-        dataset: Yields tuples, the arguments of the step.
-        epochs: Number of passes over the dataset.
-        layout: Says how the shares change, if they do.
-        reduce_op: Reduction of the logs of the replicas to one.
-    """
+    """Train; the loop over the batches is a Python loop around one `tf.function`."""
     strategy = calls_of(place)
     log = Log()
 
@@ -244,10 +228,7 @@ class _Changes:
 
 
 def loop_results(
-    place: Place,
-    make: Callable[[], Parts],
-    dataset: tf.data.Dataset,
-    **how: Any,
+    place: Place, make: Callable[[], Parts], dataset: tf.data.Dataset, **how: Any
 ) -> dict[str, object]:
     """Make the parts in the scope, train, and return everything that must agree."""
     with place.scope():
@@ -386,11 +367,7 @@ def candidate_loop(case: Case, optimizer: str, layout: Layout) -> Results:
 
 @contextlib.contextmanager
 def saying(*codes: str) -> Iterator[None]:
-    """Demand that evener warns with exactly these codes inside, each once.
-
-    Args:
-        codes: The codes, each as often as it is to be said.
-    """
+    """Demand that evener warns with exactly these codes inside, each once."""
     if CANDIDATE not in ("evener", "cut"):
         yield
         return

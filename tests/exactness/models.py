@@ -161,7 +161,6 @@ class WithAddedLoss(keras.Model):
         self.head = layers.Dense(1)
 
     def call(self, x: object) -> object:
-        """Add 0.1 of the squared activations to the loss."""
         hidden = self.hidden(x)
         squares = ops.sum(ops.square(hidden), axis=-1)
         total = ops.mean(squares) if self.over_batch == "mean" else ops.sum(squares) / 16.0
@@ -169,7 +168,6 @@ class WithAddedLoss(keras.Model):
         return self.head(hidden)
 
     def get_config(self) -> dict[str, object]:
-        """Keep how the added loss is summed up."""
         return {**super().get_config(), "over_batch": self.over_batch}
 
 
@@ -206,10 +204,7 @@ CASES = (
     Case(name="two_by_two", build=two_by_two, data=pairs, compiled=several),
     Case(name="add_loss_mean", build=WithAddedLoss, data=regression, compiled=numbers),
     Case(
-        name="add_loss_sum",
-        build=lambda: WithAddedLoss("sum"),
-        data=regression,
-        compiled=numbers,
+        name="add_loss_sum", build=lambda: WithAddedLoss("sum"), data=regression, compiled=numbers
     ),
 )
 BY_NAME = {case.name: case for case in CASES}

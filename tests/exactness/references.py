@@ -12,12 +12,7 @@ T = TypeVar("T")
 
 
 def shared(name: str, make: Callable[[], T]) -> T:
-    """Return what ``make`` gives, or what it gave to another process of the test run.
-
-    Args:
-        name: Name of the result: whatever it depends on.
-        make: Function that gives it, made of arrays.
-    """
+    """Return what ``make`` gives, or what it gave to another process of the test run."""
     file = Path(os.environ["EVENER_TEST_REFERENCES"], name.replace("/", " "))
     if file.exists():
         return pickle.loads(file.read_bytes())

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 import keras
 
-from evener.plan import (
-    Plan,
-    PlanDevice,
-    Replica,
-    Stage,
-    owner_rules,
-)
+from evener.plan import Plan, PlanDevice, Replica, Stage, owner_rules
 from evener.strategy import Strategy
 
 from .candidates import MakePlace

@@ -8,14 +8,7 @@ NUM_STAND_INS = 5
 
 
 def make_stand_ins() -> tuple[str, ...]:
-    """Cut the CPU into five logical devices, unless somebody did it already.
-
-    Returns:
-        The names ``("cpu:0", ..., "cpu:4")``.
-
-    Raises:
-        RuntimeError: If TensorFlow was initialised with fewer devices before.
-    """
+    """Cut the CPU into five logical devices, unless somebody did it already."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is None:
         tf.config.set_logical_device_configuration(

@@ -19,7 +19,6 @@ class AddsLoss(layers.Layer):
         self.kind = kind
 
     def call(self, x: object) -> object:
-        """Add the loss."""
         if self.kind == "mean":
             self.add_loss(0.1 * ops.mean(ops.square(x)))
         elif self.kind == "sum":

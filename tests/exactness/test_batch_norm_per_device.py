@@ -25,12 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class ByChunks(keras.layers.BatchNormalization):
-    """Normalises chunks of the batch, one after the other, by TensorFlow's own gradients.
-
-    Args:
-        sizes: Samples of each chunk.
-        options: Arguments of the layer.
-    """
+    """Normalises chunks of the batch, one after the other, by TensorFlow's own gradients."""
 
     def __init__(self, sizes: Sequence[int], **options: Any) -> None:
         super().__init__(**options)

@@ -85,7 +85,6 @@ class Interrupt(keras.callbacks.Callback):
     """Raises in the third epoch."""
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
-        """Raise."""
         if epoch == 2:
             raise Interrupted
 

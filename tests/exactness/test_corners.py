@@ -51,12 +51,10 @@ class Reconstructs(layers.Layer):
         self.error = keras.losses.MeanSquaredError(reduction=reduction)
 
     def build(self, shape: tuple[int, ...]) -> None:
-        """Make the way back."""
         self.back = layers.Dense(shape[-1])
         self.back.build(shape)
 
     def call(self, x: object, training: bool = False) -> object:
-        """Pass the input on."""
         if self.always or training:
             self.add_loss(0.05 * self.error(x, self.back(x)))
         return x
@@ -210,7 +208,6 @@ class OwnMetrics(keras.Model):
         self.far = keras.metrics.Mean(name="far")
 
     def call(self, x: object) -> object:
-        """One dense layer."""
         return self.head(x)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):

@@ -37,11 +37,9 @@ class Sequence(keras.utils.PyDataset):
     """The five batches as a PyDataset."""
 
     def __len__(self) -> int:
-        """Return how many batches there are."""
         return len(SIZES)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
-        """Return one batch."""
         return batches()[index]
 
 
@@ -119,7 +117,7 @@ def test_dataset_that_repeats(steps_per_execution: int) -> None:
             lambda: {**numbers(), "steps_per_execution": steps_per_execution},
             steps_per_epoch=4,
             epochs=3,
-        ),
+        )
     )
 
 

@@ -98,8 +98,7 @@ def run_inside(epoch: Epoch, strategy: evener.Strategy) -> Epoch:
 @pytest.mark.parametrize("spread", [distributed, run, run_inside])
 @pytest.mark.usefixtures("logical_cpus")
 def test_an_epoch_in_one_function(
-    make: Callable[[Trained], Epoch],
-    spread: Callable[[Epoch, evener.Strategy], Epoch],
+    make: Callable[[Trained], Epoch], spread: Callable[[Epoch, evener.Strategy], Epoch]
 ) -> None:
     found: list[list[np.ndarray]] = []
     strategy = evener.Strategy(devices="cpu:2", shares=[3, 1])

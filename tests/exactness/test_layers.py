@@ -61,7 +61,6 @@ class Nested(keras.Model):
         self.head = layers.Dense(1)
 
     def call(self, inputs: tuple[object, dict[str, object]], training: bool = False) -> object:
-        """Join what is in the tuple."""
         left, rest = inputs
         joint = self.first(left) + self.second(ops.concatenate([rest["a"], rest["b"]], axis=-1))
         return self.head(ops.tanh(joint))
@@ -71,10 +70,7 @@ def test_nested_inputs_built_by_the_first_batch() -> None:
     """A tuple with a dict in it, for a subclassed model that nobody built."""
     arrays, targets = pairs(75)
     x = (arrays["left"], {"a": arrays["right"][:, :2], "b": arrays["right"][:, 2:]})
-    agree(
-        lambda place: fit_model(place, Nested, (x, targets["size"]), numbers),
-        THREE,
-    )
+    agree(lambda place: fit_model(place, Nested, (x, targets["size"]), numbers), THREE)
 
 
 def test_sequential_built_by_the_first_batch() -> None:
@@ -157,12 +153,10 @@ class Counts(layers.Layer):
     """Counts the steps it was trained, as a whole number and as a float."""
 
     def build(self, shape: object) -> None:
-        """Make the counters."""
         self.steps = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
         self.half = self.add_weight(shape=(), initializer="zeros", trainable=False)
 
     def call(self, x: object, training: bool = False) -> object:
-        """Count while training."""
         if training:
             self.steps.assign(self.steps + 1)
             self.half.assign(self.half + 0.5)
@@ -186,7 +180,6 @@ def test_changing_shares_does_not_retrace() -> None:
         """Counts how often Python calls it."""
 
         def call(self, x: object) -> object:
-            """Pass the input on."""
             counted["calls"] += 1
             return x
 

@@ -27,11 +27,10 @@ from .loops import (
 )
 from .models import BY_NAME, pictures, tabular
 from .optimizers import OPTIMIZERS
-from .sparing import usually
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("samples", usually([17, 18, 19], [17]))
+@pytest.mark.parametrize("samples", [17, 18, 19])
 def test_batches_smaller_than_the_replicas(samples: int) -> None:
     """The last batch has one, two or three samples; some replicas have none."""
     x, y = tabular(samples)
@@ -47,8 +46,7 @@ def test_batches_smaller_than_the_replicas(samples: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.long
-@pytest.mark.parametrize("name", usually(["cnn", "lstm", "transformer"], ["lstm"]))
+@pytest.mark.parametrize("name", ["cnn", "lstm", "transformer"])
 def test_replicas_without_samples(name: str) -> None:
     """The same for models with BatchNormalization, loops and masks."""
     case = BY_NAME[name]
@@ -60,9 +58,7 @@ def test_replicas_without_samples(name: str) -> None:
             model, optimizer = case.build(), OPTIMIZERS["adam"]()
             loss = keras.losses.MeanSquaredError() if name == "lstm" else CROSS_ENTROPY
             return Parts(
-                model=model,
-                optimizers=(optimizer,),
-                step=train_step(model, optimizer, loss),
+                model=model, optimizers=(optimizer,), step=train_step(model, optimizer, loss)
             )
 
         return loop_results(place, make, batches(x, y), epochs=3)
@@ -122,7 +118,6 @@ def test_an_unknown_batch_size() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_whole_batches_alone() -> None:
     """A dataset that drops the remainder: every size is known while tracing."""
     x, y = tabular(75)
@@ -130,7 +125,6 @@ def test_whole_batches_alone() -> None:
     agree(lambda place: loop_results(place, classifier(), dataset), TWO, FIVE)
 
 
-@pytest.mark.long
 @pytest.mark.long
 def test_one_argument_for_the_batch() -> None:
     """``run(step, args=(batch,))``, with the batch a mapping."""
@@ -146,10 +140,7 @@ def test_one_argument_for_the_batch() -> None:
                 return parts.step(batch["x"], batch["y"])
 
             return Parts(
-                model=parts.model,
-                optimizers=parts.optimizers,
-                step=step,
-                metrics=parts.metrics,
+                model=parts.model, optimizers=parts.optimizers, step=step, metrics=parts.metrics
             )
 
         dataset = dataset.map(lambda batch: (batch,))

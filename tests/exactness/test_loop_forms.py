@@ -153,8 +153,7 @@ def test_the_replicas_function_is_a_tf_function() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.long
-@pytest.mark.parametrize("name", usually(["mlp", "transformer"], ["mlp"]))
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_nested_function_for_the_forward_pass(name: str) -> None:
     """The model is called in a `tf.function` of its own, in the replica."""
     case = BY_NAME[name]

@@ -8,15 +8,7 @@ import pytest
 
 from .candidates import OneDevice, Place, make_candidate
 from .harness import CHANGES, THREE, Layout, agree, start
-from .loops import (
-    CROSS_ENTROPY,
-    Parts,
-    batches,
-    classifier,
-    loop_results,
-    run_loop,
-    train_step,
-)
+from .loops import CROSS_ENTROPY, Parts, batches, classifier, loop_results, run_loop, train_step
 from .models import mlp, tabular
 from .optimizers import OPTIMIZERS
 

@@ -18,8 +18,6 @@ from .models import BY_NAME
 from .test_models import DEFAULT, FULL, Combination, layout_of
 from .tolerances import tolerance
 
-# `loss + sum(model.losses)`, in two of the models: put right, and said.
-
 
 def check(name: str, optimizer: str, number: int, kind: str) -> None:
     """Hold one combination against one device."""

@@ -10,16 +10,7 @@ import pytest
 from keras import layers, ops
 
 from .candidates import Place
-from .harness import (
-    FIVE,
-    THREE,
-    TWO,
-    Layout,
-    agree,
-    compile_model,
-    fit_model,
-    unequal_weights,
-)
+from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_model, unequal_weights
 from .models import (
     classes,
     mlp,
@@ -100,7 +91,6 @@ class Last(layers.Layer):
     """Returns the first feature, without an axis for it."""
 
     def call(self, x: object) -> object:
-        """Drop the last axis."""
         return x[:, 0]
 
 
@@ -191,8 +181,7 @@ def test_masked_and_weighted(reduction: str) -> None:
         }
 
     agree(
-        lambda place: fit_model(place, transformer, (x, y), compiled, sample_weight=weights),
-        THREE,
+        lambda place: fit_model(place, transformer, (x, y), compiled, sample_weight=weights), THREE
     )
 
 
@@ -276,7 +265,6 @@ class OwnLoss(keras.losses.Loss):
     """A loss by subclassing: one number per sample."""
 
     def call(self, y_true: object, y_pred: object) -> object:
-        """Return the log of the hyperbolic cosine of the error."""
         return ops.mean(ops.log(ops.cosh(y_pred - y_true)), axis=-1)
 
 
@@ -289,7 +277,6 @@ class ComputesLoss(keras.Model):
         self.part = keras.metrics.Mean(name="part")
 
     def call(self, x: object) -> object:
-        """Two dense layers."""
         return self.head(self.hidden(x))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):

@@ -113,8 +113,7 @@ def test_metrics_of_numbers() -> None:
         }
 
     agree(
-        lambda place: train(place, regressor, regression(75), compiled, unequal_weights(75)),
-        THREE,
+        lambda place: train(place, regressor, regression(75), compiled, unequal_weights(75)), THREE
     )
 
 

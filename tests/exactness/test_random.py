@@ -149,7 +149,6 @@ class OwnNoise(layers.Layer):
         self.seeds = keras.random.SeedGenerator(13)
 
     def call(self, x: object, training: bool = False) -> object:
-        """Add noise while training."""
         return x + keras.random.normal(ops.shape(x), seed=self.seeds) if training else x
 
 

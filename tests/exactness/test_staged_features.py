@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from keras import layers, ops
 
 from evener.partition import build
-from evener.plan import (
-    Plan,
-    PlanDevice,
-    Replica,
-    Stage,
-)
+from evener.plan import Plan, PlanDevice, Replica, Stage
 
 from .candidates import OneDevice, Place, make_candidate
 from .harness import agree, compile_model, fit_again, fit_model, sgd, train_case, unequal_weights
@@ -223,7 +218,6 @@ class Positions(layers.Layer):
         self.table = layers.Embedding(6, 3, name="table")
 
     def call(self, x: object) -> object:
-        """Add the embedding of every place."""
         return x + self.table(ops.arange(6))
 
 
@@ -280,7 +274,6 @@ class Tower(keras.Model):
         self.head = layers.Dense(1, name="head")
 
     def call(self, x: object) -> object:
-        """Call one layer at the beginning and at the end, and add in between."""
         x = self.shared(x)
         for block in self.tower:
             x = x + ops.tanh(block(x)) * self.gain

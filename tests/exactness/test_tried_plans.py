@@ -121,9 +121,7 @@ def assert_same(
         np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "train", [fit, pytest.param(train_on_batches, marks=pytest.mark.long), loop]
-)
+@pytest.mark.parametrize("train", [fit, loop])
 def test_a_slow_plan_is_left_and_the_numbers_are_those_of_one_device(
     train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
 ) -> None:
@@ -160,12 +158,9 @@ def a_gpu_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("a_gpu_in_the_list")
-@pytest.mark.parametrize("train", [fit, train_on_batches])
-def test_xla_that_does_not_pay_is_left(
-    train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
-) -> None:
+def test_xla_that_does_not_pay_is_left() -> None:
     strategy, lines, clock = tried([3.0, 2.0, 3.0, 1.0], start=1)
-    assert_same(train, strategy, dropout=0)
+    assert_same(train_on_batches, strategy, dropout=0)
     assert strategy.runs_by(EVEN, by_xla=False)
     assert set(clock.used) == {0, 1, 2, 3}
     assert lines[0].endswith(
@@ -239,13 +234,9 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("train", [fit, loop])
-def test_a_plan_that_runs_out_of_memory_falls_back_and_loses_no_batch(
-    train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
-    failing: list[str],
-) -> None:
+def test_a_plan_that_runs_out_of_memory_falls_back_and_loses_no_batch(failing: list[str]) -> None:
     strategy, lines, _ = tried([2.0, 1.0, 0.1], start=0)
-    assert_same(train, strategy)
+    assert_same(fit, strategy)
     assert failing
     assert strategy.runs_by(EVEN)
     assert "cpu:1 alone in 16 micro-batches does not work here" in lines[0]

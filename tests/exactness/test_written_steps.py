@@ -86,10 +86,15 @@ def test_what_is_listed_has_no_entry() -> None:
 @pytest.mark.sampled(66)
 @pytest.mark.parametrize(("name", "plan"), CASES_AND_PLANS)
 def test_equals_one_device(name: str, plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every fourth, a check of a few samples, which goes on meanwhile, sees no difference."""
-    if sorted(CASES).index(name) % 4 == 0:
+    """In every fourth, a check of a few samples, which goes on meanwhile, sees no difference.
+
+    In every other fourth, TensorFlow rewrites the graphs before it runs them, as in programs.
+    """
+    fourth = sorted(CASES).index(name) % 4
+    if fourth == 0:
         monkeypatch.delenv("EVENER_VERIFY")
         monkeypatch.setattr(spot_check, "begins_after", lambda _: 0.0)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": fourth != 2})
     case = CASES[name]()
     axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
     step = evener.distribute(case.step, plan=PLANS[plan], **axes)
@@ -111,13 +116,10 @@ def test_equals_one_device(name: str, plan: str, monkeypatch: pytest.MonkeyPatch
 # Of each kind of steps a few: losses over the batch, random numbers, state, several gradients.
 BY_XLA = """
 contrastive/clip_with_learned_temperature control_flow/loop_with_break
-distillation/two_dropout_passes embeddings/sparse_gradients_into_adam_with_clipping
+embeddings/sparse_gradients_into_adam_with_clipping
 evaluation/test_step_with_trackers_and_batchnorm functions/compiled_function
-gans/minibatch_deviation_and_relativistic_loss gans/spectral_normalisation_and_hinge
-layers/trainable_weight_assigned_in_call layers/whitened_over_the_batch losses/median
-losses/root_of_mean optimizers/update_by_hand passes/finite_differences
+gans/minibatch_deviation_and_relativistic_loss losses/root_of_mean optimizers/update_by_hand
 queues/moco_by_scatter_at_a_pointer regularisation/dropout_shared_by_the_batch
-regularisation/gaussian_dropout transformers/patches_with_class_token
 """.split()
 
 

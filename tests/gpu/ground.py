@@ -29,16 +29,7 @@ SPARE = GIBIBYTE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """Two devices, of the same physical kind.
-
-    Args:
-        devices: Their names; the reference runs on the first.
-        tolerance: Largest difference from one device in float32.
-        half_tolerance: Largest difference in float16.
-        slow_on: Device on which the work runs that slows down a replica: its own, or the host.
-            Two GPUs that are one card would slow each other.
-        slow_size: Size of the matrices that slow it down, one product for each of its samples.
-    """
+    """Two devices, of the same physical kind."""
 
     devices: tuple[str, str]
     tolerance: float
@@ -61,11 +52,7 @@ STAND_INS = Ground(
     devices=("cpu:0", "cpu:1"), tolerance=1e-5, half_tolerance=5e-3, slow_on="own", slow_size=400
 )
 GPUS = Ground(
-    devices=("gpu:0", "gpu:1"),
-    tolerance=1e-4,
-    half_tolerance=2e-2,
-    slow_on="cpu:0",
-    slow_size=1000,
+    devices=("gpu:0", "gpu:1"), tolerance=1e-4, half_tolerance=2e-2, slow_on="cpu:0", slow_size=1000
 )
 
 
@@ -100,9 +87,7 @@ def train(case_name: str, model: keras.Model, **settings: object) -> dict[str, o
     """Fit, evaluate and predict; return all that must agree."""
     x, y = BY_NAME[case_name].data(NUM_SAMPLES)
     history = model.fit(
-        x,
-        y,
-        **{"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0, **settings},
+        x, y, **{"batch_size": BATCH, "epochs": EPOCHS, "shuffle": False, "verbose": 0, **settings}
     )
     losses = history.history["loss"]
     assert losses[-1] < losses[0], "a model that does not learn agrees with anything"

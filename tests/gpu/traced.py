@@ -11,16 +11,7 @@ _GRAPH = "graph_run_metadata"
 
 
 def operations(call: Callable[[], object], folder: Path) -> list[tuple[str, str]]:
-    """Return the operations of every graph that a call ran, each with the device it ran on.
-
-    Args:
-        call: First call of a traced function: TensorFlow records a graph when it is cut into
-            one part for each device, and that happens once.
-        folder: An empty folder to write to.
-
-    Returns:
-        For every operation its type, such as ``"MatMul"``, and the full name of the device.
-    """
+    """Return the operations of every graph that a call ran, each with the device it ran on."""
     writer = tf.summary.create_file_writer(str(folder))
     with writer.as_default():
         tf.summary.trace_on(graph=True)

@@ -237,10 +237,7 @@ def test_gpus_are_assumed_where_there_are_none() -> None:
 
     audit = evener.audit(step, tf.ones([4, 4]), assume_gpus=True)
     found = {(fallback.type, fallback.requested, fallback.reason) for fallback in audit.fallbacks}
-    assert found == {
-        ("MatMul", None, "no_kernel_for_dtype"),
-        ("AsString", None, "no_gpu_kernel"),
-    }
+    assert found == {("MatMul", None, "no_kernel_for_dtype"), ("AsString", None, "no_gpu_kernel")}
 
 
 def test_nested_functions_conditions_and_loops_are_looked_into() -> None:

@@ -130,7 +130,6 @@ class Breaks(layers.Layer):
     """Takes the root of its first input, which may be negative."""
 
     def call(self, x: object) -> object:
-        """Return NaN for samples whose first number is negative."""
         return x * ops.sqrt(x[:, :1])
 
 

@@ -10,12 +10,7 @@ import pytest
 from keras import layers
 
 from evener import Strategy
-from evener.plan import (
-    Plan,
-    PlanDevice,
-    Replica,
-    Stage,
-)
+from evener.plan import Plan, PlanDevice, Replica, Stage
 
 from .mistakes import TWO, acts_as_plain_keras, data, plain_like, refused
 
@@ -36,9 +31,7 @@ def plan(
         ),
     )
     return Plan(
-        devices=tuple(map(PlanDevice.named, TWO)),
-        replicas=(replica,),
-        recompute=tuple(recompute),
+        devices=tuple(map(PlanDevice.named, TWO)), replicas=(replica,), recompute=tuple(recompute)
     )
 
 

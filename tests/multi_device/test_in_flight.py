@@ -10,12 +10,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.plan import (
-    Plan,
-    PlanDevice,
-    Replica,
-    Stage,
-)
+from evener.plan import Plan, PlanDevice, Replica, Stage
 
 DEVICES = ("cpu:0", "cpu:1")
 NUM_MICRO_BATCHES = 8

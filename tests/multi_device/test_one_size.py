@@ -192,8 +192,7 @@ def test_nothing_is_gathered(name: str) -> None:
     expected, _ = run(name, tf.function)
     devices = ["cpu:0", "cpu:1", "cpu:2"]
     actual, step = run(
-        name,
-        lambda step: evener.distribute(step, devices=devices, shares=[5, 3, 1], verify=False),
+        name, lambda step: evener.distribute(step, devices=devices, shares=[5, 3, 1], verify=False)
     )
     assert not step.report().gathered  # pyright: ignore[reportFunctionMemberAccess]
     for found, wanted in zip(actual, expected, strict=True):

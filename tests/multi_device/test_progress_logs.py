@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import evener
+from evener.recording.record import logging_epochs
 from evener.report import Progress
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -51,6 +52,66 @@ def test_later_callbacks_and_the_history_see_shares_and_busy_seconds(tmp_path: P
 
 def test_they_can_be_left_out() -> None:
     assert set(fitted(progress(in_logs=False))) == {"loss", "val_loss"}
+
+
+def test_a_run_writes_them_without_a_change_of_the_program(tmp_path: Path) -> None:
+    strategy = evener.Strategy(devices=["cpu:1", "cpu:2"], shares=[3, 1])
+    x, y = np.ones((64, 5)), np.ones((64, 3))
+    with logging_epochs(strategy, tmp_path / "logs"):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+            model.compile("sgd", "mse")
+        history = model.fit(x, y, batch_size=8, epochs=2, verbose=0).history
+        model.fit(x, y, epochs=2, verbose=0, validation_data=(x, y), validation_freq=2)
+    assert set(history) == {"loss"}
+    tables: list[list[dict[str, str]]] = []
+    for number in (1, 2):
+        folder = tmp_path / "logs" / f"fit_{number}"
+        assert list(folder.glob("events.out.tfevents.*"))
+        with (folder / "epochs.csv").open(encoding="utf-8") as text:
+            tables.append(list(csv.DictReader(text)))
+    without, validated = tables
+    devices = {f"cpu:{k}/{what}" for k in (1, 2) for what in ("share", "busy")}
+    assert set(without[0]) == {"epoch", "loss", "samples_per_second", *devices}
+    assert [row["cpu:1/share"] for row in without] == ["0.75", "0.75"]
+    assert [float(row["loss"]) for row in without] == history["loss"]
+    assert all(0 < float(row["cpu:2/busy"]) <= 1.5 for row in without)
+    assert [bool(row["val_loss"]) for row in validated] == [False, True]
+
+
+class _FullDisk(keras.callbacks.Callback):
+    """From the second epoch on the table is written to a device without space."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        if epoch == 1:
+            table = self._folder / "fit_1" / "epochs.csv"
+            table.unlink()
+            table.symlink_to("/dev/full")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this device")
+def test_a_full_disk_does_not_end_the_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    strategy = evener.Strategy(devices=["cpu:1", "cpu:2"])
+    x, y = np.ones((16, 5)), np.ones((16, 3))
+    with logging_epochs(strategy, tmp_path):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+            model.compile("sgd", "mse")
+        full = _FullDisk(tmp_path)
+        history = model.fit(x, y, batch_size=8, epochs=3, verbose=0, callbacks=[full]).history
+        model.fit(x, y, batch_size=8, epochs=1, verbose=0)
+    assert len(history["loss"]) == 3
+    said = [line for line in capfd.readouterr().err.splitlines() if "--log-dir" in line]
+    assert said == [
+        f"evener: --log-dir: nothing more is written to {tmp_path}, the training goes on: "
+        "No space left on device"
+    ]
 
 
 def test_one_device_adds_nothing() -> None:

@@ -144,9 +144,7 @@ def test_memory_estimate() -> None:
 def test_an_estimate_grows_with_what_is_in_flight_and_not_with_micro_batches() -> None:
     def activations(num_micro_batches: int, in_flight: int) -> int:
         plan = Plan.pipeline(
-            {"cpu:1": "a*", "cpu:2": "b*"},
-            num_micro_batches=num_micro_batches,
-            in_flight=in_flight,
+            {"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=num_micro_batches, in_flight=in_flight
         )
         return trained(plan)[1].memory_estimate(16 * num_micro_batches)["cpu:1"].activations
 

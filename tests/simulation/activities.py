@@ -30,12 +30,7 @@ COMPUTING: frozenset[ActivityKind] = frozenset({"forward", "backward", "update"}
 
 
 class Server(NamedTuple):
-    """A device that computes, or one direction of a connection.
-
-    Args:
-        kind: Kind of work.
-        place: Index of its device in the cluster, or number of its machine.
-    """
+    """A device that computes, or one direction of a connection."""
 
     kind: ServerKind
     place: int
@@ -50,18 +45,7 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """A computation of a device, a transfer, or a barrier, which only waits.
-
-    Args:
-        kind: Kind of activity.
-        what: Description, such as ``"forward 3 of block_0"``.
-        needs: Numbers of the activities that must end first, all below its own.
-        uses: Servers that it passes through, in order.
-        latency_seconds: Seconds from the end of its last byte to its arrival.
-        device: Device that computes or receives; -1 for the host.
-        source: Device that sends; None if it is not a transfer.
-        num_bytes: Bytes that are sent.
-    """
+    """A computation of a device, a transfer, or a barrier, which only waits."""
 
     kind: ActivityKind
     what: str
@@ -91,12 +75,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class StepGraph:
-    """Graph of the activities of a step, in topological order, with their memory.
-
-    Args:
-        activities: Activities by number.
-        holds: Bytes held between activities, in any order.
-    """
+    """Graph of the activities of a step, in topological order, with their memory."""
 
     activities: list[Activity] = field(default_factory=list[Activity])
     holds: list[Hold] = field(default_factory=list[Hold])
@@ -113,15 +92,7 @@ class StepGraph:
 
 
 class _Arrival(NamedTuple):
-    """Arrival of an activity at its next server; events are sorted by these fields.
-
-    Args:
-        seconds: Time of the arrival.
-        number: Number of the activity.
-        num_passed: Number of servers that it has passed.
-        begin: Time at which the first of them started it; `seconds` before that.
-        end: Time at which the last of them finishes it.
-    """
+    """Arrival of an activity at its next server; events are sorted by these fields."""
 
     seconds: float
     number: int
@@ -131,11 +102,7 @@ class _Arrival(NamedTuple):
 
 
 def run(activities: Sequence[Activity]) -> list[Span]:
-    """Return when each activity runs.
-
-    Args:
-        activities: Each after those that it needs.
-    """
+    """Return when each activity runs."""
     missing = [len(set(activity.needs)) for activity in activities]
     waiting: list[list[int]] = [[] for _ in activities]
     for number, activity in enumerate(activities):

@@ -30,14 +30,7 @@ def add_passes_with_barriers(
     profile: CostProfile,
     builders: Sequence[PassBuilder],
 ) -> None:
-    """Add all passes of a step, and the barriers between them.
-
-    Args:
-        graph: Graph that receives the activities.
-        assignment: Assignment of a step with barriers.
-        profile: Costs and barriers of the layers.
-        builders: Pass builder of each replica, still unused.
-    """
+    """Add all passes of a step, and the barriers between them."""
     model = profile.model
     seconds = barrier_seconds(assignment, model, profile.cluster)
     barrier: int | None = None
@@ -70,14 +63,7 @@ def add_passes_with_barriers(
 
 
 class _PhaseBuilder:
-    """Builder of the passes of one replica between two barriers.
-
-    Args:
-        builder: Pass builder of the replica.
-        replica: Replica of the passes.
-        phase: Layers between the barriers.
-        barrier: Activity of the barrier before; None at the start of the step.
-    """
+    """Builder of the passes of one replica between two barriers."""
 
     def __init__(
         self,

@@ -62,15 +62,7 @@ def in_order(schedule: Schedule) -> Iterator[Task]:
 
 
 class PassBuilder:
-    """Builder of the passes of one replica.
-
-    Args:
-        graph: Graph that receives the activities.
-        assignment: Assignment with the replica.
-        number: Number of the replica.
-        profile: Costs of its layers.
-        progress: Progress with the fetched weights; the builder adds the gradients.
-    """
+    """Builder of the passes of one replica."""
 
     def __init__(
         self,
@@ -110,13 +102,7 @@ class PassBuilder:
             self._progress.last_pass.setdefault(device, []).append(number)
 
     def add_part(self, task: Task, layers: Sequence[int], needs: list[int]) -> int:
-        """Add the part of a pass that is between two barriers, and return its last activity.
-
-        Args:
-            task: Pass; each stage gets its micro-batches in order.
-            layers: Layers of its stage, from the first to the last, at least one.
-            needs: Activities that must end first.
-        """
+        """Add the part of a pass that is between two barriers, and return its last activity."""
         is_forward = task.kind == "forward"
         if not is_forward:
             self._num_gradients[task.stage] = task.micro_batch + 1
@@ -255,12 +241,7 @@ class PassBuilder:
             self._graph.hold(device, largest, begin=number, end=number)
 
     def send(self, task: Task, number: int) -> int:
-        """Add the transfer of a result to the neighbouring stage, if there is one.
-
-        Args:
-            task: The pass whose result it is.
-            number: The activity after which it is sent; returned if nothing is.
-        """
+        """Add the transfer of a result to the neighbouring stage, if there is one."""
         target = task.stage + {"forward": 1, "backward": -1}[task.kind]
         spans, cluster = self._replica.spans, self._profile.cluster
         if target == task.stage or not 0 <= target < len(spans):

@@ -21,12 +21,7 @@ HOST_MACHINE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Route of a transfer.
-
-    Args:
-        uses: Connections in order, with their seconds.
-        latency_seconds: Latency of all connections together.
-    """
+    """Route of a transfer."""
 
     uses: tuple[Use, ...]
     latency_seconds: float
@@ -38,14 +33,7 @@ def machine_of(cluster: Cluster, device: int) -> int:
 
 
 def route(cluster: Cluster, source: int, target: int, num_bytes: float) -> Route:
-    """Return the route between two devices, or between a device and the host.
-
-    Args:
-        cluster: Cluster with its links.
-        source: Index of the device that sends, or `HOST_OWNER`.
-        target: Index of the device that receives, or `HOST_OWNER`.
-        num_bytes: Bytes that are sent.
-    """
+    """Return the route between two devices, or between a device and the host."""
     first, last = machine_of(cluster, source), machine_of(cluster, target)
     if first != last:
         way = network_route(cluster, first, last, num_bytes)

@@ -57,16 +57,7 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Simulated step.
-
-    Args:
-        step_seconds: Seconds of the whole step.
-        devices: Computations of each device of the cluster, in order.
-        transfers: Transfers, in the order of their starts.
-        memory: Bytes over time by device, the host under `HOST_OWNER`; without devices whose memory
-            stays empty.
-        busy_seconds: Seconds that each device and each direction of a connection is occupied.
-    """
+    """Simulated step."""
 
     step_seconds: float
     devices: tuple[tuple[SimulatedEvent, ...], ...]
@@ -96,14 +87,6 @@ class Simulation:
 def simulate_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Simulation:
     """Return a simulated step of a plan.
 
-    Args:
-        plan: Plan for devices of the profile's cluster and layers of its model.
-        profile: Costs of the layers on the devices.
-        batch_size: Samples of the global batch.
-
-    Raises:
-        PlanError: If the plan names devices or layers that the profile does not have.
-
     >>> from evener.plan import Plan
     >>> from evener.clusters import cluster_named, datasheet_profile, model_named
     >>> profile = datasheet_profile(model_named("bert-large-128"), cluster_named("rtx3090-rtx3060"))
@@ -123,10 +106,6 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
     gradients are there and the owner has no pass left to compute. Where each machine has variables
     of its own (`EACH_MACHINE`), weights and gradients go round rings. At a barrier of all parts of
     the batch, all passes behind it wait for all before it.
-
-    Args:
-        assignment: Layers that each device computes and owns.
-        profile: Costs of the layers on the devices.
     """
     graph = StepGraph()
     progress = LayerProgress()

@@ -29,14 +29,7 @@ _Copy = tuple[int, int]
 
 @dataclass(slots=True)
 class LayerProgress:
-    """Progress of the copies of the layers while the graph of a step is built.
-
-    Args:
-        arrived: The activity with which the weights are there; absent where they are at home.
-        first_gradient: The first activity that computes a gradient of the weights.
-        last_gradient: The last activity that does, of each replica of the device.
-        last_pass: The last activity of each device and replica.
-    """
+    """Progress of the copies of the layers while the graph of a step is built."""
 
     arrived: dict[_Copy, int] = field(default_factory=dict[_Copy, int])
     first_gradient: dict[_Copy, int] = field(default_factory=dict[_Copy, int])
@@ -45,14 +38,7 @@ class LayerProgress:
 
 
 class WeightBuilder:
-    """Builder of the activities of weights and gradients.
-
-    Args:
-        graph: Graph that receives the activities.
-        assignment: Assignment with the owners.
-        profile: Costs of layers and links.
-        progress: Progress that receives the arrivals and has the gradients.
-    """
+    """Builder of the activities of weights and gradients."""
 
     def __init__(
         self,

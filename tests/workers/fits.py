@@ -231,16 +231,10 @@ def by_optimizer(make: Callable[[], Any]) -> Callable[[np.random.Generator], Tra
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, clipvalue=0.1),
-    "adagrad": lambda: keras.optimizers.Adagrad(0.05),
-    "adadelta": lambda: keras.optimizers.Adadelta(0.5),
-    "adamax": lambda: keras.optimizers.Adamax(0.01),
     "adafactor": lambda: keras.optimizers.Adafactor(0.01),
     "amsgrad": lambda: keras.optimizers.Adam(0.01, amsgrad=True, gradient_accumulation_steps=2),
-    "ftrl": lambda: keras.optimizers.Ftrl(0.05),
     "lamb": lambda: keras.optimizers.Lamb(0.01),
     "muon": lambda: keras.optimizers.Muon(0.01),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, centered=True, momentum=0.5),
 }
 FITS |= {name: by_optimizer(make) for name, make in OPTIMIZERS.items()}
 

@@ -218,11 +218,7 @@ def distributed(
 ) -> Any:
     """Return a step on several workers, as `evener.distribute` makes it."""
     controller = SharesOfWorkers(
-        layout.devices,
-        shares,
-        measured=False,
-        group=group,
-        workers=layout.workers_of_replicas,
+        layout.devices, shares, measured=False, group=group, workers=layout.workers_of_replicas
     )
     if len(group.view.members) < group.count:
         controller.begin_with(controller.common_state(), group.view)
@@ -247,17 +243,7 @@ def run_case(
     change_step: Callable[[Any], Any] = lambda step: step,
     spoils: bool = False,
 ) -> Outcome:
-    """Run a step on several workers, each of which builds it.
-
-    Args:
-        build: Function that builds the step.
-        num_devices: Devices of each worker.
-        shares: Shares of all devices.
-        faults: Faults of the workers.
-        change_step: Function that is applied to the step before it is distributed.
-        spoils: Whether each worker is given the rows alone that it has needed of a batch of the
-            same size before; the others are spoilt.
-    """
+    """Run a step on several workers, each of which builds it."""
 
     def work(group: FaultyGroup, case: BuiltStep) -> Run:
         axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
@@ -297,16 +283,7 @@ def _spoilt(group: FaultyGroup, arguments: Any, in_axes: Any) -> Any:
 def run_workers(
     work: Callable[[FaultyGroup, Any], Any], given: Sequence[Any], *, faults: Sequence[Fault] = ()
 ) -> Outcome:
-    """Run a function in a thread for each worker.
-
-    Args:
-        work: Function of a group and of what is given to its worker; returns a run.
-        given: One value for each worker.
-        faults: Faults of the workers.
-
-    Raises:
-        AssertionError: If a worker fails in another way than by its fault.
-    """
+    """Run a function in a thread for each worker."""
     outcome, problems = Outcome(), dict[int, BaseException]()
     groups: dict[int, FaultyGroup] = {}
     with _seats(len(given)) as seats:

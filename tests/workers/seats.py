@@ -15,11 +15,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Seats:
-    """Workers that are there, and the views that they form.
-
-    Args:
-        count: Number of workers.
-    """
+    """Workers that are there, and the views that they form."""
 
     def __init__(self, count: int) -> None:
         self.count = count

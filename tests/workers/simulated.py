@@ -24,7 +24,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,15 +67,20 @@ from workers.simulated_world import (
 )
 
 
-class Process:
-    """A worker's process: a greenlet for its program, and the handlers of its other threads.
+class Collectives:
+    """TensorFlow's collectives: here the mesh carries them, and the group sees nothing of it."""
 
-    Args:
-        world: The job.
-        index: Number of the worker.
-        incarnation: Number of its restarts.
-        on_end: Function that takes the exit code.
-    """
+    address = ""
+
+    def begin(self, addresses: Mapping[int, str]) -> None:
+        """Begin with the members of a view."""
+
+    def abort(self) -> None:
+        """End, as the mesh does."""
+
+
+class Process:
+    """A worker's process: a greenlet for its program, and the handlers of its other threads."""
 
     def __init__(
         self, world: World, index: int, incarnation: int, on_end: Callable[[int], None]
@@ -237,6 +242,9 @@ class Process:
         groups.append(group)
         if not group.is_late:
             group.connect()
+        if world.uses_collectives:
+            carrier: Any = Collectives()
+            group.use_collectives(carrier)
         files = once.Once(group)
         while self.position < len(world.program):
             self._check()
@@ -299,11 +307,17 @@ class Process:
             if item.kind != "alone":
                 if group.is_compared():
                     group.compare([np.asarray(position)])
+                if world.uses_collectives:
+                    group.begin_collectives("step")
                 for number in range(world.rounds):
-                    [found] = group.reduce(f"sum {number}", [np.asarray(own)], "sum")
+                    carrier = group._mesh if world.uses_collectives else group
+                    [found] = carrier.reduce(f"sum {number}", [np.asarray(own)], "sum")
                     total = int(found)
             group.commit()
         except PeerLost as error:
+            if world.uses_collectives and group._call.failure is None:
+                aborted = "Collective ops is aborted by: a worker is gone"
+                raise tf.errors.UnavailableError(None, None, aborted) from error
             raise tf.errors.UnknownError(None, None, str(error)) from error
         except RunError as error:
             raise tf.errors.UnknownError(None, None, str(error)) from error

@@ -13,9 +13,7 @@ from evener.workers.late import CallResults
 from evener.workers.member import Member
 from evener.workers.messages import Appear, Beat, Message, View
 from evener.workers.wire import PeerLost, other_step
-from workers.simulated_world import (
-    HEARTBEAT,
-)
+from workers.simulated_world import HEARTBEAT
 
 
 class Network:
@@ -160,11 +158,7 @@ class Mesh:
 
 
 def connect(owner: Any, view: View) -> Mesh:
-    """Connect a process with all other members of a view, as `connect_members` does.
-
-    Raises:
-        PeerLost: If one of them does not answer, or the view is over.
-    """
+    """Connect a process with all other members of a view, as `connect_members` does."""
     world = owner.world
     owner.network.end(view.number - 1)
     mesh = world.meetings.setdefault(view.number, {})

@@ -135,13 +135,7 @@ def batch_of(position: int) -> int:
 
 
 class World:
-    """A simulated job.
-
-    Args:
-        seed: Seed of the schedule.
-        launcher: Function that makes what starts the workers.
-        faults: Faults by the number of the event after which they are made; None to draw some.
-    """
+    """A simulated job."""
 
     def __init__(
         self,
@@ -160,6 +154,8 @@ class World:
         self.program = draw_program(self.rng)
         self.expected = reference(self.program)
         self.rounds = self.rng.choice([1, 1, 1, 2])
+        # In one of so many jobs, the group does not see the results of exchanges.
+        self.uses_collectives = seed % 5 == 2
         self.latency = self.rng.choice([0.0005, 0.01, 0.2])
         self.start_delay = self.rng.choice([0.05, 0.5, 5.0])
         self.processes: dict[int, Any] = {}
@@ -196,11 +192,7 @@ class World:
         return self.rng.random() * self.latency
 
     def run(self) -> int:
-        """Run the job to its end; return the exit code.
-
-        Raises:
-            Wrong: If it breaks a promise.
-        """
+        """Run the job to its end; return the exit code."""
         left = list(self.faults)
         self.launcher.start()
         while self.result is None:

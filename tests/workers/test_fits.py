@@ -14,10 +14,11 @@ TOLERANCES = {"half_precision": 2e-2}
 
 
 @pytest.mark.long
-def test_all_fits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("exchange", "first"), [("mesh", 0), ("tensorflow", 1)])
+def test_fits(exchange: str, first: int, tmp_path: Path) -> None:
     """A worker without samples in small batches, and one with two devices."""
-    names = sorted(FITS)
-    runs = run(names, [5, 3, 0.3], [2, 1], tmp_path, PROGRAM)
+    names = sorted(FITS)[first::2]
+    runs = run(names, [5, 3, 0.3], [2, 1], tmp_path, PROGRAM, exchange)
     for name, (expected, first, *others) in zip(names, runs, strict=True):
         hold(name, expected, first, TOLERANCES.get(name, 2e-5))
         for other in others:

@@ -164,12 +164,11 @@ def test_the_rows_of_a_dead_worker_are_mapped_by_the_others() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["batch_norm_and_dropout", "drawn"])
-def test_faults(name: str) -> None:
+def test_faults() -> None:
+    name = "batch_norm_and_dropout"
     counts = run(name)[0].num_exchanges
-    for step in (1, 3):
-        for exchange in range(counts[step] + 1):
-            run(name, Fault(worker=exchange % 3, step=step, exchange=exchange))
+    for exchange in range(counts[3] + 1):
+        run(name, Fault(worker=exchange % 3, step=3, exchange=exchange))
     last = Fault(worker=0, step=2, exchange=counts[2] - 1, kind="hears nothing")
     run(name, last)
     run(name, Fault(worker=1, step=1, exchange=0), Fault(worker=2, step=3, exchange=0))

@@ -201,9 +201,11 @@ def run(name: str, *faults: Fault, devices: tuple[int, ...] = (1, 1, 1), **optio
 @pytest.mark.long
 @pytest.mark.parametrize("name", BUILDS)
 def test_survivors_equal_one_device(name: str) -> None:
+    """Of one step, a worker dies at every exchange; of the others, at the one in the middle."""
     counts = run(name).num_exchanges
     assert counts[0]
-    for exchange in range(counts[0] + 1):
+    every = name == "counter_read_before_the_loss"
+    for exchange in range(counts[0] + 1) if every else [counts[0] // 2]:
         run(name, Fault(worker=exchange % 3, step=1, exchange=exchange))
     run(name, Fault(worker=1, step=0, exchange=counts[0] - 1))
     run(name, Fault(worker=0, step=2, exchange=counts[2] - 1, kind="hears nothing"))

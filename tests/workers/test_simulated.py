@@ -9,6 +9,7 @@ import pytest
 from evener.workers import group
 from evener.workers.late import Late, Point
 from evener.workers.membership import Membership
+from evener.workers.wire import PeerLost
 from workers import simulated
 from workers.simulated import in_place
 
@@ -37,6 +38,26 @@ def recovers(own: Any, view: Any) -> None:
     recover(own, view)
 
 
+def commits_alone(own: Any) -> None:
+    own._call.num_commits += 1
+
+
+def gives_up(own: Any) -> None:
+    if own.collectives is not None:
+        own._meet("commit")
+    own._call.num_commits += 1
+
+
+def commits_always(own: Any) -> None:
+    if own.collectives is not None:
+        try:
+            own._meet("commit")
+        except PeerLost:
+            own._call.next_view = own._member.next_view(own._done)
+            own._call.failure = None
+    own._call.num_commits += 1
+
+
 recover = group.Group._recover
 PLANTED: dict[str, tuple[int, Any, str, Any]] = {
     "a state is taken behind the program's own assignments": (134, Late, "is_with_others", stands),
@@ -60,6 +81,9 @@ PLANTED: dict[str, tuple[int, Any, str, Any]] = {
         "_recover",
         recovers,
     ),
+    "a worker commits before all have the results": (917, group.Group, "commit", commits_alone),
+    "a worker does not commit what another one has": (1657, group.Group, "commit", gives_up),
+    "a worker commits what nobody has": (917, group.Group, "commit", commits_always),
 }
 """Faults that evener had, or could have: a seed that finds each, and what is put in whose place."""
 
@@ -72,8 +96,14 @@ def test_faults_are_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [found for found, _ in simulated.failures([seed])] == [seed]
 
 
+# Four in which a replacement knows the carrier before those that it joins; one in which a worker
+# that another one's commit has brought to the end of a step hands over its state; one in which a
+# replacement hands over the exchanges of a call that was before it.
+ONCE_FAILED = (1000962, 1005082, 1007707, 1010767, 1002912, 2012966)
+
+
 def test_schedules() -> None:
-    assert simulated.failures(range(EVERYDAY)) == []
+    assert simulated.failures([*ONCE_FAILED, *range(EVERYDAY)]) == []
 
 
 @pytest.mark.long

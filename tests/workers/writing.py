@@ -32,11 +32,7 @@ def die_once(folder: Path) -> None:
 
 
 class Fragile(keras.layers.Layer):
-    """Layer that does nothing, and may die when it is saved.
-
-    Args:
-        folder: Folder of the program; None for no death.
-    """
+    """Layer that does nothing, and may die when it is saved."""
 
     def __init__(self, folder: Path | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -54,11 +50,7 @@ class Fragile(keras.layers.Layer):
 
 
 class Death(keras.callbacks.Callback):
-    """Dies in the third epoch.
-
-    Args:
-        folder: Folder of the program.
-    """
+    """Dies in the third epoch."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()

@@ -29,13 +29,13 @@ RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
 """Called with the body of a loop, as a function of a batch, and the batch; returns its results."""
 
 
-class _Here(threading.local):
+class _Loops(threading.local):
     run: RunBody | None = None  # what runs bodies of loops that are traced
     graph: Any = None  # the graph whose first batch ends its trace
     given: tuple[Any, Any] | None = None  # an iterator, and the batch that it gives next
 
 
-_here = _Here()
+_here = _Loops()
 
 
 _LOOPS = Patch(

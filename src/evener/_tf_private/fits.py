@@ -34,10 +34,13 @@ _EPOCHS = Patch(
     f"{_TRAINER}:TFEpochIterator._get_iterator",
     f"{_TRAINER}:TFEpochIterator._enumerate_iterator",
     "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
+    f"{_TRAINER}:TensorFlowTrainer.predict",
     why="There is no public way to begin an epoch at another batch than the first, without calls "
     "of callbacks for steps that were done before, nor to let a worker map its own rows of the "
     "batches; the iterator of the training data is a local name of ``fit``. Keras gives an epoch "
-    "without steps no logs; one that is resumed after its last step has them from the checkpoint.",
+    "without steps no logs; one that is resumed after its last step has them from the checkpoint. "
+    "It takes a batch of `predict` outside of the step, so the iterator has to know that nothing "
+    "else sees it.",
     if_it_changes="`evener.CheckpointCallback` says that it cannot follow the data (CKPT-008), or "
     "a resumed fit begins with the first batch of the epoch; every worker maps whole batches.",
 )
@@ -48,13 +51,6 @@ _SHUFFLES = Patch(
     "with checkpoints is traced, the order comes from a seed and the number of the epoch.",
     if_it_changes="A resumed fit on shuffled arrays sees samples in another order.",
 )
-_PREDICT = Patch(
-    "predict with batches that lack rows",
-    f"{_TRAINER}:TensorFlowTrainer.predict",
-    why="Keras takes a batch of `predict` from its iterator outside of the step, so the iterator "
-    "has to know that nothing but the step will see the batch.",
-    if_it_changes="Every worker maps whole batches in `predict`.",
-)
 _LISTS = Patch(
     "callbacks of runs that are followed",
     "keras.src.callbacks.callback_list:CallbackList.__init__",
@@ -63,14 +59,15 @@ _LISTS = Patch(
 )
 
 
-class _Here(threading.local):
+class _Follower(threading.local):
     reads = False  # whether the batches that this thread takes are taken by Keras
     predicts = False  # whether the next iterator is that of a `predict` by one traced step
     waiting: Any = None  # the feed that follows the next iterator
     feed: Any = None
+    model: Any = None  # the model whose fit it follows
 
 
-_here = _Here()
+_here = _Follower()
 
 
 @contextlib.contextmanager
@@ -79,9 +76,7 @@ def adding_callbacks(
 ) -> Generator[None]:
     """Add a callback to all lists of callbacks that Keras makes in the block."""
 
-    def init(
-        original: Callable[..., None], self: Any, callbacks: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
+    def init(original: Callable[..., None], self, callbacks=None, *args, **kwargs) -> None:
         # Not that of `evaluate`, nor the lines that ``verbose=2`` asks for.
         is_bar = kwargs.get("add_history") and kwargs.get("verbose") in (1, "auto")
         if is_bar and replaces_bar():
@@ -100,8 +95,11 @@ def _list_callbacks(callbacks: Any) -> list[Any]:
     return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
 
 
-def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]) -> None:
-    """Let all calls of ``fit`` go through a function. Safe to call again."""
+def follow_fits(run: Callable[..., Any]) -> None:
+    """Let all calls of ``fit`` go through ``run(model, callbacks, proceed, arguments)``.
+
+    Safe to call again.
+    """
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
@@ -116,7 +114,7 @@ def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]
                     bound.arguments["callbacks"] = callbacks
                 return original(*bound.args, **bound.kwargs)
 
-            return run(model, _list_callbacks(given), proceed)
+            return run(model, _list_callbacks(given), proceed, bound.arguments)
 
         return fit
 
@@ -144,7 +142,7 @@ def iterate_by(iterable_of: IterableOf) -> None:
     global _iterable_of
     _iterable_of = iterable_of
     _follow_epochs()
-    _PREDICT.apply(wrap_with(_predict))
+    _EPOCHS.apply_each({"predict": _predict}, "predict")
 
 
 @contextlib.contextmanager
@@ -163,14 +161,15 @@ def is_read_by_keras() -> bool:
 
 
 @contextlib.contextmanager
-def following(feed: Any) -> Generator[None]:
+def following(feed: Any, model: Any = None) -> Generator[None]:
     """Let a feed follow the first iterator that this thread makes in the block; None for none."""
-    before = _here.waiting, _here.feed
+    before = _here.waiting, _here.feed, _here.model
     _here.waiting = _here.feed = feed
+    _here.model = model
     try:
         yield
     finally:
-        _here.waiting, _here.feed = before
+        _here.waiting, _here.feed, _here.model = before
 
 
 def _follow_epochs() -> None:
@@ -184,9 +183,7 @@ def _follow_epochs() -> None:
     )
 
 
-def _make_iterator(
-    original: Callable[..., None], epochs: Any, /, *args: Any, **kwargs: Any
-) -> None:
+def _make_iterator(original: Callable[..., None], epochs, /, *args, **kwargs) -> None:
     epochs._evener_predicts, _here.predicts = _here.predicts, False
     epochs._evener_feed, _here.waiting = _here.waiting, None
     feed = epochs._evener_feed
@@ -201,7 +198,10 @@ def _make_iterator(
 
 def _get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
     feed, dataset = getattr(epochs, "_evener_feed", None), original(epochs)
-    dataset = dataset if feed is None else feed.iterate(epochs, dataset)
+    if feed is not None:
+        dataset = feed.iterate(epochs, dataset)
+    elif _here.feed is not None and getattr(_here.model, "_eval_epoch_iterator", None) is epochs:
+        _here.feed.validate()
     only_steps_read = getattr(epochs, "_evener_predicts", False)
     return _iterable_of(epochs, dataset, only_steps_read=only_steps_read)
 
@@ -246,19 +246,24 @@ def data_kind(iterator: Any) -> str:
 
 
 def shuffles_without_seed(iterator: Any) -> bool:
-    """Return whether the dataset of a fit has a shuffle that draws another seed in each process.
+    """Return whether the dataset of a fit has a shuffle that draws another seed in each process."""
+    found = shuffles_in(iterator._distributed_dataset)
+    return any(not int(dataset._seed) and not int(dataset._seed2) for dataset in found)
+
+
+def shuffles_in(dataset: Any) -> list[Any]:
+    """Return the shuffles of a dataset, as those datasets that shuffle.
 
     Why: datasets tell neither their inputs nor their seeds.
-    If it changes: there is no warning of such datasets.
+    If it changes: there is no warning of unseeded ones, nor of one that several fits share.
     """
-    waiting = [iterator._distributed_dataset]
+    found, waiting = [], [dataset]
     while waiting:
         dataset = waiting.pop()
         waiting += getattr(dataset, "_inputs", list)()
         if type(dataset).__name__ == "_ShuffleDataset":
-            if not int(dataset._seed) and not int(dataset._seed2):
-                return True
-    return False
+            found.append(dataset)
+    return found
 
 
 def call_epoch_hooks(
@@ -314,6 +319,17 @@ def build_from_data(model: Any, iterator: Any) -> None:
     with contextlib.suppress(Exception), model.distribute_strategy.scope():
         # What fails here fails in the step too, which says so.
         model._symbolic_build(data_batch=iterator._distributed_dataset.element_spec)
+
+
+def begin_data(iterator: Any) -> None:
+    """Begin the data of a fit that makes no step, as often as its steps would have done.
+
+    Why: Keras begins it with the first epoch. If it changes: as with `data_kind`.
+    """
+    dataset = iterator._get_iterator()
+    if iterator.steps_per_epoch is not None:
+        # `keeps_iterator`: the last one is counted, and not made yet.
+        iter(dataset)
 
 
 def set_up_monitor(callback: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import re
 import sys
@@ -113,6 +114,31 @@ def leave_to_autograph(function: Callable[..., Any]) -> None:
     If it changes: loops and conditions on tensors fail in programs that are watched.
     """
     function.autograph_info__ = {"artifact": True}  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def left_to_autograph(replacement, *given) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a wrap that AutoGraph leaves alone.
+
+    What it makes calls `replacement` with `given`, the original and the arguments.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return replacement(*given, original, *args, **kwargs)
+
+        if original.__name__ == "__init__":
+            # Keras asks for the arguments of `__init__` by name, without following wrappers.
+            call.__signature__ = inspect.signature(original)  # pyright: ignore
+        leave_to_autograph(call)
+        return call
+
+    return wrap
+
+
+def left_by_name(replacement) -> Callable[[Callable[..., Any], str], Callable[..., Any]]:
+    """Return a wrap for `Patch.apply_by_name`: `replacement` gets the name before the original."""
+    return lambda original, name: left_to_autograph(replacement, name)(original)
 
 
 # Tracebacks of errors in a person's step: without the frames of evener, as without Keras's own.
@@ -264,9 +290,7 @@ class TracesOfProgram:
         """Return what stands for the trace that serves arguments."""
         return self._copy.get_concrete_function(*args, **kwargs)
 
-    def shapes(
-        self, trace: Any, args: Any, kwargs: Any, tensors: Sequence[Any]
-    ) -> list[tf.TensorShape]:
+    def shapes(self, trace, args, kwargs, tensors: Sequence[Any]) -> list[tf.TensorShape]:
         """Return the shapes that tensors among arguments have in a trace, in their order."""
         bound = function_type_utils.bind_function_inputs(args, kwargs, self._type, self._defaults)
         kind = trace.function_type
@@ -300,8 +324,6 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
     return graphs
 
 
-CALL = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__call__"
-
 _RUNS = Patch(
     "runs of traced functions",
     "tensorflow.python.eager.polymorphic_function.atomic_function:AtomicFunction.call_flat",
@@ -310,26 +332,20 @@ _RUNS = Patch(
     if_it_changes="Audits run the step, and say that they found none; `evener run` does not say "
     "that a function ran on one device.",
 )
-CALLS_OF_SCRIPTS = Patch(
-    "traced functions that a script calls",
-    CALL,
-    why="`evener run` passes them to `strategy.run`, and there is no public name for their class.",
-    if_it_changes="Custom loops of unchanged scripts run on one device.",
-)
-WATCHED_FUNCTIONS = Patch(
-    "traced functions that a watched program makes and calls",
-    "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__init__",
-    CALL,
-    why="To see how often they are traced. There is no public name for the class.",
-    if_it_changes="The doctor does not count traces.",
-)
-_COMPILED = Patch(
-    "compiled functions outside of run",
-    CALL,
-    why="XLA compiles a function with ``jit_compile=True`` for one device, and refuses variables "
-    "of others; so compiled inference of a model would fail outside of ``run``. XLA finds it out "
-    "before anything runs, and has no type of error for it.",
-    if_it_changes="Such functions fail with TensorFlow's error.",
+_FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function"
+TRACED_FUNCTIONS = Patch(
+    "traced functions that a program makes and calls",
+    f"{_FUNCTION}.__init__",
+    f"{_FUNCTION}.__call__",
+    why="There is no public name for the class, and no hook around calls. `evener run` passes the "
+    "functions of a script to `strategy.run`. A call that the death of another worker breaks off "
+    "is made again with the same arguments. XLA compiles a function for one device, and refuses "
+    "variables of others, before anything runs and without a type of error of its own: so compiled "
+    "inference of a model would fail outside of ``run``. The doctor sees how often they are "
+    "traced.",
+    if_it_changes="Custom loops of unchanged scripts run on one device; the death of a worker ends "
+    "those of the others; compiled functions fail with TensorFlow's error outside of `run`; the "
+    "doctor counts no traces.",
 )
 
 
@@ -396,9 +412,4 @@ def let_compiled_functions_follow(kind: type[Any]) -> None:
             following[function] = strategy
         return strategy._run_compiled(function, args, kwargs)
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        wrapped = wrap_with(call)(original)
-        leave_to_autograph(wrapped)
-        return wrapped
-
-    _COMPILED.apply(wrap)
+    TRACED_FUNCTIONS.apply_each({"__call__": call}, "compiled", by=left_to_autograph)

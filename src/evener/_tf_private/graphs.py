@@ -108,13 +108,10 @@ def output_names(op_type: str, attrs: Any) -> list[str]:
     return names
 
 
-def operation_definition(op_type: str) -> Any | None:
-    """Return the definition of a type of operation, or None if there is none.
-
-    Why: a kernel names the arguments that it takes in host memory; the definition says which
-    there are. If it changes: nothing is said to work in host memory.
-    """
-    return op_def_registry.get(op_type)
+# Definition of a type of operation, or None if there is none.
+# Why: a kernel names the arguments that it takes in host memory; the definition says which there
+# are. If it changes: nothing is said to work in host memory.
+operation_definition: Callable[[str], Any] = op_def_registry.get
 
 
 def registered_kernels(op_type: str) -> list[Any]:
@@ -464,12 +461,9 @@ def written_resources(operation: tf.Operation) -> list[Any]:
     return list(auto_control_deps_utils.get_read_write_resource_inputs(operation)[1])
 
 
-def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
-    """Copy the shape of a variable to a placeholder for it.
-
-    Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
-    """
-    handle_data_util.copy_handle_data(source, target)
+# Copies the shape of a variable to a placeholder for it.
+# Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
+copy_handle_data = handle_data_util.copy_handle_data
 
 
 def shape_of_variable(graph: Any, operation: str, index: int) -> tuple[int, ...] | None:

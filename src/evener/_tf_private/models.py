@@ -22,7 +22,7 @@ from keras.src.saving import saving_lib
 from tensorflow.python.distribute import distribute_lib
 
 from evener._tf_private.functions import let_compiled_functions_follow, shorten_tracebacks
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch
 from evener._tf_private.random_numbers import draw_as_one_device
 
 # Why: a layer may have Keras's trainer and be no `keras.Model`; there is no public name for it.
@@ -59,26 +59,22 @@ _FOLLOWING = Patch(
     if_it_changes='Such optimizers fail with TensorFlow\'s error "Mixing different strategies".',
     is_new=True,
 )
-_XLA = Patch(
-    "XLA of models",
+_TRAINERS = Patch(
+    "trainers under a strategy",
+    f"{_TRAINER}._maybe_symbolic_build",
     f"{_TRAINER}._make_function",
     "keras.src.trainers.trainer:Trainer._resolve_auto_jit_compile",
     "keras.src.trainers.trainer:Trainer.compile",
-    why="Keras compiles the function around `strategy.run`, and XLA compiles for one device: what "
-    'is given to `run` says instead that it is to be compiled. Keras turns ``jit_compile="auto"`` '
-    "off under every strategy, but on one device a model has it; and it forgets that it was "
-    '"auto": only then may a trial of plans run a step without XLA.',
-    if_it_changes="Models with ``jit_compile=True`` are refused with ENG-084; others run without "
-    "XLA under a strategy, slower and with other random numbers than on one GPU.",
-)
-_BUILDING = Patch(
-    "building of models",
-    f"{_TRAINER}._maybe_symbolic_build",
     why="Under a strategy Keras takes a batch from the data to build a model, so that shuffled "
     "data has another order, and a generator loses its first batch. Without a strategy it leaves "
-    "the building to the first step, which TensorFlow then traces twice.",
+    "the building to the first step, which TensorFlow then traces twice. Keras compiles the "
+    "function around `strategy.run`, and XLA compiles for one device: what is given to `run` says "
+    'instead that it is to be compiled. Keras turns ``jit_compile="auto"`` off under every '
+    'strategy, but on one device a model has it; and it forgets that it was "auto": only then may '
+    "a trial of plans run a step without XLA.",
     if_it_changes="Data comes in another order than on one device, or the first step takes twice "
-    "as long to begin.",
+    "as long to begin. Models with ``jit_compile=True`` are refused with ENG-084; others run "
+    "without XLA under a strategy, slower and with other random numbers than on one GPU.",
 )
 _INSISTING: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models whose program says itself whether XLA compiles them."""
@@ -99,9 +95,9 @@ def patch_keras(kind: type[Any]) -> None:
         vars(optimizer)[name] = strategy
 
     _FOLLOWING.apply(lambda _: property(get_strategy, set_strategy))
-    _BUILDING.apply(wrap_with(functools.partial(_build, kind)))
-    _XLA.apply_each(
+    _TRAINERS.apply_each(
         {
+            "_maybe_symbolic_build": functools.partial(_build, kind),
             "_make_function": functools.partial(_make_function, kind),
             "_resolve_auto_jit_compile": functools.partial(_resolve_auto_jit_compile, kind),
             "compile": _compile,
@@ -112,13 +108,7 @@ def patch_keras(kind: type[Any]) -> None:
     shorten_tracebacks()
 
 
-def _build(
-    kind: type[Any],
-    original: Callable[..., Any],
-    model: Any,
-    iterator: Any = None,
-    data_batch: Any = None,
-) -> Any:
+def _build(kind: type[Any], original, model, iterator=None, data_batch=None) -> Any:
     """Build a model from the shapes of its batches, if all of its steps are Keras's own."""
     if not isinstance(model._distribute_strategy, kind):
         return original(model, iterator=iterator, data_batch=data_batch)
@@ -156,9 +146,7 @@ def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any
     return result
 
 
-def _make_function(
-    kind: type[Any], original: Callable[..., Any], model: Any, step_function: Any
-) -> Any:
+def _make_function(kind: type[Any], original: Callable[..., Any], model, step_function) -> Any:
     """Make the function that runs steps of a model; XLA compiles what is given to `run`."""
     strategy = model._distribute_strategy
     trains = getattr(step_function, "__name__", "") == "train_step"

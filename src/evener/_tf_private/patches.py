@@ -2,7 +2,7 @@
 
     NEW = Patch("new variables", "keras:Variable._initialize", why=..., if_it_changes=...)
 
-    NEW.apply(wrap)             replaced once, until NEW.undo()
+    NEW.apply(wrap)             replaced once, until NEW.undo(); once for each purpose that is named
     with NEW.applied(wrap):     replaced until the end of the block
 
 The replacement is what ``wrap`` returns for the original; `wrap_with` makes one of a function.
@@ -21,7 +21,7 @@ import functools
 import importlib
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,40 +81,54 @@ class Patch:
         self.if_it_changes = if_it_changes
         self._is_new = is_new
         self._changed = changed or (lambda: None)
-        self._applied: list[_Replacement] = []
+        # By purpose.
+        self._applied: dict[str, list[_Replacement]] = {}
         _patches[name] = self
 
     @property
-    def is_applied(self) -> bool:
-        """Whether `apply` has replaced the attributes."""
-        return bool(self._applied)
+    def purposes(self) -> frozenset[str]:
+        """The purposes for which the attributes are replaced now."""
+        return frozenset(self._applied)
 
-    def apply(self, wrap: Wrap) -> None:
-        """Replace the attributes until `undo`; a patch that is applied stays as it is."""
-        self.apply_by_name(lambda original, _: wrap(original))
+    def apply(self, wrap: Wrap, purpose: str = "") -> None:
+        """Replace the attributes until `undo`; what is applied for a purpose stays as it is."""
+        self.apply_by_name(lambda original, _: wrap(original), purpose)
 
-    def apply_by_name(self, wrap: Callable[[Any, str], Any]) -> None:
-        """Replace the attributes, as `apply` does."""
-        if self._applied:
-            return
+    def apply_by_name(self, wrap: Callable[[Any, str], Any], purpose: str = "") -> None:
+        """Replace the attributes, as `apply` does; one that ``wrap`` returns stays."""
         with _lock:
-            if not self._applied:
-                self._applied = self._replace(wrap)
+            if purpose not in self._applied:
+                self._applied[purpose] = self._replace(wrap)
 
-    def apply_each(self, replacements: Mapping[str, Callable[..., Any]]) -> None:
-        """Replace each attribute by a function of its original and the arguments, by name."""
-        self.apply_by_name(lambda original, name: wrap_with(replacements[name])(original))
+    def apply_each(
+        self,
+        replacements: Mapping[str, Callable[..., Any]],
+        purpose: str = "",
+        *,
+        by: Callable[[Callable[..., Any]], Wrap] = wrap_with,
+    ) -> None:
+        """Replace attributes by functions of their originals and the arguments, by name."""
+        self.apply_by_name(_each(replacements, by), purpose)
 
-    def undo(self) -> None:
-        """Put the originals back."""
+    def undo(self, but: Collection[str] = ()) -> None:
+        """Put the originals back; what is replaced for some purposes may stay."""
         with _lock:
-            applied, self._applied = self._applied, []
-            self._put_back(applied)
+            for purpose in [purpose for purpose in reversed(self._applied) if purpose not in but]:
+                self._put_back(self._applied.pop(purpose))
+
+    def applied(self, wrap: Wrap) -> contextlib.AbstractContextManager[None]:
+        """Replace the attributes until the end of the block; blocks may be nested."""
+        return self._replaced(lambda original, _: wrap(original))
+
+    def applied_each(
+        self, replacements: Mapping[str, Callable[..., Any]]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Replace attributes, as `apply_each` does, until the end of the block."""
+        return self._replaced(_each(replacements, wrap_with))
 
     @contextlib.contextmanager
-    def applied(self, wrap: Wrap) -> Iterator[None]:
-        """Replace the attributes until the end of the block; blocks may be nested."""
-        replaced = self._replace(lambda original, _: wrap(original))
+    def _replaced(self, wrap: Callable[[Any, str], Any]) -> Iterator[None]:
+        replaced = self._replace(wrap)
         try:
             yield
         finally:
@@ -129,6 +143,8 @@ class Patch:
                 if not self._is_new:
                     original = owner[key] if isinstance(owner, dict) else getattr(owner, key)
                 value = wrap(original, key)
+                if value is original and not self._is_new:
+                    continue
                 made = _Replacement(owner, key, _own(owner, key), value)
                 _set(owner, key, value)
                 _replacements.setdefault((id(owner), key), []).append(made)
@@ -147,6 +163,14 @@ class Patch:
                     if _own(last.owner, last.key) is last.value:
                         _set(last.owner, last.key, last.before)
             self._changed()
+
+
+def _each(
+    replacements: Mapping[str, Callable[..., Any]], by: Callable[[Callable[..., Any]], Wrap]
+) -> Callable[[Any, str], Any]:
+    return lambda original, name: (
+        by(replacements[name])(original) if name in replacements else original
+    )
 
 
 def registered() -> dict[str, Patch]:

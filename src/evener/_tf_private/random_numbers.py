@@ -14,6 +14,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import config, random_seed
 
 from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.tensors import DRAWING, TRACED_CALLS
 
 _NUMPY = Patch(
     "unseeded generators of NumPy",
@@ -23,13 +24,10 @@ _NUMPY = Patch(
 )
 
 
-def global_seed() -> int | None:
-    """Return the seed that `tf.random.set_seed` has set, or None.
-
-    Why: there is no public way to read it. If it changes: workers replace a seed that the program
-    has set by one of their own.
-    """
-    return eager_context.global_seed()
+# The seed that `tf.random.set_seed` has set, or None.
+# Why: there is no public way to read it. If it changes: workers replace a seed that the program has
+# set by one of their own.
+global_seed: Callable[[], int | None] = eager_context.global_seed
 
 
 def seed_new_generators(draw: Callable[[], Any]) -> None:
@@ -45,13 +43,10 @@ def seed_new_generators(draw: Callable[[], Any]) -> None:
     _NUMPY.apply(wrap)
 
 
-def is_deterministic() -> bool:
-    """Return whether `tf.config.experimental.enable_op_determinism` was called.
-
-    Why: operations that read the clock fail then, and there is no public getter.
-    If it changes: steps on several devices fail where it was called.
-    """
-    return config.is_op_determinism_enabled()
+# Whether `tf.config.experimental.enable_op_determinism` was called.
+# Why: operations that read the clock fail then, and there is no public getter.
+# If it changes: steps on several devices fail where it was called.
+is_deterministic: Callable[[], bool] = config.is_op_determinism_enabled
 
 
 def operation_seeds() -> Any:
@@ -71,20 +66,26 @@ def set_operation_seeds(state: Any) -> None:
         eager_context.context()._rng.setstate(state)
 
 
+@contextlib.contextmanager
+def counting_traced_draws() -> Iterator[Callable[[], int]]:
+    """Yield a function that tells how many draws without a generator were traced in the block."""
+    num_draws = 0
+
+    def get_seed(original: Callable[..., Any], op_seed: Any) -> Any:
+        nonlocal num_draws
+        num_draws += not tf.executing_eagerly()
+        return original(op_seed)
+
+    with TRACED_CALLS.applied_each({"get_seed": get_seed}):
+        yield lambda: num_draws
+
+
 _KERNELS = {
     "random_standard_normal": tf.raw_ops.StatelessRandomNormalV2,
     "random_uniform": tf.raw_ops.StatelessRandomUniformV2,
     "random_uniform_int": tf.raw_ops.StatelessRandomUniformIntV2,
     "truncated_normal": tf.raw_ops.StatelessTruncatedNormalV2,
 }
-_DRAWN = Patch(
-    "draws in hoisted steps",
-    "tensorflow.python.framework.random_seed:get_seed",
-    *(f"tensorflow.python.ops.gen_random_ops:{name}" for name in _KERNELS),
-    why="An eager call draws its seed from the context, and the first numbers of Philox for it. "
-    "Its two seeds are the key and the upper half of the counter of a kernel without a state.",
-    if_it_changes="Eager steps that draw random numbers run on one device.",
-)
 _DRAW = -1
 
 
@@ -124,25 +125,22 @@ def drawing_by(seeds: Sequence[tf.Tensor]) -> Iterator[Callable[[], int]]:
     """Let draws in the current graph have the numbers of eager draws with seeds of `next_seeds`."""
     graph, num_draws = tf.compat.v1.get_default_graph(), 0
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def get_seed(op_seed: Any) -> Any:
-            nonlocal num_draws
-            if op_seed is not None or tf.compat.v1.get_default_graph() is not graph:
-                return original(op_seed)
-            num_draws += 1
-            return num_draws, _DRAW
+    def get_seed(original: Callable[..., Any], op_seed: Any) -> Any:
+        nonlocal num_draws
+        if op_seed is not None or tf.compat.v1.get_default_graph() is not graph:
+            return original(op_seed)
+        num_draws += 1
+        return num_draws, _DRAW
 
-        def draw(*args: Any, seed: int = 0, seed2: int = 0, **kwargs: Any) -> Any:
-            if seed2 != _DRAW or seed >= len(seeds):
-                return original(*args, seed=seed, seed2=seed2, **kwargs)
-            given = inspect.signature(original).bind(*args, **kwargs).arguments
-            key = tf.bitcast(tf.stack(seeds[:1]), tf.uint64)
-            counter = tf.bitcast(tf.stack([tf.zeros([], tf.int64), seeds[seed]]), tf.uint64)
-            return _KERNELS[original.__name__](**given, key=key, counter=counter, alg=1)
+    def draw(original: Callable[..., Any], *args: Any, seed=0, seed2=0, **kwargs: Any) -> Any:
+        if seed2 != _DRAW or seed >= len(seeds):
+            return original(*args, seed=seed, seed2=seed2, **kwargs)
+        given = inspect.signature(original).bind(*args, **kwargs).arguments
+        key = tf.bitcast(tf.stack(seeds[:1]), tf.uint64)
+        counter = tf.bitcast(tf.stack([tf.zeros([], tf.int64), seeds[seed]]), tf.uint64)
+        return _KERNELS[original.__name__](**given, key=key, counter=counter, alg=1)
 
-        return get_seed if original.__name__ == "get_seed" else draw
-
-    with _DRAWN.applied(wrap):
+    with TRACED_CALLS.applied_each({"get_seed": get_seed, **dict.fromkeys(DRAWING, draw)}):
         yield lambda: num_draws
 
 

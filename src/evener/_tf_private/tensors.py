@@ -6,6 +6,7 @@ import contextlib
 import math
 import mmap
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -17,7 +18,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch
 
 
 def explicit_device() -> str:
@@ -27,9 +28,7 @@ def explicit_device() -> str:
     slot beside its variable) must stay there, and there is no public getter.
     If it changes: such variables are placed by the owner rule instead.
     """
-    if not tf.executing_eagerly():
-        return ""
-    return eager_context.context().device_name or ""
+    return "" if not tf.executing_eagerly() else eager_context.context().device_name or ""
 
 
 def current_device() -> str:
@@ -47,14 +46,11 @@ def current_device() -> str:
     return eager_context.context().device_name or ""
 
 
-def in_xla(graph: Any) -> bool:
-    """Return whether a graph, or one around it, is compiled by XLA.
-
-    Why: XLA knows one device, and ignores or refuses others. While a function with
-    ``jit_compile=True`` is traced, this context alone tells.
-    If it changes: a pinned layer in such a function silently runs on another device.
-    """
-    return control_flow_util.GraphOrParentsInXlaContext(graph)
+# Whether a graph, or one around it, is compiled by XLA.
+# Why: XLA knows one device, and ignores or refuses others. While a function with
+# ``jit_compile=True`` is traced, this context alone tells.
+# If it changes: a pinned layer in such a function silently runs on another device.
+in_xla: Callable[[Any], bool] = control_flow_util.GraphOrParentsInXlaContext
 
 
 LOCAL_DEVICES = Patch(
@@ -81,17 +77,27 @@ def is_eager_tensor(value: Any) -> bool:
     return isinstance(value, framework_ops.EagerTensor)
 
 
-_LENGTHS = Patch(
-    "lengths of symbolic tensors",
+DRAWING = ("random_standard_normal", "random_uniform", "random_uniform_int", "truncated_normal")
+TRACED_CALLS = Patch(
+    "calls that eager code makes and a trace has to answer",
+    # TensorFlow refuses the length of a tensor in a graph, even where it is known.
     "tensorflow:__internal__.SymbolicTensor.__len__",
-    why="Eager code asks for it; without AutoGraph, TensorFlow refuses it even for a known size.",
-    if_it_changes="Steps with `len(batch)` are not hoisted, and run as they are written.",
-)
-_CONSTANTS = Patch(
-    "constants of symbolic tensors",
+    # Of arrays, which are tensors already while a step is traced.
     "tensorflow:constant",
-    why="Eager code makes tensors of its arrays so, which are tensors already while it is traced.",
-    if_it_changes="Steps with `tf.constant(array)` are not hoisted, and run as they are written.",
+    # The first calls of a hoisted step run both ways, and print once.
+    "tensorflow.python.ops.gen_logging_ops:print_v2",
+    # An eager call draws its seed from the context, and the first numbers of Philox for it. Its two
+    # seeds are the key and the upper half of the counter of a kernel without a state. A kernel that
+    # draws without a generator keeps its state where nothing can read it.
+    "tensorflow.python.framework.random_seed:get_seed",
+    *(f"tensorflow.python.ops.gen_random_ops:{name}" for name in DRAWING),
+    why="An eager step that becomes a function has to compute in a graph what it does eagerly, and "
+    "a step that cannot go on after a restart is known by what it draws. There are no public "
+    "hooks.",
+    if_it_changes="Steps with `len(batch)`, `tf.constant(array)` or random numbers are not "
+    "hoisted, and run as they are written; `tf.print` prints twice in the first calls of a hoisted "
+    "step; `evener run --checkpoint` resumes a step that draws without a generator with other "
+    "numbers.",
 )
 HOST_READS = Patch(
     "reads of tensors on the host",
@@ -108,19 +114,13 @@ def symbolic_lengths() -> contextlib.AbstractContextManager[None]:
         size = tensor.shape[0] if tensor.shape.rank else None
         return original(tensor) if size is None else size
 
-    return _LENGTHS.applied(wrap_with(length))
+    return TRACED_CALLS.applied_each({"__len__": length})
 
 
 def symbolic_constants() -> contextlib.AbstractContextManager[None]:
     """Let ``tf.constant(tensor)`` of a graph be that tensor, rounded to another floating dtype."""
 
-    def constant(
-        original: Callable[..., Any],
-        value: Any,
-        dtype: Any = None,
-        shape: Any = None,
-        name: str = "Const",
-    ) -> Any:
+    def constant(original, value, dtype=None, shape=None, name: str = "Const") -> Any:
         if shape is None and tf.is_symbolic_tensor(value):
             wanted = value.dtype if dtype is None else tf.as_dtype(dtype)
             if wanted == value.dtype:
@@ -129,7 +129,49 @@ def symbolic_constants() -> contextlib.AbstractContextManager[None]:
                 return tf.cast(value, wanted)
         return original(value, dtype, shape, name)
 
-    return _CONSTANTS.applied(wrap_with(constant))
+    return TRACED_CALLS.applied_each({"constant": constant})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """A text that `tf.print` was given."""
+
+    text: tf.Tensor
+    stream: str  # Its name in TensorFlow
+    end: str
+
+    def show(self) -> None:
+        tf.raw_ops.PrintV2(input=self.text, output_stream=self.stream, end=self.end)
+
+
+@contextlib.contextmanager
+def kept_prints(*, shows: bool = False) -> Generator[list[Printed]]:
+    """Yield a list of what `tf.print` is given here, which prints only if asked to.
+
+    Prints in other graphs, such as the bodies of loops, stay where they are.
+    """
+    graph, prints = _graph(), list[Printed]()
+
+    def keep(
+        original: Callable[..., Any],
+        text: tf.Tensor,
+        output_stream: str = "stderr",
+        end: str = "\n",
+        name: str | None = None,
+    ) -> Any:
+        if _graph() is not graph:
+            return original(text, output_stream=output_stream, end=end, name=name)
+        prints.append(Printed(text=tf.convert_to_tensor(text), stream=output_stream, end=end))
+        if shows:
+            prints[-1].show()
+        return None if graph is None else tf.no_op()
+
+    with TRACED_CALLS.applied_each({"print_v2": keep}):
+        yield prints
+
+
+def _graph() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def unwrapped(value: Any) -> Any:
@@ -188,15 +230,6 @@ def aligned(memory: np.ndarray, num_bytes: int) -> np.ndarray:
     """Return the part of some memory that begins at such an address."""
     begin = -memory.ctypes.data % ALIGNMENT
     return memory[begin : begin + num_bytes]
-
-
-RUNS = Patch(
-    "runs of a watched program",
-    "tensorflow.python.distribute.distribute_lib:StrategyBase.run",
-    why="A step under a strategy is one call of ``run``. Strategies of TensorFlow 1 share only "
-    "this base class, which has no public name.",
-    if_it_changes="The doctor does not know the number of replicas of custom loops.",
-)
 
 
 def local_values(value: Any) -> tuple[Any, ...]:
@@ -271,28 +304,19 @@ def plain_variable(initial_value: Any, dtype: tf.DType) -> tf.Variable:
     )
 
 
-_NEW = Patch(
+_VARIABLES = Patch(
     "new variables",
-    "keras:Variable._initialize",
-    why="A `tf.variable_creator_scope` around a whole program holds in one thread only, and ends "
-    "with ``keras.utils.clear_session``, which begins a new graph.",
-    if_it_changes="The variables of an unchanged script have no owner, and are all on one device.",
-)
-_UNWRITTEN = Patch(
-    "values of large variables",
-    "keras:Variable._initialize",
-    why="Only the sizes of variables matter where a step is traced and not run. A model that does "
-    "not fit into this machine has to be made all the same, and there is no other way to make it "
-    "without its values.",
-    if_it_changes="`evener estimate` counts only models that fit into the memory of this machine.",
-)
-_WAITING = Patch(
-    "devices of variables that wait",
     "keras:Variable.__init__",
+    "keras:Variable._initialize",
     "keras:Variable._deferred_initialize",
-    why="Keras creates the variables that a subclassed model builds in its first call after that "
-    "call, outside of every `tf.device`.",
-    if_it_changes="Such variables are made on the first device.",
+    why="A `tf.variable_creator_scope` around a whole program holds in one thread only, and ends "
+    "with ``keras.utils.clear_session``, which begins a new graph. Keras creates the variables "
+    "that a subclassed model builds in its first call after that call, outside of every "
+    "`tf.device`. A step that is only traced needs no values, and its model need not fit into this "
+    "machine.",
+    if_it_changes="The variables of an unchanged script have no owner, and are all on one device, "
+    "and so are those that are created later; `evener estimate` counts only models that fit into "
+    "the memory of this machine.",
 )
 
 
@@ -303,7 +327,7 @@ def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[A
         with scope():
             original(variable, value)
 
-    _NEW.apply(wrap_with(initialize))
+    _VARIABLES.apply_each({"_initialize": initialize}, "scope")
 
 
 def leave_large_variables_unwritten(least_bytes: int) -> None:
@@ -318,17 +342,16 @@ def leave_large_variables_unwritten(least_bytes: int) -> None:
                 value = value if zeros is None else zeros
         original(variable, value)
 
-    _UNWRITTEN.apply(wrap_with(initialize))
+    _VARIABLES.apply_each({"_initialize": initialize}, "values")
 
 
 def keep_devices_of_waiting_variables() -> None:
     """Create Keras variables whose creation is deferred on the device that was requested."""
-    _WAITING.apply_each({"__init__": _keep_device, "_deferred_initialize": _create_late})
+    replacements = {"__init__": _keep_device, "_deferred_initialize": _create_late}
+    _VARIABLES.apply_each(replacements, "devices")
 
 
-def _keep_device(
-    original: Callable[..., None], variable: Any, /, *args: Any, **kwargs: Any
-) -> None:
+def _keep_device(original: Callable[..., None], variable, /, *args, **kwargs) -> None:
     original(variable, *args, **kwargs)
     if variable._value is None:
         variable._evener_device = current_device()

@@ -40,13 +40,6 @@ _lock = threading.Lock()
 _watched = 0
 
 
-class _Here(threading.local):
-    asked: AskedSizes | None = None
-
-
-_here = _Here()
-
-
 @dataclass(slots=True)
 class AskedSizes:
     """Whether an unknown dimension was read."""
@@ -54,12 +47,15 @@ class AskedSizes:
     is_asked: bool = False
 
 
+_ASKED: ContextVar[AskedSizes | None] = ContextVar("evener_asked_sizes", default=None)
+
+
 @contextlib.contextmanager
 def noticing_unknown_sizes() -> Generator[AskedSizes]:
     """Detect that user code of this thread gets None for a dimension."""
     global _watched
     asked = AskedSizes()
-    before, _here.asked = _here.asked, asked
+    token = _ASKED.set(asked)
     with _lock:
         _watched += 1
         if _watched == 1:
@@ -67,7 +63,7 @@ def noticing_unknown_sizes() -> Generator[AskedSizes]:
     try:
         yield asked
     finally:
-        _here.asked = before
+        _ASKED.reset(token)
         with _lock:
             _watched -= 1
             if _watched == 0:
@@ -77,7 +73,7 @@ def noticing_unknown_sizes() -> Generator[AskedSizes]:
 def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(shape: tf.TensorShape, *args: Any) -> Any:
-        asked = _here.asked
+        asked = _ASKED.get()
         if asked is not None and not asked.is_asked and not shape.is_fully_defined():
             asked.is_asked = _counts(sys._getframe(1)) and _is_unknown(original(shape, *args))
         return original(shape, *args)
@@ -130,9 +126,7 @@ def batch_norm_in_parts() -> Generator[None]:
         _IS_IN_PARTS.reset(token)
 
 
-def _fused_batch_norm(
-    original: Callable[..., Any], x: Any, scale: Any, offset: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _fused_batch_norm(original: Callable[..., Any], x, scale, offset, *args, **kwargs) -> Any:
     x = tf.convert_to_tensor(x)
     # The kernel refuses other types and ranks, and says so.
     is_known = x.dtype in (tf.float16, tf.bfloat16, tf.float32) and x.shape.rank in (4, 5)
@@ -213,9 +207,7 @@ _CALLS = Patch(
 )
 
 
-def _normalise_layer(
-    original: Callable[..., Any], layer: Any, inputs: Any, training: Any = None, mask: Any = None
-) -> Any:
+def _normalise_layer(original: Callable[..., Any], layer, inputs, training=None, mask=None) -> Any:
     """Normalise and update the moving averages, as `BatchNormalization.call` does."""
     # Keras 3.12 has no renorm.
     is_plain = mask is None and not getattr(layer, "renorm", False) and not layer.synchronized

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,14 @@ STRATEGIES = Patch(
     *(
         f"tensorflow.python.distribute.distribute_lib:StrategyBase.{name}"
         for name in (
-            *("__init__", "scope"),
+            *("__init__", "scope", "run"),
             *("experimental_distribute_dataset", "distribute_datasets_from_function"),
         )
     ),
-    why="The base class of all strategies has no public name.",
-    if_it_changes="The doctor does not know whether a program uses its strategies, and takes every "
-    "batch for one that is not distributed.",
+    why="A step under a strategy is one call of ``run``. Strategies of TensorFlow 1 share only "
+    "this base class, which has no public name.",
+    if_it_changes="The doctor does not know whether a program uses its strategies, nor the number "
+    "of replicas of custom loops, and takes every batch for one that is not distributed.",
 )
 CROSS_ENTROPIES = Patch(
     "cross entropies of a watched program",
@@ -110,13 +110,10 @@ def are_devices_started() -> bool:
     return context.context()._initialized
 
 
-def unrecorded() -> contextlib.AbstractContextManager[None]:
-    """Let no gradient tape record what is computed inside.
-
-    Why: the doctor's sums must not be kept by tapes of the program, and there is no public context
-    for all tapes. If it changes: tapes keep a few numbers more.
-    """
-    return record.stop_recording()
+# Lets no gradient tape record what is computed inside.
+# Why: the doctor's sums must not be kept by tapes of the program, and there is no public context
+# for all tapes. If it changes: tapes keep a few numbers more.
+unrecorded = record.stop_recording
 
 
 def kernel_times(folder: str) -> dict[str, dict[str, tuple[int, float]]]:

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener._tf_private.fits import is_read_by_keras, keras_reads
-from evener._tf_private.functions import CALL, leave_to_autograph
+from evener._tf_private.functions import TRACED_FUNCTIONS, left_to_autograph
 from evener._tf_private.patches import Patch, wrap_with
 
 Write = Callable[[str, Any, Callable[[], Any]], Any]
@@ -38,8 +38,10 @@ _DOWNLOADS = Patch(
     "of them reads what another one has half written. Datasets have imported the function.",
     if_it_changes="The first start of several workers fails where a dataset is not there yet.",
 )
-_WRITES = Patch(
-    "models, checkpoints and backups that workers write",
+_CALLBACKS = "keras.src.callbacks"
+_WITH_FILES = ("backup_and_restore", "csv_logger", "model_checkpoint", "tensorboard")
+_FILES = Patch(
+    "files that workers write and read",
     "keras.src.saving.saving_api:save_model",
     "keras.src.saving.saving_api:save_weights",
     "keras.src.saving.saving_lib:save_model",
@@ -52,30 +54,19 @@ _WRITES = Patch(
     "tensorflow.python.checkpoint.checkpoint_management:CheckpointManager._sweep",
     "keras.src.callbacks.backup_and_restore:BackupAndRestore._save_model",
     "keras.src.callbacks.backup_and_restore:BackupAndRestore.on_train_end",
-    why="All workers run the same program, and one of them writes each file and deletes old ones. "
-    "All that saves passes these functions, and none of them has a hook. `tf.train.Checkpoint` "
-    "counts its checkpoints in a variable, so all workers run what is around the write.",
-    if_it_changes="Workers write into the same files, and delete them, at the same time.",
-)
-_LOADS = Patch(
-    "models and checkpoints that workers read",
+    *(f"{_CALLBACKS}.{name}:file_utils" for name in _WITH_FILES),
     "keras.src.saving.saving_lib:load_model",
     "keras.src.saving.saving_lib:load_weights_only",
     "tensorflow.python.checkpoint.checkpoint:TrackableSaver.restore",
-    why="Machines without a common file system do not have what another one has written: the "
-    "latest checkpoint is None for a worker that does not find it.",
-    if_it_changes="Such a worker raises the error of Keras, while the others train on, or begins "
-    "with other weights than the first.",
-)
-_FILES = Patch(
-    "files of callbacks",
-    "keras.src.callbacks.backup_and_restore:file_utils",
-    "keras.src.callbacks.csv_logger:file_utils",
-    "keras.src.callbacks.model_checkpoint:file_utils",
-    "keras.src.callbacks.tensorboard:file_utils",
-    why="Callbacks open, copy and delete files by this module, and ask which are there. One worker "
-    "does, and all get its answer; log files are gone on with if it dies.",
-    if_it_changes="Workers write log files of callbacks at the same time.",
+    why="All workers run the same program, and one of them writes each file and deletes old ones. "
+    "All that saves passes these functions, and none of them has a hook. `tf.train.Checkpoint` "
+    "counts its checkpoints in a variable, so all workers run what is around the write. Callbacks "
+    "open, copy and delete files by ``file_utils``, and ask which are there: one worker does, and "
+    "all get its answer; log files are gone on with if it dies. Machines without a common file "
+    "system do not have what another one has written: the latest checkpoint is None there.",
+    if_it_changes="Workers write into the same files, and delete them, at the same time. One that "
+    "lacks a file raises the error of Keras, while the others train on, or begins with other "
+    "weights than the first.",
 )
 _SUMMARIES = Patch(
     "summaries and profiles of workers",
@@ -104,37 +95,27 @@ def write_once(
     write: Write, check_there: Callable[..., None], open_text: Callable[[str, str], Any]
 ) -> None:
     """Let one worker write files, and check that all find what they read."""
-    others: dict[str, Callable[..., Any]] = {
+    actions: dict[str, Callable[..., Any]] = {
         "save": functools.partial(_save_checkpoint, write),
         "update_checkpoint_state_internal": functools.partial(_update_state, write),
         "_sweep": functools.partial(_sweep, write),
         "_save_model": functools.partial(_back_up, write, "_save_model"),
         "on_train_end": functools.partial(_back_up, write, "on_train_end"),
+        "load_model": functools.partial(_load_model, check_there, 0),
+        "load_weights_only": functools.partial(_load_model, check_there, 1),
+        "restore": functools.partial(_restore, check_there),
     }
-    _WRITES.apply_by_name(
-        lambda original, name: wrap_with(
-            others.get(name) or functools.partial(_save_model, write, name)
-        )(original)
-    )
-    _LOADS.apply_each(
-        {
-            "load_model": functools.partial(_load_model, check_there, 0),
-            "load_weights_only": functools.partial(_load_model, check_there, 1),
-            "restore": functools.partial(_restore, check_there),
-        }
-    )
-    _FILES.apply(lambda original: _CallbackFiles(original, write, open_text))
+
+    def wrap(original: Any, name: str) -> Any:
+        if name == "file_utils":
+            return _CallbackFiles(original, write, open_text)
+        action = actions.get(name) or functools.partial(_save_model, write, name)
+        return wrap_with(action)(original)
+
+    _FILES.apply_by_name(wrap)
 
 
-def _save_model(
-    write: Write,
-    name: str,
-    original: Callable[..., Any],
-    model: Any,
-    filepath: Any,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
+def _save_model(write: Write, name: str, original, model, filepath, *args, **kwargs) -> Any:
     action = functools.partial(original, model, filepath, *args, **kwargs)
     if not isinstance(filepath, str | os.PathLike):
         # An open file is the program's own.
@@ -144,18 +125,14 @@ def _save_model(
     return ([], {}) if written is None and name == "save_and_return_nodes" else written
 
 
-def _save_checkpoint(
-    write: Write, original: Callable[..., Any], saver: Any, file_prefix: Any, options: Any = None
-) -> Any:
+def _save_checkpoint(write: Write, original, saver, file_prefix, options=None) -> Any:
     action = functools.partial(original, saver, file_prefix, options=options)
     if not tf.executing_eagerly():
         return action()
     return write("the save of a checkpoint", _path_text(file_prefix), action)
 
 
-def _update_state(
-    write: Write, original: Callable[..., Any], save_dir: Any, *args: Any, **kwargs: Any
-) -> None:
+def _update_state(write: Write, original: Callable[..., Any], save_dir, *args, **kwargs) -> None:
     action = functools.partial(original, save_dir, *args, **kwargs)
     write("the list of checkpoints", save_dir, action)
 
@@ -173,9 +150,7 @@ def _sweep(write: Write, original: Callable[..., Any], manager: Any) -> None:
         manager._maybe_delete = OrderedDict(tuple(item) for item in kept)
 
 
-def _back_up(
-    write: Write, name: str, original: Callable[..., Any], callback: Any, *args: Any, **kwargs: Any
-) -> None:
+def _back_up(write: Write, name: str, original, callback, *args, **kwargs) -> None:
     """Let one worker do the whole: the callback asks which files are there and changes them."""
     action = functools.partial(original, callback, *args, **kwargs)
     write(f"BackupAndRestore.{name}", callback.backup_dir, action)
@@ -197,13 +172,7 @@ def _load_model(
     return original(*args, **kwargs)
 
 
-def _restore(
-    check_there: Callable[..., None],
-    original: Callable[..., Any],
-    saver: Any,
-    save_path: Any,
-    options: Any = None,
-) -> Any:
+def _restore(check_there: Callable[..., None], original, saver, save_path, options=None) -> Any:
     if tf.executing_eagerly():
         path = "" if save_path is None else os.fspath(save_path)
         is_there = bool(path) and tf.io.gfile.exists(f"{path}.index")
@@ -263,9 +232,7 @@ def redirect_summaries(
 ) -> None:
     """Let all workers but the chief write summaries and profiles to other folders."""
 
-    def create(
-        original: Callable[..., Any], writer: Any, logdir: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def create(original: Callable[..., Any], writer, logdir, *args, **kwargs) -> Any:
         if not tf.executing_eagerly():
             return original(writer, logdir, *args, **kwargs)
 
@@ -303,37 +270,22 @@ class _ProfilerSession:
 Take = Callable[[Callable[[], Sequence[Any]]], Sequence[Any]]
 """Function that takes batches by another one, and may measure it."""
 
-_CALLS = Patch(
-    "traced functions of workers",
-    CALL,
-    why="A call that the death of another worker breaks off is made again with the same arguments. "
-    "A program's own functions may call `strategy.run`, and there is no public hook around them.",
-    if_it_changes="The death of a worker ends custom loops of the others.",
-)
-_VARIABLE_READS = Patch(
-    "reads of replaced workers",
+_TRAINING = Patch(
+    "weights and batches of workers",
     "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable._read_variable_op",
-    why="A replacement runs the program with the results of the other workers, and its weights are "
-    "not theirs before it stands with them. There is no public hook around reads.",
-    if_it_changes="A replacement gives wrong weights to a program that reads them between steps.",
-)
-_BATCHES = Patch(
-    "batches of workers",
-    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._make_function",
-    "tensorflow.python.data.ops.iterator_ops:OwnedIterator.__next__",
-    why="Keras's step takes its batch from an iterator inside of a traced function, and a batch "
-    "that was taken is lost when the function fails. Here it is taken before. In loops of the "
-    "program, it is told what it costs that every worker reads whole batches.",
-    if_it_changes="The death of a worker ends `fit` of the others, and workers do not tell that "
-    "loops wait for their data.",
-)
-_STOPPING = Patch(
-    "best weights of workers",
     "keras.src.callbacks.early_stopping:EarlyStopping.on_train_begin",
     "keras.src.callbacks.early_stopping:EarlyStopping.on_epoch_end",
-    why="The callback reads weights between two steps, which a replacement does not know yet. It "
-    "is handed over the best ones of another worker instead.",
-    if_it_changes="A worker of a program with `restore_best_weights=True` cannot be replaced.",
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._make_function",
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator.__next__",
+    why="A replacement runs the program with the results of the other workers, and its weights are "
+    "not theirs before it stands with them; there is no public hook around reads. `EarlyStopping` "
+    "reads weights between two steps, and is handed over the best ones of another worker instead. "
+    "Keras's step takes its batch from an iterator inside of a traced function, and a batch that "
+    "was taken is lost when the function fails. Here it is taken before. In loops of the program, "
+    "it is told what it costs that every worker reads whole batches.",
+    if_it_changes="A replacement gives wrong weights to a program that reads them between steps, "
+    "or cannot join one with `restore_best_weights=True`; the death of a worker ends `fit` of the "
+    "others, and workers do not tell that loops wait for their data.",
 )
 
 
@@ -373,19 +325,12 @@ def repeat_calls(
             batch=batch,
         )
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        wrapped = wrap_with(call)(original)
-        leave_to_autograph(wrapped)
-        return wrapped
-
     def read(original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any) -> Any:
         if tf.executing_eagerly():
             group.check_read(variable.handle)
         return original(variable, *args, **kwargs)
 
-    def stop(
-        name: str, original: Callable[..., Any], callback: Any, /, *args: Any, **kwargs: Any
-    ) -> None:
+    def stop(name: str, original: Callable[..., Any], callback, /, *args, **kwargs) -> None:
         restores = callback.restore_best_weights
         if restores and name == "on_train_begin":
             group.hand_over(callback, "best_weights")
@@ -395,18 +340,15 @@ def repeat_calls(
         finally:
             callback.restore_best_weights = restores
 
-    _STOPPING.apply_by_name(
-        lambda original, name: wrap_with(functools.partial(stop, name))(original)
-    )
-    _CALLS.apply(wrap)
+    replacements: dict[str, Callable[..., Any]] = {
+        **{name: functools.partial(stop, name) for name in ("on_train_begin", "on_epoch_end")},
+        "_make_function": functools.partial(_make_function, take, group.compare_state),
+        "__next__": functools.partial(_take_next, take_in_loops),
+    }
     if group.is_late:
-        _VARIABLE_READS.apply(wrap_with(read))
-    _BATCHES.apply_each(
-        {
-            "_make_function": functools.partial(_make_function, take, group.compare_state),
-            "__next__": functools.partial(_take_next, take_in_loops),
-        }
-    )
+        replacements["_read_variable_op"] = read
+    TRACED_FUNCTIONS.apply_each({"__call__": call}, "workers", by=left_to_autograph)
+    _TRAINING.apply_each(replacements)
 
 
 class _Outline:

@@ -16,11 +16,12 @@ depends on the data:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import numbers
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -35,17 +36,22 @@ from evener.checkpoint.storage import Count, DamagedError, Loaded, check_random,
 from evener.errors import CheckpointError, warn
 
 Plain = bool | int | float | None
-"""Attribute or log as JSON has it."""
+"""Log as JSON has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPosition:
     seed: Count  # of the order of arrays
+    fingerprint: str = ""  # of the data, as far as it is in arrays; of fits of unchanged scripts
     step: Count = 0  # steps done in the epoch
     iterator: Count = 1  # number of the iterator that gives the next batch, from 1
     num_drawn: Count = 0  # batches that it has given
     drawn_before: tuple[Count, ...] = ()  # by the iterators before it; generators only
     num_batches: Count | None = None  # of an epoch, where it is known
+    # Iterators of the validation data, which may draw their order from the same seeds: made before
+    # the iterator that gives the next batch, and in all
+    num_validations_before: Count = 0
+    num_validations: Count = 0
     # States of the random generators when ``fit`` was called; and at the beginnings and before the
     # ends of the epochs, in turns: `keras.utils.PyDataset` only.
     random_at_fit: random_state.State = field(default_factory=dict)
@@ -60,10 +66,8 @@ class _History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StoredFit:
-    """State of a ``fit`` as a checkpoint has it."""
-
     data: DataPosition
-    callbacks: dict[str, dict[str, Plain]]
+    callbacks: dict[str, dict[str, Any]]
     best_weights: dict[str, Count]
     log_bytes: dict[str, Count]
     history: _History
@@ -90,11 +94,23 @@ def read_fit(state: Mapping[str, Any]) -> _StoredFit:
 class FitFeed:
     """Follower of the data of a ``fit``, which begins it at a position."""
 
-    def __init__(self, resumed: DataPosition | None, random_at_fit: random_state.State) -> None:
+    def __init__(
+        self,
+        resumed: DataPosition | None,
+        random_at_fit: random_state.State,
+        fingerprint: str = "",
+        validation: Any = None,
+    ) -> None:
         self.iterator: Any = None
+        self._validation = validation
+        self._num_validations = 0 if resumed is None else resumed.num_validations
+        self._num_validations_made = self._num_validations_missed = 0
+        self._num_validations_at = [0, 0]  # before the present and the latest iterator
         self._resumed = resumed
         seed = random_state.derived_seed() if resumed is None else resumed.seed
-        self._start = resumed or DataPosition(seed=seed, random_at_fit=random_at_fit)
+        self._start = resumed or DataPosition(
+            seed=seed, random_at_fit=random_at_fit, fingerprint=fingerprint
+        )
         self._seed = seed
         with tf.device("cpu:0"):
             self._ordinal = tf.Variable(tf.constant(0, tf.int64), trainable=False)
@@ -125,11 +141,13 @@ class FitFeed:
     def position(self) -> DataPosition:
         ordinal, drawn = self._iterator, self._drawn_at_epoch + self._step
         before, step = self._drawn_before, self._step
+        validations = self._num_validations_at[0]
         if not self._is_in_epoch:
             step = 0
             if not fits.keeps_iterator(self.iterator):
                 before = [*before, drawn] if self.kind == "generator" else before
                 ordinal, drawn = self._num_iterators + 1, 0
+                validations = self._num_validations
         return replace(
             self._start,
             step=step,
@@ -137,6 +155,8 @@ class FitFeed:
             num_drawn=drawn,
             drawn_before=tuple(before),
             num_batches=fits.num_batches(self.iterator),
+            num_validations=self._num_validations,
+            num_validations_before=validations,
             random_at_epochs=tuple(self._random_at_epochs),
         )
 
@@ -155,6 +175,7 @@ class FitFeed:
         resumed, self._resumed = self._resumed, None
         if resumed is None:
             self._num_iterators += 1
+            self._num_validations_at[1] = self._num_validations
             self._ordinal.assign(self._num_iterators)
             # At the end of an epoch, Keras may begin the data again at once.
             self._is_made_again = self._has_yielded
@@ -169,11 +190,30 @@ class FitFeed:
                 batches = iter(dataset)
                 for _ in range(number):
                     next(batches)
+        self._num_validations_missed = resumed.num_validations
+        self._make_validations(resumed.num_validations_before)
+        self._num_validations_at = [resumed.num_validations_before] * 2
         self._num_iterators = self._iterator = resumed.iterator
         self._drawn_at_epoch = resumed.num_drawn - resumed.step
         self._step = resumed.step
         self._ordinal.assign(self._num_iterators)
         return dataset.skip(resumed.num_drawn) if resumed.num_drawn else dataset
+
+    def validate(self) -> None:
+        """Note that an iterator of the validation data is made."""
+        self._make_validations(self._num_validations_missed)
+        self._num_validations_made += 1
+
+    def end_validation(self) -> None:
+        """Count the iterators of a validation, which is not done again."""
+        self._num_validations += self._num_validations_made
+        self._num_validations_made = 0
+
+    def _make_validations(self, number: int) -> None:
+        self._num_validations_missed -= number
+        if isinstance(self._validation, tf.data.Dataset):
+            for _ in range(number):
+                iter(self._validation)
 
     def enumerate_epoch(self, iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
         """Yield the steps of an epoch that were not done before."""
@@ -218,14 +258,25 @@ class FitFeed:
                 # The epoch that goes on.
                 begin = states.pop() if len(states) % 2 else states.pop(-2)
                 del states[len(states) // 2 * 2 :]
-            for at_begin, at_end in zip(states[::2], states[1::2], strict=True):
-                fits.call_epoch_hooks(
-                    iterator,
-                    before_begin=functools.partial(random_state.restore, at_begin),
-                    before_end=functools.partial(random_state.restore, at_end),
-                )
+            self._call_hooks(states)
         random_state.restore(begin)
         self._random_at_epochs.append(begin)
+
+    def pass_over(self) -> None:
+        """Leave the data, which another fit may take, as all steps have left it that were done."""
+        if self.kind == "dataset":
+            fits.begin_data(self.iterator)
+            self._make_validations(self._num_validations_missed)
+        elif self.kind == "py_dataset":
+            self._call_hooks(self._random_at_epochs)
+
+    def _call_hooks(self, states: list[random_state.State]) -> None:
+        for at_begin, at_end in zip(states[::2], states[1::2], strict=True):
+            fits.call_epoch_hooks(
+                self.iterator,
+                before_begin=functools.partial(random_state.restore, at_begin),
+                before_end=functools.partial(random_state.restore, at_end),
+            )
 
     def _noting_end(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Yield steps; note the random states before Keras calls the hook of the epoch's end."""
@@ -245,6 +296,7 @@ class FitFeed:
         if self.kind == "generator" and self._iterator:
             self._drawn_before.append(self._drawn_at_epoch + self._step)
         self._iterator = self._num_iterators
+        self._num_validations_at[0] = self._num_validations_at[1]
         self._drawn_at_epoch = self._step = 0
 
 
@@ -252,22 +304,46 @@ _ABSENT = object()
 
 
 def _plain_attributes(callback: Any) -> dict[str, Any]:
-    values = {name: _plain(value) for name, value in vars(callback).items()}
-    return {name: value for name, value in values.items() if value is not _ABSENT}
+    values = {name: _plain(value) for name, value in vars(callback).items() if name != "params"}
+    kinds: Any = object
+    if type(callback).__module__.startswith("keras."):
+        # Their texts and lists are what the program has configured.
+        kinds = bool | int | float | None
+    return {name: v for name, v in values.items() if v is not _ABSENT and isinstance(v, kinds)}
 
 
 def _set_attributes(callbacks: Mapping[str, Any], stored: Mapping[str, Mapping[str, Any]]) -> None:
     for name, callback in callbacks.items():
         for key, value in stored.get(name, {}).items():
-            setattr(callback, key, value)
+            now: Any = getattr(callback, key, None)
+            # The program may know the container by another name too.
+            if type(now) is type(value) is list:
+                now[:] = value
+            elif type(now) is type(value) is dict:
+                now.clear()
+                now.update(value)
+            else:
+                setattr(callback, key, value)
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
+    """Return a copy of a value as JSON has it; `_ABSENT` if JSON has no such value."""
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
         return value.item()  # pyright: ignore[reportAttributeAccessIssue]
+    if type(value) is list:
+        copied = [*map(_plain, value)]
+        return _ABSENT if _ABSENT in copied else copied
+    if type(value) is dict and all(type(key) is str for key in value):
+        entries = {key: _plain(each) for key, each in value.items()}
+        return _ABSENT if _ABSENT in entries.values() else entries
     return _ABSENT
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a checkpoint keeps a value that a callback has as an attribute."""
+    return _plain(value) is not _ABSENT
 
 
 class _EpochLogs:
@@ -330,6 +406,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         True
     """
 
+    fingerprint = ""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -357,7 +435,11 @@ class CheckpointCallback(keras.callbacks.Callback):
         fits.follow_fits(_run_fit)
 
     def run_fit(
-        self, model: keras.Model, callbacks: list[Any], proceed: Callable[[list[Any]], Any]
+        self,
+        model: keras.Model,
+        callbacks: list[Any],
+        proceed: Callable[[list[Any]], Any],
+        arguments: Mapping[str, Any],
     ) -> Any:
         """Run a ``fit`` of Keras: follow its data and signals, and resume it."""
         self.checkpoint = Checkpoint(
@@ -386,9 +468,14 @@ class CheckpointCallback(keras.callbacks.Callback):
                             rows = file.read(length)
                         with tf.io.gfile.GFile(logger.filename, "wb") as file:
                             file.write(rows)
-            self._feed = FitFeed(stored and stored.data, random_state.read())
+            self._feed = FitFeed(
+                stored and stored.data,
+                random_state.read(),
+                fingerprint=self.fingerprint,
+                validation=arguments.get("validation_data"),
+            )
             self._logs = _EpochLogs(stored and stored.history)
-            with fits.following(self._feed), self._termination, fits.beginning_at(model):
+            with fits.following(self._feed, model), self._termination, fits.beginning_at(model):
                 # Other callbacks change what it saves, such as the learning rate.
                 return proceed([*before_self, self])
         except CheckpointError:
@@ -440,11 +527,14 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._metrics = [_value(variable) for variable in self.model.metrics_variables]
         self._total = self._saved_total = position["step"]
         self._step = stored.data.step
+        epoch = self.params["epochs"] if stored.has_stopped else position["epoch"]
+        is_done = epoch >= self.params["epochs"]
+        if is_done:
+            self._feed.pass_over()
         # Otherwise the data itself draws from them.
         is_at_epoch = self._feed.kind == "py_dataset" and not self._step
-        if self._feed.kind in ("array", "dataset") or is_at_epoch:
+        if self._feed.kind in ("array", "dataset") or is_at_epoch or is_done:
             random_state.restore(self._loaded.state["random"])
-        epoch = self.params["epochs"] if stored.has_stopped else position["epoch"]
         fits.begin_at(self.model, epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -488,6 +578,8 @@ class CheckpointCallback(keras.callbacks.Callback):
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Forget the metrics of the epoch."""
         self._validation_metrics = None
+        if self._feed is not None:
+            self._feed.end_validation()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Save, if it is to."""
@@ -576,7 +668,31 @@ class CheckpointCallback(keras.callbacks.Callback):
             )
 
 
-def _run_fit(model: keras.Model, callbacks: list[Any], proceed: Callable[..., Any]) -> Any:
+MakeCallback = Callable[[keras.Model, list[Any], Mapping[str, Any]], CheckpointCallback]
+"""Function that returns the callback for a ``fit``, of its model, callbacks and arguments."""
+_make_callback: MakeCallback | None = None
+
+
+@contextlib.contextmanager
+def added_to_fits(make: MakeCallback) -> Generator[None]:
+    """Let every ``fit`` of this process have a callback for checkpoints; in the block."""
+    global _make_callback
+    _make_callback = make
+    fits.follow_fits(_run_fit)
+    try:
+        yield
+    finally:
+        _make_callback = None
+
+
+def _run_fit(
+    model: keras.Model,
+    callbacks: list[Any],
+    proceed: Callable[..., Any],
+    arguments: Mapping[str, Any],
+) -> Any:
+    if _make_callback is not None:
+        callbacks = [*callbacks, _make_callback(model, callbacks, arguments)]
     found = [item for item in callbacks if isinstance(item, CheckpointCallback)]
     if not found:
         with fits.following(None):
@@ -586,9 +702,9 @@ def _run_fit(model: keras.Model, callbacks: list[Any], proceed: Callable[..., An
             "CKPT-010",
             f"fit has {len(found)} callbacks for checkpoints.",
             why="A training is resumed from one folder.",
-            fix="Leave one evener.CheckpointCallback in callbacks.",
+            fix="Leave one evener.CheckpointCallback in callbacks, and none with --checkpoint.",
         )
-    return found[0].run_fit(model, callbacks, proceed)
+    return found[0].run_fit(model, callbacks, proceed, arguments)
 
 
 def _value(variable: Any) -> np.ndarray:

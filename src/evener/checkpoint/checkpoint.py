@@ -410,6 +410,11 @@ class Checkpoint:
         for item, spec in pairs:
             item.variable.assign(values[spec.path])
 
+    def variables(self) -> list[tf.Variable]:
+        """Return all variables that are kept."""
+        kept = [item.variable for item in self._variables().named]
+        return [v.value if isinstance(v, keras.Variable) else v for v in kept]
+
     def _variables(self) -> ProgramVariables:
         objects = dict(self._trackables)
         if self._model is not None:

@@ -134,14 +134,14 @@ def replacing(path: str, name: str) -> Generator[str]:
             tf.io.gfile.rmtree(final)
         tf.io.gfile.makedirs(final)
         yield final
-        _write_text(join(final, DONE), "1\n")
+        write_text(join(final, DONE), "1\n")
         return
     temporary = join(path, f"{_TEMPORARY}{name}-{os.getpid()}")
     replaced = join(path, f"{_REPLACED}{name}-{os.getpid()}")
     tf.io.gfile.makedirs(temporary)
     try:
         yield temporary
-        _write_text(join(temporary, DONE), "1\n")
+        write_text(join(temporary, DONE), "1\n")
         for entry in os.listdir(temporary):  # noqa: PTH208
             _sync(join(temporary, entry))
         _sync(temporary)
@@ -158,7 +158,7 @@ def replacing(path: str, name: str) -> Generator[str]:
         raise
 
 
-def _write_text(path: str, text: str) -> None:
+def write_text(path: str, text: str) -> None:
     with tf.io.gfile.GFile(path, "w") as file:
         file.write(text)
 
@@ -304,7 +304,6 @@ def copy_values(
 
 
 def write(folder: str, contents: Contents) -> None:
-    """Write the files of a checkpoint."""
     arrays = [
         VariableSpec(path=name, shape=each.shape, dtype=each.dtype.name, key=f"evener/{name}")
         for name, each in contents.arrays.items()
@@ -336,7 +335,7 @@ def write_state(folder: str, state: dict[str, Any]) -> None:
     """Write the state of a checkpoint, with its checksum."""
     text = json.dumps({"format": FORMAT, **state}, indent=1, sort_keys=True)
     envelope = {"checksum": _text_checksum(text), "state": json.loads(text)}
-    _write_text(join(folder, STATE), json.dumps(envelope, indent=1, sort_keys=True))
+    write_text(join(folder, STATE), json.dumps(envelope, indent=1, sort_keys=True))
 
 
 def _write_weights(folder: str, contents: Contents, model: keras.Model) -> None:

@@ -174,5 +174,4 @@ def _describe(objects: Mapping[str, Any]) -> tuple[bytes, dict[int, str]]:
 
 
 def _is_variable(value: object) -> bool:
-    """Return whether an object is a variable of Keras or of TensorFlow."""
     return isinstance(value, keras.Variable | tf.Variable)

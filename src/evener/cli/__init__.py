@@ -128,7 +128,16 @@ def _print_error(error: EvenerError) -> None:
 
 
 # The command line is right, and something else failed.
-_FAILURES = ("RUN-030", "RUN-040", "RUN-043", "RUN-105", "RUN-106", "RUN-107", "RUN-109")
+_FAILURES = (
+    "RUN-030",
+    "RUN-040",
+    "RUN-043",
+    "RUN-105",
+    "RUN-106",
+    "RUN-107",
+    "RUN-109",
+    "RUN-113",
+)
 
 
 def _exit_code(error: EvenerError) -> int:

@@ -61,6 +61,46 @@ RecordOption = Annotated[
     ),
 ]
 
+LogDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-dir",
+        metavar="FOLDER",
+        help="Write losses and the work of each device at the end of every epoch of fit, for "
+        "TensorBoard and as CSV.",
+    ),
+]
+
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="Write checkpoints of every fit, and go on from the newest ones when the same command "
+        "is run again.",
+    ),
+]
+
+EveryStepsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--every-steps",
+        metavar="N",
+        min=1,
+        help="With --checkpoint: number of steps between checkpoints. Default: 60 seconds.",
+    ),
+]
+
+
+def checkpoint_folder(folder: str | None, every_steps: int | None) -> str | None:
+    """Return the folder of --checkpoint from the root: a script may change its own folder."""
+    if folder is None:
+        if every_steps is not None:
+            raise typer.BadParameter("it is for --checkpoint", param_hint="'--every-steps'")
+        return None
+    return folder if "://" in folder else str(Path(folder).expanduser().absolute())
+
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
 ]

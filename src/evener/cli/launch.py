@@ -17,12 +17,16 @@ from typer.core import TyperCommand
 from evener.cli.conventions import (
     ArgsArgument,
     AsModuleOption,
+    CheckpointOption,
+    EveryStepsOption,
     LiveOption,
+    LogDirOption,
     NoGpuNamesOption,
     RecordOption,
     ScriptArgument,
     args_of_script,
     check_writable,
+    checkpoint_folder,
 )
 
 if TYPE_CHECKING:
@@ -213,6 +217,17 @@ def launch(
             help="Under Slurm: port of the first worker of each host. Default: 8888.",
         ),
     ] = None,
+    exchange: Annotated[
+        str | None,
+        typer.Option(
+            "--exchange",
+            metavar="CARRIER",
+            help="What carries the sums of a step between workers: the mesh of evener, over the "
+            "memory of the hosts (mesh), or the collectives of TensorFlow, by NCCL between GPUs "
+            "(tensorflow). Default: EVENER_EXCHANGE, else auto: tensorflow where all workers "
+            "compute on GPUs.",
+        ),
+    ] = None,
     plan: Annotated[
         str | None,
         typer.Option("--plan", metavar="FILE", help="As for evener run: the plan in this file."),
@@ -236,7 +251,10 @@ def launch(
             "--report-file", metavar="FILE", help="As for evener run: the report of worker 0."
         ),
     ] = None,
+    checkpoint: CheckpointOption = None,
+    every_steps: EveryStepsOption = None,
     record: RecordOption = None,
+    log_dir: LogDirOption = None,
     live: LiveOption = None,
 ) -> None:
     """Run an unchanged script in several worker processes, which compute one step together.
@@ -247,7 +265,7 @@ def launch(
     from evener.report.live import is_wanted, live_job
     from evener.run.script import read
     from evener.workers import launch as jobs
-    from evener.workers.job import duration
+    from evener.workers.job import check_exchange, duration
     from evener.workers.on_ray import RayCluster
 
     found = read(script, as_module=as_module)
@@ -264,6 +282,8 @@ def launch(
         )
     for spec in specs or [None]:
         spec_from(spec, os.environ)
+    if exchange is not None:
+        check_exchange("--exchange", exchange)
     ray = ray_address(ray, os.environ)
     needs = ray_needs(
         ray,
@@ -288,7 +308,10 @@ def launch(
     values = {
         "--plan": plan,
         "--shares": shares,
+        "--checkpoint": checkpoint_folder(checkpoint, every_steps),
+        "--every-steps": None if every_steps is None else str(every_steps),
         "--record": None if record is None else str(record.absolute()),
+        "--log-dir": None if log_dir is None else str(log_dir.expanduser().absolute()),
     }
     flags = {
         "--no-gpu-names": no_gpu_names,
@@ -313,14 +336,18 @@ def launch(
         grace_seconds=grace,
     )
     with live_job(os.environ) if is_wanted(live, os.environ) else contextlib.nullcontext():
+        # The live view has added its part.
+        environ = dict(os.environ)
+        if exchange is not None:
+            environ["EVENER_EXCHANGE"] = exchange
         if workers is None:
-            task = jobs.task_of(os.environ, port_base=port or jobs.PORT_BASE)
+            task = jobs.task_of(environ, port_base=port or jobs.PORT_BASE)
             folder = _make_log_folder(logs)
             code = jobs.run_task(jobs.task_settings(command, task, logs=folder, limits=limits))
             raise typer.Exit(code)
         limits = dataclasses.replace(limits, start_seconds=duration(os.environ, "start_seconds"))
         settings = jobs.job_settings(
-            command, workers, environ=os.environ, logs=_make_log_folder(logs), limits=limits
+            command, workers, environ=environ, logs=_make_log_folder(logs), limits=limits
         )
         if ray is None:
             code = jobs.run_local(settings)

@@ -138,7 +138,7 @@ def plan(
         print(plan_schema_text(), end="")
         raise typer.Exit
     from evener.plan import Plan
-    from evener.planner.planning import check_plan, plan_profile
+    from evener.planner.planning import MOST_SAMPLES, check_plan, plan_profile
     from evener.planner.run_times import read_run
     from evener.run.questions import StepRequest
     from evener.run.script import read
@@ -207,6 +207,11 @@ def plan(
     if costs.taken:
         # How many layers had been measured in earlier runs, and when.
         print("\nTimes of layers", *costs.taken, sep="\n  ", file=notes)
+    if wanted == "max" and planned.batch_size == MOST_SAMPLES:
+        print(
+            f"\nThe search for the largest batch ends at {MOST_SAMPLES:,} samples: more may fit.",
+            file=sys.stderr,
+        )
     if out is not None:
         write_result(out, planned.plan.to_json(), is_printed=as_json)
     if save_profile is not None:

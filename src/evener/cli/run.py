@@ -16,13 +16,17 @@ from evener.cli.conventions import (
     DEFAULT_LIMIT_SECONDS,
     ArgsArgument,
     AsModuleOption,
+    CheckpointOption,
     DevicesOption,
+    EveryStepsOption,
     LiveOption,
+    LogDirOption,
     NoGpuNamesOption,
     RecordOption,
     ScriptArgument,
     args_of_script,
     check_writable,
+    checkpoint_folder,
     quiet_tensorflow,
     status,
     wrong_usage,
@@ -43,21 +47,32 @@ class Handover(BaseException):
     """Carries a script out of typer, which handles Ctrl-C and some exceptions in its own way."""
 
     def __init__(
-        self, session: Session, args: list[str], recording: Recording | None, *, is_live: bool
+        self,
+        session: Session,
+        args: list[str],
+        recording: Recording | None,
+        *,
+        is_live: bool,
+        log_dir: Path | None,
     ) -> None:
         super().__init__()
         self._session = session
         self._script_args = args
         self._recording = recording
         self._is_live = is_live
+        self._log_dir = log_dir
 
     def run(self) -> None:
-        """Run the script, recorded and with a live view where they were asked for."""
+        """Run the script, recorded, logged and with a live view where they were asked for."""
         with contextlib.ExitStack() as stack:
             if self._recording is not None:
                 stack.enter_context(self._recording)
+            if self._log_dir is not None:
+                from evener.recording.record import logging_epochs
+
+                stack.enter_context(logging_epochs(self._session.strategy, self._log_dir))
             if self._is_live:
-                from evener.report.live_source import live_run
+                from evener.report.progress import live_run
 
                 stack.enter_context(live_run(self._session.strategy, os.environ))
             self._session.run(self._script_args)
@@ -126,7 +141,10 @@ def run(
             help="Write the report as JSON to a file, for evener plan --from-run.",
         ),
     ] = None,
+    checkpoint: CheckpointOption = None,
+    every_steps: EveryStepsOption = None,
     record: RecordOption = None,
+    log_dir: LogDirOption = None,
     live: LiveOption = None,
 ) -> None:
     """Run an unchanged script on all devices.
@@ -141,8 +159,18 @@ def run(
     # Check everything that does not need TensorFlow, whose import takes seconds.
     found = read(script, as_module=as_module)
     args = args_of_script(context, args, found)
+    folder = checkpoint_folder(checkpoint, every_steps)
     layout = read_layout(devices=devices, plan=plan, shares=shares, verify=verify)
     check_writable(report_file)
+    if log_dir is not None:
+        # A script may change its own folder.
+        log_dir = log_dir.expanduser().absolute()
+        try:
+            log_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(
+                f"{log_dir} cannot be made: {error.strerror}", param_hint="'--log-dir'"
+            ) from None
     if plan == AUTO:
         from evener.base.text import format_seconds
         from evener.planner.planning import plans_to_try
@@ -164,6 +192,7 @@ def run(
             err=True,
         )
         layout = dataclasses.replace(layout, plan=planned.plan, tried=plans_to_try(planned))
+    layout = dataclasses.replace(layout, checkpoint=folder, every_steps=every_steps)
     with status("Starting TensorFlow"), quiet_tensorflow(os.environ), paused_collector():
         session = prepare(found, layout, gpu_names=not no_gpu_names, hoist=not no_hoist)
     printed = "json" if as_json else "text" if report else None
@@ -171,14 +200,35 @@ def run(
     if is_predicted or printed or report_file:
         from evener.report.script_run import report_at_the_end
 
-        report_at_the_end(session, layout.plan, printed=printed, file=report_file)
+        words = " ".join([found.words, *map(shlex.quote, args)])
+        again = ""
+        if layout.plan is not None:
+            again = commands_to_plan_again(layout.plan, plan, devices, words)
+        report_at_the_end(session, layout.plan, printed=printed, file=report_file, again=again)
     recording = None
     if record is not None:
-        from evener.doctor.under_run import findings_under_run
+        from evener.doctor.diagnosis import findings_under_run
 
         with status(f"Reading {found.given}"):
             recording = session.record(record, findings_under_run)
-    raise Handover(session, args, recording, is_live=is_wanted(live, os.environ))
+    is_live = is_wanted(live, os.environ)
+    raise Handover(session, args, recording, is_live=is_live, log_dir=log_dir)
+
+
+def commands_to_plan_again(plan: Plan, given: str | None, devices: str | None, words: str) -> str:
+    """Return the commands that measure a run by a plan, and plan by its times."""
+    names = plan.device_names
+    workers = {name.partition("/")[0] for name in names if name.startswith("worker:")}
+    run = f"launch --workers {len(workers)}" if workers else "run"
+    layout = f"--plan {shlex.quote(given)} " if given is not None else ""
+    on_cpu = all(name.startswith("cpu:") for name in names)
+    spec = devices or (f"cpu:{len(names)}" if on_cpu else ",".join(names))
+    own = f"--devices {shlex.quote(spec)} "
+    layout = f"{own}{layout}" if devices else layout
+    return (
+        f"evener {run} --report-file times.json {layout}{words}; then "
+        f"evener plan --from-run times.json {'' if workers else own}{words}"
+    )
 
 
 def read_layout(
@@ -329,7 +379,8 @@ def bench(
             "RUN-109",
             "No layout could be measured.",
             why=f"{problems}.",
-            fix="Run the script alone: evener run SCRIPT. It needs 15 training steps or more.",
+            fix=f"Run the script alone: evener run {found.words}. It needs 15 training steps or "
+            "more.",
         )
     limit, record = _record_fastest(rows, request, time_limit)
     result = benchmark.BenchResult(rows=tuple(rows), limit=limit, record=record)
@@ -341,8 +392,8 @@ def bench(
 
 def _record_fastest(rows: list[BenchRow], request: TimedRun, time_limit: float) -> tuple[str, str]:
     """Record the fastest layout of several devices; return what limits it, and the folder."""
-    from evener.recording.reading import read_records, summarise
-    from evener.run.bench import fastest, limit_of, run_once
+    from evener.recording.reading import limit_of, read_records, summarise
+    from evener.run.bench import fastest, run_once
 
     best = fastest([row for row in rows[1:] if row.contender.kind == "evener"])
     if best is None:

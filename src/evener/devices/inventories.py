@@ -345,6 +345,7 @@ def explain_fallback(
 # The table.
 
 _UNKNOWN = "-"
+_WIDE = 80
 
 
 def print_inventory(found: Inventory, console: Console | None = None) -> None:
@@ -365,12 +366,17 @@ def print_inventory(found: Inventory, console: Console | None = None) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("device", no_wrap=True)
     table.add_column("name", overflow="fold")
-    table.add_column("compute", no_wrap=True)
+    # Names and memory come first where not all columns have room.
+    is_wide = console.width >= _WIDE
+    has_links = bool(found.links) and is_wide
+    if is_wide:
+        table.add_column("compute", no_wrap=True)
     table.add_column("free / total", no_wrap=True)
-    if found.links:
+    if has_links:
         table.add_column("links")
     # A reason is a sentence, which may take several lines.
-    table.add_column("used", no_wrap=all(device.reason is None for device in found.devices))
+    has_reasons = any(device.reason is not None for device in found.devices)
+    table.add_column("used", no_wrap=is_wide and not has_reasons)
     for device in found.devices:
         compute = _UNKNOWN
         if device.num_cores is not None:
@@ -379,7 +385,7 @@ def print_inventory(found: Inventory, console: Console | None = None) -> None:
             compute = "{}.{}".format(*device.compute_capability)
         sizes = (device.memory_free_bytes, device.memory_total_bytes)
         memory = " / ".join(_UNKNOWN if size is None else format_bytes(size) for size in sizes)
-        cells = [device.name, device.product or _UNKNOWN, compute, memory]
+        cells = [device.name, device.product or _UNKNOWN, *([compute] if is_wide else []), memory]
         # The links to the other GPUs, grouped by kind.
         others: dict[str, list[str]] = {}
         for link in found.links:
@@ -390,7 +396,7 @@ def print_inventory(found: Inventory, console: Console | None = None) -> None:
         # Up to two GPUs at the other end of equal links are listed by name.
         if len(others) == 1 and sum(map(len, others.values())) > 2:
             lines = [f"{next(iter(others))}: all"]
-        if found.links:
+        if has_links:
             cells.append("\n".join(lines))
         caps = " + ".join(format_bytes(cap) for cap in device.caps_bytes)
         use = f"yes, up to {caps}" if caps else "yes"

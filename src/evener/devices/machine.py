@@ -244,8 +244,6 @@ class TensorFlowGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaEnvironment:
-    """The environment variables that decide which GPUs TensorFlow lists."""
-
     visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES
     min_multiprocessors: int | None = None  # TF_MIN_GPU_MULTIPROCESSOR_COUNT
 

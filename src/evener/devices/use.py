@@ -400,7 +400,6 @@ def resolve(
 
 
 def _check_names(given: object) -> tuple[str, ...]:
-    """Return the names of a list of devices."""
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         count = given if isinstance(given, int) and 1 <= given <= MAX_STAND_INS else 2
         raise not_a_device(

@@ -14,8 +14,7 @@ numbers.py        rules: what trains something else than was meant
 placement.py      rules: devices and distribution
 memory.py         rules: what does not fit, or grows
 speed.py          rules: what a step waits for
-certain.py        rules on the text: devices and distribution
-written.py        rules on the text: training
+certain.py        rules on the text, as far as it is certain
 surroundings.py   the machine, the environment, the packages
 configuration.py  which findings are reported
 explain.py        help pages of codes, in pages/

@@ -1,4 +1,4 @@
-"""Rules on the text: devices, processes and distribution, as far as they are certain.
+"""Rules on the text, as far as it is certain: devices, processes, distribution, loops.
 
 They judge the calls of the walk. Where a run has reached training steps, its facts decide on what
 happens in steps, and those rules here are silent.
@@ -6,14 +6,18 @@ happens in steps, and those rules here are silent.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from evener.doctor.facts import AT_DEVICES, AT_IMPORT
 from evener.doctor.finding import Case, Severity, Violation
-from evener.doctor.placement import OTHERS, without_strategy
+from evener.doctor.numbers import SCALED_LOSS
+from evener.doctor.placement import EACH_ITS_PART, OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
-from evener.doctor.values import Call, Items, Made, Value, constant, made_by, options
+from evener.doctor.values import Call, Items, Library, Made, Value, constant, made_by
+from evener.run.eager_steps import eager_step_of
 
 _SETTERS = {
     "tf.config.set_memory_growth": "memory growth",
@@ -48,31 +52,27 @@ _STARTS = (
     "model.predict",
 )
 _NOT = ("tf.distribute.get_strategy", "tf.distribute.*.*", "keras.applications.*.*_*")
-_BY_IMPORT = (
-    "TF_CPP_MIN_LOG_LEVEL",
-    "TF_CPP_MAX_VLOG_LEVEL",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "TF_DISABLE_MKL",
-    "AUTOGRAPH_VERBOSITY",
-)
-_BY_START = (
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_GPU_ALLOCATOR",
-    "TF_GPU_THREAD_MODE",
-    "TF_GPU_THREAD_COUNT",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-)
-_BY_CUDA = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+_CUDA = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _CUDA = (
-    "tf.config.list_physical_devices",
-    "tf.config.get_visible_devices",
-    "tf.test.is_gpu_available",
-    "tf.test.gpu_device_name",
-    "tensorflow.python.client.device_lib.list_local_devices",
-    "tf.python.client.device_lib.list_local_devices",
-)
+    "tf.config.list_physical_devices tf.config.get_visible_devices tf.test.is_gpu_available "
+    "tf.test.gpu_device_name tensorflow.python.client.device_lib.list_local_devices "
+    "tf.python.client.device_lib.list_local_devices"
+).split()
 _UPDATES = ("optimizer.apply_gradients", "optimizer.apply", "optimizer.minimize")
+_SPREADING = (
+    "tf.distribute.MirroredStrategy",
+    "tf.distribute.MultiWorkerMirroredStrategy",
+    "tf.distribute.CentralStorageStrategy",
+    "tf.distribute.TPUStrategy",
+)
+_SCALED = re.compile(
+    r"num_replicas_in_sync|compute_average_loss|scale_loss_for|(?i:global_batch)|all_reduce"
+)
+# What makes batches, or may make them.
+_BATCHING = {
+    *("batch", "padded_batch", "ragged_batch", "window", "map", "apply", "flat_map", "interleave"),
+    *("group_by_window", "bucket_by_sequence_length"),
+}
 
 
 def _starts(call: Call) -> bool:
@@ -86,85 +86,78 @@ def _starts(call: Call) -> bool:
     return name == "keras.Model" and bool(call.args or call.keywords)
 
 
+def _reached(case: Case, *names: str) -> Iterator[Call]:
+    """Yield the calls of some names that a line of the program leads to."""
+    calls = case.reading.named(*names)
+    return (call for call in calls if "unreached" not in call.context.roles)
+
+
 def _before(case: Case, call: Call, *, cuda: bool = False) -> Call | None:
     """Return the first call that has started the devices (or CUDA) before another one."""
-    for earlier in case.reading.calls:
+    around = call.context
+    for earlier in _reached(case, "*"):
         if earlier.order >= call.order:
             return None
-        if (
-            earlier.context.excludes(call.context)
-            or earlier.context.guards[: len(call.context.guards)]
-            != call.context.guards[: len(earlier.context.guards)]
-        ):
+        guards = earlier.context.guards
+        if guards[: len(around.guards)] != around.guards[: len(guards)]:
             continue
-        if "unreached" in earlier.context.roles:
-            continue
-        if _starts(earlier) or (cuda and earlier.name in _CUDA):
+        is_excluded = earlier.context.excludes(around)
+        if not is_excluded and (_starts(earlier) or (cuda and earlier.name in _CUDA)):
             return earlier
     return None
 
 
 def late_settings(case: Case) -> Iterator[Violation]:
     """Yield settings of devices behind a call that starts them."""
-    seen = set[object]()
     in_time = set[str]()
-    for call in case.reading.named(*_SETTERS):
-        first = None if "unreached" in call.context.roles else _before(case, call)
+    for call in _reached(case, *_SETTERS):
+        first = _before(case, call)
         if first is None:
             in_time.add(call.name)
         # Memory growth that is set in time may be set to the same once more.
-        if first is None or call.node in seen or call.name in in_time:
+        if first is None or call.name in in_time:
             continue
-        seen.add(call.node)
         caught = call.context.catches
-        yield Violation(
+        yield case.violation(
             call.location,
             f"{_SETTERS[call.name]} set too late: line {first.location.line} has started the "
             "devices.",
-            why="TensorFlow then raises RuntimeError: ... devices cannot be modified after being "
-            "initialized."
-            + (" The program catches it and goes on without the setting." if caught else ""),
+            first.location.text,
+            why="The program catches TensorFlow's RuntimeError, and goes on without the setting."
+            if caught
+            else "",
             fix=f"move this before line {first.location.line}, best right after the import.",
-            evidence=(first.location.text,),
             severity=Severity.WARNING if caught else None,
         )
 
 
 def late_variables(case: Case) -> Iterator[Violation]:
     """Yield environment variables that are set behind what reads them."""
-    for call in case.reading.named("environ"):
-        name = call.constant(0, "key")
-        if "unreached" in call.context.roles or not isinstance(name, str):
-            continue
-        reader: Call | None = None
-        if name in _BY_IMPORT or name == "KERAS_BACKEND":
-            roots = ("tf", "keras") if name in _BY_IMPORT else ("keras",)
-            reader = next(
-                (
-                    each
-                    for each in case.reading.named("import")
-                    if each.order < call.order
-                    and str(each.constant(0, "")).partition(".")[0] in roots
-                    and "unreached" not in each.context.roles
-                ),
-                None,
+    for call in _reached(case, "environ"):
+        name, reader = call.constant(0, "key"), None
+        is_import = name in AT_IMPORT
+        if is_import:
+            roots = ("keras",) if name == "KERAS_BACKEND" else ("tf", "keras")
+            imports = (
+                each
+                for each in _reached(case, "import")
+                if each.order < call.order and str(each.constant(0, "")).partition(".")[0] in roots
             )
-        elif name in _BY_START or name in _BY_CUDA:
-            reader = _before(case, call, cuda=name in _BY_CUDA)
-        if reader is None:
-            continue
-        is_import = reader.name == "import"
-        yield Violation(
-            call.location,
-            f"{name} is set after line {reader.location.line} has read it: {reader.location.text}",
-            why="It is read once, when "
-            + ("the library is imported" if is_import else "devices are first asked for")
-            + ". The value set here is not looked at.",
-            fix=f"set {name} in the first lines of the script, before "
-            f"{'the import' if is_import else f'line {reader.location.line}'}, or where the "
-            "program is started.",
-            evidence=(reader.location.text,),
-        )
+            reader = next(imports, None)
+        elif name in AT_DEVICES:
+            reader = _before(case, call, cuda=str(name).startswith("CUDA_"))
+        if reader is not None:
+            yield case.violation(
+                call.location,
+                f"{name} is set after line {reader.location.line} has read it: "
+                f"{reader.location.text}",
+                why="It is read once, when "
+                + ("the library is imported" if is_import else "devices are first asked for")
+                + ". The value set here is not looked at.",
+                fix=f"set {name} in the first lines of the script, before "
+                f"{'the import' if is_import else f'line {reader.location.line}'}, or where the "
+                "program is started.",
+            )
 
 
 _NAME = re.compile(
@@ -176,77 +169,59 @@ _INDEXED = re.compile(r"(?:device:)?(gpu|cpu):(\d+)$", re.IGNORECASE)
 
 def device_names(case: Case) -> Iterator[Violation]:
     """Yield names of devices that are misspelt, or beyond those of this machine."""
-    gpus, around = case.surroundings.gpus, case.surroundings
-    cut = any(
-        True
-        for _ in case.reading.named(
+    around = case.surroundings
+    is_cut = any(
+        case.reading.named(
             "tf.config.set_logical_device_configuration",
             "tf.config.set_virtual_device_configuration",
         )
     )
-    for call, name in _named_devices(case):
-        if "physical_device" in name or not name.strip():
-            continue
-        match = _INDEXED.search(name.strip())
-        if not _NAME.fullmatch(name):
-            digits = re.findall(r"\d+", name)
-            yield Violation(
-                call.location,
-                f"{name!r} is no name of a device.",
-                why="TensorFlow raises ValueError where it is used.",
-                fix=f"write '/{'CPU' if 'cpu' in name.lower() else 'GPU'}:"
-                f"{digits[-1] if digits else 0}'.",
-                severity=Severity.ERROR,
-            )
-        elif match and not cut and not call.context.guards and "job:" not in name:
-            kind, index = match[1].upper(), int(match[2])
-            there = len(gpus) if kind == "GPU" else 1
-            if index < there or (kind == "GPU" and (around.is_assumed or not gpus)):
+    for call in case.reading.named(
+        "tf.device", "tf.distribute.OneDeviceStrategy", "tf.distribute.MirroredStrategy"
+    ):
+        given = call.argument(0, "devices" if "Mirrored" in call.name else "device_name")
+        given = given or call.argument(0, "device")
+        for name in map(constant, given.values if isinstance(given, Items) else (given,)):
+            if not isinstance(name, str) or "physical_device" in name or not name.strip():
                 continue
-            yield Violation(
-                call.location,
-                f"{name!r} does not exist: there {'is' if there == 1 else 'are'} {there} {kind}"
-                f"{'' if there == 1 else 's'}.",
-                why="With soft placement, TensorFlow runs the operations of a device that does "
-                "not exist on another one, without a warning."
-                + (" All CPUs of a machine are one device." if kind == "CPU" else ""),
-                fix="name one of " + ", ".join(f"/{kind}:{n}" for n in range(there)) + ".",
-                evidence=(around.gpus_told,),
-            )
-
-
-def _named_devices(case: Case) -> Iterator[tuple[Call, str]]:
-    for call in case.reading.calls:
-        given: list[Value | None] = []
-        if call.name in ("tf.device", "tf.distribute.OneDeviceStrategy"):
-            given = [call.argument(0, "device_name"), call.argument(0, "device")]
-        elif call.name in ("tf.distribute.MirroredStrategy",):
-            devices = call.argument(0, "devices")
-            given = list(devices.values) if isinstance(devices, Items) else []
-        for name in dict.fromkeys(constant(each) for each in given):
-            if isinstance(name, str):
-                yield call, name
+            match = _INDEXED.search(name.strip())
+            if not _NAME.fullmatch(name):
+                digits = re.findall(r"\d+", name)
+                yield case.violation(
+                    call.location,
+                    f"{name!r} is no name of a device.",
+                    why="TensorFlow raises ValueError where it is used.",
+                    fix=f"write '/{'CPU' if 'cpu' in name.lower() else 'GPU'}:"
+                    f"{digits[-1] if digits else 0}'.",
+                    severity=Severity.ERROR,
+                )
+            elif match and not is_cut and not call.context.guards and "job:" not in name:
+                kind, index = match[1].upper(), int(match[2])
+                there = len(around.gpus) if kind == "GPU" else 1
+                if index < there or (kind == "GPU" and (around.is_assumed or not around.gpus)):
+                    continue
+                yield case.violation(
+                    call.location,
+                    f"{name!r} does not exist: there {'is' if there == 1 else 'are'} {there} "
+                    f"{kind}{'' if there == 1 else 's'}.",
+                    around.gpus_told,
+                    fix="name one of " + ", ".join(f"/{kind}:{n}" for n in range(there)) + ".",
+                )
 
 
 def fork_after_start(case: Case) -> Iterator[Violation]:
-    """Yield processes that are forked when TensorFlow has been started."""
-    chosen = [
-        each.constant(0, "method")
-        for each in case.reading.named(
-            "multiprocessing.set_start_method", "multiprocessing.get_context"
-        )
-    ]
-    if "spawn" in chosen or "forkserver" in chosen:
+    chosen = case.reading.named("multiprocessing.set_start_method", "multiprocessing.get_context")
+    if {each.constant(0, "method") for each in chosen} & {"spawn", "forkserver"}:
         return
-    for call in case.reading.named("os.fork", "multiprocessing.Process", "multiprocessing.Pool"):
-        first = None if "unreached" in call.context.roles else _before(case, call)
+    for call in _reached(case, "os.fork", "multiprocessing.Process", "multiprocessing.Pool"):
+        first = _before(case, call)
         if first is not None:
-            yield Violation(
+            yield case.violation(
                 call.location,
                 f"a process is forked after TensorFlow was started (line {first.location.line}).",
+                first.location.text,
                 fix="multiprocessing.set_start_method('spawn'), or start processes before "
                 "TensorFlow is used.",
-                evidence=(first.location.text,),
             )
 
 
@@ -255,186 +230,243 @@ def fork_after_start(case: Case) -> Iterator[Violation]:
 
 def _spreads(case: Case) -> bool:
     """Return whether a strategy of several replicas is made, which is not evener's."""
-    names = (
-        "tf.distribute.MirroredStrategy",
-        "tf.distribute.MultiWorkerMirroredStrategy",
-        "tf.distribute.CentralStorageStrategy",
-        "tf.distribute.TPUStrategy",
-    )
-    for call in case.reading.named(*names):
-        devices = call.argument(0, "devices")
-        if not (isinstance(devices, Items) and len(devices.values) == 1):
-            return True
-    return False
+    given = (call.argument(0, "devices") for call in case.reading.named(*_SPREADING))
+    return any(not isinstance(each, Items) or len(each.values) != 1 for each in given)
 
 
 def outside_scope(case: Case) -> Iterator[Violation]:
     """Yield models made outside of the scope that they are compiled or trained in."""
-    if not _spreads(case) or any(
-        True for _ in case.reading.named("tf.distribute.experimental_set_strategy")
-    ):
+    if not _spreads(case) or any(case.reading.named("tf.distribute.experimental_set_strategy")):
         return
-    seen = set[object]()
-    for use in case.reading.named("model.compile", "model.fit"):
-        if use.context.scope is None or len(options(use.owner)) != 1:
-            continue
+    for use in _reached(case, "model.compile", "model.fit"):
         made = made_by(use.owner)
-        if (
-            made is None
-            or made.context.scope is not None
-            or not use.is_certain
-            or made.node in seen
-        ):
+        if made is None or not use.context.is_scoped or made.context.is_scoped:
             continue
-        if "unreached" in made.context.roles or "unreached" in use.context.roles:
-            continue
-        seen.add(made.node)
-        yield Violation(
-            made.location,
-            "the model is made outside the strategy's scope, and trained under it (line "
-            f"{use.location.line}).",
-            why="A strategy mirrors only the variables that are made in its scope. Training stops "
-            "with 'Mixing different tf.distribute.Strategy objects' or 'Need to be inside \"with "
-            "strategy.scope()\"', or runs on one device.",
-            fix="create the model in `with strategy.scope():`; for Keras, call compile there.",
-            evidence=(use.location.text,),
-        )
+        if "unreached" not in made.context.roles:
+            yield case.violation(
+                made.location,
+                "the model is made outside the strategy's scope, and trained under it (line "
+                f"{use.location.line}).",
+                use.location.text,
+                fix="create the model in `with strategy.scope():`; for Keras, call compile there.",
+            )
 
 
 def optimizer_outside(case: Case) -> Iterator[Violation]:
     """Yield optimizers made outside of the scope that they are used under."""
-    if not _spreads(case):
-        return
-    seen = set[object]()
-    for use in case.reading.named("model.compile", *_UPDATES):
-        optimizer = use.argument(0, "optimizer") if use.name == "model.compile" else use.owner
-        made = made_by(optimizer)
-        if (
-            made is None
-            or made.context.scope is not None
-            or not use.is_certain
-            or made.node in seen
-        ):
+    for use in _reached(case, "model.compile", *_UPDATES) if _spreads(case) else ():
+        is_compiled = use.name == "model.compile"
+        made = made_by(use.argument(0, "optimizer") if is_compiled else use.owner)
+        model = made_by(use.owner) if is_compiled else None
+        if made is None or made.context.is_scoped:
             continue
-        if not made.name.startswith("keras.optimizers.") or "unreached" in use.context.roles:
-            continue
-        model = made_by(use.owner) if use.name == "model.compile" else None
-        is_under = (
-            "replica" in use.context.roles
-            or use.context.scope is not None
-            or (model is not None and model.context.scope is not None)
-        )
-        if not is_under:
-            continue
-        seen.add(made.node)
-        plain = made.name.endswith(".SGD") and made.argument(1, "momentum") is None
-        yield Violation(
-            made.location,
-            "the optimizer is made outside the strategy's scope, and used under it (line "
-            f"{use.location.line}).",
-            fix="create the optimizer in `with strategy.scope():`, beside the model.",
-            evidence=(use.location.text,),
-            severity=Severity.WARNING if plain else None,
-        )
+        is_under = "replica" in use.context.roles or use.context.is_scoped
+        is_under |= model is not None and model.context.is_scoped
+        if is_under and made.name.startswith("keras.optimizers."):
+            is_plain = made.name.endswith(".SGD") and made.argument(1, "momentum") is None
+            yield case.violation(
+                made.location,
+                "the optimizer is made outside the strategy's scope, and used under it (line "
+                f"{use.location.line}).",
+                use.location.text,
+                fix="create the optimizer in `with strategy.scope():`, beside the model.",
+                severity=Severity.WARNING if is_plain else None,
+            )
 
 
 def no_strategy(case: Case) -> Iterator[Violation]:
-    """Yield programs that train on one of several GPUs."""
     around = case.surroundings
     if case.has_trained or len(around.gpus) < 2 or case.reading.imports(*OTHERS):
         return
     for call in case.reading.calls:
-        names_gpu = call.name == "tf.device" and re.search(
-            r":[1-9]|^$", str(call.constant(0, "device_name") or "")
-        )
-        if names_gpu or call.name.startswith(("tf.distribute.", "strategy.", "tf.config.set_vis")):
+        first = str(call.constant(0, "") or "")
+        names_gpu = call.name == "tf.device" and re.search(r":[1-9]|^$", first)
+        hides = call.name == "environ" and first == HIDING
+        chooses = call.name.startswith(("tf.distribute.", "strategy.", "tf.config.set_vis"))
+        if names_gpu or hides or chooses:
             return
-        if call.name == "environ" and call.constant(0, "key") == HIDING:
-            return
-    trains = next(
-        (
-            call
-            for call in case.reading.named("model.fit", *_UPDATES)
-            if "unreached" not in call.context.roles
-        ),
-        None,
-    )
-    if trains is not None:
-        yield without_strategy(case, trains.location, around.is_assumed)
+    for call in _reached(case, "model.fit", *_UPDATES):
+        yield without_strategy(case, call.location, around.is_assumed)
+        return
 
 
 def whole_batches(case: Case) -> Iterator[Violation]:
     """Yield calls of `strategy.run` with an element of a dataset that is not distributed."""
     if case.has_trained or not _spreads(case):
         return
-    for call in case.reading.named("strategy.run"):
+    for call in _reached(case, "strategy.run"):
         args = call.argument(1, "args")
         given = args.values if isinstance(args, Items) else ()
+        sources = [
+            each.call.name
+            for each in given
+            if isinstance(each, Made) and each.kind == "batch" and each.call is not None
+        ]
         if any(each.kind in ("per_replica", "distributed") for each in given):
             continue
-        if not any(
-            isinstance(each, Made)
-            and each.kind == "batch"
-            and each.call is not None
-            and each.call.name.startswith(("dataset.", "tf.data."))
-            for each in given
-        ):
-            continue
-        if "unreached" in call.context.roles:
-            continue
-        yield Violation(
-            call.location,
-            "strategy.run gives the whole batch to every replica: it splits nothing.",
-            fix="for batch in strategy.experimental_distribute_dataset(dataset): "
-            "strategy.run(step, args=(batch,))",
-        )
+        if any(name.startswith(("dataset.", "tf.data.")) for name in sources):
+            yield case.violation(
+                call.location,
+                "strategy.run gives the whole batch to every replica: it splits nothing.",
+                fix=EACH_ITS_PART,
+            )
 
 
 def unscaled_loss(case: Case) -> Iterator[Violation]:
     """Yield losses of a replica that are a plain mean over its samples."""
-    if case.has_trained or not _spreads(case):
+    text = "\n".join(line for source in case.reading.sources for line in source.lines)
+    if case.has_trained or not _spreads(case) or _SCALED.search(text):
         return
-    text = " ".join(line for source in case.reading.sources for line in source.lines)
-    if re.search(
-        r"num_replicas_in_sync|compute_average_loss|scale_loss_for|global_batch|"
-        r"GLOBAL_BATCH|all_reduce",
-        text,
-    ):
-        return
-    for call in case.reading.named("tape.gradient"):
-        loss = call.argument(0, "target")
-        if "replica" not in call.context.roles or "unreached" in call.context.roles:
-            continue
-        for value in options(loss):
-            made = made_by(value)
-            if made is not None and made.method in ("reduce_mean", "mean"):
-                yield Violation(
-                    made.location,
-                    "the loss is the mean over the samples of one replica, not scaled.",
-                    why="The strategy adds up the gradients of all replicas: the gradient is "
-                    "multiplied by the number of replicas.",
-                    fix="tf.nn.compute_average_loss(per_sample_loss, "
-                    "global_batch_size=GLOBAL_BATCH_SIZE); or divide the mean by "
-                    "strategy.num_replicas_in_sync.",
-                    evidence=(call.location.text,),
-                )
+    for call in _reached(case, "tape.gradient"):
+        made = made_by(call.argument(0, "target"))
+        is_mean = made is not None and made.method in ("reduce_mean", "mean")
+        if made is not None and is_mean and "replica" in call.context.roles:
+            yield case.violation(
+                made.location,
+                "the loss is the mean over the samples of one replica, not scaled.",
+                call.location.text,
+                fix=SCALED_LOSS,
+            )
 
 
-def per_replica_values(case: Case) -> Iterator[Violation]:
-    """Yield values per replica that are used as one number."""
-    if case.has_trained or not _spreads(case):
-        return
-    for call in case.reading.calls:
-        used = call.owner if call.method in ("numpy", "item") else None
-        if call.name in ("float", "int") and call.args:
-            used = call.args[0]
-        if not isinstance(used, Made) or used.kind != "per_replica" or used.call is None:
+# ---- loops
+
+
+def eager_steps(case: Case) -> Iterator[Violation]:
+    """Yield steps of a custom loop that no `tf.function` traces, and switches to eager ones."""
+    found: list[tuple[Call, str]] = []
+    for call in case.reading.named("model.compile", "tf.config.run_functions_eagerly"):
+        if call.constant(0 if "config" in call.name else None, "run_eagerly") is True:
+            found.append((call, "take this out: it is for debugging."))
+    for call in _reached(case, *_UPDATES[:2]) if not case.has_trained else ():
+        if call.context.loops and not call.context.roles & {"traced", "keras", "replica"}:
+            step = eager_step_of("\n".join(call.source.lines), call.location.line)
+            change = "put the step into a tf.function" if step is None else step.change
+            found.append((call, f"{change}."))
+    for call, fix in found:
+        what = "each training step runs eagerly, operation by operation."
+        yield case.violation(call.location, what, fix=fix)
+
+
+def predict_in_loop(case: Case) -> Iterator[Violation]:
+    for call in _reached(case, "model.predict"):
+        loop = call.context.loops[-1] if call.context.loops else None
+        if loop is None or (isinstance(loop.over, Items) and len(loop.over.values) < 5):
             continue
-        if used.call.name != "strategy.run" or not call.is_certain:
-            continue
-        yield Violation(
-            call.location,
-            "what strategy.run returns is used as one number: it holds one for each replica.",
-            fix="strategy.reduce('SUM', result, axis=None) makes one of it.",
-            evidence=(used.call.location.text,),
+        made, data = made_by(call.owner), call.argument(0, "x")
+        trains = any(
+            loop in each.context.loops for each in case.reading.named("model.fit", *_UPDATES)
         )
+        # A model of each iteration is asked once.
+        is_once = trains or (made is not None and loop in made.context.loops)
+        if not is_once and (data is None or data.kind != "dataset"):
+            yield case.violation(
+                call.location,
+                "predict is called in a loop.",
+                fix="call model(x, training=False) on one batch, in a tf.function; or predict all "
+                "samples at once.",
+            )
+
+
+def never_batched(case: Case) -> Iterator[Violation]:
+    for call in case.reading.named("model.fit") if not case.has_trained else ():
+        stages = stages_of(call.argument(0, "x"))
+        names = {each.method for each in stages}
+        source = stages[-1] if stages else None
+        if source is None or source.name != "tf.data.Dataset.from_tensor_slices":
+            continue
+        if not names & _BATCHING:
+            yield case.violation(
+                call.location,
+                "the dataset is never batched: each step trains on one sample, or fails.",
+                source.location.text,
+                fix=f"line {source.location.line}: .batch(32) behind from_tensor_slices.",
+            )
+
+
+def stages_of(data: Value | None) -> list[Call]:
+    """Return the calls that make a dataset, the last first."""
+    found: list[Call] = []
+    made = made_by(data)
+    while made is not None:
+        found.append(made)
+        made = made_by(made.owner) if made.name.startswith("dataset.") else None
+    return found
+
+
+# ---- numbers that no run shows
+
+
+def shuffled_apart(case: Case) -> Iterator[Violation]:
+    found: list[tuple[Call, list[Call]]] = []
+    for call in case.reading.named("tf.data.Dataset.zip"):
+        given = call.args[0].values if call.args and isinstance(call.args[0], Items) else call.args
+        stages = [next((s for s in stages_of(d) if s.method == "shuffle"), None) for d in given]
+        found.append((call, [each for each in stages if each and not each.argument(1, "seed")]))
+    seeds = [*case.reading.named("np.random.seed", "random.seed", "tf.random.set_seed")]
+    calls = [*case.reading.named("np.random.shuffle", "random.shuffle", "?.shuffle")]
+    for call in case.reading.named("model.fit", "tf.data.Dataset.from_tensor_slices"):
+        pair = call.args[0] if len(call.args) == 1 else None
+        parts = (pair.values if isinstance(pair, Items) else call.args)[:2]
+        if len(parts) < 2:
+            continue
+        both = [next((s for s in calls if s.args and _holds(s.args[0], p)), None) for p in parts]
+        known = [each for each in both if each is not None]
+        if len(known) == 2 and known[0].context.loops == known[1].context.loops:
+            orders = sorted(each.order for each in known)
+            if not any(orders[0] < each.order < orders[1] for each in seeds):
+                found.append((known[1], list(dict.fromkeys(known))))
+        elif len(known) == 1 and known[0].name == "np.random.shuffle":
+            other, array = parts[1 if both[0] else 0], made_by(known[0].args[0])
+            # What is computed of the shuffled array has its order; indices are not the data.
+            made = other.call if isinstance(other, Made) else None
+            is_index = array is not None and array.name == "np.arange"
+            if made is not None and made.order < known[0].order < call.order and not is_index:
+                found.append((known[0], [known[0], call]))
+    for call, shuffles in found:
+        if len(shuffles) >= 2:
+            yield case.violation(
+                call.location,
+                "inputs and labels are shuffled each on its own.",
+                *dict.fromkeys(each.location.text for each in shuffles),
+                fix="shuffle both by one order: order = np.random.permutation(len(x)); "
+                "x, y = x[order], y[order]; or zip the datasets first and shuffle then.",
+            )
+
+
+def _holds(array: Value, part: Value) -> bool:
+    """Return whether a value is an array, or a part of it."""
+    if isinstance(array, Library) and isinstance(part, Library):
+        return array.name == part.name  # a name that the text does not bind
+    if isinstance(array, Made) and isinstance(part, Made) and array.call is not None:
+        return array.call is part.call and part.path[: len(array.path)] == array.path
+    return array is part
+
+
+_ENDINGS = {
+    "model.save": (".keras", ".h5"),
+    "model.save_weights": (".weights.h5",),
+    "keras.callbacks.ModelCheckpoint": (".keras", ".h5"),
+}
+
+
+def file_endings(case: Case) -> Iterator[Violation]:
+    """Yield files of models that Keras 3 refuses for their names, when all is trained."""
+    for call in case.reading.named(*_ENDINGS) if not case.has_keras_2 else ():
+        given, endings = call.argument(0, "filepath"), _ENDINGS[call.name]
+        if call.constant(None, "save_weights_only") is True:
+            endings = (".weights.h5",)
+        name = constant(given)
+        if name is None and isinstance(call.node, ast.Call) and call.node.args:
+            # Of a text that is put together, its end is known.
+            written = call.node.args[0]
+            end = written.values[-1] if isinstance(written, ast.JoinedStr) else written
+            name = getattr(end.right if isinstance(end, ast.BinOp) else end, "value", None)
+        is_folder = call.constant(None, "save_format") == "tf"
+        if isinstance(name, str) and name and not is_folder and not name.endswith(endings):
+            folder = "" if "weights" in endings[0] else "; model.export(folder) writes a SavedModel"
+            yield case.violation(
+                call.location,
+                f"Keras 3 refuses the file name {name!r}.",
+                fix=f"end the name in {endings[0]}{folder}.",
+            )

@@ -24,17 +24,11 @@ _COMMENT = re.compile(r"#\s*evener:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Rules to report, and the assumed machine.
+    """Rules to report, and the assumed machine."""
 
-    Args:
-        select: Codes, or prefixes of codes such as ``"DOC-4"``; None for all.
-        ignore: Codes, or prefixes of codes, that are not reported.
-        num_gpus: Number of GPUs to assume; None for those of this machine.
-    """
-
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    num_gpus: int | None = None
+    select: tuple[str, ...] | None = None  # Codes, or prefixes of codes such as ``"DOC-4"``
+    ignore: tuple[str, ...] = ()  # Codes, or prefixes of codes, that are not reported
+    num_gpus: int | None = None  # Number of GPUs to assume; None for those of this machine
 
     def reports(self, code: str) -> bool:
         """Return whether findings with a code are reported."""
@@ -51,12 +45,6 @@ def configuration_for(
     num_gpus: int | None = None,
 ) -> Configuration:
     """Return the settings for a script: the given ones, else those of ``pyproject.toml``.
-
-    Args:
-        script: The path of the script.
-        select: Codes as in `Configuration`; None for those of the file.
-        ignore: Codes as in `Configuration`; None for those of the file.
-        num_gpus: Number as in `Configuration`; None for that of the file.
 
     Raises:
         RunError: RUN-011 if no rule has a code; RUN-012 if the table in the file is wrong;
@@ -152,11 +140,7 @@ def _wrong(path: Path, what: str, why: str) -> RunError:
 
 
 class Ignored:
-    """Findings that a comment on their line suppresses: ``# evener: ignore[DOC-201]``.
-
-    Args:
-        sources: Files of the program, by path.
-    """
+    """Findings that a comment on their line suppresses: ``# evener: ignore[DOC-201]``."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources

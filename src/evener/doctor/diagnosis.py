@@ -15,7 +15,7 @@ from evener.devices.spec import DeviceSpec, spec_from
 from evener.doctor.configuration import Configuration, Ignored, configuration_for
 from evener.doctor.endings import successor_in
 from evener.doctor.facts import Facts
-from evener.doctor.finding import NO_RUN, Case, Finding, Reading, Rule, Severity, Violation
+from evener.doctor.finding import NO_RUN, Case, Family, Finding, Reading, Rule, Severity, Violation
 from evener.doctor.rules import all_rules
 from evener.doctor.sources import Location, read_sources
 from evener.doctor.surroundings import Surroundings, surroundings_here
@@ -26,7 +26,9 @@ from evener.run.script import read_module
 _MOST_LINES = 5
 _CRASHED, _REMOVED = "DOC-011", "DOC-004"
 # What nothing else is certain beside: the program was not read, or did not get to training.
-_FIRST = ("DOC-001", "DOC-002", "DOC-003")
+_FIRST = ("DOC-001", "DOC-002")
+# Mistakes of programs with several replicas: under evener there is one, on all devices.
+_OF_SEVERAL_REPLICAS = ("DOC-214", "DOC-216", "RUN-010", "ENG-003")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +170,14 @@ def diagnose(
     spec = spec_from(devices, os.environ)
     around = surroundings_here()
     caps = _assumed_cards(spec, around)
-    around = around.with_cards(caps).judged_for(
+    around = replace(around, cards=caps).judged_for(
         len(caps) if caps and chosen.num_gpus is None else chosen.num_gpus, gpu_memory_bytes
     )
     reading = read_program(script)
-    if caps or (spec.source == "default" and _stands_in(chosen, reading, around)):
+    # Each assumed GPU needs a CPU device: a strategy takes what it finds.
+    is_assumed = not around.machine.gpus and len(around.gpus) > 1 and spec.source == "default"
+    is_meant = bool(chosen.num_gpus) or any(reading.named("tf.distribute.MirroredStrategy"))
+    if caps or (is_assumed and is_meant):
         devices = f"cpu:{len(caps) or len(around.gpus)}"
     read = _judged(reading, around, None, chosen)
     if not run or any(unread.importer is None for unread in reading.unread):
@@ -200,7 +205,6 @@ def diagnose(
 
 
 def read_program(script: Path) -> Reading:
-    """Read a program and walk through it; nothing of it is executed."""
     sources, unread = read_sources(script)
     return Reading(
         script=str(script.absolute()),
@@ -216,17 +220,7 @@ def judge(
     surroundings: Surroundings,
     reports: Callable[[str], bool] | None = None,
 ) -> tuple[tuple[Finding, ...], int]:
-    """Apply the rules to facts and the text of a program.
-
-    Args:
-        facts: Facts of a run; None if there was none.
-        reading: The text; one without sources if it cannot be read.
-        surroundings: The machine, the environment, the packages.
-        reports: Function that says whether the findings of a code are wanted; None for all.
-
-    Returns:
-        The findings in their order, and the number that comments in the program suppress.
-    """
+    """Return the findings in their order, and the number that comments in the program suppress."""
     case = Case(reading=reading, surroundings=surroundings, facts=facts or NO_RUN)
     ignored = Ignored({source.path: source for source in reading.sources})
     found: list[tuple[Rule, Violation]] = []
@@ -237,6 +231,33 @@ def judge(
     return _merged(_explained(kept, facts)), len(found) - len(kept)
 
 
+def findings_under_run(path: str, num_devices: int, facts: Facts | None = None) -> dict[str, Any]:
+    """Return the findings on a program that evener distributes, as a record keeps them.
+
+    Rules on distribution do not apply: evener divides the batch, needs no scope, and gives a
+    program's own strategy one replica.
+    """
+    settled = {rule.code for rule in all_rules() if rule.family is Family.DISTRIBUTION}
+    try:
+        chosen = configuration_for(Path(path))
+        here = surroundings_here()
+        surroundings = here.judged_for(len(here.machine.gpus) or num_devices)
+        findings, num_ignored = judge(
+            facts,
+            read_program(Path(path)),
+            surroundings,
+            lambda code: (
+                chosen.reports(code) and code not in settled and code not in _OF_SEVERAL_REPLICAS
+            ),
+        )
+    except Exception as error:
+        # A fault of a rule, or of its settings, is told in the record: it never ends the run.
+        problem = f"{type(error).__name__}: {error}"
+        return {"findings": [], "num_ignored": 0, "problem": problem}
+    told = [{"location": each.location, **each.to_dict()} for each in findings]
+    return {"findings": told, "num_ignored": num_ignored, "problem": ""}
+
+
 def _assumed_cards(spec: DeviceSpec, around: Surroundings) -> tuple[int | None, ...]:
     """Return the memory of GPUs that a spec names on a machine without any."""
     if spec.kind != "gpu" or around.machine.gpus:
@@ -244,13 +265,6 @@ def _assumed_cards(spec: DeviceSpec, around: Surroundings) -> tuple[int | None, 
     if spec.source != "argument" and not any(gpu.cap_bytes for gpu in spec.gpus):
         return ()
     return tuple(gpu.cap_bytes for gpu in spec.gpus)
-
-
-def _stands_in(chosen: Configuration, reading: Reading, around: Surroundings) -> bool:
-    """Return whether each assumed GPU needs a CPU device: a strategy takes what it finds."""
-    if around.machine.gpus or len(around.gpus) < 2:
-        return False
-    return bool(chosen.num_gpus) or any(reading.named("tf.distribute.MirroredStrategy"))
 
 
 def _judged(

@@ -17,12 +17,12 @@ _STILL_STEPS = 50.0
 _WRONG_USAGE = 2  # exit code of argparse and click
 _MOST_LINES = 40
 
-# Messages of TensorFlow, what they mean, and what to do. The first match is used.
+# Messages of TensorFlow, what they mean, and what to do. The first match is used. Where a rule is
+# certain of the cause, its page says what it means.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"PerReplica",
-        "A value per replica was used as one tensor. What a distributed dataset yields and what "
-        "strategy.run returns holds one value for each device.",
+        "",
         "hand batches to a function by strategy.run(function, args=(batch,)), and make one of a "
         "result by strategy.reduce('SUM', result, axis=None).",
     ),
@@ -36,7 +36,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"cannot be modified after being initialized",
-        "Memory growth, logical and visible devices are fixed when TensorFlow starts its devices.",
+        "",
         "move this line right after the import of TensorFlow.",
     ),
     (
@@ -60,8 +60,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"tf\.function only supports singleton tf\.Variables|tf\.function-decorated function tried "
         r"to create variables",
-        "Variables are made in every call of a traced function: layers, an optimizer, or its "
-        "slots.",
+        "",
         "make the model and the optimizer once, outside of the function; call "
         "optimizer.build(model.trainable_variables) before the first step.",
     ),
@@ -75,7 +74,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"No gradients provided for any variable",
-        "The loss is not computed from the variables, or not inside of the tape.",
+        "",
         "compute outputs and loss of model(x) inside `with tf.GradientTape()`, by TensorFlow's "
         "functions alone.",
     ),
@@ -101,7 +100,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"Received a label value of .* which is outside the valid range",
-        "A label is none of the classes of the model.",
+        "",
         "count classes from 0, and end the model in one unit per class.",
     ),
     (
@@ -158,72 +157,71 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
 )
 
 # What is gone from TensorFlow and Keras, and what takes its place. Longer names first.
-SUCCESSORS: tuple[tuple[str, str], ...] = (
-    ("tf.contrib.layers", "keras.layers"),
-    ("tf.contrib.distribute.MirroredStrategy", "tf.distribute.MirroredStrategy"),
-    ("tf.contrib", "packages of their own (tf.contrib is gone)"),
-    ("tf.Session", "calling the functions; TensorFlow 2 has no sessions"),
-    ("tf.InteractiveSession", "calling the functions; TensorFlow 2 has no sessions"),
-    ("tf.ConfigProto", "tf.config.set_memory_growth, tf.config.set_visible_devices"),
-    ("tf.GPUOptions", "tf.config.set_logical_device_configuration"),
-    ("tf.placeholder", "arguments of a function, or keras.Input"),
-    ("tf.global_variables_initializer", "nothing: variables are initialised where they are made"),
-    ("tf.initialize_all_variables", "nothing: variables are initialised where they are made"),
-    ("tf.get_variable", "tf.Variable, or self.add_weight in a layer"),
-    ("tf.variable_scope", "layers and tf.Module"),
-    ("tf.get_default_graph", "tf.function"),
-    ("tf.reset_default_graph", "keras.backend.clear_session()"),
-    ("tf.layers", "keras.layers"),
-    ("tf.train.AdamOptimizer", "keras.optimizers.Adam"),
-    ("tf.train.GradientDescentOptimizer", "keras.optimizers.SGD"),
-    ("tf.train.MomentumOptimizer", "keras.optimizers.SGD(momentum=...)"),
-    ("tf.train.RMSPropOptimizer", "keras.optimizers.RMSprop"),
-    ("tf.train.AdagradOptimizer", "keras.optimizers.Adagrad"),
-    ("tf.train.Saver", "tf.train.Checkpoint, or model.save_weights"),
-    ("tf.estimator", "a keras.Model with fit, or a loop of your own"),
-    ("tf.app", "absl.app, or plain functions"),
-    ("tf.flags", "absl.flags or argparse"),
-    ("tf.logging", "tf.get_logger() or absl.logging"),
-    ("tf.gfile", "tf.io.gfile"),
-    ("tf.log", "tf.math.log"),
-    ("tf.random_normal", "tf.random.normal"),
-    ("tf.random_uniform", "tf.random.uniform"),
-    ("tf.truncated_normal", "tf.random.truncated_normal"),
-    ("tf.set_random_seed", "tf.random.set_seed"),
-    ("tf.to_float", "tf.cast(x, tf.float32)"),
-    ("tf.to_int32", "tf.cast(x, tf.int32)"),
-    ("tf.div", "tf.divide"),
-    ("tf.assign", "variable.assign(value)"),
-    ("tf.read_file", "tf.io.read_file"),
-    ("tf.decode_raw", "tf.io.decode_raw"),
-    ("tf.parse_single_example", "tf.io.parse_single_example"),
-    ("tf.FixedLenFeature", "tf.io.FixedLenFeature"),
-    ("tf.python_io", "tf.io"),
-    ("tf.py_func", "tf.py_function"),
-    ("tf.sparse_tensor_to_dense", "tf.sparse.to_dense"),
-    ("tf.nn.softmax_cross_entropy_with_logits_v2", "tf.nn.softmax_cross_entropy_with_logits"),
-    ("tf.nn.rnn_cell", "keras.layers.RNN and its cells"),
-    ("tf.nn.dynamic_rnn", "keras.layers.RNN, LSTM or GRU"),
-    ("tf.nn.bidirectional_dynamic_rnn", "keras.layers.Bidirectional"),
-    ("tf.metrics.accuracy", "keras.metrics.Accuracy"),
-    ("tf.enable_eager_execution", "nothing: TensorFlow 2 is eager"),
-    ("keras.utils.multi_gpu_model", "tf.distribute.MirroredStrategy, or evener.Strategy()"),
-    (
-        "keras.preprocessing.image.ImageDataGenerator",
-        "keras.utils.image_dataset_from_directory and layers such as keras.layers.RandomFlip",
-    ),
-    ("keras.preprocessing.text.Tokenizer", "keras.layers.TextVectorization"),
-    ("keras.wrappers", "the package scikeras, or keras.wrappers.SKLearnClassifier"),
-    ("keras.utils.np_utils", "keras.utils"),
-    ("keras.layers.CuDNNLSTM", "keras.layers.LSTM, which uses cuDNN by itself"),
-    ("keras.layers.CuDNNGRU", "keras.layers.GRU, which uses cuDNN by itself"),
-    ("keras.layers.merge", "keras.layers.Add, Concatenate and others"),
-    ("keras.engine", "keras"),
-    ("keras.backend.set_session", "nothing: there are no sessions"),
-    ("keras.backend.tensorflow_backend", "tensorflow itself"),
-    ("keras.optimizers.adam", "keras.optimizers.Adam"),
-    ("keras.experimental.LinearModel", "keras.layers.Dense"),
-)
+_NO_SESSIONS = "calling the functions; TensorFlow 2 has no sessions"
+_NO_INITIALIZERS = "nothing: variables are initialised where they are made"
+SUCCESSORS = {
+    "tf.contrib.layers": "keras.layers",
+    "tf.contrib.distribute.MirroredStrategy": "tf.distribute.MirroredStrategy",
+    "tf.contrib": "packages of their own (tf.contrib is gone)",
+    "tf.Session": _NO_SESSIONS,
+    "tf.InteractiveSession": _NO_SESSIONS,
+    "tf.ConfigProto": "tf.config.set_memory_growth, tf.config.set_visible_devices",
+    "tf.GPUOptions": "tf.config.set_logical_device_configuration",
+    "tf.placeholder": "arguments of a function, or keras.Input",
+    "tf.global_variables_initializer": _NO_INITIALIZERS,
+    "tf.initialize_all_variables": _NO_INITIALIZERS,
+    "tf.get_variable": "tf.Variable, or self.add_weight in a layer",
+    "tf.variable_scope": "layers and tf.Module",
+    "tf.get_default_graph": "tf.function",
+    "tf.reset_default_graph": "keras.backend.clear_session()",
+    "tf.layers": "keras.layers",
+    "tf.train.AdamOptimizer": "keras.optimizers.Adam",
+    "tf.train.GradientDescentOptimizer": "keras.optimizers.SGD",
+    "tf.train.MomentumOptimizer": "keras.optimizers.SGD(momentum=...)",
+    "tf.train.RMSPropOptimizer": "keras.optimizers.RMSprop",
+    "tf.train.AdagradOptimizer": "keras.optimizers.Adagrad",
+    "tf.train.Saver": "tf.train.Checkpoint, or model.save_weights",
+    "tf.estimator": "a keras.Model with fit, or a loop of your own",
+    "tf.app": "absl.app, or plain functions",
+    "tf.flags": "absl.flags or argparse",
+    "tf.logging": "tf.get_logger() or absl.logging",
+    "tf.log": "tf.math.log",
+    "tf.random_normal": "tf.random.normal",
+    "tf.random_uniform": "tf.random.uniform",
+    "tf.truncated_normal": "tf.random.truncated_normal",
+    "tf.set_random_seed": "tf.random.set_seed",
+    "tf.to_float": "tf.cast(x, tf.float32)",
+    "tf.to_int32": "tf.cast(x, tf.int32)",
+    "tf.div": "tf.divide",
+    "tf.assign": "variable.assign(value)",
+    **{
+        f"tf.{name}": f"tf.io.{name}"
+        for name in "gfile read_file decode_raw parse_single_example FixedLenFeature".split()
+    },
+    "tf.python_io": "tf.io",
+    "tf.py_func": "tf.py_function",
+    "tf.sparse_tensor_to_dense": "tf.sparse.to_dense",
+    "tf.nn.softmax_cross_entropy_with_logits_v2": "tf.nn.softmax_cross_entropy_with_logits",
+    "tf.nn.rnn_cell": "keras.layers.RNN and its cells",
+    "tf.nn.dynamic_rnn": "keras.layers.RNN, LSTM or GRU",
+    "tf.nn.bidirectional_dynamic_rnn": "keras.layers.Bidirectional",
+    "tf.metrics.accuracy": "keras.metrics.Accuracy",
+    "tf.enable_eager_execution": "nothing: TensorFlow 2 is eager",
+    "keras.utils.multi_gpu_model": "tf.distribute.MirroredStrategy, or evener.Strategy()",
+    "keras.preprocessing.image.ImageDataGenerator": "keras.utils.image_dataset_from_directory and "
+    "layers such as keras.layers.RandomFlip",
+    "keras.preprocessing.text.Tokenizer": "keras.layers.TextVectorization",
+    "keras.wrappers": "the package scikeras, or keras.wrappers.SKLearnClassifier",
+    "keras.utils.np_utils": "keras.utils",
+    "keras.layers.CuDNNLSTM": "keras.layers.LSTM, which uses cuDNN by itself",
+    "keras.layers.CuDNNGRU": "keras.layers.GRU, which uses cuDNN by itself",
+    "keras.layers.merge": "keras.layers.Add, Concatenate and others",
+    "keras.engine": "keras",
+    "keras.backend.set_session": "nothing: there are no sessions",
+    "keras.backend.tensorflow_backend": "tensorflow itself",
+    "keras.optimizers.adam": "keras.optimizers.Adam",
+    "keras.experimental.LinearModel": "keras.layers.Dense",
+}
 _MEMBERS = {
     "fit_generator": "fit, which takes generators too",
     "predict_generator": "predict",
@@ -234,7 +232,6 @@ _MEMBERS = {
     "make_initializable_iterator": "for element in dataset",
     "experimental_run_v2": "strategy.run",
     "experimental_run": "strategy.run",
-    "apply_gradients_once": "apply_gradients",
     "get_gradients": "tf.GradientTape",
     "reset_states": "reset_state (metrics)",
     "_distributed_apply": "apply_gradients",
@@ -250,117 +247,79 @@ _MEMBERS = {
 
 
 def unreadable(case: Case) -> Iterator[Violation]:
-    """Yield the script that is not there."""
     for unread in case.reading.unread:
         if unread.importer is None and not unread.is_text:
-            yield Violation(
-                Location(path=unread.path, line=0),
+            yield case.violation(
+                Location(path=unread.path, line=unread.line),
                 f"the script cannot be read: {unread.reason}.",
                 why=f"There is nothing to look at; the current folder is {Path.cwd()}.",
                 fix="give the path of a Python file that is there.",
-                evidence=(unread.reason,),
             )
 
 
 def not_python(case: Case) -> Iterator[Violation]:
-    """Yield the script that is no Python."""
+    """Yield files that are not Python: the script, or one that it imports."""
     for unread in case.reading.unread:
-        if unread.importer is None and unread.is_text:
-            yield Violation(
+        if unread.importer is not None or unread.is_text:
+            yield case.violation(
                 Location(path=unread.path, line=unread.line),
                 f"this is not Python: {unread.reason}.",
+                "" if unread.importer is None else "imported at {}:{}".format(*unread.importer),
                 fix="correct this line, or give the file of a Python script.",
-                evidence=(unread.reason,),
-            )
-
-
-def module_not_python(case: Case) -> Iterator[Violation]:
-    """Yield modules of the project that cannot be read."""
-    for unread in case.reading.unread:
-        if unread.importer is not None:
-            file, line = unread.importer
-            yield Violation(
-                Location(path=unread.path, line=unread.line),
-                f"this module cannot be read: {unread.reason}.",
-                why=f"The import at {file}:{line} fails, and with it the program. What the module "
-                "defines was not looked at.",
-                fix="correct this file.",
-                evidence=(unread.reason,),
             )
 
 
 def hangs(case: Case) -> Iterator[Violation]:
-    """Yield a program that stands still at the time limit."""
-    ending = case.facts.ending
-    if ending is None or ending.outcome is not Outcome.TIMED_OUT:
+    ending, steps = case.facts.ending, case.steps
+    still = shown_seconds(ending.seconds if steps is None else ending.still_seconds)
+    if ending.outcome is not Outcome.TIMED_OUT:
         return
-    steps = case.steps
-    if steps is None:
-        what = f"no training step was over within {shown_seconds(ending.seconds)}"
-        if ending.is_busy:
-            what += "; the program was computing"
-    elif ending.still_seconds > max(_STILL_SECONDS, _STILL_STEPS * steps.step_seconds):
-        what = (
-            f"after {steps.num_steps} steps nothing was trained for "
-            f"{shown_seconds(ending.still_seconds)}"
-        )
-    else:
+    # Behind its steps it may predict or evaluate for long.
+    if steps is not None and (
+        ending.is_busy
+        or ending.still_seconds <= max(_STILL_SECONDS, _STILL_STEPS * steps.step_seconds)
+    ):
         return
     location = case.at(ending.where)
-    made = case.reading.named("tf.distribute.*")
-    if any(call.location == location and "MultiWorker" in call.name for call in made):
-        yield Violation(
-            location,
-            "this worker waits for the other workers of TF_CONFIG.",
-            why="The strategy is not made before every worker of the cluster has started and can "
-            "be reached.",
-            fix="start the same program once for each worker, each with its own task index, on "
-            "the machine of its address; or take TF_CONFIG out to train on this machine alone.",
-            evidence=(f"ran {shown_seconds(ending.seconds)}",),
-        )
-        return
-    stood = (
-        f"It stood at {location.path}:{location.line}"
-        if ending.where is not None
-        else "Where it stood is not known"
-    )
-    yield Violation(
-        location,
-        f"{what}.",
-        why=f"{stood} when it was ended. "
-        + (
-            "What it does before it trains takes longer than it was given."
-            if ending.is_busy
-            else "It waits for something that does not come."
-        ),
-        fix="give it more time: --time-limit SECONDS, or less data."
-        if ending.is_busy
-        else "look at what this line waits for: input, another worker, a lock, a download.",
-        evidence=(f"ran {shown_seconds(ending.seconds)}",),
-        severity=Severity.WARNING if ending.is_busy else None,
-    )
+    made = [call.name for call in case.reading.named("tf.*") if call.location == location]
+    severity = None
+    if any("MultiWorker" in name for name in made):
+        what = "this worker waits for the other workers of TF_CONFIG."
+        why = "The strategy is not made before every worker of the cluster can be reached."
+        fix = "start the same program once for each worker, each with its own task index, on the "
+        fix += "machine of its address; or take TF_CONFIG out to train on this machine alone."
+    elif ending.is_busy:
+        what = f"no training step was over within {still}; the program was computing."
+        why = "What it does before it trains takes longer than it was given."
+        fix = "give it more time: --time-limit SECONDS, or less data."
+        severity = Severity.HINT if case.facts.is_machine_busy else Severity.WARNING
+    else:
+        what = f"no training step was over within {still}."
+        if steps is not None:
+            what = f"after {steps.num_steps} steps nothing was trained for {still}."
+        why = "It waits for something that does not come."
+        fix = "look at what this line waits for: input, another worker, a lock, a download."
+        if case.facts.is_machine_busy:
+            why = "It waits for something that does not come, or for a busy machine."
+            fix, severity = "give it more time (--time-limit SECONDS), or " + fix, Severity.HINT
+    evidence = f"ran {shown_seconds(ending.seconds)}"
+    yield case.violation(ending.where, what, evidence, why=why, fix=fix, severity=severity)
 
 
 def crashed(case: Case) -> Iterator[Violation]:
-    """Yield the exception that ended the program, with its whole text."""
-    ending = case.facts.ending
-    if ending is None or ending.outcome is not Outcome.CRASHED or ending.raised is None:
-        return
-    raised = ending.raised
-    why, fix = explained(raised)
-    lines = raised.message.strip().splitlines() or ["no message"]
-    steps = case.steps
-    yield Violation(
-        case.at(raised.where),
-        f"the program ended with {raised.kind}: {lines[0][:300]}",
-        why=why,
-        fix=fix,
-        evidence=(
+    raised = case.facts.ending.raised
+    if case.facts.ending.outcome is Outcome.CRASHED and raised is not None:
+        why, fix = explained(raised)
+        lines = raised.message.strip().splitlines() or ["no message"]
+        yield case.violation(
+            raised.where,
+            f"the program ended with {raised.kind}: {lines[0][:300]}",
             *lines[1:_MOST_LINES],
             f"code: {raised.code}" if raised.code else "",
-            f"after {0 if steps is None else steps.num_steps} steps",
-        ),
-    )
+            f"after {0 if case.steps is None else case.steps.num_steps} steps",
+            why=why,
+            fix=fix,
+        )
 
 
 def explained(raised: Raised) -> tuple[str, str]:
@@ -368,20 +327,14 @@ def explained(raised: Raised) -> tuple[str, str]:
     text = f"{raised.kind}: {raised.message}"
     gone = successor_in(text)
     if gone is not None:
-        name, new = gone
-        return f"{name} is gone from this version of TensorFlow or Keras.", f"use {new}."
+        return f"{gone[0]} is gone from this version of TensorFlow or Keras.", f"use {gone[1]}."
     for pattern, why, fix in _KNOWN:
         if re.search(pattern, text):
             return why, fix
     if raised.code:
-        return (
-            "evener refuses this, so that nothing else is trained than was meant.",
-            "follow its message.",
-        )
-    return (
-        "The program ends there without the doctor too.",
-        "correct the error that the message names.",
-    )
+        return "evener refuses this: another thing would be trained.", "follow its message."
+    why = "The program ends there without the doctor too."
+    return why, "correct the error that the message names."
 
 
 def successor_in(text: str) -> tuple[str, str] | None:
@@ -403,32 +356,25 @@ def successor_in(text: str) -> tuple[str, str] | None:
         if new is not None:
             return dotted, new
     member = re.search(
-        r"object has no attribute '(\w+)'|unexpected keyword argument '(\w+)'"
-        r"|Argument\(s\) not recognized: \{'(\w+)'",
+        r"(?:object has no attribute '|unexpected keyword argument '|not recognized: \{')(\w+)'",
         text,
     )
-    if member is not None:
-        name = next(each for each in member.groups() if each)
-        if name in _MEMBERS:
-            return name, _MEMBERS[name]
+    if member is not None and member[1] in _MEMBERS:
+        return member[1], _MEMBERS[member[1]]
     return None
 
 
 def successor_of(name: str) -> str | None:
     """Return what takes the place of a name that is gone, None for one that is not known."""
-    for old, new in SUCCESSORS:
-        if name == old or name.startswith(old + "."):
-            return new
-    return None
+    news = (new for old, new in SUCCESSORS.items() if f"{name}.".startswith(f"{old}."))
+    return next(news, None)
 
 
 def ended_early(case: Case) -> Iterator[Violation]:
-    """Yield programs that end before they train."""
     ending, steps = case.facts.ending, case.steps
-    if ending.outcome not in (Outcome.EXITED, Outcome.FINISHED):
-        return
-    is_exit = ending.outcome is Outcome.EXITED and bool(ending.exit_code)
-    if steps is not None and not is_exit:
+    is_exit = ending.outcome is Outcome.EXITED
+    is_whole = steps is not None and not (is_exit and ending.exit_code)
+    if is_whole or not (is_exit or ending.outcome is Outcome.FINISHED):
         return
     when = "before it trained" if steps is None else f"after {steps.num_steps} steps"
     said = ending.output_tail.strip().splitlines()
@@ -437,73 +383,43 @@ def ended_early(case: Case) -> Iterator[Violation]:
     elif ending.exit_code:
         fix = "look at what it printed last, and at the line that it left from."
     else:
-        fix = (
-            "give the script that trains, with the arguments that make it train; code under "
-            "`if __name__ == '__main__':` runs."
-        )
-    yield Violation(
-        case.at(ending.where),
+        fix = "give the script that trains, with the arguments that make it train; code under "
+        fix += "`if __name__ == '__main__':` runs."
+    yield case.violation(
+        ending.where,
         f"the program left with exit code {ending.exit_code} {when}."
-        if ending.outcome is Outcome.EXITED
+        if is_exit
         else f"the program came to its end {when}.",
-        why="There was no step, or it did not go on, so nothing is known of how it trains."
-        if steps is None
-        else "Its exit code reports an error.",
+        f"exit code {ending.exit_code}",
+        f"it printed last: {said[-1][:200]}" if said else "",
         fix=fix,
-        evidence=(
-            f"exit code {ending.exit_code}",
-            f"it printed last: {said[-1][:200]}" if said else "",
-        ),
         severity=Severity.ERROR if ending.exit_code else Severity.WARNING,
     )
 
 
 def removed_names(case: Case) -> Iterator[Violation]:
-    """Yield names of TensorFlow 1 and Keras 2 that are gone, as the text has them."""
     if case.has_trained:
         return
-    graph = [
-        each for each in case.reading.named("tf.Session", "tf.placeholder", "tf.InteractiveSession")
-    ]
-    gone = ("tf.",) if case.has_keras_2 else ("tf.", "keras.")
+    is_old = any(case.reading.named("tf.Session", "tf.placeholder", "tf.InteractiveSession"))
+    text = "\n".join(line for source in case.reading.sources for line in source.lines)
     # TensorFlow's name of Keras has these still.
-    is_legacy = any(
-        re.search(r"(tensorflow|tf)\.keras\.preprocessing", text)
-        for source in case.reading.sources
-        for text in source.lines
-    )
+    kept = ("keras." if case.has_keras_2 else "", "compat.v1")
+    if re.search(r"(tensorflow|tf)\.keras\.preprocessing", text):
+        kept = (*kept, "keras.preprocessing.")
     for call in case.reading.calls:
         name = call.name if call.name != "import" else str(call.constant(0, ""))
-        if is_legacy and name.startswith("keras.preprocessing."):
-            continue
-        if call.context.catches or call.context.guards or "compat.v1" in name:
-            continue
-        new = successor_of(name) if name.startswith(gone) else None
-        if (
-            new is None
-            and call.owner is not None
-            and call.owner.kind in ("model", "dataset", "strategy")
-        ):
-            old = call.method
-            if old in (
-                "fit_generator",
-                "predict_generator",
-                "evaluate_generator",
-                "predict_classes",
-                "predict_proba",
-                "make_one_shot_iterator",
-                "make_initializable_iterator",
-                "experimental_run_v2",
-            ):
-                new = _MEMBERS[old]
-        if new is None:
-            continue
-        yield Violation(
-            call.location,
-            f"{name} is gone from TensorFlow 2 and Keras 3.",
-            why="This is a program for TensorFlow 1: it stops at the first such name. What else it "
-            "does is examined all the same."
-            if graph
-            else "The program stops here with AttributeError.",
-            fix=f"use {new}." if not graph else f"use {new}; or tf.compat.v1 for all of it.",
-        )
+        kind = "" if call.owner is None else call.owner.kind
+        new = successor_of(name)
+        if new is None and kind in ("model", "dataset", "strategy"):
+            new = _MEMBERS.get(call.method)
+        is_kept = any(each and each in name for each in kept)
+        if new is not None and not is_kept and not call.context.catches and not call.context.guards:
+            yield case.violation(
+                call.location,
+                f"{name} is gone from TensorFlow 2 and Keras 3.",
+                why="This is a program for TensorFlow 1: it stops at the first such name. What "
+                "else it does is examined all the same."
+                if is_old
+                else "The program stops here with AttributeError.",
+                fix=f"use {new}; or tf.compat.v1 for all of it." if is_old else f"use {new}.",
+            )

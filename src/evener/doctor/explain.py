@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from evener.doctor.finding import PAGES, Rule
+from evener.doctor.finding import PAGES
 from evener.doctor.rules import all_rules
 
 _ROW = re.compile(r"^\| ([A-Z]+-\d{3}) \| (.+?) \|$", re.MULTILINE)
@@ -13,9 +13,6 @@ _ROW = re.compile(r"^\| ([A-Z]+-\d{3}) \| (.+?) \|$", re.MULTILINE)
 def explain(code: str) -> str | None:
     """Return the help page of a code, as Markdown; None for an unknown code.
 
-    Args:
-        code: Code of a finding, an error or a warning, in any case.
-
     Example:
         >>> print(explain("data-011"))
         # DATA-011
@@ -23,9 +20,7 @@ def explain(code: str) -> str | None:
         `in_axes` does not fit the arguments of a step
     """
     code = code.strip().upper()
-    row = _rows().get(code)
-    rule = next((known for known in all_rules() if code in (known.code, *known.also)), None)
-    page = _page(code, rule)
+    row, page = _rows().get(code), _page(code)
     if page is None:
         return None if row is None else f"# {code}\n\n{row}"
     if row is None:
@@ -37,17 +32,16 @@ def explain(code: str) -> str | None:
 
 def has_page(code: str) -> bool:
     """Return whether a code has a help page, with wrong and right code."""
+    return _page(code) is not None
+
+
+def _page(code: str) -> str | None:
     rule = next((known for known in all_rules() if code in (known.code, *known.also)), None)
-    return _page(code, rule) is not None
-
-
-def _page(code: str, rule: Rule | None) -> str | None:
     path = PAGES / f"{rule.code}.md" if rule is not None else PAGES / "errors" / f"{code}.md"
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def known_codes() -> list[str]:
-    """Return all codes that `explain` knows, in order."""
     rules = all_rules()
     return sorted({*_rows(), *(code for rule in rules for code in (rule.code, *rule.also))})
 

@@ -9,10 +9,20 @@ Seconds and counts "per step" are medians over the steps that trace nothing.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
+AT_IMPORT = (
+    "TF_CPP_MIN_LOG_LEVEL TF_CPP_MAX_VLOG_LEVEL TF_ENABLE_ONEDNN_OPTS TF_DISABLE_MKL "
+    "AUTOGRAPH_VERBOSITY TF_USE_LEGACY_KERAS TF_XLA_FLAGS XLA_FLAGS KERAS_BACKEND"
+).split()
+"""Environment variables that are read when TensorFlow or Keras is imported."""
+AT_DEVICES = (
+    "CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER TF_FORCE_GPU_ALLOW_GROWTH TF_GPU_ALLOCATOR "
+    "TF_GPU_THREAD_MODE TF_GPU_THREAD_COUNT TF_NUM_INTEROP_THREADS TF_NUM_INTRAOP_THREADS"
+).split()
+"""Environment variables that are read when devices are first asked for."""
 
 
 class Outcome(enum.Enum):
@@ -53,20 +63,9 @@ class Ending:
     exit_code: int | None = None  # Exit code of the process; None if the doctor ended it
     raised: Raised | None = None  # Exception that ended it, if it crashed
     where: CodeLine | None = None  # The line it was at when it was ended, or exited
-    # Seconds from the last step to the end; without steps, of the whole run.
-    still_seconds: float = 0.0
-    # Whether the process used a CPU in the last second before it was ended: a slow start, and not a
-    # wait.
-    is_busy: bool = False
+    still_seconds: float = 0.0  # From the last step to the end; without steps, of the whole run
+    is_busy: bool = False  # Whether the process used a CPU in the last second before it was ended
     output_tail: str = ""  # End of its output
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDevice:
-    """A device of the run, or one that is assumed."""
-
-    name: str  # Name as evener writes it: ``"cpu:0"``, ``"gpu:1"``
-    is_assumed: bool = False  # Whether it is not in this machine: an assumed card, a stand-in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +82,11 @@ class PinUse:
 class Setting:
     """An environment variable that the program sets, or a call that configures TensorFlow."""
 
-    # ``"CUDA_VISIBLE_DEVICES"``, ``"set_memory_growth"``, ``"set_visible_devices"``,
-    # ``"set_logical_device_configuration"``, ``"set_global_policy"``, ``"run_functions_eagerly"``
-    # and others.
-    name: str
+    name: str  # ``"CUDA_VISIBLE_DEVICES"``, ``"set_memory_growth"`` and others
     value: str  # Its value or arguments, as text
-    # Line that sets it; None for variables from the environment of the run.
-    where: CodeLine | None = None
+    where: CodeLine | None = None  # Line that sets it; None for the environment of the run
     is_late: bool = False  # Whether it came after it was read, so that it has no effect or fails
-    # Line at which TensorFlow read it: the import, or the first use of devices.
-    read_at: CodeLine | None = None
+    read_at: CodeLine | None = None  # Line that read it: the import, or the first use of devices
     error: str = ""  # Text of the error that it raised, or empty
 
 
@@ -103,7 +97,6 @@ class StrategyUse:
     kind: str  # Its class: ``"MirroredStrategy"``
     where: CodeLine | None  # Line that made it
     num_replicas: int  # Its replicas
-    devices: tuple[str, ...] = ()  # Devices of its replicas, as evener writes them
     num_scopes: int = 0  # Times that its scope was entered
     num_runs: int = 0  # Calls of its `run`, eager or traced
     trained: bool = False  # Whether a step was trained under it: by `fit`, or in its `run`
@@ -129,8 +122,7 @@ class Steps:
     eager_seconds: float = 0.0  # In operations that run eagerly, per step
     outside_seconds: float = 0.0  # Outside of TensorFlow, per step
     num_eager_operations: float = 0.0  # Operations that run eagerly, per step
-    # Samples of the batches that were seen, without repetitions; the first first.
-    batch_sizes: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()  # Samples of the batches, each number once, in order
     steps_per_epoch: int | None = None  # Number of steps of an epoch, if it is known
     epochs: int = 0  # Number of epochs that were begun
     num_replicas: int = 1  # Replicas of its strategy; 1 without a strategy
@@ -144,24 +136,18 @@ class DataStage:
     # Name of the method: ``"from_tensor_slices"``, ``"map"``, ``"batch"``, ``"prefetch"``.
     kind: str
     where: CodeLine | None  # Line that calls it
-    # Its own seconds per training step, measured without the stages before it; None if it was not
-    # measured.
-    seconds: float | None = None
+    seconds: float | None = None  # Its own seconds per training step; None if not measured
     function: str = ""  # Name of its function, or empty
-    # Whether its function calls `tf.py_function` or `tf.numpy_function`, or it is a generator.
-    calls_python: bool = False
+    calls_python: bool = False  # Whether it is a generator, or its function calls Python
     is_random: bool = False  # Whether its function draws random numbers
-    # Whether its function drew numbers of `np.random` when it was traced: constants from then on.
-    draws_numpy: bool = False
+    draws_numpy: bool = False  # Whether it drew numbers of `np.random` when it was traced
     reads_files: bool = False  # Whether its function reads or decodes files
     is_parallel: bool = False  # Whether it has `num_parallel_calls`
     # `buffer_size` of a shuffle or prefetch, `batch_size` of a batch, `count` of a repeat or take;
     # None otherwise. -1 for `AUTOTUNE` or endless.
     size: int | None = None
     num_elements: int | None = None  # Cardinality behind it; None if it is not known or endless
-    # Bytes of one element behind it; None if its shapes do not say it.
-    element_bytes: int | None = None
-    drop_remainder: bool = False  # That of a batch
+    element_bytes: int | None = None  # Bytes of one element behind it; None if not known
     reshuffles: bool | None = None  # `reshuffle_each_iteration` of a shuffle
 
 
@@ -170,13 +156,11 @@ class ValueRange:
     """Values of one part of a batch, over the batches that were examined."""
 
     shape: tuple[int, ...]  # Shape with the batch; -1 for a size that is not known
-    dtype: str  # Name of the dtype
     min: float | None = None  # Least value; None if there is none
     max: float | None = None  # Greatest value
     mean: float | None = None  # Mean
     is_integral: bool = False  # Whether all values are whole numbers
     is_one_hot: bool = False  # Whether each row along the last axis is one 1 and zeros
-    has_nan: bool = False  # Whether a value is NaN or infinite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,19 +174,12 @@ class Pipeline:
     num_samples: int | None = None  # Samples of all; None if not known
     inputs: tuple[ValueRange, ...] = ()  # Values of the inputs, each part of its own
     labels: tuple[ValueRange, ...] = ()  # Values of the labels, each part of its own
-    # Whether samples are shuffled before they become batches; None if not known.
-    is_shuffled: bool | None = None
-    # Whether the labels of the examined batches are in order, as those of data that is sorted by
-    # class; None if not known.
-    labels_are_sorted: bool | None = None
-    # Rows that stand in the training data too; None if not compared.
-    num_rows_of_training: int | None = None
+    is_shuffled: bool | None = None  # Whether samples are shuffled before they become batches
+    labels_are_sorted: bool | None = None  # Whether labels of the examined batches are in order
+    num_rows_of_training: int | None = None  # Rows that stand in the training data too
     num_rows_compared: int = 0  # Rows that were compared for it
-    num_missing: int = 0  # Batches that `fit` asks for by `steps_per_epoch`, and that it lacks
-    # Iterators that the program began over it and drew one batch of.
-    num_single_draws: int = 0
-    # Samples of an epoch that no batch holds, for `drop_remainder`; None if not known.
-    num_dropped: int | None = None
+    num_missing: int = 0  # Batches that an epoch of `fit` lacks, by its `steps_per_epoch`
+    num_single_draws: int = 0  # Iterators that the program began over it and drew one batch of
     constant_bytes: int = 0  # Bytes of arrays that are constants of its graph
 
 
@@ -224,7 +201,6 @@ class Traced:
     constant_bytes: int = 0  # Bytes of constants in its last trace, of 1 KiB and more each
     largest_constant: tuple[int, ...] = ()  # Shape of the largest of them
     largest_where: CodeLine | None = None  # Line that made the largest
-    trains: bool = False  # Whether a step was trained in it
     draws_numpy: bool = False  # Whether it drew numbers of `np.random` when it was traced
 
 
@@ -258,23 +234,18 @@ class LossUse:
     labels: ValueRange | None = None  # Values of the labels
     row_sum_min: float | None = None  # Least sum over the last axis of the outputs
     row_sum_max: float | None = None  # Greatest sum over the last axis of the outputs
-    # Whether labels and outputs have different shapes that are broadcast.
-    is_broadcast: bool = False
-    # How much more often the last label of a sequence is 0 than the first: the share of sequences
-    # that are padded, if 0 is the padding.
-    padded_share: float = 0.0
+    is_broadcast: bool = False  # Whether labels and outputs have different shapes
+    padded_share: float = 0.0  # How much more often the last label is 0 than the first
     has_mask: bool = False  # Whether the outputs have a Keras mask, and it is not used
     num_replicas: int = 1  # Replicas in whose context it was called
     is_reduced: bool = True  # Whether the call returns a scalar
     trains: bool = True  # Whether a gradient tape recorded it
-    num_calls: int = 1  # Number of calls: of traces, in traced functions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputUse:
     """Inputs of the first layer with weights of a model, in training."""
 
-    layer: str  # Its name
     kind: str  # Its class
     where: CodeLine | None  # Line of the program that called it, or its model
     values: ValueRange  # Values over the first calls
@@ -298,7 +269,6 @@ class VariableUse:
     in_model: bool = True  # Whether a model that trains lists it
     has_nan: bool = False  # Whether it holds NaN or infinity at the end
     where: CodeLine | None = None  # Line of the `gradient` call, or of `fit`
-    made_in: CodeLine | None = None  # Line that made it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,20 +276,15 @@ class GradientUse:
     """A line that asks a tape for gradients."""
 
     where: CodeLine | None  # The line
-    num_calls: int  # Calls: of traces, in functions
     num_sources: int  # Variables or tensors that gradients are asked for
     num_none: int = 0  # Gradients that are None
-    # Of them, variables that the tape did not watch: read before it began, not trainable, or read
-    # as arrays.
-    num_not_watched: int = 0
+    num_not_watched: int = 0  # Of them, variables that the tape did not watch
     num_replicas: int = 1  # Replicas in whose context it is
     # Value of the target, over the mean loss of its samples in this replica: about 1 / replicas if
     # it is scaled by the global batch. None if it is not known.
     loss_ratio: float | None = None
-    # Whether the target is minus an error such as a squared difference: steps make it greater.
-    is_negated: bool = False
-    # Type of the operation that the target is the mean or sum of, with no weights between them.
-    made_of: str = ""
+    is_negated: bool = False  # Whether the target is minus an error, which steps make greater
+    made_of: str = ""  # Type of the operation that it is the mean or sum of, without weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,8 +300,6 @@ class OptimizerUse:
     rate_changes: bool = False  # Whether a schedule gives the rate, or it was set meanwhile
     has_loss_scale: bool = False  # Whether it scales the loss
     clips: bool = False  # Whether it clips gradients
-    made_in_scope: bool = False  # Whether it was made in the scope of a strategy
-    num_replicas: int = 1  # Replicas in whose context it was applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,14 +307,12 @@ class ModelUse:
     """The models that one line made."""
 
     kind: str  # The class: ``"Sequential"``
-    name: str  # Name of the last
     where: CodeLine | None  # Line that made it
     num_made: int = 1  # Number of models that this line made
     num_made_in_steps: int = 0  # Of them, after the first step
     num_cleared: int = 0  # Calls of `clear_session` between them
     num_trained: int = 0  # How many of them were trained
     num_parameters: int = 0  # Parameters of the last
-    num_trainable: int = 0  # Trainable parameters of the last
     trains: bool = False  # Whether it was trained in the run
     made_in_scope: bool = False  # Whether it was made in the scope of a strategy
     policy: str = "float32"  # Name of the dtype policy
@@ -359,8 +320,7 @@ class ModelUse:
     activations: tuple[str, ...] = ()  # Activations of the last layers, the last last
     loss: str = ""  # Loss of `compile`: its class or name, with `from_logits` if that is True
     metrics: tuple[str, ...] = ()  # Metrics of `compile`: classes or names
-    # Metrics among its attributes that its property `metrics` leaves out, and that are not reset.
-    hidden_metrics: tuple[str, ...] = ()
+    hidden_metrics: tuple[str, ...] = ()  # Attributes that its `metrics` leaves out
     layers: tuple[str, ...] = ()  # Classes of its layers, nested ones included
 
 
@@ -380,10 +340,8 @@ class LayerFlag:
 
     layer: str  # Its name
     kind: str  # Its class
-    # The flag as it arrives: True, False, or None if none is given or it is a tensor.
-    training: bool | None
+    training: bool | None  # The flag as it arrives; None if none is given or it is a tensor
     is_recorded: bool  # Whether a gradient tape recorded the call: it is part of a training step
-    num_calls: int  # Number of calls: of traces, in functions
     where: CodeLine | None = None  # Line of the program that called it, or its model
     trainable: bool = True  # Whether the layer is trainable
 
@@ -393,7 +351,6 @@ class MetricUse:
     """A metric that the program updates: in a custom loop, or in a step of its own."""
 
     name: str  # Its name
-    kind: str  # Its class
     where: CodeLine | None  # Line that updates it
     num_updates: int = 0  # Updates: of traces, in functions
     num_resets: int = 0  # Resets
@@ -404,18 +361,13 @@ class MetricUse:
 class CallUse:
     """Calls of one kind from one line."""
 
-    # ``"evaluate"``, ``"predict"``, ``"predict_on_batch"``, ``"test_on_batch"``, ``"fit"``,
-    # ``"train_on_batch"``, ``"compile"``, ``"save"``, ``"save_weights"``, ``"load_weights"``,
-    # ``"set_weights"``, ``"checkpoint"``, ``"restore"``, ``"clear_session"``, ``"set_seed"``,
-    # ``"callback NAME"``.
-    kind: str
+    kind: str  # Name of the method, ``"checkpoint"``, ``"set_seed"`` or ``"callback NAME"``
     where: CodeLine | None  # The line
     num_calls: int  # Number of calls
     num_after_first_step: int = 0  # Of them, after the first step
     per_step: float = 0.0  # Calls per step after the first step
     seconds: float = 0.0  # Total seconds after the first step
-    # Further text: an argument that matters, a path, a batch size; steps of a validation of fit.
-    detail: str = ""
+    detail: str = ""  # Further text: an argument that matters; steps of a validation of fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,10 +413,8 @@ class Facts:
 
     ending: Ending  # End of the run
     steps: tuple[Steps, ...] = ()  # Loops that trained, in the order of their first steps
-    devices: tuple[RunDevice, ...] = ()  # Devices of the run and assumed ones
     pins: tuple[PinUse, ...] = ()  # `tf.device` blocks of the program
-    # Environment variables and settings that matter to TensorFlow.
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[Setting, ...] = ()  # Variables and settings that matter to TensorFlow
     strategies: tuple[StrategyUse, ...] = ()  # Strategies that the program made
     pipelines: tuple[Pipeline, ...] = ()  # Data that loops draw from
     traced: tuple[Traced, ...] = ()  # The program's `tf.function`s
@@ -479,13 +429,11 @@ class Facts:
     layer_flags: tuple[LayerFlag, ...] = ()  # Calls of layers that behave otherwise in training
     metrics: tuple[MetricUse, ...] = ()  # Metrics of custom loops
     calls: tuple[CallUse, ...] = ()  # Other calls
-    # What is kept from step to step; None if fewer than five steps were seen.
-    growth: Growth | None = None
+    growth: Growth | None = None  # What is kept; None if fewer than five steps were seen
     memory: StepMemory | None = None  # Predicted memory; None if it is not known
     memory_unknown: str = ""  # Reason for which it is not known, if it was asked for
     not_finite: NotFinite | None = None  # Where NaN came first; None if nowhere
-    # Whether other processes keep the machine busy: what is measured in seconds is too long then.
-    is_machine_busy: bool = False
+    is_machine_busy: bool = False  # Whether other processes make measured seconds too long
     missed: tuple[str, ...] = ()  # What could not be watched, with the reasons
     notes: tuple[str, ...] = ()  # Notes about the run, such as answers given in place of TensorFlow
 
@@ -493,6 +441,12 @@ class Facts:
     def main_steps(self) -> Steps | None:
         """The loop with the most steps; None if nothing trained."""
         return max(self.steps, key=lambda steps: steps.num_steps, default=None)
+
+
+def use_of(kind: type[T], seen: object, /, **given: Any) -> T:
+    """Return a record of what was counted: its attributes of the same names, and what is given."""
+    names = {each.name for each in fields(cast("Any", kind))} - given.keys()
+    return kind(**{name: getattr(seen, name) for name in names if hasattr(seen, name)}, **given)
 
 
 def to_bytes(record: object) -> bytes:

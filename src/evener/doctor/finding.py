@@ -101,19 +101,12 @@ def shown_location(file: str, line: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The text of a program.
+    """The text of a program."""
 
-    Args:
-        script: Absolute path of the script.
-        sources: Its files, the script first.
-        unread: Files that could not be read.
-        calls: Calls in the order in which they run.
-    """
-
-    script: str
-    sources: tuple[Source, ...] = ()
-    unread: tuple[Unread, ...] = ()
-    calls: tuple[Call, ...] = ()
+    script: str  # Absolute path of the script
+    sources: tuple[Source, ...] = ()  # Its files, the script first
+    unread: tuple[Unread, ...] = ()  # Files that could not be read
+    calls: tuple[Call, ...] = ()  # Calls in the order in which they run
 
     def named(self, *names: str) -> Iterator[Call]:
         """Yield the calls of some names; a name that ends in ``*`` stands for all that begin so."""
@@ -141,7 +134,6 @@ class Reading:
         return len(found)
 
     def imports(self, *roots: str) -> bool:
-        """Return whether the program imports one of some packages."""
         return any(
             str(call.constant(0, "")).partition(".")[0] in roots for call in self.named("import")
         )
@@ -149,17 +141,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Input of a rule.
+    """Input of a rule."""
 
-    Args:
-        reading: The text of the program.
-        surroundings: The machine, the environment and the installed packages.
-        facts: Facts of a run; those of no run if the program was only read.
-    """
-
-    reading: Reading
-    surroundings: Surroundings
-    facts: Facts = NO_RUN
+    reading: Reading  # The text of the program
+    surroundings: Surroundings  # The machine, the environment and the installed packages
+    facts: Facts = NO_RUN  # Facts of a run; those of no run if the program was only read
 
     @property
     def has_trained(self) -> bool:
@@ -168,7 +154,6 @@ class Case:
 
     @property
     def has_keras_2(self) -> bool:
-        """Whether the program uses Keras 2, with its names and file formats."""
         return "TF_USE_LEGACY_KERAS" in self.surroundings.environment or any(
             "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text
             for source in self.reading.sources
@@ -184,7 +169,6 @@ class Case:
 
     @property
     def steps(self) -> Steps | None:
-        """The loop with the most steps, if any was seen."""
         return self.facts.main_steps
 
     def pipeline(self, role: str) -> Pipeline | None:
@@ -200,17 +184,17 @@ class Case:
                 return source.line(line.line)
         return Location(path=line.file, line=line.line, text=_text_of(line))
 
+    def violation(
+        self, where: CodeLine | Location | None, what: str, *evidence: str, **more: Any
+    ) -> Violation:
+        """Return that a line violates a rule; ``more`` has further fields of `Violation`."""
+        location = where if isinstance(where, Location) else self.at(where)
+        return Violation(location, what, evidence=evidence, **more)
+
     def per_epoch(self, seconds_per_step: float) -> float:
-        """Return the seconds of an epoch for those of a step."""
         steps = self.steps
         count = USUAL_EPOCH if steps is None else steps.steps_per_epoch or USUAL_EPOCH
         return seconds_per_step * count
-
-    def epoch_text(self, seconds_per_step: float) -> str:
-        """Return what seconds of a step are in an epoch, as evidence."""
-        known = self.steps is not None and self.steps.steps_per_epoch
-        seconds = self.per_epoch(seconds_per_step)
-        return f"{shown_seconds(seconds)} {'per epoch' if known else 'in 1,000 steps'}"
 
 
 def shown_seconds(seconds: float) -> str:
@@ -235,49 +219,29 @@ def _text_of(line: CodeLine) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A source line that violates a rule.
+    """A source line that violates a rule."""
 
-    Args:
-        location: Source line.
-        what: Sentence that says what is wrong.
-        fix: Code to write instead.
-        why: Effect on the training; empty for what the page of the rule says first.
-        evidence: Facts that show it, beside the line itself.
-        severity: Severity, if it differs from that of the rule.
-        seconds: Time per epoch that it costs.
-    """
-
-    location: Location
-    what: str
-    fix: str = field(kw_only=True)
-    why: str = field(default="", kw_only=True)
+    location: Location  # Source line
+    what: str  # Sentence that says what is wrong
+    fix: str = field(kw_only=True)  # Code to write instead
+    why: str = field(default="", kw_only=True)  # Effect; empty for what the page of the rule says
     evidence: tuple[str, ...] = field(default=(), kw_only=True)
     severity: Severity | None = field(default=None, kw_only=True)
-    seconds: float | None = field(default=None, kw_only=True)
+    seconds: float | None = field(default=None, kw_only=True)  # Time per epoch that it costs
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of mistake.
+    """One kind of mistake."""
 
-    Args:
-        code: The code of the error that evener raises for the same mistake, if there is one;
-            else ``DOC-...``.
-        family: Subject of the rule.
-        severity: Severity of its findings, unless a violation has its own.
-        checks: Functions that yield violations, of facts and of the text.
-        explains: Pattern of the errors of TensorFlow that the mistake ends in: a crash with such
-            an error becomes evidence of the finding.
-        is_cause: Whether a crash with such an error certainly has this cause.
-        also: Codes of further errors that evener raises for the same mistake.
-    """
-
-    code: str
-    family: Family
-    severity: Severity
+    code: str  # The code of the error that evener raises for the same mistake, if there is one
+    family: Family  # Subject of the rule
+    severity: Severity  # Severity of its findings, unless a violation has its own
     checks: tuple[Callable[[Case], Iterator[Violation]], ...]
+    # Pattern of errors that the mistake ends in: such a crash becomes evidence of the finding
     explains: str = field(default="", kw_only=True)
-    is_cause: bool = field(default=False, kw_only=True)
+    is_cause: bool = field(default=False, kw_only=True)  # Whether it is the cause of such a crash
+    # Codes of further errors that evener raises for the same mistake
     also: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property

@@ -41,90 +41,41 @@ _MADE_BY = (
     ("evener.Strategy", "strategy"),
     ("keras.Model", "model"),
     ("keras.Sequential", "model"),
-    ("keras.applications.*preprocess_input", "tensor"),
-    ("keras.applications.*decode_predictions", ""),
+    ("keras.applications.*.*_*", ""),
     ("keras.applications.*", "model"),
     ("keras.models.*", "model"),
     ("keras.saving.load_model", "model"),
-    ("keras.Input", "symbolic"),
-    ("keras.losses.*", "loss"),
-    ("keras.metrics.*", "metric"),
-    ("keras.optimizers.schedules.*", "schedule"),
+    ("keras.optimizers.schedules.*", ""),
     ("keras.optimizers.*", "optimizer"),
     ("keras.mixed_precision.LossScaleOptimizer", "optimizer"),
-    ("keras.mixed_precision.*", ""),
-    ("keras.callbacks.*", "callback"),
-    ("keras.layers.*", "layer"),
-    ("keras.Layer", "layer"),
-    ("keras.Variable", "variable"),
     ("keras.utils.*_dataset_from_directory", "dataset"),
     ("keras.utils.timeseries_dataset_from_array", "dataset"),
     ("tf.data.Dataset.*", "dataset"),
     ("tf.data.TFRecordDataset", "dataset"),
     ("tf.data.TextLineDataset", "dataset"),
-    ("tf.data.*", ""),
     ("tfds.load", "dataset"),
     ("tf.GradientTape", "tape"),
-    ("tf.Variable", "variable"),
-    ("tf.train.*", ""),
-    ("tf.config.*", ""),
-    ("tf.io.gfile.*", ""),
-    ("tf.summary.*", ""),
-    ("tf.saved_model.*", ""),
-    ("tf.function", ""),
-    ("tf.device", "device"),
-    ("tf.TensorSpec", ""),
-    ("tf.test.*", ""),
-    ("tf.compat.*", ""),
-    ("tf.*", "tensor"),
-    ("keras.ops.*", "tensor"),
-    ("keras.random.*", "tensor"),
-    ("np.*", "array"),
-    ("keras.utils.to_categorical", "array"),
-    ("keras.datasets.*.load_data", "array"),
-    ("sklearn.*", "array"),
+    ("strategy.run", "per_replica"),
+    ("strategy.experimental_distribute_dataset", "distributed"),
+    ("strategy.distribute_datasets_from_function", "distributed"),
+    ("dataset.as_numpy_iterator", ""),
+    ("dataset.cardinality", ""),
+    ("dataset.make_one_shot_iterator", ""),
+    ("dataset.*", "dataset"),
+    ("iterator.get_next", "batch"),
 )
-# Kind of what a method gives. Methods of datasets, arrays and tensors give the same kind.
-_METHODS = {
-    "strategy.run": "per_replica",
-    "strategy.scope": "scope",
-    "strategy.experimental_distribute_dataset": "distributed",
-    "strategy.distribute_datasets_from_function": "distributed",
-    "strategy.reduce": "tensor",
-    "strategy.gather": "tensor",
-    "dataset.as_numpy_iterator": "array",
-    "dataset.cardinality": "tensor",
-    "dataset.make_one_shot_iterator": "",
-    "model.predict": "array",
-    "model.get_layer": "layer",
-    "metric.result": "tensor",
-    "metric.update_state": "",
-    "tape.gradient": "tensor",
-    "iterator.get_next": "batch",
-}
-_SAME_KIND = ("dataset", "array", "tensor", "batch")
-# Kind of what calling a thing of a kind gives, and of the elements of one.
-CALLED = {"model": "tensor", "layer": "tensor", "loss": "tensor", "metric": "tensor"}
+# Kind of the elements of a thing of a kind.
 ELEMENTS = {
     "dataset": "batch",
     "distributed": "per_replica",
     "per_replica": "per_replica",
     "batch": "batch",
-    "array": "array",
-    "tensor": "tensor",
-    "devices": "device",
 }
 _BASES = (
     ("keras.Model", "model"),
     ("keras.Sequential", "model"),
-    ("keras.losses.*", "loss"),
-    ("keras.metrics.*", "metric"),
-    ("keras.optimizers.schedules.*", "schedule"),
+    ("keras.optimizers.schedules.*", ""),
     ("keras.optimizers.*", "optimizer"),
-    ("keras.callbacks.*", "callback"),
-    ("keras.layers.*", "layer"),
-    ("keras.Layer", "layer"),
-    ("tf.Module", "layer"),
 )
 
 
@@ -155,22 +106,9 @@ def canonical(dotted: str) -> str:
 def kind_made_by(name: str) -> str:
     """Return the kind of what a call gives, ``""`` if it is none of those that matter.
 
-    >>> kind_made_by("keras.optimizers.Adam"), kind_made_by("model.predict")
-    ('optimizer', 'array')
-    >>> kind_made_by("dataset.batch"), kind_made_by("tf.config.list_physical_devices")
-    ('dataset', 'devices')
+    >>> kind_made_by("keras.optimizers.Adam"), kind_made_by("dataset.batch")
+    ('optimizer', 'dataset')
     """
-    owner, _, method = name.partition(".")
-    if name in _METHODS:
-        return _METHODS[name]
-    if owner in _SAME_KIND and "." not in method:
-        return owner
-    if method in (
-        "config.list_physical_devices",
-        "config.list_logical_devices",
-        "config.get_visible_devices",
-    ):
-        return "devices"
     return _first(_MADE_BY, name)
 
 

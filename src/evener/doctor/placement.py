@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evener.base.text import format_bytes
 from evener.doctor.facts import Setting, StrategyUse
 from evener.doctor.finding import Case, Severity, Violation
-from evener.doctor.names import canonical
 from evener.doctor.sources import Location
 from evener.doctor.surroundings import HIDING
-from evener.doctor.values import Items
 
 _SPREADING = (
     "MirroredStrategy",
@@ -23,6 +20,11 @@ _SPREADING = (
 # Who imports one of these spreads the work in another way.
 OTHERS = ("horovod", "byteps", "ray", "mpi4py", "evener", "multiprocessing", "deepspeed", "torch")
 _VARIABLES = re.compile(r"^[A-Z][A-Z0-9_]+$")
+EACH_ITS_PART = (
+    "for batch in strategy.experimental_distribute_dataset(dataset): "
+    "strategy.run(step, args=(batch,))"
+)
+"""Fix of a step that gives each replica the whole batch."""
 _FEW_SAMPLES = 4
 _TINY_STEP = 0.002
 
@@ -47,74 +49,60 @@ def _settings(case: Case) -> Iterator[Setting]:
 
 
 def late_settings(case: Case) -> Iterator[Violation]:
-    """Yield settings of devices that came too late."""
     for setting in _settings(case):
-        if not setting.is_late or _VARIABLES.match(setting.name):
-            continue
-        reader = (
-            "" if setting.read_at is None else f": line {setting.read_at.line} has started them"
-        )
-        started = () if setting.read_at is None else (case.at(setting.read_at).text,)
-        yield Violation(
-            case.at(setting.where),
-            f"{setting.name} comes after the devices were started{reader}.",
-            why="Memory growth, logical and visible devices are fixed from then on. TensorFlow "
-            f"raises {setting.error or 'RuntimeError'}"
-            + ("" if not setting.error else ", and the program goes on without the setting."),
-            fix="move this line right after the import of TensorFlow.",
-            evidence=started,
-        )
+        if setting.is_late and not _VARIABLES.match(setting.name):
+            reader = setting.read_at
+            by = "" if reader is None else f": line {reader.line} has started them"
+            yield case.violation(
+                setting.where,
+                f"{setting.name} comes after the devices were started{by}.",
+                "" if reader is None else case.at(reader).text,
+                setting.error,
+                fix="move this line right after the import of TensorFlow.",
+            )
 
 
 def late_variables(case: Case) -> Iterator[Violation]:
-    """Yield environment variables that are set after they were read."""
     for setting in _settings(case):
-        if not setting.is_late or not _VARIABLES.match(setting.name):
-            continue
-        if setting.name == "TF_CONFIG":
-            continue
-        reader = () if setting.read_at is None else (case.at(setting.read_at).text,)
-        yield Violation(
-            case.at(setting.where),
-            f"{setting.name} is set after it was read"
-            + ("." if setting.read_at is None else f" (line {setting.read_at.line})."),
-            why="The value set here is not looked at.",
-            fix=f"set {setting.name} in the first lines of the script, before TensorFlow is "
-            "imported, or where the program is started.",
-            evidence=(f"{setting.name}={setting.value}", *reader),
-        )
+        if setting.is_late and _VARIABLES.match(setting.name) and setting.name != "TF_CONFIG":
+            reader = setting.read_at
+            yield case.violation(
+                setting.where,
+                f"{setting.name} is set after it was read"
+                + ("." if reader is None else f" (line {reader.line})."),
+                f"{setting.name}={setting.value}",
+                "" if reader is None else case.at(reader).text,
+                why="The value set here is not looked at.",
+                fix=f"set {setting.name} in the first lines of the script, before TensorFlow is "
+                "imported, or where the program is started.",
+            )
 
 
 def missing_devices(case: Case) -> Iterator[Violation]:
-    """Yield pins to devices that do not exist."""
     for pin in case.facts.pins:
         # A run on a laptop says nothing of GPUs that are assumed.
-        if pin.exists is not False or not case.surroundings.machine.gpus:
-            continue
-        yield Violation(
-            case.at(pin.where),
-            f"{pin.device!r} does not exist.",
-            why="With soft placement, TensorFlow runs the operations of a device that does not "
-            "exist on another one, without a warning.",
-            fix=f"name one of the {case.surroundings.gpus_told.partition(': ')[2]}, which begin "
-            "at /GPU:0.",
-        )
+        if pin.exists is False and case.surroundings.machine.gpus:
+            yield case.violation(
+                pin.where,
+                f"{pin.device!r} does not exist.",
+                fix=f"name one of the {case.surroundings.gpus_told.partition(': ')[2]}, which "
+                "begin at /GPU:0.",
+            )
 
 
 def all_on_one(case: Case) -> Iterator[Violation]:
     """Yield training that is pinned to the CPU of a machine with GPUs."""
     pins = [each for each in case.facts.pins if each.trains and case.surroundings.gpus]
     if pins and all("cpu" in each.device.lower() for each in pins):
-        yield Violation(
-            case.at(pins[0].where),
+        yield case.violation(
+            pins[0].where,
             f"the training step is pinned to {pins[0].device}.",
+            case.surroundings.gpus_told,
             fix="take the model and the step out of tf.device; keep input work on the CPU only.",
-            evidence=(case.surroundings.gpus_told,),
         )
 
 
 def no_strategy(case: Case) -> Iterator[Violation]:
-    """Yield programs that train on one of several GPUs."""
     facts, around = case.facts, case.surroundings
     if not facts.steps or len(around.gpus) < 2:
         return
@@ -148,14 +136,15 @@ def without_strategy(case: Case, location: Location, is_hint: bool, *, batch: in
             "`evener run` trains it unchanged on all of them, with the same weights; or make and "
             "compile the model in `with tf.distribute.MirroredStrategy().scope()`"
         )
-    return Violation(
+    return case.violation(
         location,
         f"this trains on one of {len(around.gpus)} GPUs: the program has no strategy.",
+        around.gpus_told,
+        f"batches of {batch}" if batch else "",
         why="Without a strategy TensorFlow puts all work on one GPU; the others idle."
         + (" A batch of one cannot be split: give a batch size first." if batch == 1 else "")
         + ("" if step is None else f" The step runs eagerly; {step}."),
         fix=f"{fix}.",
-        evidence=(around.gpus_told, f"batches of {batch}" if batch else ""),
         severity=Severity.HINT if is_hint else None,
     )
 
@@ -191,67 +180,38 @@ def hidden_gpus(case: Case) -> Iterator[Violation]:
     """Yield settings that hide GPUs from the program."""
     around = case.surroundings
     count = len(around.gpus)
-    if count == 0:
-        return
-    found: list[tuple[Location, str, str]] = []
-    for call in case.reading.named("environ"):
-        value = call.constant(1, "value")
-        if call.constant(0, "key") == HIDING and isinstance(value, str) and not call.context.guards:
-            found.append((call.location, value, f"{HIDING} is set to {value!r} here"))
+    found = [
+        (call.location, value, f"{HIDING} is set to {value!r} here")
+        for call in case.reading.named("environ")
+        if call.constant(0, "key") == HIDING and not call.context.guards
+        if isinstance(value := call.constant(1, "value"), str)
+    ]
     outer = around.environment.get(HIDING)
     if not found and outer is not None:
-        found.append((case.at(None), outer, f"the environment sets {HIDING}={outer!r}"))
-    for location, value, what in found:
+        found = [(case.at(None), outer, f"the environment sets {HIDING}={outer!r}")]
+    found += [
+        (case.at(each.where), "", "set_visible_devices([], 'GPU')")
+        for each in _settings(case)
+        if each.name == "set_visible_devices" and re.match(r"\(?\[\].*GPU", each.value)
+    ]
+    is_mirrored = any(case.reading.named("tf.distribute.MirroredStrategy"))
+    for location, value, what in found if count else ():
         if hides_all(value):
-            yield Violation(
+            yield case.violation(
                 location,
                 f"{what}: no GPU is left.",
-                why="No GPU is seen, and TensorFlow goes on without a word: all work falls to the "
-                "CPU.",
+                around.gpus_told,
                 fix="take that line out, or name the GPUs to use, such as "
                 f"{HIDING}={','.join(str(i) for i in range(count))}.",
-                evidence=(around.gpus_told,),
                 severity=Severity.WARNING if around.is_assumed else Severity.ERROR,
             )
-        elif (
-            value.count(",") == 0
-            and count > 1
-            and (any(True for _ in case.reading.named("tf.distribute.MirroredStrategy")))
-        ):
-            yield Violation(
+        elif value.count(",") == 0 and count > 1 and is_mirrored:
+            yield case.violation(
                 location,
                 f"{what}: one of {count} GPUs is left to MirroredStrategy.",
+                around.gpus_told,
                 why="A strategy over one GPU has one replica; the other GPUs idle.",
                 fix=f"name more GPUs in {HIDING}, or leave it unset.",
-                evidence=(around.gpus_told,),
-            )
-    for setting in _settings(case):
-        if (
-            setting.name == "set_visible_devices"
-            and re.match(r"\(?\[\]", setting.value)
-            and "GPU" in setting.value
-        ):
-            yield Violation(
-                case.at(setting.where),
-                "set_visible_devices([], 'GPU') hides all GPUs.",
-                why="All work falls to the CPU.",
-                fix="take that line out.",
-                evidence=(around.gpus_told,),
-            )
-
-
-def cpu_wheel(case: Case) -> Iterator[Violation]:
-    """Yield a TensorFlow without GPU support on a machine with GPUs."""
-    gpus = case.surroundings.machine.gpus
-    wheels = ("tensorflow-cpu", "tensorflow-cpu-aws", "intel-tensorflow", "tf-nightly-cpu")
-    for name in wheels if gpus else ():
-        version = case.surroundings.packages.get(name)
-        if version is not None:
-            yield Violation(
-                case.at(None),
-                f"the installed TensorFlow has no GPU support: {name} {version}.",
-                fix=f"pip uninstall {name}, then pip install 'tensorflow[and-cuda]'.",
-                evidence=(f"the machine has {len(gpus)} GPU(s): {gpus[0].name}",),
             )
 
 
@@ -270,147 +230,95 @@ def _strategies(case: Case) -> Iterator[tuple[StrategyUse, int]]:
 
 
 def unused_strategy(case: Case) -> Iterator[Violation]:
-    """Yield strategies that are made, and not trained under."""
     facts = case.facts
     if not facts.steps or any(each.trained for each in facts.strategies):
         return
     for strategy, count in _strategies(case):
-        if strategy.num_scopes or strategy.num_runs:
-            continue
-        yield Violation(
-            case.at(strategy.where),
-            f"{strategy.kind} is made and never used.",
-            why="A strategy does nothing by itself: the model is made and trained outside of it, "
-            f"on one of {count} devices.",
-            fix="make and compile the model in `with strategy.scope():`.",
-            evidence=(f"0 scopes, 0 runs, {count} replicas",),
-        )
+        if not strategy.num_scopes and not strategy.num_runs:
+            yield case.violation(
+                strategy.where,
+                f"{strategy.kind} is made and never used.",
+                f"0 scopes, 0 runs, {count} replicas",
+                fix="make and compile the model in `with strategy.scope():`.",
+            )
 
 
 def loop_without_run(case: Case) -> Iterator[Violation]:
-    """Yield custom loops under a strategy that never call its `run`."""
-    facts = case.facts
+    own = [each for each in case.facts.steps if each.kind not in ("fit", "train_on_batch")]
     for strategy, count in _strategies(case):
-        own = [each for each in facts.steps if each.kind not in ("fit", "train_on_batch")]
         if own and strategy.num_scopes and not strategy.num_runs and not strategy.trained:
-            yield Violation(
-                case.at(own[0].where),
+            yield case.violation(
+                own[0].where,
                 f"the loop takes its steps without strategy.run: one of {count} devices computes.",
+                f"{own[0].num_steps} steps, 0 calls of strategy.run",
                 fix="strategy.run(step, args=(batch,)) on batches of "
                 "strategy.experimental_distribute_dataset(dataset); or evener.distribute(step), "
                 "in one line.",
-                evidence=(f"{own[0].num_steps} steps, 0 calls of strategy.run",),
             )
 
 
 def outside_scope(case: Case) -> Iterator[Violation]:
-    """Yield models made outside of the scope of a strategy."""
-    facts = case.facts
     scoped = [(each, count) for each, count in _strategies(case) if each.num_scopes]
-    for model in facts.models if scoped else ():
-        if model.made_in_scope or not model.trains or any(each.trained for each, _ in scoped):
-            continue
-        yield Violation(
-            case.at(model.where),
-            "the model is made outside the strategy's scope.",
-            why="A strategy mirrors only the variables that are made in its scope: the model "
-            "trains on one device, or training stops.",
-            fix="create and compile the model in `with strategy.scope():`.",
-            evidence=(f"{scoped[0][0].kind} with {scoped[0][1]} replicas",),
-        )
+    if not scoped or any(each.trained for each, _ in scoped):
+        return
+    for model in case.facts.models:
+        if model.trains and not model.made_in_scope:
+            yield case.violation(
+                model.where,
+                "the model is made outside the strategy's scope.",
+                f"{scoped[0][0].kind} with {scoped[0][1]} replicas",
+                fix="create and compile the model in `with strategy.scope():`.",
+            )
 
 
 def whole_batches(case: Case) -> Iterator[Violation]:
-    """Yield strategies whose `run` is given whole batches."""
     for strategy, count in _strategies(case):
         if strategy.num_plain_batches:
-            yield Violation(
-                case.at(strategy.where if case.steps is None else case.steps.where),
+            yield case.violation(
+                strategy.where if case.steps is None else case.steps.where,
                 "strategy.run gives the whole batch to every replica: it splits nothing.",
-                fix="for batch in strategy.experimental_distribute_dataset(dataset): "
-                "strategy.run(step, args=(batch,))",
-                evidence=(
-                    f"{strategy.num_plain_batches} calls with a batch that is not "
-                    f"distributed, {count} replicas",
-                ),
+                f"{strategy.num_plain_batches} calls with a batch that is not distributed, {count} "
+                "replicas",
+                fix=EACH_ITS_PART,
             )
 
 
 def uneven_batch(case: Case) -> Iterator[Violation]:
-    """Yield batches that do not divide by the replicas, or are small for them."""
     for steps in case.facts.steps:
         count = steps.num_replicas
         for batch in steps.batch_sizes[:1] if count > 1 else ():
-            if batch % count == 0 and batch // count > _FEW_SAMPLES:
-                continue
-            uneven = batch % count != 0
-            yield Violation(
-                case.at(steps.where),
-                f"a batch of {batch} is {'uneven' if uneven else 'small'} for {count} replicas: "
-                f"{batch // count}{f' or {batch // count + 1}' if uneven else ''} samples each.",
-                why="A mean over each replica counts their samples differently, and the fastest "
-                "waits for the others."
-                if uneven
-                else "A device then waits for its kernels to start and for the sum of the "
-                "gradients more than it computes.",
-                fix=f"take a size per device times strategy.num_replicas_in_sync, such as "
-                f"{32 * count}.",
-                evidence=(f"{batch} samples, {count} replicas",),
-            )
-            return
+            each, rest = divmod(batch, count)
+            if rest or each <= _FEW_SAMPLES:
+                yield case.violation(
+                    steps.where,
+                    f"a batch of {batch} is {'uneven' if rest else 'small'} for {count} replicas: "
+                    f"{each}{f' or {each + 1}' if rest else ''} samples each.",
+                    why="A mean over each replica counts their samples differently, and the "
+                    "fastest waits for the others."
+                    if rest
+                    else "A device then waits for its kernels to start and for the sum of the "
+                    "gradients more than it computes.",
+                    fix="take a size per device times strategy.num_replicas_in_sync, such as "
+                    f"{32 * count}.",
+                )
+                return
 
 
 def unequal_cards(case: Case) -> Iterator[Violation]:
-    """Yield equal shares for unequal cards."""
-    facts = case.facts
-    if not case.are_unequal:
-        return
-    mirrored = next((each for each in facts.strategies if each.kind == "MirroredStrategy"), None)
-    if mirrored is None and not facts.strategies:
-        call = next(case.reading.named("tf.distribute.MirroredStrategy"), None)
-        if call is None:
-            return
-        location = call.location
-    elif mirrored is None:
-        return
-    else:
-        location = case.at(mirrored.where)
-    sizes = [each.memory_total_bytes or 0 for each in case.surroundings.gpus]
-    yield Violation(
-        location,
-        "MirroredStrategy gives unequal GPUs equal shares of each batch.",
-        why=f"The batch is bounded by the smallest card ({format_bytes(min(sizes))}), and the "
-        "fastest waits for the slowest in every step.",
-        fix="strategy = evener.Strategy(): each card gets the share of the batch that it can "
-        "compute in the same time, with the weights of one device.",
-        evidence=(case.surroundings.gpus_told,),
-    )
-
-
-def fewer_devices(case: Case) -> Iterator[Violation]:
-    """Yield strategies that train on one of several devices."""
-    facts, gpus = case.facts, case.surroundings.gpus
-    if len(gpus) < 2 or not facts.steps or case.reading.imports("evener"):
-        return
-    if any(each.num_replicas > 1 for each in facts.strategies) or _is_hidden(case):
-        return
-    # Of GPUs that are assumed the run had none: a strategy over all devices has one there.
-    chosen = any(
-        isinstance(given := call.argument(0, "devices"), Items) and len(given.values) == 1
-        for call in case.reading.named("tf.distribute.MirroredStrategy")
-    )
-    kinds = [each.name.partition(":")[0] for each in facts.devices]
-    are_several = max(map(kinds.count, kinds), default=0) > 1
-    for strategy in facts.strategies:
-        is_one = strategy.kind == "OneDeviceStrategy"
-        is_mirrored = strategy.kind == "MirroredStrategy" and (chosen or are_several)
-        if strategy.trained and (is_one or is_mirrored):
-            yield Violation(
-                case.at(strategy.where),
-                f"{strategy.kind} has one replica: {len(gpus) - 1} of {len(gpus)} GPUs idle.",
-                fix="tf.distribute.MirroredStrategy() without devices, or evener.Strategy().",
-                evidence=(case.surroundings.gpus_told, *strategy.devices),
-            )
+    made = [
+        case.at(each.where) for each in case.facts.strategies if each.kind == "MirroredStrategy"
+    ]
+    if not case.facts.strategies:
+        named = case.reading.named("tf.distribute.MirroredStrategy")
+        made = [call.location for call in named]
+    if made and case.are_unequal:
+        yield case.violation(
+            made[0],
+            "MirroredStrategy gives unequal GPUs equal shares of each batch.",
+            case.surroundings.gpus_told,
+            fix="strategy = evener.Strategy(): each card gets the share of the batch that it can "
+            "compute in the same time, with the weights of one device.",
+        )
 
 
 def multi_worker(case: Case) -> Iterator[Violation]:
@@ -418,33 +326,23 @@ def multi_worker(case: Case) -> Iterator[Violation]:
     reading = case.reading
     set_here = [each for each in reading.named("environ") if each.constant(0, "key") == "TF_CONFIG"]
     # A program that asks for it tells its user when it is missing.
-    reads = not set_here and any(
+    is_known = bool(case.surroundings.environment.get("TF_CONFIG")) or any(
         "TF_CONFIG" in line.partition("#")[0] for source in reading.sources for line in source.lines
     )
     for call in reading.named("tf.distribute.MultiWorkerMirroredStrategy"):
-        if call.argument(None, "cluster_resolver") is not None:
-            continue
-        before = [each for each in set_here if each.order < call.order]
-        if before or call.context.catches:
+        is_set = any(each.order < call.order for each in set_here)
+        if call.argument(None, "cluster_resolver") is not None or is_set or call.context.catches:
             continue
         if set_here:
             late = set_here[0].location
-            yield Violation(
-                call.location,
-                f"{call.method} is made before TF_CONFIG is set (line {late.line}).",
-                why="The strategy reads it when it is made, and takes this process for the only "
-                "worker.",
-                fix=f"move line {late.line} before this one.",
-                evidence=(late.text,),
-            )
-        elif not case.surroundings.environment.get("TF_CONFIG") and not reads:
-            yield Violation(
-                call.location,
-                f"{canonical(call.name).rpartition('.')[2]} is made without TF_CONFIG.",
-                why="Without it TensorFlow takes this process for the only worker: each machine "
-                "trains a model of its own, without a warning.",
-                fix="set TF_CONFIG before, with another task index on each machine; or start the "
-                "program by `evener launch`, which needs none. On one machine, take "
-                "MirroredStrategy.",
-                evidence=("TF_CONFIG is set neither here nor in the environment",),
-            )
+            what = f"is made before TF_CONFIG is set (line {late.line})"
+            fix, evidence = f"move line {late.line} before this one.", late.text
+        elif is_known:
+            continue
+        else:
+            what = "is made without TF_CONFIG"
+            fix = "set TF_CONFIG before, with another task index on each machine; or start the "
+            fix += "program by `evener launch`, which needs none. On one machine, take "
+            fix += "MirroredStrategy."
+            evidence = "TF_CONFIG is set neither here nor in the environment"
+        yield case.violation(call.location, f"{call.method} {what}.", evidence, fix=fix)

@@ -14,34 +14,21 @@ _MOST_MODULES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A line of a file.
+    """A line of a file."""
 
-    Args:
-        path: Absolute path.
-        line: Line number, from 1; 0 for the file as a whole.
-        text: Text of the line, without surrounding spaces.
-    """
-
-    path: str
-    line: int
-    text: str = ""
+    path: str  # Absolute path
+    line: int  # Line number, from 1; 0 for the file as a whole
+    text: str = ""  # Text of the line, without surrounding spaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
-    """A file that was read.
+    """A file that was read."""
 
-    Args:
-        path: Absolute path.
-        name: The dotted name it is imported by; ``"__main__"`` for the script itself.
-        tree: Its syntax tree.
-        lines: The lines of its text.
-    """
-
-    path: str
-    name: str
-    tree: ast.Module
-    lines: tuple[str, ...]
+    path: str  # Absolute path
+    name: str  # The dotted name it is imported by; ``"__main__"`` for the script itself
+    tree: ast.Module  # Its syntax tree
+    lines: tuple[str, ...]  # The lines of its text
 
     def location(self, node: ast.AST) -> Location:
         """Return the line on which a node begins; that of the last name for ``a.b.c()``."""
@@ -51,36 +38,23 @@ class Source:
         return self.line(line)
 
     def line(self, line: int) -> Location:
-        """Return a line by its number."""
         text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
         return Location(path=self.path, line=line, text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """A file that could not be read.
+    """A file that could not be read."""
 
-    Args:
-        path: The file.
-        line: Line of the syntax error; 0 if the file could not be opened.
-        reason: The message of Python or the system.
-        is_text: Whether the file could be opened.
-        importer: The file and line that import it; None for the script itself.
-    """
-
-    path: str
-    line: int
-    reason: str
-    is_text: bool
-    importer: tuple[str, int] | None = None
+    path: str  # The file
+    line: int  # Line of the syntax error; 0 if the file could not be opened
+    reason: str  # The message of Python or the system
+    is_text: bool  # Whether the file could be opened
+    importer: tuple[str, int] | None = None  # The file and line that import it
 
 
 def read_sources(script: Path) -> tuple[dict[str, Source], tuple[Unread, ...]]:
-    """Read a script and, from its folder down, what it imports. Nothing is executed.
-
-    Returns:
-        The files by dotted name, the script first; and those that could not be read.
-    """
+    """Read a script and, from its folder down, what it imports. Nothing is executed."""
     sources: dict[str, Source] = {}
     unread: list[Unread] = []
     script = script.absolute()

@@ -22,24 +22,14 @@ HIDING = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Machine, environment and packages of a program.
-
-    Args:
-        machine: The GPUs that the driver lists, hidden or not.
-        environment: The environment variables.
-        packages: Installed packages that matter to TensorFlow: name in lower case to version.
-        num_gpus: Number of GPUs to assume; None for those of the machine.
-        is_assumed: Whether that number is assumed.
-        gpu_memory_bytes: Memory of each GPU to assume; None for that of the machine's.
-        cards: Memory of assumed GPUs that may differ, None where it is not known.
-    """
+    """Machine, environment and packages of a program."""
 
     machine: NvmlMachine = field(default_factory=NvmlMachine)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)  # The environment variables
     packages: Mapping[str, str] = field(default_factory=dict)
-    num_gpus: int | None = None
-    is_assumed: bool = False
-    gpu_memory_bytes: int | None = None
+    num_gpus: int | None = None  # Number of GPUs to assume; None for those of the machine
+    is_assumed: bool = False  # Whether that number is assumed
+    gpu_memory_bytes: int | None = None  # Memory of each GPU to assume
     cards: tuple[int | None, ...] = ()
 
     @property
@@ -73,17 +63,8 @@ class Surroundings:
             f" ({told})" if told and len(set(sizes)) > 1 else ""
         )
 
-    def with_cards(self, cards: tuple[int | None, ...]) -> Surroundings:
-        """Return the same with assumed GPUs of these sizes."""
-        return replace(self, cards=cards)
-
     def judged_for(self, num_gpus: int | None, gpu_memory_bytes: int | None = None) -> Surroundings:
-        """Return the same with a number of GPUs, and their memory, that are assumed.
-
-        Args:
-            num_gpus: Number of GPUs; None for those of the machine, or 2 if it has none.
-            gpu_memory_bytes: Memory of each GPU; None for that of the machine's.
-        """
+        """Return the same with a number of GPUs, and their memory, that are assumed."""
         if gpu_memory_bytes is not None:
             sized = replace(self, gpu_memory_bytes=gpu_memory_bytes)
             return sized.judged_for(num_gpus)
@@ -100,7 +81,10 @@ class Surroundings:
 def surroundings_here() -> Surroundings:
     """Return those of this machine, without importing TensorFlow, which takes seconds."""
     return Surroundings(
-        machine=Nvml().read_machine() if _may_have_driver() else NvmlMachine(),
+        # Loading NVML takes a tenth of a second.
+        machine=Nvml().read_machine()
+        if any(Path(path).exists() for path in _DRIVER)
+        else NvmlMachine(),
         environment=dict(os.environ),
         packages=dict(_installed(sys.path)),
     )
@@ -108,11 +92,6 @@ def surroundings_here() -> Surroundings:
 
 def _count(num_gpus: int) -> str:
     return f"{num_gpus} GPU{'' if num_gpus == 1 else 's'}"
-
-
-def _may_have_driver() -> bool:
-    """Return whether NVIDIA's driver may exist; loading NVML takes a tenth of a second."""
-    return any(Path(path).exists() for path in _DRIVER)
 
 
 def _installed(folders: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -11,13 +11,9 @@ from evener.doctor.sources import Location, Source
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A value that an expression may give.
+    """A value that an expression may give."""
 
-    Args:
-        kind: Kind such as ``"model"`` or ``"dataset"``; ``""`` if it is not known.
-    """
-
-    kind: str = ""
+    kind: str = ""  # Kind such as ``"model"`` or ``"dataset"``; ``""`` if it is not known
 
 
 UNKNOWN = Value()
@@ -46,22 +42,6 @@ class Made(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attribute(Value):
-    """An attribute of a value, such as ``model.trainable_variables``."""
-
-    owner: Value = UNKNOWN
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Computed(Value):
-    """A value that an operator gives, with its operands."""
-
-    operands: tuple[Value, ...] = ()
-    sign: type[ast.AST] | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Items(Value):
     """A list, tuple or dict that the program writes; what is appended later is not in it."""
 
@@ -71,37 +51,25 @@ class Items(Value):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnFunction(Value):
-    """A function of the program.
-
-    Args:
-        traced: Whether it is a `tf.function`.
-        given: First arguments that ``functools.partial`` gives.
-    """
+    """A function of the program."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda = field(kw_only=True)
     scope: Scope = field(kw_only=True)
     owner: Value | None = field(default=None, kw_only=True)
-    traced: bool = field(default=False, kw_only=True)
-    given: tuple[Value, ...] = field(default=(), kw_only=True)
+    traced: bool = field(default=False, kw_only=True)  # Whether it is a `tf.function`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Class(Value):
     """A class of the program, with its bases."""
 
-    node: ast.ClassDef = field(kw_only=True)
-    scope: Scope = field(kw_only=True)
-    bases: tuple[Value, ...] = field(default=(), kw_only=True)
-    methods: dict[str, Value] = field(default_factory=dict[str, Value], kw_only=True)
+    bases: tuple[Value, ...] = ()
+    names: dict[str, Value] = field(default_factory=dict[str, Value])  # Methods, and what else
 
     def find(self, name: str) -> Value | None:
         """Return an attribute of the class or its bases."""
-        if name in self.methods:
-            return self.methods[name]
-        for base in self.bases:
-            if isinstance(base, Class) and (inherited := base.find(name)) is not None:
-                return inherited
-        return None
+        inherited = (base.find(name) for base in self.bases if isinstance(base, Class))
+        return self.names.get(name) or next(filter(None, inherited), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,15 +77,8 @@ class Instance(Value):
     """An object of a class of the program."""
 
     made: Class = field(kw_only=True)
+    call: Call = field(kw_only=True)
     attributes: dict[str, Value] = field(default_factory=dict[str, Value], kw_only=True)
-    call: Call | None = field(default=None, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Either(Value):
-    """One of several values."""
-
-    options: tuple[Value, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +92,6 @@ class Scope:
     is_class: bool = False  # its names are not seen from its methods
 
     def find(self, name: str) -> Value | None:
-        """Return what a name stands for."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -140,7 +100,6 @@ class Scope:
         return None
 
     def bind(self, name: str, value: Value) -> None:
-        """Bind a name."""
         scope = self
         while name in scope.shared and scope.outer is not None:
             scope = scope.outer
@@ -153,75 +112,50 @@ class Loop:
 
     node: ast.AST
     over: Value
-    function: ast.AST | None
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Surroundings of a call when it runs.
+    """Surroundings of a call when it runs."""
 
-    Args:
-        loops: Loops around it, of its callers too, the outermost first.
-        blocks: Values that the ``with`` statements around it were given.
-        guards: Conditions around it: node, number of the branch, value of the condition.
-        functions: Functions that are entered, the outermost first.
-        roles: Why functions are entered: ``"traced"``, ``"replica"``, ``"map"``, ``"host"``
-            (a generator or py_function), ``"keras"``, ``"unreached"``.
-        catches: Whether an exception is caught around it.
-    """
-
-    loops: tuple[Loop, ...] = ()
-    blocks: tuple[Value, ...] = ()
-    guards: tuple[tuple[ast.AST, int, Value], ...] = ()
-    functions: tuple[ast.AST, ...] = ()
+    loops: tuple[Loop, ...] = ()  # Loops around it, of its callers too, the outermost first
+    blocks: tuple[Value, ...] = ()  # Values that the ``with`` statements around it were given
+    guards: tuple[tuple[ast.AST, int], ...] = ()  # Conditions around it: node, number of the branch
+    functions: tuple[ast.AST, ...] = ()  # Functions that are entered, the outermost first
+    # Why functions are entered: "traced", "replica", "map", "keras" (it calls them), "unreached"
     roles: frozenset[str] = frozenset()
-    catches: bool = False
+    catches: bool = False  # Whether an exception is caught around it
 
     @property
-    def scope(self) -> Value | None:
-        """The strategy whose scope is around it, or None."""
-        for value in reversed(self.blocks):
-            for option in options(value):
-                if isinstance(option, Made) and option.call is not None:
-                    if option.call.method == "scope":
-                        return option.call.owner or UNKNOWN
-        return None
+    def is_scoped(self) -> bool:
+        """Whether the scope of a strategy is around it."""
+        made = [each.call for each in self.blocks if isinstance(each, Made)]
+        return any(call is not None and call.method == "scope" for call in made)
 
     def excludes(self, other: Context) -> bool:
         """Return whether only one of both can run."""
-        branches = {node: branch for node, branch, _ in self.guards}
-        return any(branches.get(node, branch) != branch for node, branch, _ in other.guards)
+        branches = dict(self.guards)
+        return any(branches.get(node, branch) != branch for node, branch in other.guards)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Call:
-    """A call, import, or assignment to an attribute or item, when it runs for the first time.
+    """A call, import, or setting of an environment variable, when it runs for the first time."""
 
-    Args:
-        name: Name in the library, such as ``"tf.data.Dataset.range"``; a method of a kind, such as
-            ``"model.fit"``; ``"import"``, ``"environ"`` (a variable is set) or ``"set NAME"``.
-            ``"?.NAME"`` for a method of an unknown value.
-        order: Position in the order in which the program runs.
-        owner: Object whose method it is.
-        args: Arguments by position; None behind ``*args``.
-        keywords: Arguments by name; `unpacks` if there is a ``**``.
-        is_certain: Whether it is known whose method it is, or which function.
-    """
-
+    # Name in the library; a method of a kind, such as "model.fit", or "?.fit" of an unknown value;
+    # "import", "environ" (a variable is set), "own" or "class"
     name: str
     node: ast.AST
     source: Source
-    order: int
+    order: int  # Position in the order in which the program runs
     context: Context
-    owner: Value | None = None
-    args: tuple[Value, ...] = ()
-    keywords: dict[str, Value] = field(default_factory=dict[str, Value])
+    owner: Value | None = None  # Object whose method it is
+    args: tuple[Value, ...] = ()  # Arguments by position, up to the first ``*args``
+    keywords: dict[str, Value] = field(default_factory=dict[str, Value])  # Arguments by name
     unpacks: bool = False
-    is_certain: bool = True
 
     @property
     def location(self) -> Location:
-        """Line of the program."""
         return self.source.location(self.node)
 
     @property
@@ -241,23 +175,9 @@ class Call:
         """Return the constant that an argument is, or None."""
         return constant(self.argument(position, name))
 
-    def written(self, position: int, name: str) -> str:
-        """Return the text of an argument, ``""`` if it is not given."""
-        assert isinstance(self.node, ast.Call)
-        for keyword in self.node.keywords:
-            if keyword.arg == name:
-                return ast.unparse(keyword.value)
-        return ast.unparse(self.node.args[position]) if position < len(self.node.args) else ""
-
 
 def constant(value: Value | None) -> object:
-    """Return the constant that a value is, or None."""
     return value.value if isinstance(value, Constant) else None
-
-
-def options(value: Value | None) -> tuple[Value, ...]:
-    """Return the values that a value may be."""
-    return value.options if isinstance(value, Either) else () if value is None else (value,)
 
 
 def made_by(value: Value | None) -> Call | None:
@@ -268,27 +188,11 @@ def made_by(value: Value | None) -> Call | None:
 
 
 def joined(values: Iterable[Value]) -> Value:
-    """Return one value for several that it may be."""
-    found: list[Value] = []
-    for value in values:
-        for option in options(value):
-            if not any(option is each or _is_same(option, each) for each in found):
-                found.append(option)
-    if not found:
-        return UNKNOWN
-    if len(found) == 1:
+    """Return one value for several that it may be: of others than one, only the kind is known."""
+    found = list(values)
+    same = {id(each): each for each in found}
+    constants = {repr(each.value) for each in found if isinstance(each, Constant)}
+    if len(same) == 1 or (len(constants) == 1 and all(isinstance(e, Constant) for e in found)):
         return found[0]
-    kinds = {each.kind for each in found if not _is_none(each)}
-    return Either(kinds.pop() if len(kinds) == 1 else "", tuple(found[:6]))
-
-
-def _is_same(first: Value, second: Value) -> bool:
-    return (
-        isinstance(first, Constant)
-        and isinstance(second, Constant)
-        and (type(first.value), first.value) == (type(second.value), second.value)
-    )
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.value is None
+    kinds = {each.kind for each in found if not isinstance(each, Constant) or each.value}
+    return Value(kinds.pop()) if len(kinds) == 1 else UNKNOWN

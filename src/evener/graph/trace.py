@@ -358,12 +358,10 @@ def _trace(
     return concrete, structures[-1], scopes
 
 
-def check_trace(
-    function: Callable[..., Any], specs: Sequence[tf.TensorSpec], *, autograph: bool
-) -> None:
+def check_trace(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> None:
     """Raise the error of shapes or types that a trace of a step for some arguments ends in."""
     try:
-        _trace(function, specs, autograph=autograph)
+        _trace(function, specs, autograph=True)
     except (ValueError, TypeError):
         raise
     except Exception as error:

@@ -38,7 +38,7 @@ from evener.graph.functions import (
     SumArgument,
     TensorArgument,
 )
-from evener.graph.nodes import Graph, Node, SymbolTable, Tensor
+from evener.graph.nodes import Graph, Node, SymbolSource, SymbolTable, Tensor
 from evener.graph.ops.states import (
     REPLICATED,
     SUM,
@@ -62,7 +62,7 @@ from evener.partition.shard import (
     replicated_sharding,
     requests_of,
 )
-from evener.partition.tasks import Partition, Task, TaskFunction
+from evener.partition.tasks import Partition, StepTask, TaskFunction
 
 LARGE = 1 << 18
 """Least bytes of a gradient that is added up behind the call that gives it."""
@@ -164,21 +164,26 @@ class NodeFunction(FunctionBuilder):
     def read_symbol(self, name: str) -> str:
         """Add the number of a symbol, from a tensor in the function if it has the source."""
         source = self.table.symbols.get(name)
-        if source is None or source.tensor not in self.references:
+        reference = None if source is None else self.references.get(source.tensor)
+        if source is None or reference is None:
             return super().read_symbol(name)
-        tensor = source.tensor
-        if not is_known_to_parts(source, self.sharding.states[tensor]):
+        if not is_known_to_parts(source, self.sharding.states[source.tensor]):
             return super().read_symbol(name)
-        reference = self.references[tensor]
-        if source.axis is not None:
-            shape = self.op("Shape", [reference], {"T": tensor.dtype, "out_type": tf.int32})[0]
-            return self.element(shape, source.axis, tf.int32)
-        if tensor.rank != 0:
-            reference = self.element(reference, source.index, tensor.dtype)
-        return self.cast(reference, tensor.dtype, self.table.dtype_of(name))
+        return _read_source(self, name, source, reference)
 
 
-def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
+def _read_source(builder: FunctionBuilder, name: str, source: SymbolSource, reference: str) -> str:
+    """Add the number of a symbol, read from the size or the value that it stands for."""
+    tensor = source.tensor
+    if source.axis is not None:
+        shape = builder.op("Shape", [reference], {"T": tensor.dtype, "out_type": tf.int32})[0]
+        return builder.element(shape, source.axis, tf.int32)
+    if tensor.rank != 0:
+        reference = builder.element(reference, source.index, tensor.dtype)
+    return builder.cast(reference, tensor.dtype, builder.table.dtype_of(name))
+
+
+def build_task(partition: Partition, task: StepTask, keeps: Any) -> TaskFunction:
     """Make the function of a task."""
     name = "_".join(filter(None, ["parts" if task.is_parts else "once", task.place.role]))
     sharding, layout = partition.sharding, partition.layout
@@ -243,7 +248,7 @@ def is_added_inside(partition: Partition, tensor: Tensor) -> bool:
     return is_small and tensor in partition.summed
 
 
-def _find_obstacle(partition: Partition, task: Task, arguments: Iterable[Tensor]) -> str:
+def _find_obstacle(partition: Partition, task: StepTask, arguments: Iterable[Tensor]) -> str:
     """Return why XLA cannot compile a task, or an empty text."""
     for tensor in (*arguments, *task.fetches):
         if tensor.dtype == tf.variant:
@@ -547,6 +552,16 @@ class _NoSamples(FunctionBuilder):
         }
         self._asked: set[str] = set()
 
+    def number(self, size: Size, dtype: tf.DType | str) -> str:
+        """Add a size; one that an earlier task has computed may be an argument as it is."""
+        for tensor, (state, reference) in self._tensors.items():
+            value = tensor.value or ()
+            if state == REPLICATED and not isinstance(size, int) and size in value:
+                if tensor.rank != 0:
+                    reference = self.element(reference, value.index(size), tensor.dtype)
+                return self.cast(reference, tensor.dtype, tf.as_dtype(dtype))
+        return super().number(size, dtype)
+
     def read_symbol(self, name: str) -> str:
         """Return the number of a symbol; raise _UnknownSizeError if nothing in the task tells."""
         if isinstance(name, PartSymbol):
@@ -554,6 +569,11 @@ class _NoSamples(FunctionBuilder):
         argument = NumberArgument(name)
         if argument in self.arguments:
             return self.arguments[argument]
+        source = self.table.symbols.get(name)
+        if source is not None and source.tensor in self._tensors:
+            state, reference = self._tensors[source.tensor]
+            if _has_sizes(source.tensor, state) and is_known_to_parts(source, state):
+                return _read_source(self, name, source, reference)
         for tensor, (state, reference) in self._tensors.items():
             told = _told_by(name, tensor, state)
             if told is not None:
@@ -610,6 +630,12 @@ class _NoSamples(FunctionBuilder):
         return _fill(self, sizes, 0, tensor.dtype)
 
 
+def _has_sizes(tensor: Tensor, state: State) -> bool:
+    """Return whether every part has the tensor in its sizes, with rows or without."""
+    is_held = isinstance(state, Sharded | Partial) or state == REPLICATED
+    return is_held and tensor.dtype not in (tf.variant, tf.resource)
+
+
 class _Told(NamedTuple):
     """A size of a tensor from which the number of a symbol follows: ``times * symbol + more``."""
 
@@ -620,9 +646,7 @@ class _Told(NamedTuple):
 
 def _told_by(name: str, tensor: Tensor, state: State) -> _Told | None:
     """Return a size of a tensor that tells the number of a symbol, in every part."""
-    if tensor.shape is None or tensor.dtype in (tf.variant, tf.resource):
-        return None
-    if not isinstance(state, Sharded | Partial) and state != REPLICATED:
+    if tensor.shape is None or not _has_sizes(tensor, state):
         return None
     for axis, size in enumerate(tensor.shape):
         is_shared = not isinstance(state, Sharded) or state.axis != axis

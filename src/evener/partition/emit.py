@@ -43,12 +43,18 @@ from evener.graph.nodes import Tensor
 from evener.graph.ops.states import REPLICATED, SUM, Partial, Sharded, serves
 from evener.graph.trace import TracedStep
 from evener.partition.build import branches_of, build_task
-from evener.partition.collectives import Collectives, checksum_of, closing_tasks, written_by
+from evener.partition.collectives import (
+    Collectives,
+    checksum_of,
+    closing_tasks,
+    collectives_of,
+    written_by,
+)
 from evener.partition.layout import HOST, Layout, Stages
 from evener.partition.order import Unit, units_of
 from evener.partition.shard import shard_step
 from evener.partition.stage import Scopes, stage_step
-from evener.partition.tasks import Partition, Task, TaskFunction, make_tasks
+from evener.partition.tasks import Partition, StepTask, TaskFunction, make_tasks
 from evener.partition.tensors import COMBINE, RunTensors, micro_batch_sizes, rows_of_parts
 from evener.partition.times import StepClock, StepTimes, Timing
 
@@ -111,7 +117,7 @@ class PartitionedStep:
         arguments = dict(zip(partition.graph.inputs, inputs, strict=True))
         collectives = None
         if layout.group is not None:
-            collectives = Collectives(layout.group, checksum_of(partition))
+            collectives = collectives_of(layout.group, checksum_of(partition))
         clock = None if timing is None else StepClock(partition, part_sizes, timing)
         run = StepRun(partition, arguments, part_sizes, clock, collectives=collectives)
         if collectives is not None:
@@ -193,7 +199,7 @@ class StepRun:
         self._collectives = collectives
         self._turns = Turns() if partition.layout.is_scheduled else None
         self._clock = clock
-        self._ran: dict[Task, list[tf.Operation]] = {}
+        self._ran: dict[StepTask, list[tf.Operation]] = {}
         self._have_samples: dict[tuple[int, Size], tf.Tensor] = {}
 
     def call_part(
@@ -406,7 +412,7 @@ class Turns:
     def __init__(self) -> None:
         self._devices: dict[str, _Device] = {}
 
-    def begin(self, device: str, task: Task) -> list[tf.Operation]:
+    def begin(self, device: str, task: StepTask) -> list[tf.Operation]:
         """Return the operations that the next call on a device waits for."""
         state = self._devices.setdefault(device, _Device())
         if task.place.stages != state.stages:

@@ -56,8 +56,22 @@ class WorkerGroup(Protocol):
         """Say that a step is a part of the function that is traced."""
         ...
 
+    @property
+    def collectives(self) -> Any:
+        """TensorFlow's server for collectives, if they carry the exchanges; else None."""
+        ...
+
+    @property
+    def patience_seconds(self) -> float:
+        """Time that workers wait for each other."""
+        ...
+
     def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
         """Return what a step calls before its first exchange."""
+        ...
+
+    def begin_collectives(self, step: str) -> Any:
+        """Meet the others; return the size and key of the group, and whether this is the chief."""
         ...
 
     def is_compared(self) -> Any:
@@ -78,6 +92,10 @@ class WorkerGroup(Protocol):
 
     def draw(self, label: str, arrays: list[Any], kernel: object) -> list[Any]:
         """Return random numbers that one of the workers has drawn, for all."""
+        ...
+
+    def first_unused(self, arrays: list[Any], kernel: object) -> list[Any]:
+        """Return the first random numbers of a kernel that no call has used."""
         ...
 
     def gather(self, label: str, array: Any) -> list[Any]:

@@ -31,7 +31,7 @@ from evener.graph.ops.states import Partial, PerPart, Sharded, State, part_sizes
 from evener.graph.rewrites import LOOPS
 from evener.partition.emit import PartitionedStep
 from evener.partition.order import Unit
-from evener.partition.tasks import Task
+from evener.partition.tasks import StepTask
 from evener.partition.tensors import element_dtype
 from evener.plan import Replica, split_batch
 
@@ -132,7 +132,9 @@ def buffer_of(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _temporaries(task: Task, states: Mapping[Tensor, State]) -> Iterator[tuple[int, _Temporary]]:
+def _temporaries(
+    task: StepTask, states: Mapping[Tensor, State]
+) -> Iterator[tuple[int, _Temporary]]:
     """Yield the indices of the nodes at the peaks of a task, each with all temporaries there.
 
     Temporaries are tensors that are in memory only while a task runs, and are not handed over. The

@@ -20,7 +20,7 @@ from evener.graph.nodes import Tensor
 from evener.graph.ops.states import Numbers, Sharded, State, serves
 from evener.partition.layout import Layout
 from evener.partition.stage import BACKWARD, FORWARD
-from evener.partition.tasks import Partition, Task, TaskFunction
+from evener.partition.tasks import Partition, StepTask, TaskFunction
 from evener.plan.schedule import forward_schedule_for, schedule_for
 
 
@@ -128,7 +128,7 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
     return order_units(before, turns)
 
 
-def needs_of(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task, bool]]:
+def needs_of(partition: Partition, function: TaskFunction) -> Iterator[tuple[StepTask, bool]]:
     """Yield the tasks that a call waits for, and whether only for calls of its micro-batch."""
     task = function.task
     for argument in function.builder.arguments:

@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
+class StepTask:
     """Nodes that run as one function."""
 
     place: Place  # Device and stage in which it runs
@@ -97,12 +97,12 @@ class Task:
 class TaskFunction:
     """Function of a task."""
 
-    task: Task
+    task: StepTask
     builder: FunctionBuilder  # Function with its arguments and outputs
     is_stateful: bool  # Whether it reads or writes state
     is_read_only: bool  # Whether it only reads variables
     needs_samples: bool  # Whether a kernel in it fails on a part without samples
-    after: frozenset[Task]  # Tasks that run before it although it reads nothing of them
+    after: frozenset[StepTask]  # Tasks that run before it although it reads nothing of them
     added_inside: frozenset[Tensor]  # Results that the calls of a device add up, one after another
     by_xla: bool  # Whether XLA compiles it
     obstacle: str  # Reason why XLA does not compile it although it was asked to, or an empty text
@@ -113,8 +113,8 @@ class Partition:
     """Staged step in tasks."""
 
     staged: StagedStep
-    tasks: tuple[Task, ...]  # Tasks in an order in which they can run
-    task_of: Mapping[Node, Task]  # Task of every node that has one
+    tasks: tuple[StepTask, ...]  # Tasks in an order in which they can run
+    task_of: Mapping[Node, StepTask]  # Task of every node that has one
     owners: Mapping[Tensor, str]  # Devices of variables, by the tensors that are their handles
     summed: Set[Tensor]  # Partial sums that are only read as a whole
     # Nodes with outputs whose size depends on the data; empty if XLA is asked to compile nothing
@@ -183,7 +183,7 @@ def make_tasks(staged: StagedStep, owners: Mapping[Tensor, str]) -> Partition:
                 fetch(symbols[name].tensor, None)
     sums = {t for tensors in fetched.values() for t in tensors if sharding.states[t] == SUM}
     tasks = {
-        key: Task(*key, nodes=tuple(nodes), fetches=tuple(fetched.get(key, ())))
+        key: StepTask(*key, nodes=tuple(nodes), fetches=tuple(fetched.get(key, ())))
         for key, nodes in nodes_of.items()
     }
     return Partition(

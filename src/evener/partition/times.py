@@ -23,7 +23,7 @@ from evener.graph.ops.states import Sharded
 from evener.partition.layout import HOST
 from evener.partition.order import needs_of
 from evener.partition.stage import is_gradient
-from evener.partition.tasks import Partition, Task, TaskFunction
+from evener.partition.tasks import Partition, StepTask, TaskFunction
 
 UPDATE, ONCE, STEP = "update", "once", "step"
 """Kinds of spans that no single part has: tasks that write variables, other tasks that are computed
@@ -93,7 +93,7 @@ class StepClock:
             defaultdict(list) for _ in partition.layout.replicas
         ]
         self._timed: list[_Timed] = []
-        self._functions: dict[Task, TaskFunction] = {}
+        self._functions: dict[StepTask, TaskFunction] = {}
         states = partition.sharding.states
         # Tensors that depend on the batch, and not on variables alone.
         self._of_samples = {t for t in partition.graph.inputs if isinstance(states[t], Sharded)}
@@ -191,10 +191,10 @@ class StepClock:
         return self._partition.layout.micro_batches[part].replica
 
     def _describe(self) -> tuple[SpanInfo, ...]:
-        numbers: dict[Task, dict[int | None, int]] = defaultdict(dict)
+        numbers: dict[StepTask, dict[int | None, int]] = defaultdict(dict)
         for number, timed in enumerate(self._timed):
             numbers[timed.function.task][timed.part] = number
-        known: dict[tuple[Task, int | None], frozenset[int]] = {}
+        known: dict[tuple[StepTask, int | None], frozenset[int]] = {}
 
         def needed_by(function: TaskFunction, part: int | None) -> frozenset[int]:
             """Return the spans that a task needs, directly or through tasks that are not timed."""

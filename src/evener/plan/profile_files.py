@@ -74,15 +74,7 @@ def profile_to_json(profile: CostProfile) -> str:
 
 
 def profile_from_json(text: str, *, source: str = "the text") -> CostProfile:
-    """Return the profile of a JSON text.
-
-    Args:
-        text: Text that `profile_to_json` returned.
-        source: Source of the text, for errors.
-
-    Raises:
-        ProfileError: PROF-006 if it is not a profile of this version.
-    """
+    """Return the profile that `profile_to_json` wrote; errors name the ``source`` of the text."""
     try:
         content: Any = json.loads(text)
         if not isinstance(content, dict) or "format" not in content:
@@ -103,11 +95,6 @@ def profile_from_json(text: str, *, source: str = "the text") -> CostProfile:
 
 
 def read_profile(path: Path) -> CostProfile:
-    """Return the profile in a file.
-
-    Raises:
-        ProfileError: PROF-006 if it cannot be read, or is not a profile of this version.
-    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -120,7 +107,7 @@ def _unusable(source: str, problem: str) -> ProfileError:
         "PROF-006",
         f"{source} holds no usable profile.",
         why=f"{problem}.",
-        fix="Measure again: evener plan SCRIPT --save-profile FILE.",
+        fix="Measure again: evener plan --save-profile FILE train.py.",
     )
 
 

@@ -50,7 +50,7 @@ def render_plan(plan: Plan) -> str:
     schedules: dict[str, list[str]] = {}
     for number, (replica, fraction) in enumerate(zip(plan.replicas, plan.fractions, strict=True)):
         counts = map(str, (replica.num_micro_batches, replica.in_flight))
-        about = (str(number), f"{replica.share:g}", f"{fraction:.1%}", *counts)
+        about = (str(number), _number(replica.share), f"{fraction:.1%}", *counts)
         for index, stage in enumerate(replica.stages):
             shown = about if index == 0 else ("",) * len(about)
             replicas.append((*shown, str(index), stage.device, ", ".join(stage.layers)))
@@ -111,6 +111,11 @@ def _table(columns: Sequence[_Column], rows: Iterable[Sequence[str]]) -> str:
     width = max(WIDTH, Measurement.get(wide, wide.options, table).minimum)
     text = text_of(lambda console: console.print(table), width)
     return "\n".join(line for line in text.splitlines() if line.strip())
+
+
+def _number(value: float) -> str:
+    """Return a share: samples with all digits, other numbers with six."""
+    return str(int(value)) if value.is_integer() and value < 1e15 else f"{value:g}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -76,8 +76,6 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """Candidate plan of the search."""
-
     grouping: Grouping
     assignment: Assignment
     prediction: Prediction

@@ -30,17 +30,17 @@ from evener.planner.assignment import (
 from evener.planner.candidates import Candidate, Choices, PlanEvaluator
 from evener.planner.groups import MOST_FOR_ALL, kind_of
 from evener.planner.memory import MemoryPrediction, shortages
-from evener.planner.prediction import Prediction, busy_seconds, predict
+from evener.planner.prediction import MOST_SAMPLES, Prediction, busy_seconds, predict
 from evener.planner.search import SearchResult, search_plan
 
 BatchSize = int | Literal["max", "auto"]
-"""Number of samples; ``"max"``: the most that fit without micro-batches and recomputation;
+"""Number of samples; ``"max"``: the most that fit without micro-batches and recomputation, at most
+`MOST_SAMPLES`;
 ``"auto"``: the fewest with nearly the highest throughput."""
 
 MOST_DEVICES = 2048
 """Largest number of devices that are planned for; the search takes seconds for as many."""
 
-_MOST_SAMPLES = 2**20
 _NEARLY = 0.95
 _WORTH = 1.02
 _MOST_SHOWN = 6
@@ -176,14 +176,14 @@ def plans_to_try(planned: Planned) -> tuple[Plan, ...]:
 
 def check_batch_size(batch_size: object, *, words: bool = True) -> None:
     if isinstance(batch_size, int) and not isinstance(batch_size, bool):
-        if 1 <= batch_size <= _MOST_SAMPLES:
+        if 1 <= batch_size <= MOST_SAMPLES:
             return
     elif words and batch_size in ("max", "auto"):
         return
     raise PlanError(
         "PLAN-042",
         f"There is no plan for a batch of {batch_size!r} samples.",
-        why=f"The number of samples must be from 1 to {_MOST_SAMPLES}"
+        why=f"The number of samples must be from 1 to {MOST_SAMPLES}"
         + (", or one of the words 'max' and 'auto'." if words else "."),
         fix="Write for example 256" + (", or max, or auto." if words else "."),
     )
@@ -211,7 +211,7 @@ def _choose_batch_size(
     fitting: list[tuple[int, SearchResult]] = []
     speeds: list[float] = []
     samples = 1
-    while samples <= _MOST_SAMPLES:
+    while samples <= MOST_SAMPLES:
         result = search_plan(profile, samples, choices)
         if result.best is None:
             break
@@ -228,7 +228,7 @@ def _choose_batch_size(
         return next(f for f, speed in zip(fitting, speeds, strict=True) if speed >= enough)
     # The largest batch up to the double of the last one that fits, within 1/16.
     low, result = fitting[-1]
-    high, step = 2 * low, max(1, low // 16)
+    high, step = min(2 * low, MOST_SAMPLES + 1), max(1, low // 16)
     while high - low > step:
         middle = (low + high) // 2
         larger = search_plan(profile, middle, choices)

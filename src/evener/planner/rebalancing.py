@@ -31,8 +31,11 @@ _STANDARD_ERRORS = 2.0
 _LEAST_OF_PREDICTION = 0.25
 """Part of the predicted improvement that the next window has to show."""
 
-_LONGEST_REST = 8
-"""Windows between a change that was taken back and the next one, at most."""
+_LEAST_PATIENCE, _MOST_PATIENCE = 2, 32
+"""Windows in a row that have to propose a change, at first and at most."""
+
+_LEAST_CONFIDENCE = 0.5
+"""Part of a predicted improvement that is expected after many changes that were wrong."""
 
 _LEAST_RATIO = 1e-250
 """Lower bound of the ratio of two usable speeds."""
@@ -41,7 +44,7 @@ _LEAST_RATIO = 1e-250
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareTrial:
     before: tuple[float, ...]  # Fractions before the change.
-    seconds: float  # Measured seconds per sample before the change.
+    speed: MeasuredSpeed  # Samples of whole steps per second before the change.
     improvement: float  # Predicted fraction of the step time that is saved.
 
 
@@ -54,17 +57,19 @@ class ShareRebalancer:
         speeds: Last measured speed of each replica in samples per second; None if it was not
             measured yet. Rebalancing starts when every replica has been measured.
         threshold: Least improvement of the predicted step time for a change, a fraction from 0 to
-            1. Two consecutive windows must show it.
+            1. At least two consecutive windows must show it.
         minimum_share: Least fraction of a replica, so that it is still measured; at most
             1 / number of replicas. With 1 / batch size or more, every replica gets a sample of
             every batch.
         maximum_shares: Largest fraction of each replica, 0 or more, such as its memory allows;
             empty for no limit.
-        doubted: Speeds of the last window if they propose a change that waits for a second window;
+        doubted: Speeds of the last window if they propose a change that waits for further windows;
             otherwise None. Set by `rebalance_shares`.
+        num_doubtful: Last windows in a row that propose a change. Set by `rebalance_shares`.
         trial: Last change, if no window was measured since. Set by `rebalance_shares`.
-        rest: Windows that change nothing, from now on. Set by `rebalance_shares`.
-        next_rest: Windows that follow a change that is taken back. Set by `rebalance_shares`.
+        patience: Windows in a row that have to propose the next change. Set by `rebalance_shares`.
+        confidence: Part of a predicted improvement that is expected, as learned from the last
+            changes; from 0.5 to 1. Set by `rebalance_shares`.
 
     Raises:
         PlanError: PLAN-007 to PLAN-011 for wrong shares, PLAN-032 for wrong settings or
@@ -77,9 +82,10 @@ class ShareRebalancer:
     minimum_share: float = 0.01
     maximum_shares: tuple[float, ...] = ()
     doubted: tuple[float, ...] | None = None
+    num_doubtful: int = 0
     trial: ShareTrial | None = None
-    rest: int = 0
-    next_rest: int = 1
+    patience: int = _LEAST_PATIENCE
+    confidence: float = 1.0
 
     def __post_init__(self) -> None:
         shares = check_shares(self.shares)
@@ -142,15 +148,27 @@ class Rebalanced:
 
         >>> print(Rebalanced(step=40, before=(0.5, 0.5), after=(0.8, 0.2), speeds=(400.0, 100.0),
         ...              improvement=0.6))
-        step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
+        step 40: shares 50 : 50 -> 80 : 20 %, 60 % less time a step expected
         """
-        before = " ".join(f"{share:.3f}" for share in self.before)
-        after = " ".join(f"{share:.3f}" for share in self.after)
-        speeds = " ".join(f"{speed:.4g}" for speed in self.speeds)
-        return (
-            f"step {self.step}: shares {before} -> {after} "
-            f"({speeds} samples/s; step time -{self.improvement:.1%})".replace("%", " %")
+        before, after = (
+            " : ".join(f"{100 * share:.3g}" for share in shares)
+            for shares in (self.before, self.after)
         )
+        return (
+            f"step {self.step}: shares {before} -> {after} %, "
+            f"{100 * self.improvement:.0f} % less time a step expected"
+        )
+
+
+def describe_changes(num_changes: int, step: int, shares: Sequence[float]) -> str:
+    """Return one line about the changes of a run, of which the last one is given.
+
+    >>> describe_changes(3, 120, (0.62, 0.38))
+    'shares changed 3 times; settled at 62:38 after 120 steps'
+    """
+    times = "once" if num_changes == 1 else f"{num_changes} times"
+    settled = ":".join(f"{100 * share:.0f}" for share in shares)
+    return f"shares changed {times}; settled at {settled} after {step} steps"
 
 
 def rebalance_shares(
@@ -161,24 +179,26 @@ def rebalance_shares(
     ::
 
         window            speeds                  shares
-        (samples, s) -->  median of       -->     proportional to speed  -->  worth it, in two
-        per replica       samples / s             at least minimum_share      windows? >= 5 %
+        (samples, s) -->  median of       -->     proportional to speed  -->  worth it, in as many
+        per replica       samples / s             at least minimum_share      windows as it takes?
 
-        changed  -->  next window: faster, by a quarter of the prediction?  --> no: back, and rest
+        changed  -->  next window: faster than the spread, and by a quarter of the prediction?
+                      yes: keep; half the patience      no: take back; twice the patience
 
     The speed of a replica is the median of samples / seconds over the window, so single outliers do
     not count. Steps with 0 samples, and times that are not positive and finite, are ignored; a
     replica without a measurement keeps its last speed.
 
-    A change waits for the next window. There it must be worth it twice: with the shares that follow
-    from that window, and with those that follow from the one before, both judged at the speeds of
-    that window. Steps that scatter make it harder: the speeds that the present shares are judged by
-    are raised by two standard errors first, so that a window of noise changes nothing.
+    A change waits for further windows, at first for one. In each it must be worth it twice: with
+    the shares that follow from that window, and with those that follow from the one before, both
+    judged at the speeds of that window. Steps that scatter make it harder: the speeds that the
+    present shares are judged by are raised by two standard errors first, so that a window of noise
+    changes nothing.
 
-    What lasts longer than a window, such as other programs and the fixed cost of a call, may cause
-    a change that the next window takes back. Each time the rest before the next change is twice as
-    long, and half as long after a change that was right: a long run loses little by changes that
-    were wrong.
+    A change is an experiment: the next window keeps it or takes it back. After each one that is
+    taken back twice as many windows in a row have to propose the next one, up to 32, and half as
+    many after each one that is kept. The gain seen, as a part of the gain predicted, is averaged
+    into the confidence, by which later predictions are multiplied.
 
     Args:
         rebalancer: Current state.
@@ -198,7 +218,7 @@ def rebalance_shares(
     >>> [round(share, 6) for share in rebalancer.shares]
     [0.8, 0.2]
     >>> print(event)
-    step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
+    step 40: shares 50 : 50 -> 80 : 20 %, 60 % less time a step expected
     """
     if len(window) != len(rebalancer.shares):
         raise PlanError(
@@ -225,28 +245,29 @@ def rebalance_shares(
             maximum_shares=rebalancer.maximum_shares,
         )
 
-    seconds = _seconds_of_samples(window)
-    if trial is not None and seconds is not None:
-        least = _LEAST_OF_PREDICTION * trial.improvement
-        if seconds > trial.seconds * (1.0 - least):
+    whole = _speed_of_steps(window)
+    if trial is not None and whole is not None:
+        gain = 1.0 - trial.speed.median / whole.median
+        spread = math.hypot(trial.speed.relative_error, whole.relative_error)
+        is_faster = gain >= max(_LEAST_OF_PREDICTION * trial.improvement, spread)
+        patience = rebalancer.patience // 2 if is_faster else 2 * rebalancer.patience
+        seen = min(1.0, max(0.0, gain / trial.improvement))
+        rebalancer = dataclasses.replace(
+            rebalancer,
+            patience=min(max(patience, _LEAST_PATIENCE), _MOST_PATIENCE),
+            confidence=max(_LEAST_CONFIDENCE, (rebalancer.confidence + seen) / 2),
+        )
+        if not is_faster:
             event = Rebalanced(
                 step=step,
                 before=before,
                 after=bounded(trial.before),
                 speeds=speeds,
-                improvement=max(0.0, 1.0 - trial.seconds / seconds),
+                improvement=max(0.0, 1.0 - whole.median / trial.speed.median),
             )
-            rest = rebalancer.next_rest
             return dataclasses.replace(
-                rebalancer,
-                shares=event.after,
-                doubted=None,
-                rest=rest,
-                next_rest=min(2 * rest, _LONGEST_REST),
+                rebalancer, shares=event.after, doubted=None, num_doubtful=0
             ), event
-        rebalancer = dataclasses.replace(rebalancer, next_rest=max(1, rebalancer.next_rest // 2))
-    if rebalancer.rest:
-        return dataclasses.replace(rebalancer, rest=rebalancer.rest - 1, doubted=None), None
 
     # The present shares may be faster than measured.
     errors = [0.0 if new is None else new.relative_error for new in measured]
@@ -255,15 +276,18 @@ def rebalance_shares(
     ]
 
     def sure_improvement(after: Sequence[float]) -> float:
-        return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, best_speeds)
+        saved = 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, best_speeds)
+        return rebalancer.confidence * saved
 
     ideal = bounded(speeds)
     improvement = sure_improvement(ideal)
     if improvement < rebalancer.threshold or improvement <= 0:
-        return dataclasses.replace(rebalancer, doubted=None), None
-    doubted = rebalancer.doubted
+        return dataclasses.replace(rebalancer, doubted=None, num_doubtful=0), None
+    doubted, num_doubtful = rebalancer.doubted, rebalancer.num_doubtful + 1
     if doubted is None or sure_improvement(bounded(doubted)) < rebalancer.threshold:
-        return dataclasses.replace(rebalancer, doubted=speeds), None
+        num_doubtful = 1
+    if num_doubtful < rebalancer.patience:
+        return dataclasses.replace(rebalancer, doubted=speeds, num_doubtful=num_doubtful), None
     event = Rebalanced(
         step=step,
         before=before,
@@ -272,21 +296,23 @@ def rebalance_shares(
         improvement=1.0 - seconds_per_sample(ideal, speeds) / seconds_per_sample(before, speeds),
     )
     begun = None
-    if seconds is not None:
-        begun = ShareTrial(before=before, seconds=seconds, improvement=event.improvement)
-    return dataclasses.replace(rebalancer, shares=ideal, doubted=None, trial=begun), event
+    if whole is not None:
+        begun = ShareTrial(before=before, speed=whole, improvement=event.improvement)
+    return dataclasses.replace(
+        rebalancer, shares=ideal, doubted=None, num_doubtful=0, trial=begun
+    ), event
 
 
-def _seconds_of_samples(window: Window) -> float | None:
-    """Return the median of the seconds per sample of whole steps, None if none is usable."""
-    found: list[float] = []
-    if len({len(steps) for steps in window}) == 1:
-        for replicas in zip(*window, strict=True):
-            num_samples = math.fsum(samples for samples, _ in replicas)
-            slowest = max(seconds for _, seconds in replicas)
-            if num_samples > 0 and is_usable(slowest):
-                found.append(slowest / num_samples)
-    return statistics.median(found) if found else None
+def _speed_of_steps(window: Window) -> MeasuredSpeed | None:
+    """Return the speed of whole steps, each as long as its slowest replica; None if unknown."""
+    if len({len(steps) for steps in window}) != 1:
+        return None
+    return measured_speed(
+        [
+            (math.fsum(samples for samples, _ in step), max(seconds for _, seconds in step))
+            for step in zip(*window, strict=True)
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -409,18 +435,12 @@ class PlanTrial:
     from the simplest to the least simple, and a plan displaces a simpler one only if it is faster
     beyond the spread of the times. Where one looks faster and the spread leaves it open, more
     rounds follow, up to `MOST_ROUNDS`, of these two alone.
-
-    Attributes:
-        num_plans: Number of plans.
-        start: Plan that the run begins with, which is known to work.
-        current: Plan of the next step.
-        is_over: Whether the current plan stays.
     """
 
     def __init__(self, num_plans: int, *, start: int) -> None:
-        self.current = start
-        self.is_over = num_plans < 2
-        self.start = start
+        self.current = start  # Plan of the next step
+        self.is_over = num_plans < 2  # Whether the current plan stays
+        self.start = start  # It is known to work.
         self.num_plans = num_plans
         self._plans = [*range(num_plans)]
         self._change_seconds: float | None = None

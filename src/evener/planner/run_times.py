@@ -107,7 +107,7 @@ def read_run(path: Path) -> MeasuredRun:
             "PROF-050",
             f"{path} holds no report of a run.",
             why=f"{problem}.",
-            fix="Write one: evener run --plan PLAN --report-file FILE train.py.",
+            fix=f"Write one: evener run --report-file {path} SCRIPT, with the script of the plan.",
         ) from None
     raise ProfileError(
         "PROF-051",

@@ -17,7 +17,7 @@ from evener.graph.nodes import Node, Tensor
 from evener.graph.ops.registry import operation
 from evener.graph.rewrites import LOOPS
 from evener.partition.memory import node_flops, num_bytes, num_iterations
-from evener.partition.tasks import Task
+from evener.partition.tasks import StepTask
 from evener.plan.parts import HOST_DEVICE
 from evener.plan.profile import Cluster, ClusterDevice, Curve, LayerTimes, Link, Machine
 from evener.profiler.layers import LayerTasks
@@ -227,12 +227,12 @@ def estimated_times(
 ) -> LayerTimes:
     sizes = sorted(set(batch_sizes))
 
-    def seconds(task: Task, size: int) -> float:
+    def seconds(task: StepTask, size: int) -> float:
         if is_fused:
             return _fused_seconds(task, speed, size)
         return sum(_kernel_seconds(node, speed, size) for node in task.nodes)
 
-    def curve(some: Sequence[Task]) -> Curve:
+    def curve(some: Sequence[StepTask]) -> Curve:
         return Curve(tuple((size, sum(seconds(task, size) for task in some)) for size in sizes))
 
     return LayerTimes(
@@ -242,7 +242,7 @@ def estimated_times(
     )
 
 
-def _fused_seconds(task: Task, speed: DeviceSpeed, num_samples: int) -> float:
+def _fused_seconds(task: StepTask, speed: DeviceSpeed, num_samples: int) -> float:
     """Return the seconds of a task whose elementwise operations are fused.
 
     ::

@@ -14,7 +14,7 @@ from evener.graph.ops.registry import IN_PLACE, has_trait
 from evener.graph.ops.states import Numbers, Partial, serves
 from evener.graph.trace import TracedStep
 from evener.partition.memory import buffer_of, bytes_per_sample, flops_per_sample, num_bytes
-from evener.partition.tasks import Task
+from evener.partition.tasks import StepTask
 from evener.plan.profile import LayerCosts, ModelCosts
 from evener.profiler.layers import LayerTasks, SplitStep, kinds_of, split_step
 
@@ -63,7 +63,7 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
             )
         )
     # Clipping by the global norm makes the update of a layer depend on others' gradients.
-    before: dict[Task, set[int]] = {
+    before: dict[StepTask, set[int]] = {
         task: {k} for k, layer in enumerate(split.layers) for task in layer.once
     }
     for task in split.rest:
@@ -83,11 +83,11 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
     )
 
 
-def _nodes(tasks: Sequence[Task]) -> list[Node]:
+def _nodes(tasks: Sequence[StepTask]) -> list[Node]:
     return [node for task in tasks for node in task.nodes]
 
 
-def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
+def _tasks_before(split: SplitStep, task: StepTask) -> set[StepTask]:
     task_of = split.partition.task_of
     found = {task_of.get(tensor.node) for node in task.nodes for tensor in node.inputs}
     return {other for other in found if other is not None and other is not task}
@@ -102,7 +102,7 @@ def _sums(split: SplitStep, layer: LayerTasks) -> Iterator[Tensor]:
                 yield tensor
 
 
-def _read_tensors(split: SplitStep, task: Task) -> Iterator[tuple[Tensor, Any, Task]]:
+def _read_tensors(split: SplitStep, task: StepTask) -> Iterator[tuple[Tensor, Any, StepTask]]:
     """Yield the tensors of other tasks that a task reads, the request for each, and its task."""
     partition = split.partition
     for node in task.nodes:
@@ -126,7 +126,7 @@ def _saved_and_crossing(split: SplitStep) -> tuple[list[set[Tensor]], list[set[T
         are saved, and count for the layer that has computed them
     """
     partition, count = split.partition, len(split.layers)
-    layer_of: dict[Task | None, int] = {
+    layer_of: dict[StepTask | None, int] = {
         task: number for number, layer in enumerate(split.layers) for task in layer.forward
     }
     saved: list[set[Tensor]] = [set() for _ in range(count)]
@@ -163,7 +163,7 @@ def _barriers(split: SplitStep) -> list[tuple[int, int, float]]:
     activations.
     """
     partition = split.partition
-    depths: dict[Task, int] = {}
+    depths: dict[StepTask, int] = {}
     for task in partition.tasks:
         depth = 0
         for tensor, request, other in _read_tensors(split, task):
@@ -193,7 +193,7 @@ def _barriers(split: SplitStep) -> list[tuple[int, int, float]]:
 
     now = 0
 
-    def passed(tasks: Sequence[Task]) -> range:
+    def passed(tasks: Sequence[StepTask]) -> range:
         """Return the depths of the barriers in a pass, which follows those before."""
         nonlocal now
         before, now = now, max([now, *(depths[task] for task in tasks)])
@@ -296,7 +296,7 @@ class FusedCall:
         return most
 
 
-def _workspace(task: Task, size: Callable[[Tensor], float]) -> float:
+def _workspace(task: StepTask, size: Callable[[Tensor], float]) -> float:
     """Return the peak temporary memory of a task, without its arguments and results."""
     handed_over = {buffer_of(tensor) for tensor in task.fetches}
     return _peak_growth(task.nodes, lambda tensor: 0.0 if tensor in handed_over else size(tensor))

@@ -25,7 +25,7 @@ from evener.partition.layout import Layout
 from evener.partition.order import pass_of
 from evener.partition.shard import shard_step
 from evener.partition.stage import FORWARD, Scopes, find_passes, find_stages, stage_step
-from evener.partition.tasks import Partition, Task, TaskFunction, make_tasks
+from evener.partition.tasks import Partition, StepTask, TaskFunction, make_tasks
 from evener.plan import Replica, Stage
 
 WHOLE_STEP = "*"
@@ -43,9 +43,9 @@ _NOT_COMPARED = frozenset({"_class", "_output_shapes", "container", "shared_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTasks:
-    forward: tuple[Task, ...]  # Tasks of the forward pass of a micro-batch, in order.
-    backward: tuple[Task, ...]  # Tasks of the backward pass of a micro-batch, in order.
-    once: tuple[Task, ...]  # Tasks once per step on the owner of the layer: its update.
+    forward: tuple[StepTask, ...]  # Tasks of the forward pass of a micro-batch, in order.
+    backward: tuple[StepTask, ...]  # Tasks of the backward pass of a micro-batch, in order.
+    once: tuple[StepTask, ...]  # Tasks once per step on the owner of the layer: its update.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class SplitStep:
     partition: Partition
     variables: tuple[LayerVariable, ...]
     layers: tuple[LayerTasks, ...]
-    rest: tuple[Task, ...]  # Tasks once per step that belong to no layer, such as the metrics.
+    rest: tuple[StepTask, ...]  # Tasks once per step that belong to no layer, such as the metrics.
 
-    def build(self, task: Task) -> TaskFunction:
+    def build(self, task: StepTask) -> TaskFunction:
         whole = Layout.of_devices(self.partition.layout.devices[:1])
         staged = dataclasses.replace(self.partition.staged, layout=whole)
         partition = dataclasses.replace(self.partition, staged=staged)
@@ -359,7 +359,7 @@ def kinds_of(split: SplitStep) -> list[str]:
     ]
 
 
-def work_signature(split: SplitStep, groups: Sequence[Sequence[Task]]) -> str:
+def work_signature(split: SplitStep, groups: Sequence[Sequence[StepTask]]) -> str:
     """Return a short hash of the work of groups of tasks, with numbers instead of names."""
     shapes = {
         variable.handle: f"{variable.dtype.name}{variable.shape}" for variable in split.variables

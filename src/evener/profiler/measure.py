@@ -35,7 +35,7 @@ from evener.graph.nodes import Graph, Tensor, numbers
 from evener.graph.ops.registry import operation
 from evener.graph.trace import TracedStep
 from evener.partition.memory import shape_of
-from evener.partition.tasks import Task, TaskFunction
+from evener.partition.tasks import StepTask, TaskFunction
 from evener.plan.profile import Curve, LayerCosts, LayerTimes
 from evener.plan.profile_files import KnownTimes
 from evener.profiler.device_speed import DeviceSpeed, estimated_times, measure_device
@@ -220,7 +220,7 @@ class _LayerMeasurement:
                 total += self._seconds(self._calls([task]), self._batch_sizes[0])
         return total
 
-    def _calls(self, tasks: Sequence[Task]) -> Calls | None:
+    def _calls(self, tasks: Sequence[StepTask]) -> Calls | None:
         functions = [self._split.build(task) for task in tasks]
         # If the value of a read were kept, every write would copy the variable.
         functions = [f for f in functions if not (f.is_stateful and f.is_read_only)]

@@ -1,4 +1,7 @@
-"""Work that a strategy has counted, as lines of metrics and steps; and the memory in use."""
+"""Work that a strategy has counted: samples, busy seconds, memory in use.
+
+One source of the numbers that the live view, `Progress`, reports and records of runs show.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import tensorflow as tf
 
 from evener.devices.names import kind_of, tf_device, without_worker
 from evener.strategy import Strategy
-from evener.strategy.shares import RecordedStep
+from evener.strategy.shares import RecordedStep, ShareController
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +34,86 @@ def gpu_memory(device: str) -> MemoryUse | None:
     return MemoryUse(current_bytes=info["current"], peak_bytes=info["peak"])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """The variables that a device owns, and their bytes."""
+
+    num_variables: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWork:
+    """The work of one device since training began, and the variables it owns.
+
+    Args:
+        device: Name of the device.
+        share: Fraction of every batch that it computes now; None for a device that only owns
+            variables.
+        num_samples: The samples it has trained on; None if they are not counted.
+        busy_seconds: The duration of its forward and backward passes; None if they are not
+            timed.
+        owned: The variables it owns.
+        memory: The memory that TensorFlow uses there; None if unknown, as for a CPU.
+    """
+
+    device: str
+    share: float | None
+    num_samples: int | None
+    busy_seconds: float | None
+    owned: Owned
+    memory: MemoryUse | None = None
+
+
+def work_of_devices(
+    shares: Mapping[str, float],
+    samples: Mapping[str, int],
+    seconds: Mapping[str, float],
+    owned: Mapping[str, Owned],
+) -> tuple[DeviceWork, ...]:
+    """Return the work of each device that computes or owns variables; what is missing is None."""
+    return tuple(
+        DeviceWork(
+            device=name,
+            share=shares.get(name),
+            num_samples=samples.get(name),
+            busy_seconds=seconds.get(name),
+            owned=owned.get(name, Owned()),
+            memory=gpu_memory(name),
+        )
+        for name in dict.fromkeys([*shares, *owned])
+    )
+
+
+def owned_by_device(strategy: Strategy) -> dict[str, Owned]:
+    owned: dict[str, Owned] = {}
+    for variable in strategy.owner_registry.variables:
+        device = strategy.name_in_plan(variable.device)
+        before = owned.get(device, Owned())
+        owned[device] = Owned(
+            num_variables=before.num_variables + 1,
+            num_bytes=before.num_bytes + variable.num_bytes,
+        )
+    return owned
+
+
 def shares_of_devices(strategy: Strategy) -> dict[str, float]:
     """Return the fraction of every batch that each device computes, in one or several stages."""
-    shares: dict[str, float] = {}
-    for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
+    return _sum_by_device(strategy, strategy.shares)
+
+
+def _sum_by_device(strategy: Strategy, figures: Sequence[float]) -> dict[str, float]:
+    """Return the sums of figures of the replicas for each device that has a stage of them."""
+    sums: dict[str, float] = {}
+    for replica, figure in zip(strategy.plan.replicas, figures, strict=True):
         for device in dict.fromkeys(stage.device for stage in replica.stages):
-            shares[device] = shares.get(device, 0.0) + share
-    return shares
+            sums[device] = sums.get(device, 0) + figure
+    return sums
+
+
+def is_own_device(strategy: Strategy, name: str) -> bool:
+    """Return whether a device of the plan is in this process; others are measured there."""
+    return strategy.name_in_plan(without_worker(name)) == name
 
 
 def count_work(strategy: Strategy) -> None:
@@ -46,51 +122,87 @@ def count_work(strategy: Strategy) -> None:
         strategy.share_controller.count([tf_device(name) for name in shares_of_devices(strategy)])
 
 
+class CountedWork:
+    """Samples and busy seconds of a strategy's devices since its begin or the last `take`.
+
+    Nothing is counted by a strategy that does not count, by eager steps, and where operations have
+    to be deterministic.
+    """
+
+    def __init__(self, strategy: Strategy, *, from_now: bool = True) -> None:
+        self._strategy = strategy
+        self._before: tuple[ShareController | None, Sequence[int], Mapping[str, float]]
+        self._before = None, (), {}
+        if from_now:
+            self.take()
+
+    def take(self) -> tuple[int, dict[str, int], dict[str, float]]:
+        """Return what `read` does, and begin to count anew."""
+        totals = self._totals()
+        work = self._since(totals)
+        self._before = totals
+        return work
+
+    def read(self) -> tuple[int, dict[str, int], dict[str, float]]:
+        """Return the samples of all, and the samples and the busy seconds by device.
+
+        Without samples, none are known of any device.
+        """
+        return self._since(self._totals())
+
+    def _totals(self) -> tuple[ShareController, tuple[int, ...], dict[str, float]]:
+        controller = self._strategy.share_controller
+        if not controller.counts:
+            return controller, (), {}
+        return controller, controller.total_samples(), controller.busy_seconds()
+
+    def _since(
+        self, totals: tuple[ShareController, tuple[int, ...], dict[str, float]]
+    ) -> tuple[int, dict[str, int], dict[str, float]]:
+        controller, samples, seconds = totals
+        before, samples_before, seconds_before = self._before
+        # A trial of plans uses several controllers, with totals of their own.
+        if controller is before and samples_before:
+            samples = tuple(now - then for now, then in zip(samples, samples_before, strict=True))
+            seconds = {name: now - seconds_before[name] for name, now in seconds.items()}
+        strategy = self._strategy
+        own = [name for name in shares_of_devices(strategy) if is_own_device(strategy, name)]
+        busy = {name: seconds[tf_device(name)] for name in own if tf_device(name) in seconds}
+        if not any(samples):
+            return 0, {}, busy
+        counts = _sum_by_device(strategy, samples)
+        return sum(samples), {name: int(count) for name, count in counts.items()}, busy
+
+
 class Measured:
     """Rates between two readings of the totals of a strategy, which counts its work."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
-        self._controller = strategy.share_controller
+        self._work = CountedWork(strategy, from_now=False)
         self._at = 0.0
-        self._samples = 0
-        self._busy: dict[str, float] = {}
 
     def line(self, now: float) -> dict[str, Any]:
         """Return what was measured since the last call."""
         controller = self._strategy.share_controller
-        if controller is not self._controller:
-            # A trial of plans uses others, with totals of their own.
-            self._controller, self._samples, self._busy = controller, 0, {}
-        samples, busy = sum(controller.total_samples()), controller.busy_seconds()
-        seconds = max(now - self._at, 1e-9)
+        num_samples, _, busy = self._work.take()
+        seconds, self._at = max(now - self._at, 1e-9), now
         shares = shares_of_devices(self._strategy)
-        # The devices of other workers are measured there.
-        own = {n for n in shares if self._strategy.name_in_plan(without_worker(n)) == n}
+        own = {name for name in shares if is_own_device(self._strategy, name)}
         memory = [gpu_memory(without_worker(name)) if name in own else None for name in shares]
-        busy_fractions: list[float | None] = []
-        for name in shares:
-            device = tf_device(name)
-            if name in own and device in busy:
-                fraction = (busy[device] - self._busy.get(device, 0.0)) / seconds
-                busy_fractions.append(_short(fraction))
-            else:
-                busy_fractions.append(None)
         last = controller.step_records()[-10:]
         step_seconds = (last[-1].began - last[0].began) / (len(last) - 1) if len(last) > 1 else None
-        line = {
+        return {
             "time": round(now, 3),
-            "samples": samples,
-            "samples_per_second": _short((samples - self._samples) / seconds),
+            "samples": sum(controller.total_samples()),
+            "samples_per_second": _short(num_samples / seconds),
             "step_seconds": _short(step_seconds),
             "share": [_short(share) for share in shares.values()],
-            "busy": busy_fractions,
+            "busy": [_short(busy[name] / seconds) if name in busy else None for name in shares],
             "memory": [use and use.current_bytes for use in memory],
             "memory_peak": [use and use.peak_bytes for use in memory],
             "process_bytes": resident_bytes(),
         }
-        self._at, self._samples, self._busy = now, samples, busy
-        return line
 
 
 def trace_line(step: RecordedStep, number: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -33,6 +34,12 @@ MOST_BYTES = {EVENTS: 1_000_000, METRICS: 8_000_000, LOSSES: 2_000_000, STEPS: 8
 
 FULL = {"full": True}
 """Last line of a full file."""
+
+STOPPED = "stopped by Ctrl-C"
+"""Text of the event that ends the record of a run that a person has stopped."""
+
+LEAST_FRACTION = 0.15
+"""Fraction of a step from which a limit is named."""
 
 MOST_TEXT = 2_000
 """Largest number of characters of a text in an event."""
@@ -126,6 +133,13 @@ class RunRecord(RunDescription, frozen=True, kw_only=True):
     missing: tuple[str, ...]
 
     @property
+    def script(self) -> str:
+        """Words of the script and its arguments on the command line; empty if it is not there."""
+        words = list(self.command)
+        is_first = (k for k, word in enumerate(words) if word.endswith(".py") or word == "-m")
+        return shlex.join(words[next(is_first, len(words)) :])
+
+    @property
     def end(self) -> RecordLine | None:
         ends = [event for event in self.events if event.get("event") in ("end", "failed")]
         return ends[-1] if ends else None
@@ -139,7 +153,7 @@ def read_records(folder: Path) -> tuple[RunRecord, ...]:
         workers = sorted(folder.glob(f"worker-*/{RECORD}"), key=_number_of_worker)
         if workers:
             return tuple(_read(path.parent) for path in workers)
-        what = "is no folder" if not folder.is_dir() else f"has no {RECORD}"
+        what = "is not a folder" if not folder.is_dir() else f"has no {RECORD}"
     except OSError as error:
         raise _unreadable(folder, error.strerror or str(error)) from error
     raise RunError(
@@ -375,7 +389,8 @@ class Summary:
     """Figures of a run; None where nothing was measured.
 
     Attributes:
-        state: ``"ended"``, ``"failed"``, or ``"no end"`` of a run that goes on or was killed.
+        state: ``"ended"``, ``"stopped"`` by Ctrl-C, ``"failed"``, or ``"no end"`` of a run that
+            goes on or was killed.
         seconds: Time from the first to the last line.
         num_samples: Samples that were trained on.
         samples_per_second: Median of the samples per second, without the first quarter.
@@ -417,8 +432,9 @@ def summarise(record: RunRecord) -> Summary:
     for line in record.losses:
         losses.update(line.get("values", {}))
     end = record.end
+    state = "no end" if end is None else "ended" if end["event"] == "end" else "failed"
     return Summary(
-        state="no end" if end is None else "ended" if end["event"] == "end" else "failed",
+        state="stopped" if end is not None and end.get("text") == STOPPED else state,
         seconds=max(
             (line["time"] for line in (*record.events, *record.metrics, *record.losses)),
             default=0.0,
@@ -433,6 +449,39 @@ def summarise(record: RunRecord) -> Summary:
         num_steps=len(steps),
         losses=losses,
     )
+
+
+def limit_of(summary: Summary, script: str = "") -> str:
+    """Return what takes the largest part of a step beside computing.
+
+    With the words of a script on the command line, also a command that tells more.
+    """
+    step, inside = summary.step_seconds, summary.inside_seconds
+    if not step or not inside or not summary.inside:
+        return "Not known: no step was recorded."
+    outside = max(0.0, step - inside) / step
+    is_input = (
+        "is outside of the step: input data, callbacks and Python. Larger batches, "
+        "steps_per_execution in compile, and Dataset.prefetch make it smaller"
+    )
+    parts = [(outside, is_input)]
+    for device, time in summary.inside.items():
+        length = (time.length or inside) / (1.0 - outside or 1.0)
+        for other, seconds in time.wait.items():
+            parts.append((seconds / length, f"{device} waits for {other}. Other shares may help"))
+        copies = f"{device} waits for copies and sums. Larger batches need fewer of them"
+        parts += [
+            (time.copy / length, copies),
+            (time.update / length, f"{device} updates variables"),
+            (time.once / length, f"{device} computes what is not divided"),
+        ]
+    fraction, words = max(parts)
+    sentence = f"{fraction:.0%} of a step ".replace("%", " %") + words + "."
+    command = "doctor" if words == is_input else "run --plan auto"
+    if fraction < LEAST_FRACTION:
+        sentence = "The devices compute for most of the step: more or faster devices would help."
+        command = "bench"
+    return f"{sentence} Next: evener {command} {script}" if script else sentence
 
 
 def usual_steps(record: RunRecord) -> list[RecordLine]:

@@ -13,7 +13,9 @@ disk's way at once.
 from __future__ import annotations
 
 import contextlib
+import csv
 import datetime
+import itertools
 import json
 import logging
 import math
@@ -49,11 +51,13 @@ from evener.recording.reading import (
     MOST_TEXT,
     RECORD,
     STEPS,
+    STOPPED,
     VERSION,
     without_secrets,
 )
 from evener.strategy import Strategy
 from evener.strategy.shares import RecordedStep
+from evener.workers.process import group_of_process
 
 _TICK_SECONDS = 0.5
 _METRICS_PACE = (1.0, 250)
@@ -165,7 +169,6 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """Folder of the record."""
         return self._folder.path
 
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
@@ -202,6 +205,8 @@ class Recording:
         self._sample(is_last=True)
         if error is None or (isinstance(error, SystemExit) and not error.code):
             self._emit({"event": "end", "text": "the run ended"})
+        elif isinstance(error, KeyboardInterrupt):
+            self._emit({"event": "end", "text": STOPPED})
         else:
             text = str(error).partition("\n")[0]
             self._emit({"event": "failed", "text": f"{type(error).__name__}: {text}"})
@@ -295,7 +300,6 @@ class RecordFolder:
             raise _cannot_be_written(path, error) from error
 
     def write_record(self, fields: Mapping[str, Any]) -> None:
-        """Write the description of the run; a reader sees all of it or none."""
         beside = self.path / f"{RECORD}.part"
         try:
             beside.write_text(json.dumps(fields, indent=1), encoding="utf-8")
@@ -399,6 +403,93 @@ class Losses(keras.callbacks.Callback):
     def _write(self, logs: Mapping[str, Any], batch: Mapping[str, int]) -> None:
         line = {"time": self._clock(), "epoch": self._epoch, "values": written_values(logs)}
         self._folder.add(LOSSES, {**line, **batch})
+
+
+class EpochLogs(keras.callbacks.Callback):
+    """Callback that writes the logs of each epoch and the work of devices, for TensorBoard and CSV.
+
+    The logs of the program stay as they are. If they cannot be written, such as on a full disk, one
+    line says so, and the training goes on without them.
+    """
+
+    def __init__(self, strategy: Strategy, folder: Path, problems: list[str]) -> None:
+        super().__init__()
+        self._strategy, self._folder, self._problems = strategy, folder, problems
+        self._rows: list[dict[str, float]] = []
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        self._write(self._begin)
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._write(lambda: self._add(epoch, logs or {}))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        import tensorflow as tf
+
+        if self._problems:
+            return
+        try:
+            write()
+        except (OSError, tf.errors.OpError) as error:
+            self._problems.append(getattr(error, "strerror", None) or str(error))
+            print(
+                f"evener: --log-dir: nothing more is written to {self._folder}, the training goes "
+                f"on: {self._problems[0]}",
+                file=sys.stderr,
+            )
+
+    def _begin(self) -> None:
+        import tensorflow as tf
+
+        numbers = itertools.count(1)
+        self._fit = next(f for n in numbers if not (f := self._folder / f"fit_{n}").exists())
+        # Files of events are written by the first worker alone.
+        self._fit.mkdir(parents=True)
+        self._writer = tf.summary.create_file_writer(str(self._fit))
+        self._measured = Measured(self._strategy)
+        self._measured.line(time.monotonic())
+        self._rows = []
+
+    def _add(self, epoch: int, logs: Mapping[str, Any]) -> None:
+        import tensorflow as tf
+
+        line = self._measured.line(time.monotonic())
+        values = {**scalars(logs), "samples_per_second": line["samples_per_second"]}
+        for number, name in enumerate(shares_of_devices(self._strategy)):
+            figures = {"share": "share", "busy": "busy", "memory_bytes": "memory"}
+            values |= {f"{name}/{key}": line[at][number] for key, at in figures.items()}
+        values = {name: value for name, value in values.items() if value is not None}
+        with self._writer.as_default(step=epoch):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+        self._writer.flush()
+        self._rows.append({"epoch": epoch + 1, **values})
+        # Again as a whole: some epochs alone have validation.
+        columns = dict.fromkeys(name for row in self._rows for name in row)
+        with (self._fit / "epochs.csv").open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, list(columns))
+            table.writeheader()
+            table.writerows(self._rows)
+
+
+@contextlib.contextmanager
+def logging_epochs(strategy: Strategy, folder: Path) -> Iterator[None]:
+    """Write the epochs of every ``fit`` in the block into a folder; of a worker, into its own."""
+    group = group_of_process()
+    if group is not None:
+        folder = folder / f"worker-{group.index}"
+    problems: list[str] = []
+    count_work(strategy)
+    before = len(list(folder.glob("fit_*/epochs.csv")))
+    try:
+        with adding_callbacks(lambda: EpochLogs(strategy, folder, problems)):
+            yield
+    finally:
+        if not problems and len(list(folder.glob("fit_*/epochs.csv"))) == before:
+            print(
+                f"evener: --log-dir: nothing new in {folder}, since no epoch of a Keras fit ended",
+                file=sys.stderr,
+            )
 
 
 def written_values(logs: Mapping[str, Any]) -> dict[str, float | str]:

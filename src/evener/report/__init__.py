@@ -6,13 +6,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from evener.recording.measured import DeviceWork
     from evener.report.comparison import Comparison, compare
-    from evener.report.progress import DeviceWork, Progress
+    from evener.report.progress import Progress
 
 # Imported when first used: the page of a record does not need Keras.
 _HOMES = {
     "Comparison": "evener.report.comparison",
-    "DeviceWork": "evener.report.progress",
+    "DeviceWork": "evener.recording.measured",
     "Progress": "evener.report.progress",
     "compare": "evener.report.comparison",
 }

@@ -50,7 +50,6 @@ class Comparison(ShownAsText):
         return self.largest <= tolerance
 
     def table(self) -> Table:
-        """Return the differences as a table."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("of", no_wrap=True)
         table.add_column("relative difference", justify="right", no_wrap=True)
@@ -66,7 +65,6 @@ class Comparison(ShownAsText):
         return table
 
     def __str__(self) -> str:
-        """Return the table as plain text."""
         text = text_of(lambda console: console.print(self.table()))
         return "\n".join(line for line in text.splitlines() if line)
 

@@ -79,7 +79,6 @@ class Estimated:
         return largest_batch(self.model, usable_bytes(card), way, num_devices=self.num_devices)
 
     def to_json(self) -> str:
-        """Return all figures as one JSON object, sizes in bytes."""
         content = {
             "model": self.model.name,
             "batch_size": self.batch_size,

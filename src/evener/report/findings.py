@@ -23,7 +23,6 @@ _FIRST_WORDS = frozenset(
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
-    """Print all findings in their order, and their number."""
     console = standard_output(highlight=False) if console is None else console
     for finding in diagnosis.findings:
         head = Text()

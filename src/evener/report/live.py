@@ -29,7 +29,7 @@ from typing import Any, TextIO
 
 import msgspec
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment, Segments
@@ -82,6 +82,7 @@ class LiveState:
     seconds_left: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)
     devices: tuple[LiveDevice, ...] = ()
+    changes: str = ""  # Of shares, as a line
 
 
 def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
@@ -90,7 +91,7 @@ def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
     if state.title:
         parts.append(_line(state.title, style="bold"))
     if state.devices:
-        num_shown = max(1, num_lines - _OTHER_LINES)
+        num_shown = max(1, num_lines - _OTHER_LINES - bool(state.changes))
         devices = state.devices[:num_shown]
         rows = [_cells(device) for device in devices]
         # The table has to fit in 80 columns.
@@ -110,24 +111,47 @@ def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
         if len(state.devices) > num_shown:
             parts.append(_line(f"and {len(state.devices) - num_shown} more devices", style="dim"))
     rate = state.samples_per_second
-    after = [] if rate is None else [f"{rate:,.0f} samples/s"]
-    if state.epoch is not None:
-        after.append(_left(state.seconds_left))
-    if state.num_steps is None or state.num_epochs is None or state.epoch is None:
-        parts.append(_line("  ".join([*_position(state), *after])))
-    else:
-        grid = Table.grid(padding=(0, 2))
-        for overflow in ("ellipsis", "fold", "ellipsis"):
-            grid.add_column(no_wrap=True, overflow=overflow)
+    bar = None
+    if state.num_steps is not None and state.num_epochs is not None and state.epoch is not None:
         done = (state.epoch - 1) * state.num_steps + state.step
         bar = ProgressBar(
             total=state.num_epochs * state.num_steps, completed=done, width=_BAR_WIDTH
         )
-        grid.add_row(Text("  ".join(_position(state))), bar, Text("  ".join(after)))
-        parts.append(grid)
+    parts.append(
+        _ProgressLine(
+            position="  ".join(_position(state)),
+            bar=bar,
+            rate="" if rate is None else f"{rate:,.0f} samples/s",
+            left="" if state.epoch is None else _left(state.seconds_left),
+        )
+    )
     if state.losses:
         parts.append(_line(losses_text(state.losses)))
+    if state.changes:
+        parts.append(_line(state.changes))
     return Group(*parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProgressLine:
+    """Step, bar, rate and time left; on a narrow terminal the bar goes first, then the rate."""
+
+    position: str
+    bar: ProgressBar | None
+    rate: str
+    left: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        after = "  ".join(filter(None, (self.rate, self.left)))
+        text = "  ".join(filter(None, (self.position, after)))
+        if self.bar is not None and len(text) + 2 + _BAR_WIDTH <= options.max_width:
+            grid = Table.grid(padding=(0, 2))
+            grid.add_row(Text(self.position), self.bar, Text(after))
+            yield grid
+        elif len(text) <= options.max_width:
+            yield Text(text)
+        else:
+            yield _line("  ".join(filter(None, (self.position, self.left))))
 
 
 def line_of(state: LiveState) -> str:
@@ -299,7 +323,6 @@ class TerminalScreen(Screen):
                     _redirect_handlers(stream.stream, stream)
 
     def show(self, state: LiveState) -> None:
-        """Draw the view again."""
         with self.lock:
             if self.is_drawn:
                 self._state = state
@@ -317,7 +340,6 @@ class TerminalScreen(Screen):
             self._console.print(Segments([Segment(text)]), end="", crop=False)
 
     def close(self) -> None:
-        """Leave the last view on the terminal, and give standard output and error back."""
         with self.lock:
             if not self._live.is_started:
                 return
@@ -366,7 +388,6 @@ class Above:
 
     @property
     def shown_rest(self) -> str:
-        """The part of the incomplete line that a terminal would show."""
         return self.rest.rstrip("\r").rpartition("\r")[2].replace("\b", "")
 
     def write(self, text: str) -> int:
@@ -379,7 +400,6 @@ class Above:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write several texts."""
         self.write("".join(lines))
 
 
@@ -613,7 +633,6 @@ class JobState:
 
 
 def is_wanted(live: bool | None, environ: Mapping[str, str]) -> bool:
-    """Return whether a command shows a live view."""
     by_default = FOLDER in environ or can_draw({**environ, "NO_COLOR": ""})
     return by_default if live is None else live
 

@@ -23,13 +23,16 @@ import jinja2
 
 from evener import __version__
 from evener.base.text import format_bytes, format_seconds, printable
+from evener.planner.rebalancing import describe_changes
 from evener.recording.reading import (
     COPY,
     IDLE,
+    STOPPED,
     WAIT,
     Activity,
     RunRecord,
     Summary,
+    limit_of,
     summarise,
     typical_step,
 )
@@ -66,7 +69,12 @@ _TOPS = {COPY: 4, WAIT: 7, IDLE: 9}
 _CLASSES = {"forward + backward": "both", "step": "both"}
 _VERSIONS = ("evener", "tensorflow", "keras", "python")
 _MARKED = ("shares", "warning", "failed", "log", "not recorded")
-_STATES = {"ended": "ended", "failed": "failed", "no end": "no end: it runs, or was killed"}
+_STATES = {
+    "ended": "ended",
+    "failed": "failed",
+    "no end": "no end: it runs, or was killed",
+    "stopped": STOPPED,
+}
 
 
 def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
@@ -99,6 +107,7 @@ class RunView:
     """All that the page shows of a run."""
 
     name: str
+    verdict: str
     record: RunRecord
     summary: Summary
     figures: list[tuple[str, str]]
@@ -129,6 +138,9 @@ def view_of(records: Sequence[RunRecord]) -> RunView:
         for at, worker, event in sorted(timed, key=lambda item: item[0])
     ]
     path = first.path.resolve()
+    # One scale for the bars of all workers.
+    ends = [each.end for r in records for row in typical_step(r).values() for each in row]
+    step_length = max(ends, default=0.0)
     missing = [f"{r.path.name}: {text}" if many else text for r in records for text in r.missing]
     rate, step = summary.samples_per_second, summary.step_seconds
     figures = [
@@ -139,6 +151,10 @@ def view_of(records: Sequence[RunRecord]) -> RunView:
         ("a step", "not measured" if step is None else format_seconds(step)),
     ]
     numbers = [(k, v) for k, v in summary.losses.items() if not k.startswith(("gpu:", "cpu:"))]
+    changes = [event for event in first.events if event.get("event") == "shares"]
+    if changes and "after" in (last := changes[-1]):
+        settled = describe_changes(len(changes), int(last["step"]), last["after"])
+        figures.append(("shares", settled.removeprefix("shares ")))
     rows: list[tuple[str, float, list[tuple[str, str]]]] = []
     replicas = first.plan.replicas
     total = sum(replica.share for replica in replicas) or 1.0
@@ -163,11 +179,12 @@ def view_of(records: Sequence[RunRecord]) -> RunView:
             "operations are not timed."
         )
     return RunView(
-        name=path.parent.name if many else path.name,
+        name=f"{first.script or 'a program'} ({path.parent.name if many else path.name})",
+        verdict=limit_of(summary, first.script),
         record=first,
         summary=summary,
         figures=figures + [(name, format_number(value)) for name, value in numbers[:6]],
-        workers=[_worker(record, record.path.name if many else "") for record in records],
+        workers=[_worker(r, r.path.name if many else "", step_length) for r in records],
         plan=rows,
         predicted=_predicted(first, summary),
         charts=_charts(records, summary.seconds),
@@ -191,7 +208,7 @@ def format_number(value: float | str) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _worker(record: RunRecord, name: str) -> WorkerView:
+def _worker(record: RunRecord, name: str, step_length: float) -> WorkerView:
     summary = summarise(record)
     fractions: list[tuple[str, list[tuple[str, str, float]]]] = []
     for device, time in summary.inside.items():
@@ -209,7 +226,7 @@ def _worker(record: RunRecord, name: str) -> WorkerView:
         fractions.append((device, shown))
     return WorkerView(
         name=name,
-        timeline=timeline(typical_step(record), summary.num_steps),
+        timeline=timeline(typical_step(record), summary.num_steps, scale_to=step_length),
         fractions=tuple(fractions),
     )
 
@@ -237,9 +254,9 @@ def _predicted(record: RunRecord, summary: Summary) -> list[tuple[str, str, str]
             for line in record.metrics
         ]
         peak = max((p for p in peaks if p is not None), default=None)
-        measured = "not measured on a CPU" if peak is None else format_bytes(peak)
+        measured = "" if peak is None else format_bytes(peak)
         rows.append((f"{device}: peak memory", format_bytes(size), measured))
-    return rows
+    return rows if any(measured for _, _, measured in rows) else []
 
 
 def _charts(records: Sequence[RunRecord], seconds: float) -> list[Chart]:
@@ -312,7 +329,7 @@ def _outside(summary: Summary) -> str:
         return ""
     part = f"{(step - inside) / step:.0%}".replace("%", " %")
     return (
-        f"A step is {format_seconds(step)} from begin to begin, of which the devices take "
+        f"A step begins every {format_seconds(step)}; the devices work on it for "
         f"{format_seconds(inside)}. The rest, {part}, is outside of the step: input data, "
         "callbacks and Python."
     )
@@ -522,19 +539,28 @@ class TimelineRow:
 class StepTimeline:
     rows: tuple[TimelineRow, ...]
     length: str
+    x_ticks: tuple[Tick, ...]
     legend: tuple[tuple[str, str], ...]
     num_steps: int
 
 
-def timeline(step: Mapping[str, Sequence[Activity]], num_steps: int) -> StepTimeline | None:
+def timeline(
+    step: Mapping[str, Sequence[Activity]], num_steps: int, *, scale_to: float = 0.0
+) -> StepTimeline | None:
+    """Return the bars of a step, in a box that is as long as this step and at least `scale_to`."""
     if not step:
         return None
     length = max(each.end for row in step.values() for each in row)
-    rows = tuple(_row(device, row, length) for device, row in sorted(step.items(), key=_order))
+    whole = max(length, scale_to)
+    rows = tuple(_row(device, row, whole) for device, row in sorted(step.items(), key=_order))
     styles = {bar.style for row in rows for bar in row.bars}
     return StepTimeline(
         rows=rows,
         length=format_seconds(length),
+        x_ticks=tuple(
+            Tick(percent=100 * t / (whole or 1.0), text=format_seconds(t) if t else "0")
+            for t in ticks(0.0, whole, 4)
+        ),
         legend=tuple(entry for entry in _LEGEND if entry[0] in styles),
         num_steps=num_steps,
     )

@@ -44,6 +44,7 @@ MOST_ROWS = 12
 """Largest number of rows of a picture; a row is a device, or several that compute the same."""
 
 _FEW = 2
+_NEARLY_FULL = 0.9
 _LEAST_BOX, _WIDEST_BOX = 10, 56
 _MARKS = {"forward": ">", "backward": "<"}
 _MEANINGS = {
@@ -68,7 +69,6 @@ _PARTS = {
 
 
 def print_planned(planned: Planned, console: Console | None = None) -> None:
-    """Print a plan with its predicted cost."""
     console = standard_output() if console is None else console
     console.print(Text(str(planned.plan)), soft_wrap=True)
     console.print(Text("\nWhat each device computes"))
@@ -83,6 +83,8 @@ def print_planned(planned: Planned, console: Console | None = None) -> None:
     legend = ", ".join(f"{letter} {name}" for letter, name in _PARTS.values())
     console.print(Text(f"\nMemory ({legend})"))
     console.print(memory_table(planned, console.width))
+    for line in textwrap.wrap(_margin_note(planned), console.width):
+        console.print(Text(line))
     if planned.problem:
         console.print(Text(f"\nDoes not fit: {planned.problem}."), soft_wrap=True)
     if planned.remedies:
@@ -222,6 +224,24 @@ def memory_table(planned: Planned, width: int = _WIDEST) -> Table:
             Text(f"{_PARTS[largest][1]} {format_bytes(parts[largest])}"),
         )
     return table
+
+
+def _margin_note(planned: Planned) -> str:
+    """Return that a plan leaves no room for TensorFlow's allocator; empty if it leaves a tenth."""
+    devices = planned.profile.cluster.devices
+    full = [
+        f"{devices[index].name} to {needed.total / memory:.1%}"
+        for index, needed in sorted(planned.prediction.memory.items())
+        if index != HOST_OWNER and (memory := devices[index].memory_bytes)
+        if _NEARLY_FULL < needed.total / memory <= 1
+    ]
+    if not full:
+        return ""
+    return (
+        f"No margin: tensors alone fill {', '.join(full[:_FEW])}"
+        f"{' and others' * (len(full) > _FEW)}. TensorFlow's allocator needs more beside them, 0 "
+        "to 8 % where measured with memory_growth=False: set that, or plan a smaller batch."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

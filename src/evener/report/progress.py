@@ -1,210 +1,375 @@
-"""Progress while training, for any Keras model: throughput, shares, memory, time left.
+"""Progress of a training: epoch, step and losses of a ``fit``, and the work of each device.
 
-The share controller of a strategy writes the last few steps into a ring buffer. The ring is read
-before it wraps around, and its new steps are added to the totals. The exact number of samples of an
-epoch is the weight with which Keras averages the loss.
+::
+
+    fit ──► FitProgress ─┐
+    strategy ────────────┴─► StrategySource ──► LiveState ──► live view, `Progress`
+
+Nothing is measured for it: the clocks are those by which shares are balanced, and those of
+records of runs. The exact number of samples of an epoch is the weight with which Keras averages
+the loss.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from evener._tf_private.fits import adding_callbacks
 from evener._tf_private.models import model_strategy
-from evener.devices.names import device_name
+from evener.devices import inventory
+from evener.devices.names import device_name, without_worker
 from evener.plan import split_batch
-from evener.recording.measured import MemoryUse, gpu_memory
-from evener.recording.record import scalars
+from evener.planner.run_times import StepRecord
+from evener.recording.measured import (
+    CountedWork,
+    DeviceWork,
+    Owned,
+    count_work,
+    gpu_memory,
+    is_own_device,
+    owned_by_device,
+    shares_of_devices,
+    step_line,
+    trace_line,
+    work_of_devices,
+)
+from evener.recording.reading import activities, time_of
+from evener.recording.record import scalars, watching
 from evener.report.comparison import DEVICE_LOGS
-from evener.report.live import LiveDevice, LiveState, LiveView, epoch_line, is_shown, screen_of
-from evener.report.live_source import StrategySource, source_of
+from evener.report.live import (
+    FOLDER,
+    IN_PLACE,
+    FileScreen,
+    LiveDevice,
+    LiveState,
+    LiveView,
+    Screen,
+    epoch_line,
+    is_shown,
+    losses_text,
+    screen_of,
+    screen_of_process,
+)
 from evener.strategy import Strategy
-from evener.strategy.shares import WINDOW
+from evener.strategy.shares import RecordedStep
+from evener.workers.process import group_of_process
 
-_NUM_MARKS = 8
-
-Step = tuple[tuple[float, float], ...]
-"""The (samples, seconds) of every replica in one step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
-    """The variables that a device owns, and their bytes."""
-
-    num_variables: int = 0
-    num_bytes: int = 0
+_LOSS_SECONDS = 1.0
+_RECENT_SECONDS = 5.0
+_NUM_STEPS = _NUM_MARKS = 8
+_MOST_SPANS = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWork:
-    """The work of one device since training began, and the variables it owns.
+class FitProgress(keras.callbacks.Callback):
+    """Epoch, step, losses and time left of a ``fit``.
 
-    Args:
-        device: Name of the device.
-        share: Fraction of every batch that it computes now; None for a device that only owns
-            variables.
-        num_samples: The samples it has trained on; None if they are not counted.
-        busy_seconds: The duration of its forward and backward passes; None if they are not
-            timed, as on a single device.
-        owned: The variables it owns.
-        memory: The memory that TensorFlow uses there; None if unknown, as for a CPU.
+    Losses and metrics are read only when they are shown, so no step waits for them.
     """
 
-    device: str
-    share: float | None
-    num_samples: int | None
-    busy_seconds: float | None
-    owned: Owned
-    memory: MemoryUse | None = None
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._begin_fit()
+
+    def _begin_fit(self) -> None:
+        self.epoch = self.step = self._steps_before = 0
+        self.num_epochs = 1
+        self.num_steps: int | None = None
+        self.losses: dict[str, float] = {}
+        self.is_training = False
+        # Time and steps behind the first step, most of whose time is tracing.
+        self._first: tuple[float, int] | None = None
+
+    def state(
+        self, devices: tuple[LiveDevice, ...], rate: float | None, *, title: str = ""
+    ) -> LiveState:
+        return LiveState(
+            title=title,
+            epoch=self.epoch + 1,
+            num_epochs=self.num_epochs,
+            step=self.step,
+            num_steps=self.num_steps,
+            samples_per_second=rate,
+            seconds_left=self._seconds_left(),
+            losses=self.losses,
+            devices=devices,
+        )
+
+    def _seconds_left(self) -> float | None:
+        """Return the seconds to the end of the last epoch; None if unknown."""
+        if self._first is None or self.num_steps is None:
+            return None
+        began, first = self._first
+        done = self._steps_before + self.step - first
+        if done <= 0:
+            return None
+        steps_left = (self.num_epochs - self.epoch) * self.num_steps - self.step
+        return max(0, steps_left) * (self._clock() - began) / done
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        self._begin_fit()
+        self.num_epochs = int(self.params.get("epochs") or 1)
+        self.num_steps = self.params.get("steps")
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self._steps_before += self.step
+        self.epoch, self.step, self.is_training = epoch, 0, True
+        self._epoch_began = self._clock()
+        self._mark_first()
+
+    # Not on_train_batch_end: before it, Keras reads the logs of every batch, which waits for the
+    # devices.
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        self.step = batch
+        self._mark_first()
+
+    def _mark_first(self) -> None:
+        if self._first is None and self._steps_before + self.step:
+            self._first = self._clock(), self._steps_before + self.step
+
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """End the training part of an epoch, before validation resets the metrics."""
+        if self.is_training:
+            self._end_training()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.is_training:
+            self._end_training()
+        self.losses = scalars(logs or {})
+
+    def _end_training(self) -> None:
+        self.is_training = False
+        self._epoch_seconds = self._clock() - self._epoch_began
+        steps_of_call: int = getattr(self.model, "steps_per_execution", 1) or 1
+        self.step = self.num_steps or self.step + steps_of_call
+        self.num_steps = self.step
 
 
-class StrategyDevices:
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy = strategy
+class FollowedFit(FitProgress):
+    """Progress of a ``fit`` for a thread that shows it, with a line for each epoch."""
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return self.strategy.replica_devices
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        begin: Callable[[FitProgress], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(clock=clock)
+        self._say = say
+        self._begin = begin
+        self._read_at = float("-inf")
 
-    @property
-    def shares(self) -> tuple[float, ...]:
-        return self.strategy.shares
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        super().on_train_begin(logs)
+        # Not when it is made: evaluation has the same callbacks.
+        self._begin(self)
 
-    def last_steps(self) -> list[Step]:
-        return list(zip(*self.strategy.share_controller.last_steps(), strict=True))
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        super().on_train_batch_begin(batch, logs)
+        now = self._clock()
+        if batch and now - self._read_at >= _LOSS_SECONDS:
+            self._read_at = now
+            self.losses = scalars(self.model.get_metrics_result())
 
-    def owned(self) -> dict[str, Owned]:
-        owned = {name: Owned() for name in self.devices}
-        for variable in self.strategy.owner_registry.variables:
-            device = self.strategy.name_in_plan(variable.device)
-            before = owned.get(device, Owned())
-            owned[device] = Owned(
-                num_variables=before.num_variables + 1,
-                num_bytes=before.num_bytes + variable.num_bytes,
-            )
-        return owned
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Write a line about the epoch, which stays, unless Keras writes the same."""
+        super().on_epoch_end(epoch, logs)
+        if self.params.get("verbose") != 2:
+            seconds = self._clock() - self._epoch_began
+            line = f"epoch {epoch + 1}/{self.num_epochs}  {seconds:.1f} s"
+            self._say(f"{line}  {losses_text(self.losses)}")
 
 
-class SingleDevice:
-    """The device of a model that was created without an evener strategy."""
+class StrategySource:
+    """Reads the state of a strategy's training; for one thread."""
+
+    def __init__(self, strategy: Strategy, *, worker: int | None = None) -> None:
+        self._strategy = strategy
+        self._worker = worker
+        self._limits = {d.name: d.memory_total_bytes for d in inventory().devices}
+        self._waits: deque[Mapping[str, tuple[Mapping[str, float], float]]] = deque(
+            maxlen=_NUM_STEPS
+        )
+        self._spanned: Collection[str] = ()
+        self._last_step: RecordedStep | None = None
+        count_work(strategy)
+        strategy.share_controller.keep_spans()
+
+    def state(self, fit: FitProgress | None) -> LiveState:
+        rate, devices = self.measured()
+        changes = self._strategy.share_controller.describe_changes()
+        if fit is not None:
+            return dataclasses.replace(fit.state(devices, rate), changes=changes)
+        step = 0 if self._last_step is None else self._last_step.number + 1
+        return LiveState(step=step, samples_per_second=rate, devices=devices, changes=changes)
+
+    def measured(self) -> tuple[float | None, tuple[LiveDevice, ...]]:
+        """Return the samples per second of all devices, and what each of this process does."""
+        controller = self._strategy.share_controller
+        records = recent(controller.step_records())
+        step = controller.last_step()
+        if step is not None and step != self._last_step:
+            self._last_step = step
+            # A pipeline of many micro-batches has thousands, which would hold others up.
+            if len(step.spans) <= _MOST_SPANS:
+                rows = activities(trace_line(step, 0)["spans"], step_line(step, 0, 0.0))
+                length = max(end for _, end in step.times) - min(begin for begin, _ in step.times)
+                self._waits.append(
+                    {name: (time_of(row, length).wait, length) for name, row in rows.items()}
+                )
+                self._spanned = self._waits[-1].keys()
+        rate, busy = None, {}
+        shares = shares_of_devices(self._strategy)
+        if len(records) > 1:
+            seconds = max(records[-1].began - records[0].began, 1e-9)
+            rate = sum(sum(record.samples) for record in records[:-1]) / seconds
+            computed = zip(*(record.busy_seconds for record in records[:-1]), strict=True)
+            # In the order in which `count_work` names them. TensorFlow's names are no keys: devices
+            # of other workers have the same ones.
+            busy = {
+                name: min(1.0, sum(times) / seconds)
+                for name, times in zip(shares, computed, strict=False)
+            }
+        # The other workers have the numbers of their own devices.
+        return rate, tuple(
+            self._device(name, share, busy.get(name))
+            for name, share in shares.items()
+            if is_own_device(self._strategy, name)
+        )
+
+    def _device(self, name: str, share: float, busy: float | None) -> LiveDevice:
+        own = without_worker(name)
+        memory = gpu_memory(own)
+        key = own if own in self._spanned else name
+        waits: dict[str, float] = {}
+        length = 0.0
+        for step in self._waits:
+            by_device, seconds = step.get(key, ({}, 0.0))
+            length += seconds
+            for other, waited in by_device.items():
+                waits[other] = waits.get(other, 0.0) + waited
+        return LiveDevice(
+            name=own,
+            share=share,
+            busy=busy,
+            waits=sum(waits.values()) / length if length > 0 else None,
+            waits_for=max(waits, key=waits.__getitem__, default="") if length > 0 else "",
+            memory_bytes=None if memory is None else memory.current_bytes,
+            memory_limit=self._limits.get(own),
+            worker=self._worker,
+        )
+
+
+def recent(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the last steps, of a few seconds, at least two where there are."""
+    if not records:
+        return []
+    since = records[-1].began - _RECENT_SECONDS
+    last = [record for record in records if record.began >= since]
+    return last if len(last) > 1 else list(records[-2:])
+
+
+@contextlib.contextmanager
+def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
+    """Show the training of a strategy in the block, where ``fit`` is followed by itself."""
+    group = group_of_process()
+    worker = None if group is None else group.index
+    if worker is not None and FOLDER in environ:
+        in_place = bool(environ.get(IN_PLACE))
+        screen: Screen = FileScreen(Path(environ[FOLDER]), worker, replaces_bar=in_place)
+    else:
+        screen = screen_of_process(environ)
+    source = StrategySource(strategy, worker=worker)
+    fits: list[FitProgress] = []
+
+    def begin(fit: FitProgress) -> None:
+        fits[:] = [fit]
+
+    def say_event(event: Mapping[str, Any]) -> None:
+        # Notes and warnings are printed anyway.
+        if event["event"] in ("shares", "log"):
+            screen.say(f"evener: {event['text']}")
+
+    with (
+        watching(say_event),
+        adding_callbacks(
+            lambda: FollowedFit(screen.say, begin=begin), replaces_bar=lambda: screen.replaces_bar
+        ),
+        LiveView(screen, lambda: source.state(fits[0] if fits else None)),
+    ):
+        yield
+
+
+class TrainingWork:
+    """Work of the devices that train a model, from now on: those of its strategy, or its own one.
+
+    A strategy whose steps were traced before counts and times nothing; then the samples that Keras
+    counts are split by the shares.
+    """
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        variables = [getattr(variable.value, "device", "") for variable in model.variables]
-        self.devices = (device_name(next(filter(None, variables), "")),)
-        self.shares = (1.0,)
+        strategy = model_strategy(model)
+        self._strategy = strategy if isinstance(strategy, Strategy) else None
+        self._device = ""
+        self.source: StrategySource | None = None
+        self._work: CountedWork | None = None
+        if self._strategy is None:
+            placed = [getattr(variable.value, "device", "") for variable in model.variables]
+            self._device = device_name(next(filter(None, placed), ""))
+            return
+        controller = self._strategy.share_controller
+        if (controller.counts and controller.keeps_spans) or not self._strategy.has_run:
+            self.source = StrategySource(self._strategy)
+        self._work = CountedWork(self._strategy)
 
-    def last_steps(self) -> list[Step]:
-        return []
+    @property
+    def shares(self) -> dict[str, float]:
+        return {self._device: 1.0} if self._strategy is None else shares_of_devices(self._strategy)
+
+    def counted(self) -> tuple[dict[str, int], dict[str, float]]:
+        """Return the samples and busy seconds of the devices; nothing if they are not counted."""
+        _, samples, seconds = (0, {}, {}) if self._work is None else self._work.read()
+        return samples, seconds if samples else {}
+
+    def samples_in_epoch(self) -> int | None:
+        """Return the samples since the metrics were reset; None if Keras does not count them."""
+        trackers: Sequence[Any] = [each for each in self._model.metrics if each.name == "loss"]
+        count = getattr(trackers[0], "count", None) if trackers else None
+        return None if count is None else round(float(count.numpy()))
 
     def owned(self) -> dict[str, Owned]:
-        """Return the variables of the model and of its optimizer."""
+        if self._strategy is not None:
+            return owned_by_device(self._strategy)
         optimizer = getattr(self._model, "optimizer", None)
         variables = [*self._model.variables, *(optimizer.variables if optimizer else ())]
         unique = {id(variable): variable for variable in variables}.values()
         num_bytes = sum(v.value.dtype.size * v.value.shape.num_elements() for v in unique)
-        return {self.devices[0]: Owned(num_variables=len(unique), num_bytes=num_bytes)}
+        return {self._device: Owned(num_variables=len(unique), num_bytes=num_bytes)}
+
+    def rows(self) -> tuple[LiveDevice, ...]:
+        """Return what every device of this process does now, as far as it is measured."""
+        if self.source is not None:
+            return self.source.measured()[1]
+        return tuple(
+            LiveDevice(name=name, share=share, memory_bytes=use and use.current_bytes)
+            for name, share in self.shares.items()
+            for use in [gpu_memory(name)]
+        )
 
 
-def training_devices_of(model: keras.Model) -> StrategyDevices | SingleDevice:
-    strategy = model_strategy(model)
-    return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
-
-
-def samples_in_epoch(model: keras.Model) -> int | None:
-    """Return the samples trained on since the metrics were reset; None if Keras does not count."""
-    trackers: Sequence[Any] = [metric for metric in model.metrics if metric.name == "loss"]
-    count = getattr(trackers[0], "count", None) if trackers else None
-    return None if count is None else round(float(count.numpy()))
-
-
-def new_steps(seen: Sequence[Step], now: Sequence[Step]) -> list[Step]:
-    """Return the steps that were added to a ring buffer since it was last read.
-
-    No two steps take equally long on all devices to the microsecond, so the steps common to both
-    readings are the longest end of the first that is the beginning of the second.
-
-    >>> new_steps([((1, 0.1),), ((1, 0.2),)], [((1, 0.2),), ((1, 0.3),)])
-    [((1, 0.3),)]
-    """
-    for both in range(min(len(seen), len(now)), 0, -1):
-        if list(seen[-both:]) == list(now[:both]):
-            return list(now[both:])
-    return list(now)
-
-
-class WorkCounter:
-    """Counts samples and busy seconds of every device."""
-
-    def __init__(self, devices: StrategyDevices | SingleDevice) -> None:
-        self._devices = devices
-        self._read_steps = devices.last_steps()
-        # Samples and seconds of each device: in complete epochs, and in this one.
-        self._before = np.zeros((2, len(devices.devices)))
-        self._epoch = np.zeros_like(self._before)
-        self.is_timed = False
-        self.last_epoch_seconds = self.seconds
-
-    def read(self, num_in_epoch: int | None = None) -> None:
-        """Add the steps that came since the last reading."""
-        now = self._devices.last_steps()
-        for step in new_steps(self._read_steps, now):
-            self.is_timed = True
-            self._epoch += np.transpose([(round(samples), seconds) for samples, seconds in step])
-        self._read_steps = now
-        if not self.is_timed and num_in_epoch is not None:
-            self._epoch[0] = split_batch(num_in_epoch, self._devices.shares)
-
-    def end_epoch(self, num_in_epoch: int | None) -> None:
-        """Add an epoch to the total."""
-        self.read(num_in_epoch)
-        counted = int(self._epoch[0].sum())
-        if num_in_epoch is not None and num_in_epoch > counted:
-            like = self._epoch[0].tolist() if counted else self._devices.shares
-            self._epoch[0] += split_batch(num_in_epoch - counted, like)
-            self._epoch[1] *= num_in_epoch / counted if counted else 1.0
-        self.last_epoch_seconds = tuple(self._epoch[1].tolist())
-        self._before += self._epoch
-        self._epoch[:] = 0
-
-    @property
-    def samples(self) -> tuple[int, ...]:
-        """The samples of every device since training began."""
-        return tuple(map(int, self._before[0] + self._epoch[0]))
-
-    @property
-    def seconds(self) -> tuple[float, ...]:
-        """The busy seconds of every device since training began."""
-        return tuple((self._before[1] + self._epoch[1]).tolist())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgressMark:
-    """The progress of training at one time of a monotonic clock, since training began."""
-
-    seconds: float
-    num_steps: int
-    samples: tuple[int, ...]  # Of each device
-    busy_seconds: tuple[float, ...]  # Of each device
-
-    def rate_since(self, before: ProgressMark | None) -> float | None:
-        """Return the samples per second of all devices since an earlier mark."""
-        if before is None or self.seconds <= before.seconds:
-            return None
-        num_samples = sum(self.samples) - sum(before.samples)
-        return num_samples / (self.seconds - before.seconds) or None
-
-
-class Progress(keras.callbacks.Callback):
+class Progress(FitProgress):
     """Shows the work of every device while a model trains.
 
     On a terminal and in a notebook it is a live display, in place of Keras's own progress bar;
@@ -218,7 +383,7 @@ class Progress(keras.callbacks.Callback):
     Under a strategy of several devices the logs of every epoch get ``"gpu:0/share"``, the fraction
     of each batch that a device computes, ``"gpu:0/busy_seconds"`` and ``"gpu:0/waiting_seconds"``,
     the time of the epoch in which it computed and in which it did not, and on GPUs
-    ``"gpu:0/memory_bytes"``.
+    ``"gpu:0/memory_bytes"``. Seconds are measured if it is there before the strategy's first step.
     Callbacks after this one in the list, such as TensorBoard, and the history contain them.
 
     Args:
@@ -227,8 +392,6 @@ class Progress(keras.callbacks.Callback):
         refresh_seconds: Minimum time between two updates, in seconds, above 0.
         in_logs: Whether shares and busy seconds are added to the logs of an epoch.
         clock: Returns the time in seconds; for tests.
-        find_devices: Returns the devices that train a model; for tests.
-        memory_of: Returns the memory in use on a device; for tests.
 
     Example:
         >>> import io, keras, numpy as np
@@ -242,6 +405,7 @@ class Progress(keras.callbacks.Callback):
     """
 
     _view_of: Callable[..., LiveView] = LiveView
+    _work_of: Callable[..., TrainingWork] = TrainingWork
 
     def __init__(
         self,
@@ -251,53 +415,26 @@ class Progress(keras.callbacks.Callback):
         refresh_seconds: float = 0.5,
         in_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        find_devices: Callable[[keras.Model], StrategyDevices | SingleDevice] = training_devices_of,
-        memory_of: Callable[[str], MemoryUse | None] = gpu_memory,
     ) -> None:
-        super().__init__()
+        super().__init__(clock=clock)
         self._title = title
         self._console = Console() if console is None else console
         self._refresh_seconds = refresh_seconds
         self._in_logs = in_logs
-        self._clock = clock
-        self._find_devices = find_devices
-        self._memory_of = memory_of
         self._live: LiveView | None = None
         self._screen = screen_of(self._console)
-        self._source: StrategySource | None = None
         self._state = LiveState(title=title)
-        self._devices: StrategyDevices | SingleDevice | None = None
-        self._num_steps: int | None = None
-        self._epoch_rate: float | None = None
-        self._first_mark: ProgressMark | None = None
-        self._epoch_mark: ProgressMark | None = None
-        self._metrics: dict[str, float] = {}
+        self._work: TrainingWork | None = None
 
     @property
     def work(self) -> tuple[DeviceWork, ...]:
         """The work of each device since training began; empty before."""
-        if self._devices is None:
+        if self._work is None:
             return ()
-        training, owned = self._devices, self._devices.owned()
-        seconds = self._counter.seconds if self._counter.is_timed else itertools.repeat(None)
-        samples = self._counter.samples if self._counts_samples else itertools.repeat(None)
-        figures = zip(training.shares, samples, seconds, strict=False)
-        computing = dict(zip(training.devices, figures, strict=True))
-        owners = [name for name, what in owned.items() if what.num_variables]
-        work: list[DeviceWork] = []
-        for name in dict.fromkeys([*computing, *owners]):
-            share, num_samples, busy_seconds = computing.get(name, (None, None, None))
-            work.append(
-                DeviceWork(
-                    device=name,
-                    share=share,
-                    num_samples=num_samples,
-                    busy_seconds=busy_seconds,
-                    owned=owned.get(name, Owned()),
-                    memory=self._memory_of(name),
-                )
-            )
-        return tuple(work)
+        samples, seconds = self._work.counted()
+        if not samples and self._num_before is not None:
+            samples = self._split_samples()
+        return work_of_devices(self._work.shares, samples, seconds, self._work.owned())
 
     def close(self) -> None:
         """End the live display and restore the terminal. Safe to call again."""
@@ -321,22 +458,18 @@ class Progress(keras.callbacks.Callback):
         self.close()
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Find the devices and begin to count."""
         self.close()
-        self._devices = self._find_devices(self.model)
-        self._counter = WorkCounter(self._devices)
-        self._counts_samples = samples_in_epoch(self.model) is not None
-        self._num_steps = self.params.get("steps")
-        self._epoch = self._step = self._read_at = self._steps_before = 0
-        self._is_training = False
-        self._metrics = {}
+        super().on_train_begin(logs)
+        self._work = self._work_of(self.model)
+        # Samples of the epochs before, None if Keras counts none, and their split by shares.
+        self._num_before = None if self._work.samples_in_epoch() is None else 0
+        self._split_before: dict[str, int] = {}
         self._updated_at = self._clock()
-        # The first mark is behind the first step, most of whose time is tracing.
-        self._first_mark = self._epoch_mark = None
-        self._marks: deque[ProgressMark] = deque(maxlen=_NUM_MARKS)
-        self._source = source_of(getattr(self._devices, "strategy", None))
-        self._is_shown = not is_shown()
-        if not self._is_shown:
+        # (seconds, samples) since training began, without the first step.
+        self._marks: deque[tuple[float, int | None]] = deque(maxlen=_NUM_MARKS)
+        self._epoch_mark: tuple[float, int | None] | None = None
+        self._is_displayed = not is_shown()
+        if not self._is_displayed:
             return
         if self._screen is not None:
             self._live = self._view_of(self._screen, lambda: self._state)
@@ -345,146 +478,85 @@ class Progress(keras.callbacks.Callback):
             self._console.print(Text(self._title), soft_wrap=True)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Begin an epoch."""
-        self._epoch, self._step, self._read_at = epoch, 0, 0
-        self._epoch_began = self._clock()
-        self._is_training = True
-        self._metrics = {}
-        if self._steps_before and self._first_mark is None:
-            self._add_mark()
-        if self._first_mark is not None:
-            self._epoch_mark = self._now()
+        super().on_epoch_begin(epoch, logs)
+        assert self._work is not None
+        self._seconds_before = self._work.counted()[1]
+        self._epoch_mark = None if self._first is None else self._mark(self._num_before)
 
-    # Not on_train_batch_end: before it, Keras reads the logs of every batch, which waits for the
-    # devices.
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Measure and update the display if that is due."""
-        self._step = batch
-        if batch == 0:
+        """Update the display if that is due."""
+        super().on_train_batch_begin(batch, logs)
+        if batch and self._epoch_mark is None:
+            self._epoch_mark = self._mark(self._num_trained())
+        elif not batch or self._clock() - self._updated_at < self._refresh_seconds:
             return
-        is_due = self._clock() - self._updated_at >= self._refresh_seconds
-        is_due = is_due or self._first_mark is None
-        if is_due or batch - self._read_at + self._steps_per_execution() > WINDOW:
-            self._counter.read(self._samples_in_epoch() if is_due else None)
-            self._read_at = batch
-        if is_due:
-            self._updated_at = self._add_mark().seconds
-            if self._live is not None:
-                self._metrics = scalars(self.model.get_metrics_result())
-                self._show()
-
-    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """End the training part of an epoch, before validation resets the metrics."""
-        if self._devices is not None and self._is_training:
-            self._end_training_of_epoch()
+        else:
+            self._mark(self._num_trained())
+        self._updated_at = self._clock()
+        if self._live is not None:
+            self.losses = scalars(self.model.get_metrics_result())
+            self._show()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Show the epoch."""
-        if self._is_training:
-            self._end_training_of_epoch()
-        self._metrics = scalars(logs or {})
-        training = self._devices
-        if (
-            self._in_logs
-            and logs is not None
-            and training is not None
-            and len(training.devices) > 1
-        ):
+        super().on_epoch_end(epoch, logs)
+        assert self._work is not None
+        devices = self._work.rows()
+        shares, in_use = self._work.shares, {each.name: each.memory_bytes for each in devices}
+        if self._in_logs and logs is not None and len(shares) > 1:
             share, busy, waiting, memory = DEVICE_LOGS
-            shares = zip(training.devices, training.shares, strict=True)
-            for number, (name, fraction) in enumerate(shares):
+            for name, fraction in shares.items():
                 logs[f"{name}{share}"] = fraction
-                if self._counter.is_timed:
-                    seconds = self._counter.last_epoch_seconds[number]
-                    logs[f"{name}{busy}"] = seconds
-                    logs[f"{name}{waiting}"] = max(0.0, self._epoch_seconds - seconds)
-                use = self._memory_of(name)
-                if use is not None:
-                    logs[f"{name}{memory}"] = float(use.current_bytes)
+                if name in self._epoch_busy:
+                    logs[f"{name}{busy}"] = self._epoch_busy[name]
+                    logs[f"{name}{waiting}"] = max(
+                        0.0, self._epoch_seconds - self._epoch_busy[name]
+                    )
+                if (size := in_use.get(name)) is not None:
+                    logs[f"{name}{memory}"] = float(size)
         if self._live is not None:
             self._show()
-        elif self._is_shown:
-            line = epoch_line(self._state_now(rate=self._epoch_rate))
+        elif self._is_displayed:
+            line = epoch_line(self.state(devices, self._epoch_rate, title=self._title))
             self._console.print(Text(line), soft_wrap=True)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Show the final state."""
         self.close()
 
-    def _end_training_of_epoch(self) -> None:
-        self._is_training = False
-        self._epoch_seconds = self._clock() - self._epoch_began
-        self._counter.end_epoch(self._samples_in_epoch())
-        self._num_steps = self._num_steps or self._step + self._steps_per_execution()
-        self._step = self._num_steps
-        self._epoch_rate = self._now().rate_since(self._epoch_mark)
-        self._steps_before += self._step
-        self._step = 0
+    def _end_training(self) -> None:
+        assert self._work is not None
+        seconds, before = self._work.counted()[1], self._seconds_before
+        self._epoch_busy = {name: now - before.get(name, 0.0) for name, now in seconds.items()}
+        num_trained, split = self._num_trained(), self._split_samples()
+        super()._end_training()
+        self._epoch_rate = _rate(self._epoch_mark, (self._clock(), num_trained))
+        self._num_before, self._split_before = num_trained, split
 
-    def _now(self) -> ProgressMark:
-        return ProgressMark(
-            seconds=self._clock(),
-            num_steps=self._steps_before + self._step,
-            samples=self._counter.samples,
-            busy_seconds=self._counter.seconds,
-        )
+    def _num_trained(self) -> int | None:
+        """Return the samples since training began; None if Keras does not count them."""
+        assert self._work is not None
+        if self._num_before is None or not self.is_training:
+            return self._num_before
+        return self._num_before + (self._work.samples_in_epoch() or 0)
 
-    def _add_mark(self) -> ProgressMark:
-        now = self._now()
-        self._marks.append(now)
-        if self._first_mark is None:
-            self._first_mark = self._epoch_mark = now
-        return now
+    def _split_samples(self) -> dict[str, int]:
+        """Return the samples that Keras counts, split by the shares at the end of each epoch."""
+        assert self._work is not None
+        shares, before = self._work.shares, self._split_before
+        now = split_batch((self._num_trained() or 0) - (self._num_before or 0), [*shares.values()])
+        return {n: before.get(n, 0) + more for n, more in zip(shares, now, strict=True)}
 
-    def _steps_per_execution(self) -> int:
-        return getattr(self.model, "steps_per_execution", 1) or 1
-
-    def _samples_in_epoch(self) -> int | None:
-        return samples_in_epoch(self.model) if self._counts_samples else None
+    def _mark(self, num_samples: int | None) -> tuple[float, int | None]:
+        self._marks.append((self._clock(), num_samples))
+        return self._marks[-1]
 
     def _show(self) -> None:
-        """Hand the state over to the thread that displays it."""
-        is_known = self._counts_samples and self._marks
-        rate = self._marks[-1].rate_since(self._marks[0]) if is_known else None
-        self._state = self._state_now(rate=rate)
+        assert self._work is not None
+        rate = _rate(self._marks[0], self._marks[-1]) if self._marks else None
+        self._state = self.state(self._work.rows(), rate, title=self._title)
 
-    def _state_now(self, *, rate: float | None) -> LiveState:
-        num_epochs = self.params.get("epochs", 1)
-        now, first, seconds_left = self._now(), self._first_mark, None
-        if self._num_steps is not None and first is not None and now.num_steps > first.num_steps:
-            # The current epoch counts by its remaining steps.
-            epochs_left = num_epochs - self._epoch - (0 if self._is_training else 1)
-            steps_left = max(0, epochs_left * self._num_steps - self._step)
-            step_seconds = (now.seconds - first.seconds) / (now.num_steps - first.num_steps)
-            seconds_left = steps_left * step_seconds
-        return LiveState(
-            title=self._title,
-            epoch=self._epoch + 1,
-            num_epochs=num_epochs,
-            step=self._step if self._is_training else self._num_steps or 0,
-            num_steps=self._num_steps,
-            losses=self._metrics,
-            samples_per_second=rate,
-            seconds_left=seconds_left,
-            devices=self._rows(now) if self._source is None else self._source.measured()[1],
-        )
 
-    def _rows(self, now: ProgressMark) -> tuple[LiveDevice, ...]:
-        """Return what every device that computes does now."""
-        training, since = self._devices, self._marks[0] if self._marks else now
-        assert training is not None
-        # The fraction of the last seconds in which each device computed, if timed.
-        is_known = self._counter.is_timed and now.seconds > since.seconds
-        rows: list[LiveDevice] = []
-        for number, (name, share) in enumerate(zip(training.devices, training.shares, strict=True)):
-            use = self._memory_of(name)
-            busy = now.busy_seconds[number] - since.busy_seconds[number]
-            rows.append(
-                LiveDevice(
-                    name=name,
-                    share=share,
-                    busy=busy / (now.seconds - since.seconds) if is_known else None,
-                    memory_bytes=None if use is None else use.current_bytes,
-                )
-            )
-        return tuple(rows)
+def _rate(begin: tuple[float, int | None] | None, end: tuple[float, int | None]) -> float | None:
+    """Return the samples per second between two marks."""
+    if begin is None or begin[1] is None or end[1] is None or end[0] <= begin[0]:
+        return None
+    return (end[1] - begin[1]) / (end[0] - begin[0]) or None

@@ -9,7 +9,7 @@ import atexit
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,13 +21,19 @@ from rich.text import Text
 from evener._tf_private.random_numbers import is_deterministic
 from evener.base.terminal import standard_error
 from evener.base.text import format_bytes, format_seconds
-from evener.devices.names import tf_device, without_worker
 from evener.errors import house_form
 from evener.plan import Plan
 from evener.planner.run_times import RunTimes, deviation, run_times
 from evener.profiler.profile import hardware_of
-from evener.recording.measured import count_work, gpu_memory, shares_of_devices
-from evener.report.progress import DeviceWork, Owned, StrategyDevices
+from evener.recording.measured import (
+    CountedWork,
+    DeviceWork,
+    count_work,
+    owned_by_device,
+    shares_of_devices,
+    work_of_devices,
+)
+from evener.recording.reading import LEAST_FRACTION
 from evener.run.session import Session
 from evener.strategy import Strategy
 
@@ -43,6 +49,7 @@ class ScriptRun:
     # variables it owns
     devices: tuple[DeviceWork, ...]
     changes: tuple[str, ...]  # Every change of shares, as a line
+    settled: str  # Their number and the last shares, as a line; empty without changes
     # The operations that were computed once for the global batch, each as a line
     gathered: tuple[str, ...]
     notes: tuple[str, ...]  # The notes about the script, such as what was replaced
@@ -95,17 +102,14 @@ def step_times(strategy: Strategy) -> RunTimes | None:
 
 
 def compare_with_plan(
-    plan: Plan | None, strategy: Strategy, report: Callable[[str], object]
+    plan: Plan | None, strategy: Strategy, report: Callable[[str], object], *, again: str
 ) -> None:
-    """Report steps that take longer or shorter than the plan predicts."""
+    """Report steps that take longer or shorter than the plan predicts, and how to plan again."""
     if plan is None or plan.predicted is None:
         return
     found = deviation(plan.predicted, step_times(strategy))
     if found is not None:
-        fix = (
-            "Plan again with the times of this run: evener run --plan PLAN --report-file FILE "
-            "SCRIPT, and then evener plan --from-run FILE SCRIPT."
-        )
+        fix = f"Plan again with the times of a run: {again}"
         # Continuation lines of notes are indented.
         report(house_form("PROF-055", found.what, found.why, fix).replace("\n", "\n  "))
 
@@ -113,38 +117,18 @@ def compare_with_plan(
 def report_of(
     script: str, strategy: Strategy, notes: Sequence[str], *, plan: Plan | None = None
 ) -> ScriptRun:
-    shares, owned = shares_of_devices(strategy), StrategyDevices(strategy).owned()
-    controller = strategy.share_controller
-    samples: dict[str, int] = {}
-    seconds: dict[str, float] = {}
-    # Eager steps, and operations that have to be deterministic, are not timed.
-    if controller.counts and any(controller.total_samples()):
-        seconds = controller.busy_seconds()
-        for replica, count in zip(strategy.plan.replicas, controller.total_samples(), strict=True):
-            for device in dict.fromkeys(stage.device for stage in replica.stages):
-                samples[device] = samples.get(device, 0) + count
-    is_counted = controller.counts and not is_deterministic()
+    shares = shares_of_devices(strategy)
+    _, samples, seconds = CountedWork(strategy, from_now=False).read()
+    is_counted = strategy.share_controller.counts and not is_deterministic()
     was_divided = bool(samples) or len(shares) < 2 or not is_counted
-
-    def is_own(name: str) -> bool:
-        return strategy.name_in_plan(without_worker(name)) == name
-
-    devices = tuple(
-        DeviceWork(
-            device=name,
-            share=shares.get(name) if was_divided else None,
-            num_samples=samples.get(name),
-            # Those of other workers are not known here.
-            busy_seconds=seconds.get(tf_device(name)) if is_own(name) else None,
-            owned=owned.get(name, Owned()),
-            memory=gpu_memory(name),
-        )
-        for name in dict.fromkeys([*shares, *owned])
+    devices = work_of_devices(
+        shares, samples, seconds if samples else {}, owned_by_device(strategy)
     )
     return ScriptRun(
         script=script,
-        devices=devices,
+        devices=devices if was_divided else tuple(replace(d, share=None) for d in devices),
         changes=tuple(map(str, strategy.share_controller.events)),
+        settled=strategy.share_controller.describe_changes(),
         gathered=tuple(dict.fromkeys(map(str, strategy.report().gathered))),
         notes=tuple(notes),
         plan=plan or strategy.plan,
@@ -166,8 +150,11 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
     if run.steps is not None:
         seconds = format_seconds(run.steps.step_seconds)
         console.print(Text(f"A step: {seconds}, the median of {run.steps.num_steps}"))
+        if run.steps.busy_seconds:
+            limit = _limit_of(run.steps, run.script)
+            console.print(Text(f"What limits it: {limit}"), soft_wrap=True)
     lists = {
-        "Changes of shares": run.changes,
+        run.settled[:1].upper() + run.settled[1:]: run.changes,
         "Gathered on one device": run.gathered,
         "Compared with one device": run.checks,
     }
@@ -179,12 +166,34 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
             console.print(Text(f"  {line}"), soft_wrap=True)
 
 
+def _limit_of(steps: RunTimes, script: str) -> str:
+    """Return what takes the largest part of a step beside computing, and a command."""
+    busy = steps.busy_seconds
+    busiest, idlest = max(busy, key=lambda d: busy[d]), min(busy, key=lambda d: busy[d])
+    outside = 1.0 - min(1.0, busy[busiest] / steps.step_seconds)
+    ratio = busy[idlest] / busy[busiest] if busy[busiest] else 1.0
+    if outside >= LEAST_FRACTION and outside >= 1.0 - ratio:
+        fraction = f"{outside:.0%}".replace("%", " %")
+        return (
+            f"in {fraction} of a step no device computes: input data, callbacks, copies and sums. "
+            f"Next: evener doctor {script}"
+        )
+    if ratio <= 1.0 - LEAST_FRACTION:
+        fraction = f"{ratio:.0%}".replace("%", " %")
+        return (
+            f"{idlest} computes for {fraction} of the time of {busiest}. "
+            f"Next: evener run --plan auto {script}"
+        )
+    return f"the devices, which compute for most of the step. Next: evener bench {script}"
+
+
 def report_at_the_end(
     session: Session,
     plan: Plan | None,
     *,
     printed: Literal["text", "json"] | None,
     file: Path | None,
+    again: str,
 ) -> None:
     """Count the work of a run from now on, and report it when the process ends."""
     count_work(session.strategy)
@@ -199,7 +208,7 @@ def report_at_the_end(
             return
         # Another plan may have been faster in a trial.
         given = plan if session.strategy.runs_by(plan) else None
-        compare_with_plan(given, session.strategy, session.notes.add)
+        compare_with_plan(given, session.strategy, session.notes.add, again=again)
         if path is None and printed is None:
             return
         notes = [str(note) for note in session.notes.printed]

@@ -19,12 +19,9 @@ from rich.text import Text
 
 from evener.base.records import from_json, to_json
 from evener.base.text import format_seconds
+from evener.errors import RunError
 from evener.plan import Plan
-from evener.recording.reading import Summary
 from evener.run.child_process import ask_module
-
-_LEAST_FRACTION = 0.15
-"""Fraction of a step from which a limit is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +59,7 @@ class TimedSteps:
     seconds: tuple[float, ...] = ()  # Time of each timed step.
     batch_size: int | None = None  # Samples of a step; None if unknown.
     problem: str = ""  # Reason why no step was timed; empty if there are some.
+    is_failure: bool = False  # Whether the program has ended with an error.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,6 @@ class BenchRow:
 
     @property
     def step_seconds(self) -> float | None:
-        """Median of the rounds."""
         return median(self.rounds) if self.rounds else None
 
 
@@ -132,6 +129,14 @@ def measure(
                 continue
             tell(f"round {number + 1} of {num_rounds}: {row.contender.name}")
             times = run_once(row.contender, request, limit_seconds=limit_seconds)
+            if times.is_failure and not index:
+                # On one device, as it is: others would fail in the same way.
+                raise RunError(
+                    "RUN-113",
+                    f"{request.target} ends with an error on {row.contender.name}.",
+                    why=f"{times.problem}.",
+                    fix=f"Mend it first: {row.contender.command}",
+                )
             if times.problem:
                 rows[index] = replace(row, rounds=(), problem=times.problem)
             else:
@@ -156,36 +161,8 @@ def run_once(
     if done.exit_code is None:
         return TimedSteps(problem=f"stopped after {limit_seconds:g} seconds")
     last = (done.output.strip().splitlines() or ["it printed nothing"])[-1]
-    return TimedSteps(problem=f"ended with code {done.exit_code}: {last[:300]}")
-
-
-def limit_of(summary: Summary) -> str:
-    """Return a sentence on what takes the largest part of a step beside computing."""
-    step, inside = summary.step_seconds, summary.inside_seconds
-    if not step or not inside or not summary.inside:
-        return "Not known: no step was recorded."
-    outside = max(0.0, step - inside) / step
-    parts = [
-        (
-            outside,
-            "is outside of the step: input data, callbacks and Python. Larger batches, "
-            "steps_per_execution in compile, and Dataset.prefetch make it smaller",
-        )
-    ]
-    for device, time in summary.inside.items():
-        length = (time.length or inside) / (1.0 - outside or 1.0)
-        for other, seconds in time.wait.items():
-            parts.append((seconds / length, f"{device} waits for {other}. Other shares may help"))
-        copies = f"{device} waits for copies and sums. Larger batches need fewer of them"
-        parts += [
-            (time.copy / length, copies),
-            (time.update / length, f"{device} updates variables"),
-            (time.once / length, f"{device} computes what is not divided"),
-        ]
-    fraction, words = max(parts)
-    if fraction < _LEAST_FRACTION:
-        return "The devices compute for most of the step: more or faster devices would help."
-    return f"{fraction:.0%} of a step ".replace("%", " %") + words + "."
+    problem = f"ended with code {done.exit_code}: {last[:300]}"
+    return TimedSteps(problem=problem, is_failure=bool(done.exit_code))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +193,6 @@ class BenchResult:
 
 
 def fastest(rows: Sequence[BenchRow]) -> BenchRow | None:
-    """Return the contender with the shortest step; None if none was measured."""
     timed = [(row.step_seconds, index) for index, row in enumerate(rows) if row.step_seconds]
     return rows[min(timed)[1]] if timed else None
 

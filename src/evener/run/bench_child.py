@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private.fits import adding_callbacks
-from evener._tf_private.functions import CALLS_OF_SCRIPTS
+from evener._tf_private.functions import TRACED_FUNCTIONS
 from evener._tf_private.patches import Patch
 from evener.base.records import from_json, to_json
 from evener.devices import use_devices
@@ -47,7 +47,6 @@ _COMPILE = Patch(
 
 
 def main() -> None:
-    """Answer the request on the command line."""
     file = Path(sys.argv[1])
     request = from_json(file.read_text(encoding="utf-8"), TimedRun)
 
@@ -70,7 +69,7 @@ def main() -> None:
         problem = f"{type(error).__name__}: {lines[-1][:300]}"
         if request.layout.kind != "evener":
             problem = f"the script does not run under it: {problem}"
-        run.answer(TimedSteps(problem=problem))
+        run.answer(TimedSteps(problem=problem, is_failure=True))
     run.end()
 
 
@@ -204,7 +203,7 @@ def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
                 others.append(function)
         return results
 
-    CALLS_OF_SCRIPTS.apply(replace_with(call))
+    TRACED_FUNCTIONS.apply_each({"__call__": call}, "scripts", by=replace_with)
 
 
 def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
@@ -219,7 +218,7 @@ def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
 
 
 def counted_seconds(strategy: Strategy) -> list[float]:
-    """Return the times of the last steps that a strategy has counted, from begin to begin."""
+    """Return the seconds of the last counted steps, each until the next begins."""
     records = strategy.share_controller.step_records()
     return [
         after.began - record.began

@@ -44,7 +44,7 @@ from evener.profiler.device_speed import DeviceSpeed, estimated_times
 from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
 from evener.profiler.profile import KnownDevices, batch_sizes, costing_strategy, profile_step
-from evener.run.device_calls import answer_as_gpus, refuse_other_backends, skip_late_settings
+from evener.run.device_calls import answer_as_gpus, skip_late_settings, watch_environment
 from evener.run.questions import (
     Answer,
     CountedStep,
@@ -82,7 +82,7 @@ def main() -> None:
                 sys.path.insert(0, str(Path.cwd()))
                 first.run(lambda: call_step(importlib.import_module, request, first.answer_audit))
             else:
-                refuse_other_backends()
+                watch_environment()
                 script = request.script
                 first.run(lambda: run_as_main(script, request.args))
         else:

@@ -43,7 +43,6 @@ class Output:
         self._thread = threading.Thread(target=self._drain, name="evener-output", daemon=True)
 
     def start(self) -> None:
-        """Start reading, and close this process's copy of `sink`; the writer has its own."""
         os.close(self.sink)
         self._thread.start()
 

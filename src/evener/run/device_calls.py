@@ -22,7 +22,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,11 +42,15 @@ Report = Callable[[str, UserLine | None], None]
 
 
 class EmulatedGpus:
-    """The emulated GPUs of a run, and those of them that the script has hidden or split."""
+    """The emulated GPUs of a run: which are hidden or split, and what TensorFlow answers."""
 
-    def __init__(self, names: Sequence[str] | None, report: Report) -> None:
+    def __init__(
+        self, names: Sequence[str] | None, report: Report, *, are_trained_on: bool = False
+    ) -> None:
         self._started_with = names
         self._report = report
+        self._are_trained_on = are_trained_on
+        self._grows: dict[int, bool] = {}
         self._is_reported = False
         # TensorFlow's own functions, before they are replaced.
         self._list_physical_devices = tf.config.list_physical_devices
@@ -56,7 +60,6 @@ class EmulatedGpus:
 
     @functools.cached_property
     def are_not_needed(self) -> bool:
-        """Whether there is a GPU, or the run uses other devices than CPUs."""
         is_cpu = [name.startswith("cpu:") for name in self._started_with or ()]
         return bool(self._list_physical_devices("GPU")) or not all(is_cpu)
 
@@ -80,7 +83,6 @@ class EmulatedGpus:
 
     @property
     def physical(self) -> list[Any]:
-        """The physical GPUs that they represent."""
         count = range(len(self.all))
         return [tf.config.PhysicalDevice(f"/physical_device:GPU:{k}", "GPU") for k in count]
 
@@ -90,7 +92,6 @@ class EmulatedGpus:
 
     @property
     def logical(self) -> list[Any]:
-        """The logical GPUs that they represent."""
         count = range(len(self.names))
         return [tf.config.LogicalDevice(f"/device:GPU:{k}", "GPU") for k in count]
 
@@ -109,11 +110,6 @@ class EmulatedGpus:
             self.check_not_started("Visible devices")
         self._hidden = hidden
         return [f"GPU:{index}" for index in sorted(shown)]
-
-    def split(self, index: int, configuration: Sequence[Any]) -> None:
-        """Split a physical GPU into logical ones, each of which is the whole stand-in."""
-        self.check_not_started("Virtual devices")
-        self.splits[index] = list(configuration)
 
     def check_not_started(self, what: str) -> None:
         """Raise as TensorFlow does once it has started, unless evener has started it."""
@@ -173,6 +169,158 @@ class EmulatedGpus:
             "--no-gpu-names turns this off",
             user_line(),
         )
+
+    # Replacements of functions of TensorFlow.
+
+    def replace(self, original: Callable[..., Any], name: str) -> Any:
+        if name in ("device", "copy_to_device", "prefetch_to_device"):
+            return replace_with(self._on_stand_ins)(original)
+        name = name.replace("virtual", "logical")
+        method: Callable[..., Any] = getattr(self, name, self._listed)
+        if name in _LISTED:
+            method = functools.partial(method, _LISTED[name])
+
+        def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if not _is_called_by_script() or self.are_not_needed:
+                return original(*args, **kwargs)
+            if name in _OF_ONE_GPU:
+                device = args[0] if args else kwargs.get("device")
+                if getattr(device, "device_type", "") != "GPU":
+                    return original(*args, **kwargs)
+            return method(original, *args, **kwargs)
+
+        return replace_with(call)(original)
+
+    def _on_stand_ins(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        named = {key: self.substitute(value) for key, value in kwargs.items()}
+        scope = original(*map(self.substitute, args), **named)
+        number = self.asked(next(iter([*args, *kwargs.values()]), None))
+        if number is None or self._are_trained_on or tf.executing_eagerly():
+            return scope
+        return _with_requested_gpu(scope, f"gpu:{number}")
+
+    def pin(self, original: Callable[..., Any], device: Any) -> Any:
+        return original(self.substitute(device))
+
+    def init_strategy(
+        self, original: Callable[..., None], strategy: Any, /, *args: Any, **kwargs: Any
+    ) -> None:
+        """Create a strategy of TensorFlow on the stand-ins."""
+        if self.are_not_needed:
+            original(strategy, *args, **kwargs)
+            return
+        bound = inspect.signature(original).bind(strategy, *args, **kwargs)
+        given = bound.arguments
+        for name in _ALL_GPUS_BY_DEFAULT.intersection(inspect.signature(original).parameters):
+            # If the script has hidden them, TensorFlow uses the CPU.
+            if given.get(name) is None:
+                given[name] = self.logical or None
+        for name in _DEVICE_ARGUMENTS.intersection(given):
+            given[name] = self.substitute(given[name])
+        original(*bound.args, **bound.kwargs)
+
+    def list_local_devices(
+        self, original: Callable[..., list[Any]], *args: Any, **kwargs: Any
+    ) -> list[Any]:
+        devices = original(*args, **kwargs)
+        if not _is_called_by_script() or self.are_not_needed:
+            return devices
+        self.report_once()
+        for index, name in enumerate(self.names):
+            gpu = type(devices[0])()
+            gpu.CopyFrom(devices[0])
+            gpu.name, gpu.device_type = f"/device:GPU:{index}", "GPU"
+            gpu.physical_device_desc = f"device: {index}, name: stand-in {name}"
+            devices.append(gpu)
+        return devices
+
+    def _listed(self, which: str, original: Any, device_type: str | None = None) -> list[Any]:
+        if device_type not in (None, "GPU"):
+            return original(device_type)
+        self.report_once()
+        # Called for GPUs too, as that may start the runtime.
+        found = original(device_type)
+        return [*found, *getattr(self, which)]
+
+    def set_visible_devices(
+        self, original: Any, devices: Any, device_type: str | None = None
+    ) -> None:
+        given = devices if isinstance(devices, list) else [devices]
+        others = [device for device in given if device.device_type != "GPU"]
+        if device_type not in (None, "GPU") or (device_type == "GPU" and others):
+            original(devices, device_type)
+            return
+        self.report_once()
+        names = self.show([device for device in given if device.device_type == "GPU"])
+        if device_type is None:
+            original(others)
+        if self._are_trained_on and len(names) < len(self.all):
+            self._report(
+                f"set_visible_devices: tf.config lists {joined(names) or 'no GPU'} from here "
+                f"on, but evener still trains on {', '.join(self.all)}; use --devices "
+                "to select devices",
+                user_line(),
+            )
+
+    def get_memory_growth(self, _: Any, device: Any) -> bool | None:
+        return self._grows.get(self.index_of(device))
+
+    def set_memory_growth(self, _: Any, device: Any, enable: bool) -> None:
+        index = self.index_of(device)
+        if self._grows.get(index) != enable:
+            self.check_not_started("Physical devices")
+        self._grows[index] = enable
+
+    def get_logical_device_configuration(self, _: Any, device: Any) -> list[Any] | None:
+        return self.splits.get(self.index_of(device))
+
+    def set_logical_device_configuration(self, _: Any, device: Any, logical_devices: Any) -> None:
+        index = self.index_of(device)
+        self.check_not_started("Virtual devices")
+        # Each of them is the whole stand-in.
+        self.splits[index] = list(logical_devices)
+        parts = f"its {len(logical_devices)} logical devices run on {self.all[index]}, and "
+        self._report(
+            f"set_logical_device_configuration of GPU:{index}: "
+            f"{parts if len(logical_devices) > 1 else ''}memory_limit has no effect",
+            user_line(),
+        )
+
+    def get_device_details(self, _: Any, device: Any) -> dict[str, Any]:
+        name = f"stand-in {self.all[self.index_of(device)]}"
+        capability = self.capability
+        known = {} if capability is None else {"compute_capability": capability}
+        return {"device_name": name, **known}
+
+    def get_memory_info(self, original: Any, device: Any) -> Any:
+        return self._counted(original, device, {"current": 0, "peak": 0})
+
+    def get_memory_usage(self, original: Any, device: Any) -> Any:
+        return self._counted(original, device, 0)
+
+    def reset_memory_stats(self, original: Any, device: Any) -> Any:
+        return self._counted(original, device, None)
+
+    def _counted(self, original: Any, device: Any, otherwise: Any) -> Any:
+        """Return what TensorFlow counts, which is nothing on processors without oneDNN."""
+        name = self.substitute(device)
+        try:
+            return original(name)
+        except ValueError:
+            if name == device:
+                raise
+            return otherwise
+
+    def is_gpu_available(
+        self, original: Any, cuda_only: bool = False, min_cuda_compute_capability: Any = None
+    ) -> bool:
+        self.report_once()
+        wanted = tuple(min_cuda_compute_capability or (0, 0))
+        return bool(self.names) and (self.capability or (0, 0)) >= wanted
+
+    def gpu_device_name(self, original: Any) -> str:
+        self.report_once()
+        return "/device:GPU:0" if self.names else ""
 
 
 def _text(name: Any) -> str | None:
@@ -286,30 +434,30 @@ STRATEGY_DEVICES = Patch(
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
 _AUTOGRAPH = "tensorflow.python.autograph."
 _OWN_FRAMES = (__name__, replace_with.__module__)
+_WATCHER = ("evener.doctor.watch.", "evener._tf_private.functions")
+"""Modules of the doctor's watcher, which stands between a program and the replacements here."""
 
 
 def answer_as_gpus(
     stand_ins: Sequence[str] | None, report: Report, *, are_trained_on: bool = False
 ) -> None:
     """Let CPU devices appear as GPUs to the script, if TensorFlow finds no GPU."""
-    used = EmulatedGpus(stand_ins, report)
+    used = EmulatedGpus(stand_ins, report, are_trained_on=are_trained_on)
     # If TensorFlow has not started, listing GPUs now would fix the devices that CUDA shows.
     if stand_ins is not None and used.are_not_needed:
         return
-    replacements = _Replacements(used, report, are_trained_on=are_trained_on)
-    FUNCTIONS.apply_by_name(replacements.replace)
+    FUNCTIONS.apply_by_name(used.replace)
     IMPORTED.apply_by_name(lambda _, name: attribute(tf, name.removeprefix("tensorflow.")))
-    PIN.apply(replace_with(replacements.pin))
-    LOCAL_DEVICES.apply(replace_with(replacements.list_local_devices))
+    PIN.apply(replace_with(used.pin))
+    LOCAL_DEVICES.apply(replace_with(used.list_local_devices))
     if not are_trained_on:
-        STRATEGY_DEVICES.apply(replace_with(replacements.init_strategy))
+        STRATEGY_DEVICES.apply(replace_with(used.init_strategy))
 
 
 def _is_called_by_script() -> bool:
     for frame in callers():
         name = str(frame.f_globals.get("__name__", ""))
-        # The doctor's watcher stands between a program and this.
-        if name not in _OWN_FRAMES and not name.startswith((_AUTOGRAPH, "evener.doctor.watch.")):
+        if name not in _OWN_FRAMES and not name.startswith((_AUTOGRAPH, *_WATCHER)):
             return name.partition(".")[0] not in _LIBRARIES
     return False
 
@@ -328,152 +476,6 @@ def _with_requested_gpu(
 
     with scope, tf.compat.v1.get_default_graph().device(mark):
         yield
-
-
-class _Replacements:
-    """The replacements of TensorFlow's functions."""
-
-    def __init__(self, used: EmulatedGpus, report: Report, *, are_trained_on: bool) -> None:
-        self._used = used
-        self._report = report
-        self._are_trained_on = are_trained_on
-        self._grows: dict[int, bool] = {}
-
-    def replace(self, original: Callable[..., Any], name: str) -> Any:
-        """Return the replacement of a function of TensorFlow."""
-        if name in ("device", "copy_to_device", "prefetch_to_device"):
-            return replace_with(self._on_stand_ins)(original)
-        name = name.replace("virtual", "logical")
-        method: Callable[..., Any] = getattr(self, name, self._listed)
-        if name in _LISTED:
-            method = functools.partial(method, _LISTED[name])
-
-        def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if not _is_called_by_script() or self._used.are_not_needed:
-                return original(*args, **kwargs)
-            if name in _OF_ONE_GPU:
-                device = args[0] if args else kwargs.get("device")
-                if getattr(device, "device_type", "") != "GPU":
-                    return original(*args, **kwargs)
-            return method(original, *args, **kwargs)
-
-        return replace_with(call)(original)
-
-    def _on_stand_ins(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        named = {key: self._used.substitute(value) for key, value in kwargs.items()}
-        scope = original(*map(self._used.substitute, args), **named)
-        number = self._used.asked(next(iter([*args, *kwargs.values()]), None))
-        if number is None or self._are_trained_on or tf.executing_eagerly():
-            return scope
-        return _with_requested_gpu(scope, f"gpu:{number}")
-
-    def pin(self, original: Callable[..., Any], device: Any) -> Any:
-        return original(self._used.substitute(device))
-
-    def init_strategy(
-        self, original: Callable[..., None], strategy: Any, /, *args: Any, **kwargs: Any
-    ) -> None:
-        """Create a strategy of TensorFlow on the stand-ins."""
-        if self._used.are_not_needed:
-            original(strategy, *args, **kwargs)
-            return
-        bound = inspect.signature(original).bind(strategy, *args, **kwargs)
-        given = bound.arguments
-        for name in _ALL_GPUS_BY_DEFAULT.intersection(inspect.signature(original).parameters):
-            # If the script has hidden them, TensorFlow uses the CPU.
-            if given.get(name) is None:
-                given[name] = self._used.logical or None
-        for name in _DEVICE_ARGUMENTS.intersection(given):
-            given[name] = self._used.substitute(given[name])
-        original(*bound.args, **bound.kwargs)
-
-    def list_local_devices(
-        self, original: Callable[..., list[Any]], *args: Any, **kwargs: Any
-    ) -> list[Any]:
-        devices = original(*args, **kwargs)
-        if not _is_called_by_script() or self._used.are_not_needed:
-            return devices
-        self._used.report_once()
-        for index, name in enumerate(self._used.names):
-            gpu = type(devices[0])()
-            gpu.CopyFrom(devices[0])
-            gpu.name, gpu.device_type = f"/device:GPU:{index}", "GPU"
-            gpu.physical_device_desc = f"device: {index}, name: stand-in {name}"
-            devices.append(gpu)
-        return devices
-
-    def _listed(self, which: str, original: Any, device_type: str | None = None) -> list[Any]:
-        if device_type not in (None, "GPU"):
-            return original(device_type)
-        self._used.report_once()
-        # Called for GPUs too, as that may start the runtime.
-        found = original(device_type)
-        return [*found, *getattr(self._used, which)]
-
-    def set_visible_devices(
-        self, original: Any, devices: Any, device_type: str | None = None
-    ) -> None:
-        given = devices if isinstance(devices, list) else [devices]
-        others = [device for device in given if device.device_type != "GPU"]
-        if device_type not in (None, "GPU") or (device_type == "GPU" and others):
-            original(devices, device_type)
-            return
-        self._used.report_once()
-        names = self._used.show([device for device in given if device.device_type == "GPU"])
-        if device_type is None:
-            original(others)
-        if self._are_trained_on and len(names) < len(self._used.all):
-            self._report(
-                f"set_visible_devices: tf.config lists {joined(names) or 'no GPU'} from here "
-                f"on, but evener still trains on {', '.join(self._used.all)}; use --devices "
-                "to select devices",
-                user_line(),
-            )
-
-    def get_memory_growth(self, _: Any, device: Any) -> bool | None:
-        return self._grows.get(self._used.index_of(device))
-
-    def set_memory_growth(self, _: Any, device: Any, enable: bool) -> None:
-        index = self._used.index_of(device)
-        if self._grows.get(index) != enable:
-            self._used.check_not_started("Physical devices")
-        self._grows[index] = enable
-
-    def get_logical_device_configuration(self, _: Any, device: Any) -> list[Any] | None:
-        return self._used.splits.get(self._used.index_of(device))
-
-    def set_logical_device_configuration(self, _: Any, device: Any, logical_devices: Any) -> None:
-        index = self._used.index_of(device)
-        self._used.split(index, logical_devices)
-        parts = f"its {len(logical_devices)} logical devices run on {self._used.all[index]}, and "
-        self._report(
-            f"set_logical_device_configuration of GPU:{index}: "
-            f"{parts if len(logical_devices) > 1 else ''}memory_limit has no effect",
-            user_line(),
-        )
-
-    def get_device_details(self, _: Any, device: Any) -> dict[str, Any]:
-        name = f"stand-in {self._used.all[self._used.index_of(device)]}"
-        capability = self._used.capability
-        known = {} if capability is None else {"compute_capability": capability}
-        return {"device_name": name, **known}
-
-    def get_memory_info(self, original: Any, device: Any) -> Any:
-        return original(self._used.substitute(device))
-
-    get_memory_usage = get_memory_info
-    reset_memory_stats = get_memory_info
-
-    def is_gpu_available(
-        self, original: Any, cuda_only: bool = False, min_cuda_compute_capability: Any = None
-    ) -> bool:
-        self._used.report_once()
-        wanted = tuple(min_cuda_compute_capability or (0, 0))
-        return bool(self._used.names) and (self._used.capability or (0, 0)) >= wanted
-
-    def gpu_device_name(self, original: Any) -> str:
-        self._used.report_once()
-        return "/device:GPU:0" if self._used.names else ""
 
 
 _THREAD_CALLS = {
@@ -554,29 +556,23 @@ def _devices_of_run(
     return use_devices
 
 
-def refuse_other_backends() -> None:
-    """End the script with RUN-004 where it chooses another backend of Keras than TensorFlow."""
+def watch_environment(notes: Notes | None = None) -> None:
+    """End the script with RUN-004 where it chooses another backend of Keras than TensorFlow.
 
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event == "os.putenv" and os.fsdecode(args[0]) == _BACKEND:
-            # An exception of an audit hook goes to the script's line.
-            check_backend(os.fsdecode(args[1]))
-
-    # An audit hook cannot be removed, but the script runs until the end of the process.
-    sys.addaudithook(hook)
-
-
-def report_late_variables(environ: Mapping[str, str], notes: Notes) -> None:
-    """Report environment variables that the script sets after they were read."""
+    With notes, report variables that the script sets after they were read.
+    """
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event != "os.putenv":
             return
         name, value = (os.fsdecode(text) for text in args)
-        if not name.startswith(_READ_EARLY) or name.startswith(_READ_LATER):
+        if name == _BACKEND:
+            # An exception of an audit hook goes to the script's line.
+            check_backend(value)
+        if notes is None or not name.startswith(_READ_EARLY) or name.startswith(_READ_LATER):
             return
         # The event comes before the change.
-        if value not in (environ.get(name), _IN_EFFECT.get(name)):
+        if value not in (os.environ.get(name), _IN_EFFECT.get(name)):
             notes.add(
                 f"{name}={value} may have no effect: TensorFlow has started; set it in the "
                 "environment, before evener run",

@@ -153,7 +153,7 @@ def counted_memory(
     if answer.traced is None:
         raise RunError(
             "RUN-040",
-            f"The memory of {script.given} cannot be estimated: it came to no training step.",
+            f"The memory of {script.given} cannot be estimated: it reached no training step.",
             why=answer.why_no_step(time_limit),
             fix=_fix(answer),
         )
@@ -163,7 +163,6 @@ def counted_memory(
 def described_profile(
     request: StepRequest, described: ClusterDescription, *, time_limit: float
 ) -> StepCosts:
-    """Run a script up to its first training step, and compute its costs on a described cluster."""
     check_installed()
     speeds = reached_speeds(described)
     request = dataclasses.replace(request, devices=_COUNTING_DEVICES, speeds=speeds)
@@ -200,7 +199,7 @@ def _no_costs(script: str, answer: Answer, limit_seconds: float) -> RunError:
         )
     return RunError(
         "RUN-030",
-        f"{script} came to no training step.",
+        f"{script} reached no training step.",
         why=answer.why_no_step(limit_seconds),
         fix=_fix(answer),
     )

@@ -55,7 +55,6 @@ _ELSEWHERE = {
     "/utils/progbar.py": "it prints",
     "/utils/io_utils.py": "it prints",
     "/utils/summary_utils.py": "it prints",
-    "/logging_ops.py": "it prints",
     "/absl/": "it writes a log",
     "/rich/": "it prints",
     "/script_ops.py": "it calls Python from a graph",

@@ -115,7 +115,6 @@ class NamedValues(Check):
         return False
 
     def restore(self) -> None:
-        """Put back the values of the names."""
         if not isinstance(self.holder, dict):
             return
         for name, value in zip(self.names, self._before, strict=False):
@@ -158,7 +157,6 @@ class List(Check):
         return list(self.holder)
 
     def restore(self) -> None:
-        """Put back the items."""
         if isinstance(self.holder, list):
             list.__setitem__(self.holder, slice(None), list(self._before))
         else:
@@ -173,7 +171,6 @@ class Dictionary(Check):
         return [*dict.keys(self.holder), *dict.values(self.holder)]
 
     def restore(self) -> None:
-        """Put back the keys and values."""
         count = len(self._before) // 2
         dict.clear(self.holder)
         dict.update(self.holder, zip(self._before[:count], self._before[count:], strict=True))
@@ -190,7 +187,6 @@ class Set(Check):
         return _typed(self.holder) == _typed(self._before)
 
     def restore(self) -> None:
-        """Put back the elements."""
         if isinstance(self.holder, set):
             set.clear(self.holder)
             set.update(self.holder, self._before)
@@ -207,7 +203,6 @@ class Array(Check):
         return holder.shape == before.shape and holder.tobytes() == before.tobytes()
 
     def restore(self) -> None:
-        """Put back the numbers."""
         if not self.holds():
             self.holder[...] = self._before[0]
 
@@ -327,7 +322,6 @@ class Guards:
 
     @property
     def has_added_losses(self) -> bool:
-        """Whether layers keep losses that they added in their last call."""
         layers = (layer for layer in self._seen.values() if isinstance(layer, keras.Layer))
         return any(getattr(layer, "_losses", None) for layer in layers)
 
@@ -347,7 +341,6 @@ class Guards:
         return changed
 
     def restore(self) -> None:
-        """Put back what is in lists, dictionaries, sets and objects."""
         for check in self._checks:
             check.restore()
 

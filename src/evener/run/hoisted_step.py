@@ -18,7 +18,12 @@ from evener._tf_private.random_numbers import (
     operation_seeds,
     set_operation_seeds,
 )
-from evener._tf_private.tensors import symbolic_constants, symbolic_lengths
+from evener._tf_private.tensors import (
+    Printed,
+    kept_prints,
+    symbolic_constants,
+    symbolic_lengths,
+)
 from evener.run.hoisted_code import (
     Observed,
     attributes_read,
@@ -141,7 +146,6 @@ class Reads:
         return found or self.guards.changed()
 
     def restore(self) -> None:
-        """Put back what is in objects, lists and dictionaries."""
         self.guards.restore()
         for names in self.globals:
             names.restore()
@@ -266,6 +270,8 @@ def _check(kind: str, is_stateful: bool) -> None:
         raise CannotHoist("it makes variables")
     if "Random" in kind or kind in ("Multinomial", "ParameterizedTruncatedNormal"):
         raise CannotHoist(f"tf.random draws other numbers by {kind} in a function than eagerly")
+    if kind == "PrintV2":
+        raise CannotHoist("it prints in a loop or a function that TensorFlow has traced")
     raise CannotHoist(f"the operation {kind} does more than compute")
 
 
@@ -284,6 +290,7 @@ class Variant:
     reads: Reads  # The values
     function: Any = None  # The traced function of its flat tensors
     results: Any = None  # The structure of its results, once it was traced
+    prints: list[tuple[str, str]] = field(default_factory=list)  # Stream and end of each `tf.print`
     problem: CannotHoist | None = None  # Exception of a trace
     # Shapes of arguments with which it ran as written
     observed: set[Any] = field(default_factory=set)
@@ -310,8 +317,8 @@ class Variant:
         """Whether both ways were compared for two values of the numbers, if there are any."""
         return self.num_compared > 1 or not self.places
 
-    def call(self, call: StepCall, strategy: Strategy) -> tuple[Any, ...]:
-        """Run the step on all devices."""
+    def call(self, call: StepCall, strategy: Strategy) -> tuple[tuple[Any, ...], list[Printed]]:
+        """Run the step on all devices; return its results, and what it would print."""
         self.given = call.values
         flat = [_as_tensor(tensor, narrows=self.narrows) for tensor in call.tensors]
         seeds = operation_seeds()
@@ -321,7 +328,12 @@ class Variant:
         except BaseException:
             set_operation_seeds(seeds)
             raise
-        return tuple(put_together(result, results, call.values) for result in self.results)
+        texts = results[len(results) - len(self.prints) :]
+        prints = [
+            Printed(text=text, stream=stream, end=end)
+            for text, (stream, end) in zip(texts, self.prints, strict=True)
+        ]
+        return tuple(put_together(r, results, call.values) for r in self.results), prints
 
 
 def traced(region: Region, variant: Variant, body: Body) -> Any:
@@ -347,7 +359,8 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
                     given.append(put_together(structure, tensors))
             seeds = tensors[len(tensors) - variant.num_draws - 1 :] if variant.num_draws else ()
             drawing = drawing_by(seeds)
-            with symbolic_lengths(), symbolic_constants(), drawing as num_draws:
+            lengths, constants = symbolic_lengths(), symbolic_constants()
+            with lengths, constants, drawing as num_draws, kept_prints() as prints:
                 results = body(*given)
             if num_draws() != variant.num_draws:
                 raise CannotHoist(OTHER_DRAWS)
@@ -376,11 +389,12 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
         finally:
             variant.problem = scope.problem or variant.problem
         variant.conditions = list(dict.fromkeys([*variant.conditions, *scope.conditions]))
-        if variant.results is not None and variant.results != apart:
+        places = [(each.stream, each.end) for each in prints]
+        if variant.results is not None and (variant.results, variant.prints) != (apart, places):
             variant.problem = CannotHoist("its results depend on the size of the batch")
             raise variant.problem
-        variant.results = apart
-        return flat
+        variant.results, variant.prints = apart, places
+        return [*flat, *(each.text for each in prints)]
 
     run.__name__ = f"lines_{region.first}_to_{region.last}"
     return tf.function(tf.autograph.experimental.do_not_convert(run), autograph=False)

@@ -19,6 +19,7 @@ import gc
 import importlib.abc
 import importlib.machinery
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ import tensorflow as tf
 
 from evener._tf_private.random_numbers import global_seed_for_now
 from evener._tf_private.tapes import tape_is_recording
-from evener._tf_private.tensors import explicit_device, is_eager_tensor
+from evener._tf_private.tensors import Printed, explicit_device, is_eager_tensor, kept_prints
 from evener.base.user_code import is_own
 from evener.run.eager_steps import prevents
 from evener.run.hoisted_code import Observed, keep_operation_seeds
@@ -69,7 +70,6 @@ class VariableState:
         self._values = [variable.numpy() for variable in self.variables]
 
     def restore(self) -> None:
-        """Give the variables their values back."""
         self.assign(self._values)
 
     def assign(self, values: Sequence[np.ndarray]) -> None:
@@ -162,7 +162,7 @@ class StepComparison:
         """Return the results; None if the step as written fails, which then has no effect."""
         actual, after = self._on_all_devices()
         try:
-            with self.observed:
+            with kept_prints(shows=True) as prints, self.observed:
                 expected = self._call.run()
         except ChangesArrays as changed:
             raise AsWritten("it changes an array of NumPy", changed.results) from None
@@ -175,17 +175,16 @@ class StepComparison:
             raise AsWritten(f"it changes {changed}", expected)
         if self.observed.num_draws != self._variant.num_draws:
             raise AsWritten(OTHER_DRAWS, expected)
-        truth = self._state.now()
-        found = _differences(expected, actual, truth, after)
-        eager, on_all = (expected, truth), (actual, after)
+        eager, on_all = (_shown(expected, prints), self._state.now()), (actual, after)
+        found = _differences(eager, on_all)
         if not is_rounding(found) and not is_rounding(found, self._disturbed(eager, on_all)):
             raise AsWritten("as a function it computes other values than as written", expected)
         return expected
 
-    def _on_all_devices(self) -> tuple[tuple[Any, ...], list[np.ndarray]]:
+    def _on_all_devices(self) -> tuple[Any, list[np.ndarray]]:
         """Return the results on all devices and the variables then, which are put back."""
         try:
-            actual = self._variant.call(self._call, self._strategy)
+            actual = _shown(*self._variant.call(self._call, self._strategy))
             after = self._state.now()
             changed = self._variant.reads.changed()
         finally:
@@ -208,25 +207,34 @@ class StepComparison:
         self._state.disturb()
         try:
             if not self._variant.num_draws:
-                return _differences(eager[0], self._call.run(), eager[1], self._state.now())
+                with kept_prints() as prints:
+                    results = self._call.run()
+                return _differences(eager, (_shown(results, prints), self._state.now()))
             # Eager kernels draw other numbers when they draw again.
-            results = self._variant.call(self._call, self._strategy)
-            return _differences(actual[0], results, actual[1], self._state.now())
+            results = _shown(*self._variant.call(self._call, self._strategy))
+            return _differences(actual, (results, self._state.now()))
         finally:
             self._undo()
             self._state.assign(eager[1])
             put_back_seeds()
 
 
+_NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|-?\bnan\b|-?\binf\b")
+
+
+def _shown(results: tuple[Any, ...], prints: Sequence[Printed]) -> Any:
+    """Return results of a step, and the numbers in what it prints apart from the text."""
+    text = "\0".join(bytes(each.text.numpy()).decode(errors="replace") for each in prints)
+    numbers = np.array([float(number) for number in _NUMBER.findall(text)])
+    return results, _NUMBER.sub("0", text), tf.constant(numbers, tf.float64)
+
+
 def _differences(
-    expected: tuple[Any, ...],
-    actual: tuple[Any, ...],
-    after_expected: Sequence[np.ndarray],
-    after_actual: Sequence[np.ndarray],
+    expected: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
 ) -> list[float]:
     """Return the differences of the results and of the variables of two runs."""
-    left = tf.nest.flatten(expected, expand_composites=True)
-    right = tf.nest.flatten(actual, expand_composites=True)
+    left = tf.nest.flatten(expected[0], expand_composites=True)
+    right = tf.nest.flatten(actual[0], expand_composites=True)
     if len(left) != len(right):
         return [float("inf")]
     pairs = list(zip(left, right, strict=True))
@@ -235,7 +243,7 @@ def _differences(
     tensors = [(a, b) for a, b in pairs if tf.is_tensor(a) and a is not b]
     return [
         *differences(numbers_of([a for a, _ in tensors]), numbers_of([b for _, b in tensors])),
-        *differences(after_expected, after_actual),
+        *differences(expected[1], actual[1]),
     ]
 
 
@@ -262,6 +270,7 @@ class Hoister:
         self._lock = threading.Lock()
         # Those of the strategy, which has to count every step: the script has not begun.
         self._others = all_variables()
+        self.num_begun = 0  # Number of calls of regions that are not refused
 
     def add(self, path: str, found: Hoisted) -> None:
         for region in found.regions:
@@ -280,6 +289,8 @@ class Hoister:
 
     def obstacle_at(self, line: UserLine) -> str | None:
         """Return what keeps the step at a line, or statements before it, from all devices."""
+        if tf.config.functions_run_eagerly():
+            return "tf.config.run_functions_eagerly(True) asks for that"
         refused = [s.obstacle for s in self._steps.values() if s.obstacle and s.covers(line)]
         if refused:
             return refused[-1]
@@ -318,6 +329,7 @@ class Hoister:
             except NameError:
                 return None
             check_shown(step.region, values)
+            self.num_begun += 1
             call = StepCall.of(body, values[: len(step.region.parameters)])
             waiting = [] if step.pending is None else [step.pending]
             for variant in (*step.variants, *waiting):
@@ -383,7 +395,9 @@ class Hoister:
             try:
                 is_verified = call.shapes in variant.verified and variant.was_compared_enough
                 if is_verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
-                    results = variant.call(call, self._strategy)
+                    results, prints = variant.call(call, self._strategy)
+                    for each in prints:
+                        each.show()
                     step.num_calls += 1
                     return results
             except Exception:

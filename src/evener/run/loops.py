@@ -31,7 +31,7 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private.datasets import running_bodies, take_batches
-from evener._tf_private.functions import CALLS_OF_SCRIPTS, around_functions_run, function_graphs
+from evener._tf_private.functions import TRACED_FUNCTIONS, around_functions_run, function_graphs
 from evener._tf_private.graphs import kept_functions
 from evener._tf_private.models import EAGER_UPDATES
 from evener._tf_private.patches import Patch
@@ -74,7 +74,7 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
         notes.add(f"{name} takes its batches itself, and each runs on {devices}", user_line())
         return strategy.run(body, args=(batch,))
 
-    CALLS_OF_SCRIPTS.apply(replace_with(call))
+    TRACED_FUNCTIONS.apply_each({"__call__": call}, "scripts", by=replace_with)
     _notice_steps(strategy, notes, hoister)
 
 
@@ -91,11 +91,17 @@ def is_called_by_script(caller: FrameType) -> bool:
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
     """Note the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
     is_noted = False
+    # How many regions had begun when a line applied gradients last: it may apply those of regions.
+    begun: dict[UserLine, int] = {}
 
     def apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         nonlocal is_noted
         line = line_of_loop() if not is_noted and is_outside(strategy) else None
-        if line is not None and not (hoister is not None and hoister.explains(line)):
+        is_explained = False
+        if line is not None and hoister is not None:
+            is_explained = hoister.explains(line) or hoister.num_begun > begun.get(line, 0)
+            begun[line] = hoister.num_begun
+        if line is not None and not is_explained:
             source = "".join(linecache.getlines(line.path))
             advice = advice_for(source, line.number, is_traced=not tf.executing_eagerly())
             if hoister is not None:
@@ -302,13 +308,16 @@ class _EagerTapes:
         variables = [found for found in values if isinstance(found, tf.Variable)]
         if variables:
             self.line = user_line()
-            self.trainer_asks = _asks_for_eager_steps() if line_of_loop() is None else ""
+            asked = line_of_loop() is None or tf.config.functions_run_eagerly()
+            self.trainer_asks = _asks_for_eager_steps() if asked else ""
             smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
             self._before = smallest, _bytes(smallest)
 
 
 def _asks_for_eager_steps() -> str:
-    """Return what lets the trainer of Keras that calls this run its steps eagerly."""
+    """Return what lets this step, or the trainer of Keras that calls this, run eagerly."""
+    if tf.config.functions_run_eagerly():
+        return "tf.config.run_functions_eagerly(True)"
     # Only Keras 2 has layers that it never traces.
     trainers = (
         frame.f_locals.get("self")
@@ -317,7 +326,7 @@ def _asks_for_eager_steps() -> str:
     )
     if any(getattr(model, "dynamic", False) for model in trainers):
         return "a layer with dynamic=True"
-    return "run_eagerly=True, or run_functions_eagerly(True),"
+    return "run_eagerly=True"
 
 
 def _bytes(variable: tf.Variable) -> bytes:

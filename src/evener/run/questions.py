@@ -111,7 +111,7 @@ class Answer:
     process: ProcessResult | None = None  # None where the process writes it.
 
     def why_no_step(self, limit_seconds: float) -> str:
-        """Return the end of a script that came to no training step, for an error."""
+        """Return the end of a script that reached no training step, for an error."""
         assert self.process is not None
         code = self.process.exit_code
         if self.outcome == "eager":

@@ -97,7 +97,6 @@ class Obstacle:
 
 
 def is_tape(node: ast.AST) -> bool:
-    """Return whether a statement opens a gradient tape, or is a block around one and no update."""
     if not isinstance(node, ast.With) or _TAPE in _entered(node):
         return isinstance(node, ast.With)
     is_around = _is_block(node) and any(map(is_tape, node.body))

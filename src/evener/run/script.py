@@ -48,7 +48,6 @@ class UserLine:
 
 
 def callers() -> Iterator[FrameType]:
-    """Yield the stack frames of the caller, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -285,12 +284,14 @@ def run_as_main(
 def _draw_where_imported() -> None:
     """Draw from Python's generator at the import of the program that would have drawn.
 
-    ``rich.style`` draws when it is loaded, which TensorFlow does; here it may be loaded already.
+    ``rich.style`` draws when it is loaded, which TensorFlow does; here it may be loaded already. A
+    generator as the program has found it stays as it is: seeds that workers have agreed on are
+    those of a program that sets them behind its imports.
     """
     if "rich.style" not in sys.modules:
         return
     load, load_by_name = builtins.__import__, importlib.import_module
-    has_drawn = False
+    has_drawn, found = False, random.getstate()
 
     def draw(name: str, parts: Sequence[str], scope: Mapping[str, Any] | None) -> None:
         nonlocal has_drawn
@@ -301,7 +302,8 @@ def _draw_where_imported() -> None:
         importer = str((scope or {}).get("__name__", "")).partition(".")[0]
         if loads and not has_drawn and importer not in ("evener", "tensorflow", "keras", "rich"):
             has_drawn = True
-            random.getrandbits(24)
+            if random.getstate() != found:
+                random.getrandbits(24)
             if builtins.__import__ is load_and_draw:
                 builtins.__import__ = load
             if importlib.import_module is load_by_name_and_draw:

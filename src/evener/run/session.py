@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import os
 import socket
 import sys
@@ -20,6 +22,7 @@ from evener.run.script import Notes, Script, run_as_main, show_failures_of
 
 if TYPE_CHECKING:
     from evener.recording.record import Recording
+    from evener.run.resuming import Resumption
     from evener.strategy import Strategy
     from evener.workers.group import Group
 
@@ -95,6 +98,9 @@ class RunLayout:
     shares: str | Sequence[float] | None = None
     # Whether the first run of every step is compared with one device; None for a few samples of it
     verify: bool | None = None
+    # Folder for checkpoints of unchanged fits, and the number of steps between two; None for 60 s
+    checkpoint: str | None = None
+    every_steps: int | None = None
     # Plans to try in steps of the run, from the simplest to the least simple, with ``plan`` among
     # them; empty to keep the plan
     tried: Sequence[Plan] = ()
@@ -112,6 +118,7 @@ class Session:
         gpu_names: bool = True,
         hoist: bool = True,
         verify: bool = False,
+        resumption: Resumption | None = None,
     ) -> None:
         self.script = script
         self.strategy = strategy
@@ -119,6 +126,7 @@ class Session:
         self.gpu_names = gpu_names
         self.hoist = hoist
         self.verify = verify
+        self.resumption = resumption
         self._log: WorkerLog | None = None
 
     @property
@@ -151,19 +159,19 @@ class Session:
         if self.gpu_names:
             devices = self.strategy.plan.device_names
             device_calls.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
-        device_calls.refuse_other_backends()
-        device_calls.report_late_variables(os.environ, self.notes)
+        device_calls.watch_environment(self.notes)
         idle = loops.IdleDevices(self.strategy, self.notes, hoister)
         idle.watch()
         # Before the report of the run, which has all notes: it was registered earlier.
         atexit.register(idle.report)
         if self.verify:
             atexit.register(self._report_unverified, os.getpid())
+        tree, names = None, {}
+        if hoisted is not None:
+            tree, names = hoisted.tree, {HOOK: hoister}
         try:
-            if hoisted is None:
-                run_as_main(self.script, args)
-            else:
-                run_as_main(self.script, args, tree=hoisted.tree, names={HOOK: hoister})
+            with self.resumption.resuming() if self.resumption else contextlib.nullcontext():
+                run_as_main(self.script, args, tree=tree, names=names)
         except SystemExit:
             raise
         except BaseException as error:
@@ -232,17 +240,24 @@ def prepare(
     check_installed()
     from evener.devices import use_devices
     from evener.strategy import Strategy
+    from evener.workers.process import draw_seed, group_of_process, seed_all
 
     devices = layout.devices
+    notes = Notes()
+    # Before the script can change the environment, and before TensorFlow starts.
+    named = devices if layout.plan is None or devices is not None else layout.plan.device_names
+    resumption, seed = None, draw_seed
+    if layout.checkpoint is not None:
+        from evener.run.resuming import Resumption, seed_of
+
+        resumption = Resumption(layout.checkpoint, layout.every_steps, notes)
+        seed = functools.partial(seed_of, layout.checkpoint)
+    if group_of_process(script.path, notes.add, seed, named) is None and resumption is not None:
+        seed_all(seed())
     if layout.plan is not None and devices is not None:
         # The plan names logical devices, which this makes.
         use_devices(devices)
         devices = None
-    from evener.workers.process import group_of_process
-
-    notes = Notes()
-    # Before the script can change the environment.
-    group_of_process(script.path, tell=notes.add)
     strategy = Strategy(layout.plan, devices=devices, shares=layout.shares, verify=layout.verify)
     if len(layout.tried) > 1:
         strategy.try_plans(layout.tried, notes.add)
@@ -253,4 +268,5 @@ def prepare(
         gpu_names=gpu_names,
         hoist=hoist,
         verify=layout.verify is True,
+        resumption=resumption,
     )

@@ -20,19 +20,13 @@ FOUND = "found"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Arguments of one call of a step.
+    """Arguments of one call of a step."""
 
-    Attributes:
-        structure: Nested arguments with markers instead of tensors; other leaves stay.
-        tensors: Tensors of the arguments, in order.
-        axes: Axis of each tensor that counts samples, or None.
-        unknown: Indices of tensors whose first axis may count samples: its size is not known before
-            the step runs, and ``in_axes`` does not say.
-    """
-
-    structure: Any
+    structure: Any  # Nested arguments with markers instead of tensors; other leaves stay
     tensors: tuple[Any, ...]
-    axes: tuple[int | None, ...]
+    axes: tuple[int | None, ...]  # Axis of each tensor that counts samples
+    # Indices of tensors whose first axis may count samples: its size is not known before the step
+    # runs, and ``in_axes`` does not say
     unknown: tuple[int, ...] = ()
 
     @property

@@ -59,7 +59,6 @@ from evener.strategy.prepared import PreparedStep, StepContext, StepRecords
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck
 from evener.strategy.verify import Verification, chosen_verification
-from evener.workers.process import group_of_process
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,9 +176,8 @@ def distribute(
             fix=f"Write @evener.distribute({keyword}=...) above the step, or "
             f"evener.distribute(step, {keyword}=...).",
         )
-    group = group_of_process()
     is_measured = plan is None and shares is None
-    plan = chosen_plan(plan, devices=devices, shares=shares, batch_norm=batch_norm, group=group)
+    plan, group = chosen_plan(plan, devices=devices, shares=shares, batch_norm=batch_norm)
     layout, controller = arrange(plan, group, measured=is_measured)
     context = StepContext(
         layout=layout,
@@ -193,15 +191,7 @@ def distribute(
 
 
 class DistributedStep(Generic[P, R]):
-    """Step on several devices, called as the step for one device. Made by `evener.distribute`.
-
-    Args:
-        step: Step that is written for one device.
-        context: Devices, shares and records of the step and of the bodies of its loops.
-        in_axes: Batch axes, as in `evener.distribute`.
-        program: The `tf.function` of the program, if it is not the step.
-        named_after: Function whose parameters name the tensors in errors, if it is not the step.
-    """
+    """Step on several devices, called as the step for one device. Made by `evener.distribute`."""
 
     def __init__(
         self,
@@ -214,6 +204,7 @@ class DistributedStep(Generic[P, R]):
     ) -> None:
         self._step = body_of(step)
         self._converted = converted_as_by(step, self._step)
+        # Its parameters name the tensors in errors.
         self._named_after = named_after or self._converted
         self._program = program or step
         self._signature = getattr(self._program, "input_signature", None)
@@ -446,15 +437,11 @@ def _sizes_in_graph(
 
 
 class ProgramTrace:
-    """One trace that the program's function would have.
-
-    Attributes:
-        streams: Positions of its random streams.
-        steps: Steps that run in its place, by kind of arguments.
-    """
+    """One trace that the program's function would have."""
 
     def __init__(self) -> None:
         self.streams = StreamState()
+        # Steps that run in its place, by kind of arguments.
         self.steps: dict[Any, PreparedStep] = {}
 
 

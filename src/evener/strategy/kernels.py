@@ -26,8 +26,6 @@ TABLE = "gpu_kernels.json.gz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuKernel:
-    """A kernel that runs an operation on a GPU device."""
-
     # Names of the supported dtypes, for each attribute that it restricts
     dtypes: Mapping[str, tuple[str, ...]]
     on_host: bool  # Whether all its inputs and outputs are in host memory
@@ -35,8 +33,6 @@ class GpuKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotOnGpu:
-    """Why an operation does not compute on a GPU."""
-
     reason: Reason  # The reason, a word of a fixed set
     why: str  # The reason as a sentence
 

@@ -68,10 +68,7 @@ class OneReplica(tf.distribute.Strategy):
 class Extended(tf.compat.v1.distribute.StrategyExtended):
     """Extended strategy of one replica and one worker, which TensorFlow and Keras call.
 
-    Args:
-        strategy: Strategy that it belongs to.
-        owner_registry: Owners of the variables that are made in the scope.
-        first_device: Name of the device that a program sees, such as ``"gpu:0"``.
+    A program sees one device, ``first_device``, such as ``"gpu:0"``.
     """
 
     def __init__(

@@ -348,12 +348,7 @@ _NO_WORK = frozenset(
 
 
 class GraphReader:
-    """Reads one placed graph.
-
-    Attributes:
-        operations: All operations, including those of functions that are not inlined.
-        fallbacks: The operations that do not run on their requested GPU.
-    """
+    """Reads one placed graph."""
 
     def __init__(
         self, placed: Placed, assume_gpus: bool, drawn: Mapping[str, Sequence[Any]]
@@ -370,6 +365,7 @@ class GraphReader:
         }
         self._sizes = TensorSizes(placed.graph, placed.inputs, drawn)
         self._present = present()
+        # Including those of functions that are not inlined.
         self.operations: list[Operation] = []
         self.fallbacks: list[Fallback] = []
         for name, node in self._flow.nodes.items():

@@ -24,7 +24,7 @@ from evener.workers.files import write_files_once
 from evener.workers.group import Group
 from evener.workers.late import pack_results
 from evener.workers.own_rows import BatchOfOwnRows, OwnRowsOfPipelines, Rows
-from evener.workers.process import tell_person
+from evener.workers.process import group_of_process, tell_person
 
 _WHOLE_BATCHES = (
     "every worker reads whole batches, for a loop of the program may look at them (Keras's fit, "
@@ -46,10 +46,13 @@ def chosen_plan(
     shares: str | Sequence[float] | None,
     owners: str | Mapping[str, str] | None = None,
     batch_norm: BatchNormName | None,
-    group: Group | None = None,
-) -> Plan:
-    """Take the devices of a strategy into use, and return its plan; see `evener.Strategy`."""
+) -> tuple[Plan, Group | None]:
+    """Join the other workers, take the devices into use, and return the plan and the workers.
+
+    The arguments are those of `evener.Strategy`.
+    """
     _check_is_plan(plan)
+    group = group_of_process(devices=devices if plan is None else plan.device_names)
     if plan is None:
         everywhere = [
             PlanDevice(name=d.name, kind=d.kind, memory_bytes=d.memory_bytes)
@@ -69,9 +72,10 @@ def chosen_plan(
         rules: Any = owners or "sharded"
         if isinstance(rules, Mapping):
             rules = tuple(OwnerRule(pattern=p, device=d) for p, d in rules.items())
-        return Plan.data_parallel(
+        plan = Plan.data_parallel(
             everywhere, shares=shares, owners=rules, batch_norm=batch_norm or "synchronized"
         )
+        return plan, group
     excluded = {"devices": devices, "shares": shares, "owners": owners, "batch_norm": batch_norm}
     present = [name for name, value in excluded.items() if value is not None]
     if present:
@@ -86,7 +90,7 @@ def chosen_plan(
     except DeviceError:
         plan.check_devices([device.name for device in use_devices(None)])
         raise
-    return plan
+    return plan, group
 
 
 def _check_is_plan(plan: object) -> None:

@@ -61,17 +61,12 @@ _HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
 
 
 class StepRecords:
-    """Records of steps, which outlive the steps: reports, memory, differences from one device.
-
-    Attributes:
-        verifications: Differences of first runs from one device, with ``verify=True``.
-        spot_checks: Results of the checks of a few samples.
-        prepared: Steps that were traced since a trial of plans has looked; None without a trial.
-    """
+    """Records of steps, which outlive the steps: reports, memory, differences from one device."""
 
     def __init__(self) -> None:
         self.verifications: list[Verification] = []
         self.spot_checks: list[SpotCheck] = []
+        # Steps that were traced since a trial of plans has looked; None without a trial.
         self.prepared: list[PreparedStep] | None = None
         self._reports: list[StepReport] = []
         self._live_ranges: list[list[LiveRange]] = []
@@ -115,37 +110,17 @@ class StepRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """Surroundings of a step and of the bodies of its loops.
-
-    Attributes:
-        layout: Devices, stages and micro-batches of each replica.
-        controller: Shares that can change between the runs of a graph, and times of the devices.
-        owners: Owners of the variables of the program, as far as they are chosen.
-        records: Records that steps are written into.
-        verify: See `evener.distribute`.
-    """
+    """Surroundings of a step and of the bodies of its loops."""
 
     layout: Layout
     controller: ShareController
-    owners: OwnerRegistry
+    owners: OwnerRegistry  # Owners of the variables of the program, as far as they are chosen
     records: StepRecords
-    verify: bool | None
+    verify: bool | None  # See `evener.distribute`
 
 
 class PreparedStep:
-    """A step that was traced for arguments of one kind.
-
-    Attributes:
-        traced: The step as it was traced.
-        partitioned: Partitioned step.
-        report: Its report.
-        can_change_plan: Whether another trace can go on where this one was, also after a failure.
-        batch_axes: Axis of every tensor that counts samples, or None.
-        equal_sizes: Sets of tensors whose first sizes have to be equal.
-        trains: Whether it writes variables by gradients.
-        variables: The variables that it uses.
-        memory_limits: Samples that the devices can hold; None if memory or shares are given.
-    """
+    """A step that was traced for arguments of one kind."""
 
     def __init__(
         self,
@@ -195,7 +170,7 @@ class PreparedStep:
 
         def trace_as_program() -> None:
             if self.specs_of_program != self.specs:
-                check_trace(flat, named(self.specs_of_program), autograph=True)
+                check_trace(flat, named(self.specs_of_program))
 
         traced = self.traced = trace_step(
             flat,

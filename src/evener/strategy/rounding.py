@@ -74,7 +74,6 @@ def as_array(tensor: Any) -> np.ndarray:
 
 
 def is_inexact(array: np.ndarray) -> bool:
-    """Return whether an array has floating-point or complex numbers."""
     return array.dtype.kind in "fc" or array.dtype.name.startswith(("bfloat", "float"))
 
 
@@ -164,17 +163,11 @@ def disturbed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Statistics of the difference of a tensor from the expected one.
+    """Statistics of the difference of a tensor from the expected one."""
 
-    Attributes:
-        largest: Largest difference; infinity for other shapes, exact numbers or nans.
-        typical: Root of the mean square of the difference.
-        along: Part of the difference along the expected tensor, of its length.
-    """
-
-    largest: float
-    typical: float = 0.0
-    along: float = 0.0
+    largest: float  # Infinity for other shapes, exact numbers or nans
+    typical: float = 0.0  # Root of the mean square of the difference
+    along: float = 0.0  # Part of the difference along the expected tensor, of its length
 
 
 def moved(expected: np.ndarray, actual: np.ndarray, *, without_few: bool = False) -> Moved:

@@ -86,12 +86,10 @@ class RunTrial:
 
     @property
     def start(self) -> int:
-        """Number of the plan that the run begins with."""
         return self._trial.start
 
     @property
     def current(self) -> int:
-        """Number of the plan of the next step."""
         return self._trial.current
 
     def run(

@@ -28,7 +28,7 @@ from evener.feedback import Rebalanced, ShareRebalancer, rebalance_shares
 from evener.partition.memory import MemoryLimits
 from evener.partition.tasks import HOST
 from evener.partition.times import SpanInfo, StepTimes, Timing
-from evener.planner.rebalancing import ideal_shares
+from evener.planner.rebalancing import describe_changes, ideal_shares
 from evener.planner.run_times import NUM_FIRST_STEPS, StepRecord
 from evener.workers.group import Group
 from evener.workers.messages import View
@@ -46,15 +46,10 @@ _LOG = logging.getLogger("evener")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
-    """Begin and end of every task of one step, in seconds.
+    """Begin and end of every task of one step, in seconds."""
 
-    Attributes:
-        number: Number of the step among those that were recorded, from 0.
-        trace: Number of the traced step, from 0.
-    """
-
-    number: int
-    trace: int
+    number: int  # Of the step among those that were recorded, from 0
+    trace: int  # Number of the traced step, from 0
     spans: tuple[SpanInfo, ...]
     times: tuple[tuple[float, float], ...]
 
@@ -68,7 +63,7 @@ class StepSpans:
             self._row = tf.Variable(
                 tf.zeros([0], tf.float64), trainable=False, shape=[None], name="evener_spans"
             )
-            self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
+            self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_count")
 
     def record(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
         """Enter one step; part of the step's graph."""
@@ -101,8 +96,10 @@ class StepHistory:
         self._num_traces = 0
         width = 2 + num_replicas + num_devices
         with tf.init_scope(), tf.device(HOST):
-            self._rows = tf.Variable(tf.zeros([_NUM_ROWS, width], tf.float64), trainable=False)
-            self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
+            self._rows = tf.Variable(
+                tf.zeros([_NUM_ROWS, width], tf.float64), trainable=False, name="evener_rows"
+            )
+            self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_count")
 
     def record(self, began: tf.Tensor, samples: tf.Tensor, busy: Sequence[tf.Tensor]) -> None:
         """Enter one step; part of the step's graph."""
@@ -136,13 +133,7 @@ class StepHistory:
 
 
 class ShareController:
-    """Shares of a strategy's replicas, and the times of its steps.
-
-    Attributes:
-        before_part: See `evener.partition.times.Timing`.
-        is_measured: Whether the shares are rebalanced by the measured times.
-        variable: Shares, float64 of shape ``[num_replicas]``.
-    """
+    """Shares of a strategy's replicas, and the times of its steps."""
 
     def __init__(
         self,
@@ -160,6 +151,7 @@ class ShareController:
         self._rebalancer = ShareRebalancer(shares=tuple(shares), minimum_share=least)
         self._events: list[Rebalanced] = []
         self._lock = threading.Lock()
+        # See `evener.partition.times.Timing`.
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         shape = [WINDOW, len(devices)]
         self._counted: tuple[str, ...] = ()
@@ -172,11 +164,13 @@ class ShareController:
             )
             # Largest batch for which each step with memory limits has applied them.
             self._largest_batches = tf.Variable(
-                tf.zeros([0], tf.int32), trainable=False, shape=[None]
+                tf.zeros([0], tf.int32), trainable=False, shape=[None], name="evener_largest"
             )
             self._steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_steps")
-            self._seconds = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
-            self._samples = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
+            self._seconds, self._samples = (
+                tf.Variable(tf.zeros(shape, tf.float64), trainable=False, name=f"evener_{name}")
+                for name in ("seconds", "samples")
+            )
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -188,6 +182,12 @@ class ShareController:
         """Every change of shares so far, the newest last."""
         return tuple(self._events)
 
+    def describe_changes(self) -> str:
+        """Return one line about the changes of shares so far; empty if there were none."""
+        if not self._events:
+            return ""
+        return describe_changes(len(self._events), self._events[-1].step, self._events[-1].after)
+
     @property
     def has_memory_limits(self) -> bool:
         """Whether shares are chosen by evener, for devices whose memory is limited."""
@@ -197,15 +197,14 @@ class ShareController:
         """Count samples and busy seconds from the next traced step on, with one replica too."""
         self._counted = tuple(devices)
         with tf.init_scope(), tf.device(HOST):
-            self._total_samples = tf.Variable(
-                tf.zeros([len(self._devices)], tf.float64), trainable=False
+            self._total_samples, self._busy_seconds = (
+                tf.Variable(tf.zeros([count], tf.float64), trainable=False, name="evener_totals")
+                for count in (len(self._devices), len(devices))
             )
-            self._busy_seconds = tf.Variable(tf.zeros([len(devices)], tf.float64), trainable=False)
         self._history = StepHistory(len(self._devices), len(devices))
 
     @property
     def counts(self) -> bool:
-        """Whether samples and busy seconds are counted."""
         return bool(self._counted)
 
     def total_samples(self) -> tuple[int, ...]:
@@ -226,7 +225,6 @@ class ShareController:
 
     @property
     def keeps_spans(self) -> bool:
-        """Whether the begin and the end of every task are kept."""
         return self._spans is not None
 
     def last_step(self) -> RecordedStep | None:
@@ -360,7 +358,6 @@ class ShareController:
 
     @property
     def num_steps(self) -> int:
-        """The number of training steps that were timed."""
         return int(self._steps.numpy())
 
     def last_steps(self) -> list[list[tuple[float, float]]]:
@@ -384,11 +381,7 @@ def last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[fl
 
 
 class SharesOfWorkers(ShareController):
-    """Shares of the replicas of several workers; times are exchanged every `WINDOW` steps.
-
-    Attributes:
-        workers: Worker of each replica.
-    """
+    """Shares of the replicas of several workers; times are exchanged every `WINDOW` steps."""
 
     def __init__(
         self,

@@ -52,7 +52,6 @@ from evener.strategy.run_trial import RunTrial, TriedWay
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck
 from evener.strategy.verify import Verification, chosen_verification
-from evener.workers.process import group_of_process
 
 # A program may fit a model outside of the scope of every one of them.
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
@@ -129,15 +128,9 @@ class Strategy(OneReplica):
         batch_norm: BatchNormName | None = None,
         verify: bool | None = None,
     ) -> None:
-        group = group_of_process()
         measured = plan is None and shares is None
-        plan = chosen_plan(
-            plan,
-            devices=devices,
-            shares=shares,
-            owners=owners,
-            batch_norm=batch_norm,
-            group=group,
+        plan, group = chosen_plan(
+            plan, devices=devices, shares=shares, owners=owners, batch_norm=batch_norm
         )
         self._verify = chosen_verification(verify)
         self._records = StepRecords()

@@ -59,7 +59,6 @@ class Coordinator:
 
     @property
     def address(self) -> str:
-        """Address at which the coordinator listens, once it is started."""
         assert self._server is not None, "the coordinator is not started"
         return self._bound
 
@@ -100,6 +99,18 @@ class Coordinator:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
+
+    def absent(self) -> list[int]:
+        """Return the workers that have not joined yet."""
+        with self._changed:
+            return sorted(self._membership.absent())
+
+    def wait_for_newcomers(self) -> None:
+        """Let replacements learn that the job is over, as long as one may be silent."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._membership.has_newcomers, self._heartbeat_seconds
+            )
 
     def go_without(self, index: int) -> None:
         """Do not wait for a worker that nobody starts again."""

@@ -249,6 +249,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+def not_reached_by(who: str, what: str, seconds: float) -> RunError:
+    return RunError(
+        "RUN-091",
+        f"The workers {who} have not reached {what} within {seconds:g} seconds.",
+        why="They run, but do not come to this point of the program.",
+        fix="Look at their logs; EVENER_PATIENCE_SECONDS sets another limit.",
+    )
+
+
 def nobody_tells(why: str) -> RunError:
     return RunError(
         "RUN-095",

@@ -9,6 +9,10 @@
 Variables that a step writes before its commit are put back before the step is computed again. If
 some workers had finished the call and others had not, those that had hand over the results of its
 exchanges; the others compute it with them. So all workers have the same bits again.
+
+Two carriers take the exchanges of a step: the mesh, or TensorFlow's collectives, whose results this
+group never sees. With those, a worker commits once all have come to the commit: whoever is
+interrupted there learns from the next view whether another one has committed, and does so too.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from evener._tf_private.collective_ops import CollectiveServer, is_aborted, is_late
 from evener.errors import RunError
 from evener.workers import faults
 from evener.workers.job import Job
@@ -108,6 +113,10 @@ class Group:
         self._mesh = network.nobody()
         # Addresses of the members, in the order in which they came.
         self._seniority = [view.addresses[index] for index in view.members]
+        # View that a commit of this worker came to, not entered yet.
+        self._next_view: View | None = None
+        # Carries the exchanges of steps, if the mesh does not.
+        self.collectives: CollectiveServer | None = None
         self._common: list[tuple[Callable[[], Any], Callable[[Any, View], None]]] = []
 
         self._local = threading.local()
@@ -137,6 +146,10 @@ class Group:
         return self.index == self.chief
 
     @property
+    def patience_seconds(self) -> float:
+        return self._job.patience_seconds
+
+    @property
     def num_steps(self) -> int:
         """Number of calls with steps that this worker has computed or taken over."""
         return len(self._results)
@@ -153,7 +166,6 @@ class Group:
         self._variables.add(variable, is_written=is_written)
 
     def hand_over(self, owner: object, name: str) -> None:
-        """Let a replacement have an attribute of an object of the program: a list of arrays."""
         self._variables.add_list(owner, name)
 
     def keep_common(
@@ -199,6 +211,7 @@ class Group:
         scope = self._local.scope = _OutermostCall(key, is_repeatable)
         try:
             if key is None or key in self._with_steps:
+                self._enter_next_view()
                 self._start(scope)
             if self._late is not None:
                 handles = () if scope.has_steps else outline.trace()
@@ -262,11 +275,18 @@ class Group:
                     # Before the first exchange: the others wait for this worker.
                     self._put_back(error)
                     self._start(scope, self._call.replayed)
-                elif self._call.failure is not None:
-                    self._put_back(error)
-                    self._start(scope, self._recover(self._member.next_view(self._done)))
-                else:
+                    continue
+                if self.collectives is not None and is_late(error):
+                    others = ", ".join(str(k) for k in self.view.members if k != self.index)
+                    what, seconds = "a collective operation", self._job.patience_seconds
+                    raise faults.not_reached_by(others, what, seconds) from None
+                if self.collectives is not None and is_aborted(error):
+                    self._call.failure = self._call.failure or PeerLost("a worker is gone")
+                if self._call.failure is None:
                     raise
+                self._put_back(error)
+                view, self._next_view = self._next_view, None
+                self._start(scope, self._recover(view or self._member.next_view(self._done)))
         if scope.has_steps:
             self._stops |= self._mesh.asks_to_stop or self._mesh.is_asked_to_stop
             for kernel in self._call.drawn:
@@ -348,8 +368,29 @@ class Group:
         summaries = (json.loads(each.tobytes()) for each in texts)
         faults.check_states(dict(zip(self.view.members, summaries, strict=True)))
 
+    def begin_collectives(self, step: str) -> np.ndarray:
+        """Meet the others at the same step; return the size and the key of their group."""
+        self._meet(f"{step} begins")
+        return np.asarray([len(self.view.members), self.view.number, self.is_chief], np.int32)
+
+    def _meet(self, label: str) -> None:
+        self._exchange(lambda mesh: mesh.gather(label, np.zeros(1, np.uint8)))
+
     def commit(self) -> None:
         """Note that all exchanges of a step are over."""
+        if self.collectives is not None:
+            try:
+                self._meet("commit")
+            except PeerLost:
+                try:
+                    view = self._next_view = self._member.next_view(self._done)
+                except RunError as error:
+                    self._call.error = error
+                    raise
+                if max(view.done.values()) == self._done:
+                    raise
+                # Another worker has committed, so all had the results, as this one has.
+                self._call.failure = None
         self._call.num_commits += 1
 
     def reduce(self, label: str, arrays: list[np.ndarray], combine: str) -> list[np.ndarray]:
@@ -365,15 +406,19 @@ class Group:
         return self._exchange(lambda mesh: mesh.gather(label, array))
 
     def draw(self, label: str, arrays: list[np.ndarray], kernel: object) -> list[np.ndarray]:
-        """Return random numbers that the chief has drawn, for all.
+        """Return random numbers that the chief has drawn, for all."""
+        own = self.first_unused(arrays, kernel)
+        return self._exchange(lambda mesh: mesh.broadcast(label, own, self.chief))
 
-        A call that is made again draws again. So each call takes the first numbers that no call has
-        used, and a generator with a seed gives those of one device.
+    def first_unused(self, arrays: list[np.ndarray], kernel: object) -> list[np.ndarray]:
+        """Return the first numbers of a kernel that no call has used.
+
+        A call that is made again draws again, and one with a seed gives those of one device.
         """
         queue = self._draws.setdefault(kernel, deque())
         queue.append(arrays)
         self._call.drawn.append(kernel)
-        return self._exchange(lambda mesh: mesh.broadcast(label, queue[0], self.chief))
+        return queue[0]
 
     def reduce_if_there(self, label: str, array: np.ndarray, combine: str) -> np.ndarray | None:
         """Combine an array after the commit of a step; return None if a worker is gone.
@@ -390,6 +435,8 @@ class Group:
     def _exchange(self, exchange: Callable[[Mesh], list[np.ndarray]]) -> list[np.ndarray]:
         """Return the results of the next exchange of this attempt."""
         call = self._call
+        # What all have exchanged by collectives, all commit: nobody hands over their results.
+        assert call.replayed is None or self.collectives is None
         try:
             results = (
                 exchange(self._mesh) if call.replayed is None else call.replayed[len(call.log)]
@@ -431,6 +478,7 @@ class Group:
 
     def _exchange_outside(self, name: str, own: Callable[[], Any], seconds: float) -> list[Any]:
         key = f"{name} {self._num_exchanges}"
+        self._enter_next_view()
         while True:
             try:
                 if self._is_with_others() or self._late is None:
@@ -479,7 +527,6 @@ class Group:
             raise faults.nobody_tells(str(error) or "none of them is there") from error
 
     def join(self) -> State:
-        """Become a member, as a replacement; return the state that another worker hands over."""
         view = self._member.join()
         while True:
             if max(view.done.values(), default=NOTHING) == NOTHING:
@@ -490,12 +537,13 @@ class Group:
             try:
                 self._connect(view)
                 [parcel] = self._mesh.deliver("handed over", {}).values()
-                common = self._mesh.gather_json("common state", None)
+                common = self._mesh.gather_json("common state", {"collectives": self._address()})
+                self._begin_collectives(common)
             except PeerLost:
                 view = self._member.next_view(NOTHING)
                 continue
             state = State.unpack(parcel)
-            self._done = state.done
+            self._done, self._last_log = state.done, state.log
             self._enter(view, common)
             return state
 
@@ -505,6 +553,8 @@ class Group:
         """Interrupt waits for the other workers: the view is over. Safe from any thread."""
         self._network.end(self._member.view.number)
         self._mesh.abort()
+        if self.collectives is not None:
+            self.collectives.abort()
 
     def connect(self) -> None:
         """Connect to the other workers at the start of the job, or to those that remain."""
@@ -525,6 +575,40 @@ class Group:
             self._mesh.abort()
         self._mesh.find_readers()
 
+    def use_collectives(self, server: CollectiveServer) -> None:
+        """Let TensorFlow's collectives carry the exchanges of steps, from the first one on."""
+        self.collectives = server
+        if self._late is None:
+            try:
+                self._begin_collectives()
+            except PeerLost:
+                self._recover(self._member.next_view(self._done))
+
+    def _address(self) -> str | None:
+        """Return where the others reach the collectives of this worker, once it is to use them."""
+        return None if self.collectives is None else self.collectives.address
+
+    def _begin_collectives(self, common: Mapping[int, Any] | None = None) -> None:
+        if self.collectives is None:
+            return
+        addresses = {index: told["collectives"] for index, told in (common or {}).items()}
+        if not addresses or None in addresses.values():
+            # Those without an address have yet to come to `use_collectives`.
+            addresses = self._mesh.gather_json("collectives", self.collectives.address)
+        self.collectives.begin(addresses)
+        # Those that are asked for tensors have to have begun.
+        self._mesh.gather_json("collectives begun", None)
+
+    def _enter_next_view(self) -> None:
+        """Go on with the workers of the view that a commit came to.
+
+        Not at the end of its step: whoever joins takes the state over at a point of the program,
+        and what the program assigns between that end and its next call would be lost.
+        """
+        view, self._next_view = self._next_view, None
+        if view is not None:
+            self._recover(view)
+
     def _recover(self, view: View) -> Log | None:
         """Go on with the workers of a view; return the exchanges of a call that they had done."""
         while True:
@@ -533,10 +617,10 @@ class Group:
                 self._connect(view)
                 replayed = self._hand_over(view)
                 states = [state() for state, _ in self._common]
-                common = self._mesh.gather_json(
-                    "common state",
-                    {"stops": self._stops, "seniority": self._seniority, "states": states},
-                )
+                told = {"stops": self._stops, "seniority": self._seniority, "states": states}
+                told["collectives"] = self._address()
+                common = self._mesh.gather_json("common state", told)
+                self._begin_collectives(common)
             except PeerLost:
                 view = self._member.next_view(self._done, is_at_end=self._is_at_end)
                 continue
@@ -557,7 +641,9 @@ class Group:
                 parcels.update(dict.fromkeys(in_last_call, pack(self._last_log)))
             if without_state := {*view.joined, *behind} - {*in_last_call}:
                 values = self._variables.values()
-                state = State(point=self.point, done=self._done, values=values)
+                # Whoever takes it may be the next one to hand over.
+                log = self._last_log if in_last_call else []
+                state = State(point=self.point, done=self._done, values=values, log=log)
                 parcels.update(dict.fromkeys(without_state, state.pack()))
         received = self._mesh.deliver("handed over", parcels)
         return unpack(next(iter(received.values()))) if self._done < most else None
@@ -590,6 +676,7 @@ class Group:
         if not self._is_with_others() and self._late is not None:
             self._late.wait_for_end()
         self._is_at_end = True
+        self._enter_next_view()
         while True:
             # Whoever waits for this worker in a step from now on has to know that it has left.
             self._mesh.end_sending()

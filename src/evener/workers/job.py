@@ -27,6 +27,8 @@ from evener.plan.profile_files import cache_folder
 LARGEST_PORT = 65535
 DURATIONS = {"heartbeat_seconds": 10.0, "start_seconds": 300.0, "patience_seconds": 600.0}
 """Durations of a job, and their defaults: see the fields of `Job`."""
+EXCHANGES = ("auto", "mesh", "tensorflow")
+"""Carriers of the exchanges of steps: see `docs/many_machines.md`."""
 _KEY_BYTES = 32
 
 
@@ -100,7 +102,6 @@ def json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
 
 
 def typed(path: str, value: object, expected: str) -> Any:
-    """Return a value of a kind; RUN-051 if it is of another kind, or missing (None)."""
     kinds = _KINDS[expected]
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
         return value
@@ -167,14 +168,17 @@ class Job:
     patience_seconds: float = DURATIONS[
         "patience_seconds"
     ]  # Time that workers wait for each other later.
+    exchange: str = "auto"  # One of `EXCHANGES`.
+    addresses: tuple[str, ...] = ()  # Those of all workers, where ``TF_CONFIG`` lists them.
 
     def to_environment(self) -> dict[str, str]:
-        """Return the variables from which `job_from_environment` reads this job."""
         values = {name: getattr(self, name) for name in _NAMES}
         return {"EVENER_JOB": json.dumps(values), "EVENER_JOB_SECRET": os.fsdecode(self.secret)}
 
 
-_NAMES = tuple(each.name for each in dataclasses.fields(Job) if each.name != "secret")
+_NAMES = tuple(
+    each.name for each in dataclasses.fields(Job) if each.name not in ("secret", "addresses")
+)
 
 
 def job_from_environment(environ: Mapping[str, str]) -> Job | None:
@@ -183,7 +187,7 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
     ``EVENER_JOB`` is read first, which `evener launch` sets; then ``TF_CONFIG``, where worker 0
     hosts the coordinator. ``EVENER_JOB_SECRET``, ``EVENER_COORDINATOR`` (under ``TF_CONFIG``),
     ``EVENER_INCARNATION`` (under ``TF_CONFIG``), ``EVENER_HEARTBEAT_SECONDS``,
-    ``EVENER_START_SECONDS`` and ``EVENER_PATIENCE_SECONDS`` complete both.
+    ``EVENER_START_SECONDS``, ``EVENER_PATIENCE_SECONDS`` and ``EVENER_EXCHANGE`` complete both.
     """
     if environ.get("EVENER_JOB", "").strip():
         values = json_object(environ, "EVENER_JOB")
@@ -212,6 +216,8 @@ def job_from_environment(environ: Mapping[str, str]) -> Job | None:
                 "EVENER_JOB.incarnation", value("incarnation", "a whole number", 0)
             ),
             **{name: duration(environ, name, values) for name in DURATIONS},
+            exchange=_exchange(environ, value("exchange", "a text", "auto")),
+            addresses=(),
         )
     return _listed(environ)
 
@@ -273,6 +279,8 @@ def _listed(environ: Mapping[str, str]) -> Job | None:
         host=hosts[index],
         incarnation=int(incarnation),
         **{name: duration(environ, name) for name in DURATIONS},
+        exchange=_exchange(environ, "auto"),
+        addresses=tuple(join_address(*address) for address in addresses),
     )
 
 
@@ -316,6 +324,18 @@ def duration(
     if environ.get(variable):
         return positive_seconds(variable, environ[variable])
     return positive_seconds(f"EVENER_JOB.{name}", values.get(name, DURATIONS[name]))
+
+
+def _exchange(environ: Mapping[str, str], otherwise: str) -> str:
+    return check_exchange("EVENER_EXCHANGE", environ.get("EVENER_EXCHANGE") or otherwise)
+
+
+def check_exchange(source: str, exchange: str) -> str:
+    """Return a carrier of the exchanges; RUN-051, with its source, if there is no such one."""
+    if exchange not in EXCHANGES:
+        hint = did_you_mean(exchange, EXCHANGES)
+        raise wrong_value(source, exchange, f"one of {', '.join(EXCHANGES)}", hint)
+    return exchange
 
 
 def _secret(environ: Mapping[str, str], hosts: list[str], addresses: list[str]) -> bytes:

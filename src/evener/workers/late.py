@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -191,22 +191,25 @@ class State:
     done: int  # Number of calls with exchanges so far.
     # Variables of all steps, in the order of their tracing; None for those that are gone.
     values: tuple[np.ndarray | None, ...]
+    # Exchanges of the last call, while a member has not finished it; otherwise none.
+    log: list[list[np.ndarray]] = field(default_factory=list[list[np.ndarray]])
 
     def pack(self) -> np.ndarray:
         there = [value is not None for value in self.values]
         head = {"point": self.point, "done": self.done, "there": there}
         text = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        return pack([[text], [value for value in self.values if value is not None]])
+        return pack([[text], [value for value in self.values if value is not None], *self.log])
 
     @classmethod
     def unpack(cls, packed: np.ndarray) -> State:
-        [[text], values] = unpack(packed)
+        [[text], values, *log] = unpack(packed)
         head = json.loads(text.tobytes())
         rest = iter(values)
         return cls(
             point=Point(*head["point"]),
             done=head["done"],
             values=tuple(next(rest) if is_there else None for is_there in head["there"]),
+            log=log,
         )
 
 

@@ -56,6 +56,14 @@ def slurm_tf_config(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -
     count = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     if count == 1:
         return None
+    if not {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"} & environ.keys():
+        raise RunError(
+            "RUN-112",
+            f"srun is missing: the job has {count} tasks, and this process is none of them.",
+            why="sbatch and salloc run their script once, on the first node; srun runs a command "
+            "in every task.",
+            fix="Write srun in front of the command: srun evener launch train.py.",
+        )
     names = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"
     hosts = expand_hosts(_text(environ, *names))
     counts = expand_tasks(_text(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
@@ -168,8 +176,8 @@ def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Schedu
         if "SLURM_PROCID" not in own:
             raise RunError(
                 "RUN-080",
-                "It is not said how many workers to start.",
-                why="--workers is missing, and neither TF_CONFIG nor Slurm's variables are set.",
+                "The number of workers is missing: --workers N.",
+                why="Neither TF_CONFIG nor Slurm's variables are set, which say it elsewhere.",
                 fix="On one machine: evener launch --workers 2 SCRIPT; under Slurm: srun evener "
                 "launch SCRIPT; elsewhere set TF_CONFIG for every worker.",
             )

@@ -71,11 +71,11 @@ def _dial(job: Job, seconds: float) -> Channel:
 class Member:
     """Membership of this process in a job.
 
-    ``join`` gives the first view. When the view is over, ``on_view_over`` is called, once per view,
-    in the thread that receives, and the worker comes to ``next_view`` at the end of a step. All
-    methods but ``close`` wait for other workers; each raises the error of the job as soon as there
-    is one. The entry ``"same"`` of ``facts``, a JSON object, holds those that must be equal on all
-    workers.
+    ``join`` gives the first view. When the view is over, or the membership, ``on_view_over`` is
+    called in the thread that receives, and the worker comes to ``next_view`` at the end of a step.
+    All methods but ``close`` wait for other workers; each raises the error of the job as soon as
+    there is one. The entry ``"same"`` of ``facts``, a JSON object, holds those that must be equal
+    on all workers.
     """
 
     def __init__(
@@ -114,7 +114,6 @@ class Member:
         return self._view
 
     def appear(self) -> None:
-        """Report to the coordinator that this process is alive, from now on until it has joined."""
         assert self._presence is None, "a member appears once"
         channel = connect(self._job, self._closed)
         channel.send(encode(Appear(index=self._job.index, incarnation=self._job.incarnation)))
@@ -264,13 +263,12 @@ class Member:
     def _receive(self) -> None:
         assert self._channel is not None
         address, seconds = self._job.coordinator, self._job.heartbeat_seconds
-        error: Exception
+        error: Exception | None = None
         try:
             while self._failure is None:
                 if not self._channel.poll(seconds):
                     raise TimeoutError(f"it was silent for {seconds:g} seconds")
                 self._take(self._channel.receive())
-            return
         except TimeoutError as silence:
             error = faults.coordinator_gone(address, str(silence))
         except (OSError, EOFError):
@@ -279,7 +277,11 @@ class Member:
             error = faults.coordinator_gone(address, f"its message cannot be read: {malformed!r}")
         finally:
             self._channel.close()
-        self._fail(error)
+        if error is not None:
+            self._fail(error)
+        if self._view is not None and not self._may_go:
+            # No member any more: what waits for the others in a step ends.
+            self._on_view_over()
 
     def _take(self, message: Mapping[str, Any]) -> None:
         match message["kind"]:

@@ -198,6 +198,11 @@ class Membership:
         self._incarnations: dict[int, int] = {}
         self._newcomers: dict[int, _Newcomer] = {}
 
+    @property
+    def has_newcomers(self) -> bool:
+        """Whether replacements that have not joined are connected."""
+        return any(newcomer.line is not None for newcomer in self._newcomers.values())
+
     def past(self) -> dict[str, Any]:
         """Return the message that tells a replacement where the job stands."""
         is_there = self.phase in (JobPhase.RUNNING, JobPhase.STOPPING) and self._view is not None
@@ -263,7 +268,6 @@ class Membership:
                 self._lose_newcomer(index, why)
 
     def tick(self, now: float) -> None:
-        """Act on all deadlines that have passed."""
         silent = "it was silent for {:g} seconds"
         for seat in list(self._seats.values()):
             # Losing a member may end the job for all.
@@ -277,7 +281,7 @@ class Membership:
         if self._deadline is None or now < self._deadline:
             return
         if self.phase is JobPhase.GATHERING:
-            absent = self._absent()
+            absent = self.absent()
             self._fail(faults.missing(absent, self._start_seconds), absent)
         else:
             late = [seat.index for seat in self._members() if seat.done is None]
@@ -333,7 +337,7 @@ class Membership:
         members = [seat.hello for seat in self._members() if seat is not older]
         return faults.difference(members[0], hello) if members else None
 
-    def _absent(self) -> set[int]:
+    def absent(self) -> set[int]:
         return {*range(self._count)} - {seat.index for seat in self._seats.values()} - self._gone
 
     def _gather(self, now: float) -> None:
@@ -342,7 +346,7 @@ class Membership:
             return
         if self._deadline is None:
             self._deadline = now + self._start_seconds
-        if self._absent():
+        if self.absent():
             return
         hellos = sorted((seat.hello for seat in self._seats.values()), key=lambda h: h.index)
         errors = (faults.difference(hellos[0], hello) for hello in hellos[1:])

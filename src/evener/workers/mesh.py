@@ -43,7 +43,9 @@ MERGES: dict[str, Callable[..., Any]] = {
     "any": np.logical_or,
 }
 _SMALL_BYTES = 1 << 15
-"""Arrays that are sent whole, which takes one round instead of two."""
+"""Bytes of arrays that are sent whole to everyone, in one round instead of two."""
+_SMALL_BYTES_TO_ALL = 1 << 17
+"""The same, times the number of those that they are sent to."""
 
 
 def pack(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
@@ -163,7 +165,8 @@ class Mesh(Wire):
             self.check()
             return list(arrays)
         flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
-        is_small = sum(array.nbytes for array in flat) <= _SMALL_BYTES
+        num_bytes = sum(array.nbytes for array in flat)
+        is_small = num_bytes <= min(_SMALL_BYTES, _SMALL_BYTES_TO_ALL // len(self.peers))
         combine = self._reduce_small if is_small else self._reduce_large
         # Gradients that overflow are ordinary under loss scaling, and TensorFlow says nothing.
         with np.errstate(all="ignore"):

@@ -29,7 +29,7 @@ from evener.workers.output import Source, Stream
 from evener.workers.supervisor import OF_OTHER_JOBS, WorkerStart
 from evener.workers.worker_process import Guard, WorkerProcess
 
-_ALWAYS_SENT = ("EVENER_", "KERAS_", "PYTHON", "TF_", "XLA_")
+_ALWAYS_SENT = ("EVENER_", "KERAS_", "NCCL_", "PYTHON", "TF_", "XLA_")
 _OF_MACHINE = ("CUDA_", "GPU_DEVICE_ORDINAL", "HIP_", "NVIDIA_", "RAY_", "ROCR_")
 NUM_THREADS = 4
 """Threads of an actor: one that reads, one that sends signals, and two for what comes late."""
@@ -99,7 +99,6 @@ class Resources:
         }
 
     def __str__(self) -> str:
-        """Return the resources as the command line writes them."""
         return ",".join(f"{name}={number:g}" for name, number in self.quantities().items())
 
 
@@ -346,7 +345,6 @@ class RayWorker:
         self._thread.start()
 
     def send(self, number: int) -> None:
-        """Send a signal to the worker; a worker without a place ends by it."""
         with self._changed:
             if not self._is_placed:
                 self._code = -number
@@ -451,7 +449,6 @@ class RayWorker:
 
 
 def load_ray() -> Any:
-    """Return the package Ray; RUN-085 if it is not installed."""
     try:
         return importlib.import_module("ray")
     except ImportError:
@@ -542,7 +539,6 @@ class RayCluster:
         )
 
     def stop(self) -> None:
-        """Give the places back, and leave the cluster."""
         with contextlib.suppress(self._ray.exceptions.RayError):
             if self._group is not None:
                 self._ray.util.remove_placement_group(self._group)

@@ -69,7 +69,6 @@ def _end_of(lines: Sequence[bytes], other: Sequence[bytes]) -> int | None:
 
 
 def _num_equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
-    """Return how many lines at the end of both are equal."""
     count = 0
     for line, other in zip(reversed(first), reversed(second), strict=False):
         if line != other:
@@ -177,7 +176,6 @@ class WorkerOutput:
         self._console.line(self._source, stream, line)
 
     def close(self) -> None:
-        """Close the log file. What is written later is lost to it."""
         with self._lock:
             self._log.close()
 

@@ -112,7 +112,6 @@ class Variables:
             self._lists.append((weakref.ref(owner), name))
 
     def add(self, variable: tf.Variable, *, is_written: bool) -> None:
-        """Add a variable of a step; ``is_written`` says that the step may write it."""
         handle, reference = id(variable.handle), weakref.ref(variable)
         known = self._all.get(handle)
         if known is None or known() is None:

@@ -69,15 +69,11 @@ class LaunchSettings:
 class OutputSink(Protocol):
     """Takes the output of a worker's process. Its methods may be called in any thread."""
 
-    def begin(self, origin: str) -> None:
-        """Note that the process has started."""
-        ...
+    def begin(self, origin: str) -> None: ...
 
     def line(self, stream: Stream, line: bytes) -> None: ...
 
-    def close(self) -> None:
-        """Note that no line follows."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +95,7 @@ class Worker(Protocol):
         """Send a signal to the worker, but not to the processes that it has started."""
         ...
 
-    def kill(self) -> None:
-        """Kill the worker and all processes of its group."""
-        ...
+    def kill(self) -> None: ...
 
     def join(self) -> None:
         """Wait until the worker has ended and `on_end` was called."""
@@ -111,9 +105,7 @@ class Worker(Protocol):
 class Placement(Protocol):
     """Starts workers: on this machine, or on the nodes of Ray."""
 
-    def start(self, start: WorkerStart) -> Worker:
-        """Start a worker. To be called in the main thread."""
-        ...
+    def start(self, start: WorkerStart) -> Worker: ...
 
     def stop(self) -> None:
         """Free all resources. All workers have ended."""
@@ -153,8 +145,6 @@ class JobControl(Control):
         self._incarnations: dict[int, int] = {}
 
     def start(self, on_change: Callable[[MembershipChange], None]) -> None:
-        """Begin to listen at a free port."""
-
         def on_event(event: Event) -> None:
             if isinstance(event, Lost):
                 on_change(self._worker_lost(event))
@@ -255,7 +245,6 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        """Run the job, and return its exit code."""
         with self._handled_signals(), contextlib.ExitStack() as stack:
             stack.callback(self._placement.stop)
             stack.callback(self._control.stop)

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from evener.errors import RunError
+from evener.workers.faults import not_reached_by
 
 Segment = tuple[int, int]
 """Address and number of bytes."""
@@ -120,7 +121,6 @@ class PeerMemory:
 
 
 def segments_of(views: Sequence[memoryview]) -> list[Segment]:
-    """Return the addresses and sizes of buffers that are not empty."""
     return [
         (np.frombuffer(view, np.uint8).ctypes.data, view.nbytes) for view in views if view.nbytes
     ]
@@ -315,13 +315,7 @@ class Wire:
             ready = selector.select(timeout=1.0)
             if not ready and time.monotonic() - latest > self._patience:
                 names = ", ".join(map(str, sorted(pairs[each].peer for each in waiting)))
-                raise RunError(
-                    "RUN-091",
-                    f"The workers {names} have not reached {label!r} within {self._patience:g} "
-                    "seconds.",
-                    why="They run, but do not come to this point of the program.",
-                    fix="Look at their logs; EVENER_PATIENCE_SECONDS sets another limit.",
-                )
+                raise not_reached_by(names, repr(label), self._patience)
             for key, events in ready:
                 connection = key.fileobj
                 if not isinstance(connection, socket.socket) or connection is self._woken:

@@ -122,7 +122,6 @@ class WorkerProcess:
             thread.start()
 
     def send(self, number: int) -> None:
-        """Send a signal to the worker, but not to the processes that it has started."""
         with self._lock:
             if not self._is_reaped:
                 os.kill(self.pid, number)

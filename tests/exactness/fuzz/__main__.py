@@ -51,13 +51,7 @@ def run_worker(
 
 
 class Campaign:
-    """Trials of programs until a time, with the counts of their results.
-
-    Args:
-        seed: First part of all seeds.
-        end: End of the campaign, in seconds of `time.monotonic`.
-        shares: Shares of the programs in float16 or bfloat16, and of those that XLA compiles.
-    """
+    """Trials of programs until a time, with the counts of their results."""
 
     def __init__(self, seed: str, end: float, shares: Sequence[float]) -> None:
         self.counts: Counter[str] = Counter()

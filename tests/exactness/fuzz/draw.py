@@ -136,13 +136,7 @@ def _kind_of(values: tuple[Any, ...]) -> str | None:
 
 
 def draw_trial(seed: str, *, low_precision: float = 0.1, by_xla: float = 0.02) -> Trial:
-    """Return the trial of a seed.
-
-    Args:
-        seed: Source of all choices.
-        low_precision: Share of the programs in float16 or bfloat16.
-        by_xla: Share of the programs that XLA compiles, which takes long.
-    """
+    """Return the trial of a seed."""
     rng = random.Random(seed)
     is_static = rng.random() < 0.1
     # One sample always: without it half of the parts have none.

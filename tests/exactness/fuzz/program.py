@@ -55,11 +55,7 @@ class Program:
     by_xla: bool = False
 
     def source(self, *, is_noisy: bool = False) -> str:
-        """Return the step as Python.
-
-        Args:
-            is_noisy: Whether every floating-point result is disturbed, as by rounding.
-        """
+        """Return the step as Python."""
         batch = "x.shape[0]" if self.is_static else "tf.shape(x)[0]"
         used = {"B"} if self.is_static else set[str]().union(*(i.uses() for i in self.instructions))
         lines = [f"B = {batch}"] if "B" in used | set(self.outputs) else []

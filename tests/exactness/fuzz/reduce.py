@@ -14,13 +14,7 @@ _MOST_CHECKS = 120
 def reduce_trial(
     trial: Trial, fault: Fault, *, tell: Callable[[], None] = lambda: None
 ) -> tuple[Trial, Fault]:
-    """Return the smallest trial found that has a fault of the same kind.
-
-    Args:
-        trial: Program and batch sizes that have a fault.
-        fault: Fault that the reduced trial must still have.
-        tell: Called before every check.
-    """
+    """Return the smallest trial found that has a fault of the same kind."""
     left = _MOST_CHECKS
     seen = {trial}
     is_smaller = True

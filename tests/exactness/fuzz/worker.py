@@ -30,14 +30,7 @@ def describe(trial: Trial, text: str) -> str:
 
 
 def try_program(seed: str, known: list[set[str]], low_precision: float, by_xla: float) -> None:
-    """Try the program of a seed, and reduce it if it has a fault that is not known.
-
-    Args:
-        seed: Makes the trial.
-        known: The operations of the programs with known faults; the new ones are added.
-        low_precision: Share of the programs in float16 or bfloat16.
-        by_xla: Share of the programs that XLA compiles.
-    """
+    """Try the program of a seed, and reduce it if it has a fault that is not known."""
     write(seed=seed)
     trial = draw_trial(seed, low_precision=low_precision, by_xla=by_xla)
     verdict = check(trial)
@@ -61,16 +54,7 @@ def try_program(seed: str, known: list[set[str]], low_precision: float, by_xla: 
 
 
 def main(seed: str, first: str, last: str, known: str, low_precision: str, by_xla: str) -> None:
-    """Try the programs of some seeds.
-
-    Args:
-        seed: The first part of all seeds.
-        first: The first number.
-        last: The number behind the last.
-        known: The operations of programs with known faults, as JSON.
-        low_precision: Share of the programs in float16 or bfloat16.
-        by_xla: Share of the programs that XLA compiles.
-    """
+    """Try the programs of some seeds."""
     tf.get_logger().setLevel("ERROR")
     make_stand_ins()
     # As in the tests: tracing makes thousands of objects at once.

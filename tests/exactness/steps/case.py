@@ -53,13 +53,7 @@ _WITHOUT_DEPENDENCY_OPTIMIZATION: set[str] = set()
 
 
 def case(name: str, *, dependency_optimization: bool = True) -> Callable[[Build], Build]:
-    """Register a builder under ``group/name``; it always builds from the same seed.
-
-    Args:
-        name: Name of the case.
-        dependency_optimization: Whether TensorFlow's optimizer of dependencies may run: with it,
-            plain TensorFlow gives other numbers in some runs of some steps.
-    """
+    """Register a builder under ``group/name``; it always builds from the same seed."""
 
     def add(build: Build) -> Build:
         if name in CASES:
@@ -180,16 +174,7 @@ def learn(
     extra: Sequence[Any] = (),
     **settings: Any,
 ) -> BuiltStep:
-    """Return the plainest step: one tape, one optimizer, and the loss is returned.
-
-    Args:
-        loss_of: Called with the arguments of the step.
-        model: Its trainable variables are trained.
-        batch: Makes the arguments.
-        optimizer: A built one; SGD if not given.
-        extra: Holders of further state.
-        **settings: Further fields of the step.
-    """
+    """Return the plainest step: one tape, one optimizer, and the loss is returned."""
     weights = model.trainable_variables
     optimizer = optimizer or sgd(weights)
 

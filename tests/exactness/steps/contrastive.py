@@ -88,9 +88,7 @@ def simclr_with_probe() -> BuiltStep:
         return *two_views()(rng, n), integers(rng, 4, n)
 
     return BuiltStep(
-        step=step,
-        batch=batch,
-        variables=state(model, probe, of_model, of_probe, found, right),
+        step=step, batch=batch, variables=state(model, probe, of_model, of_probe, found, right)
     )
 
 
@@ -240,10 +238,7 @@ def rolled() -> BuiltStep:
         return {"mutual_information": -loss}
 
     return BuiltStep(
-        step=step,
-        batch=two_views(),
-        variables=[*weights, *optimizer.variables],
-        tolerance=1e-4,
+        step=step, batch=two_views(), variables=[*weights, *optimizer.variables], tolerance=1e-4
     )
 
 

@@ -112,9 +112,7 @@ def mean_teacher() -> BuiltStep:
         return normal(rng, n, 6), integers(rng, 5, n), normal(rng, n, 6)
 
     return BuiltStep(
-        step=step,
-        batch=batch,
-        variables=[*state(student, teacher, optimizer, steps), seeds.state],
+        step=step, batch=batch, variables=[*state(student, teacher, optimizer, steps), seeds.state]
     )
 
 

@@ -232,10 +232,7 @@ def half_precision() -> BuiltStep:
         return loss
 
     return BuiltStep(
-        step=step,
-        batch=to_regress(),
-        variables=state(model, optimizer),
-        tolerance=1e-2,
+        step=step, batch=to_regress(), variables=state(model, optimizer), tolerance=1e-2
     )
 
 

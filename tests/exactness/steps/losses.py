@@ -246,10 +246,7 @@ def micro_batches() -> BuiltStep:
         return shown
 
     return BuiltStep(
-        step=step,
-        batch=to_regress(),
-        variables=state(model, optimizer),
-        sizes=(30, 30, 20, 30, 10),
+        step=step, batch=to_regress(), variables=state(model, optimizer), sizes=(30, 30, 20, 30, 10)
     )
 
 

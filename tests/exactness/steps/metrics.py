@@ -21,15 +21,7 @@ def measured(
     targets: Callable[[Any, Any], Any],
     guesses: Callable[[Any], Any],
 ) -> None:
-    """Register a step that trains and keeps metrics.
-
-    Args:
-        name: Name of the case.
-        outputs: Number of outputs of the model.
-        made: Makes the metrics.
-        targets: Makes the metrics' targets from labels and from the samples.
-        guesses: Makes what is held against them from the model's outputs.
-    """
+    """Register a step that trains and keeps metrics."""
 
     @case(f"metrics/{name}")
     def build() -> BuiltStep:

@@ -9,18 +9,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from .case import (
-    BuiltStep,
-    case,
-    integers,
-    learn,
-    mlp,
-    normal,
-    sgd,
-    state,
-    to_classify,
-    to_regress,
-)
+from .case import BuiltStep, case, integers, learn, mlp, normal, sgd, state, to_classify, to_regress
 
 ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

@@ -92,14 +92,7 @@ def _differ(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
 
 
 def check(case: BuiltStep, expected: Run, actual: Run, *, least_tolerance: float = 0.0) -> None:
-    """Hold a run against that of one device.
-
-    Args:
-        case: Step that was run.
-        expected: Results of one device.
-        actual: Results of several devices.
-        least_tolerance: Used where the tolerance of the case is smaller.
-    """
+    """Hold a run against that of one device."""
     tolerance = max(case.tolerance, least_tolerance)
     for batch, (before, after) in enumerate(zip(expected[0], actual[0], strict=True)):
         for index, (left, right) in enumerate(zip(before, after, strict=True)):

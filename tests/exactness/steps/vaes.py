@@ -97,9 +97,7 @@ def sampling_layer() -> BuiltStep:
         return {"loss": total.result(), "rebuilt": rebuilt.result(), "kl": kl}
 
     return BuiltStep(
-        step=step,
-        batch=of_shape(8),
-        variables=state(model, sampling, optimizer, total, rebuilt),
+        step=step, batch=of_shape(8), variables=state(model, sampling, optimizer, total, rebuilt)
     )
 
 
@@ -275,7 +273,5 @@ def diffusion() -> BuiltStep:
         return loss
 
     return BuiltStep(
-        step=step,
-        batch=of_shape(8),
-        variables=[*state(model, average, optimizer), seeds.state],
+        step=step, batch=of_shape(8), variables=[*state(model, average, optimizer), seeds.state]
     )

@@ -123,12 +123,7 @@ def sequence_layers() -> list[Any]:
 @case("vision/convolutional_recurrence")
 def recurrence() -> BuiltStep:
     model = keras.Sequential(
-        [
-            keras.Input((3, 5, 5, 1)),
-            layers.ConvLSTM2D(2, 3),
-            layers.Flatten(),
-            layers.Dense(5),
-        ]
+        [keras.Input((3, 5, 5, 1)), layers.ConvLSTM2D(2, 3), layers.Flatten(), layers.Dense(5)]
     )
     return learn(lambda x, y: ENTROPY(y, model(x, training=True)), model, images(3, 5, 5, 1))
 

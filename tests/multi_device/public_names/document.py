@@ -20,7 +20,7 @@ This page lists the public layers, losses, metrics and operations of Keras and T
 partitioned step computes in parts along the batch. It is generated: `tools/sharding_table.py` calls
 every public name on a batch of unknown size, with its gradient if it has one, and partitions the
 call. A test compares the results and gradients of parts of 4, 0 and 3 samples with those of one
-device.
+device; those of `keras.ops`, which calls functions of TensorFlow, for one name in three.
 
 - **Sharded**: every device computes the rows of its own samples.
 - **Reduced**: every device reduces its own samples, and the partial results are combined.

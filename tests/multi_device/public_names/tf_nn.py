@@ -170,8 +170,7 @@ TABLE: Table = {
         compared=False,
     ),
     "normalize_moments": call(
-        lambda x: nn.normalize_moments(*nn.sufficient_statistics(x, [0])[:3], None),
-        X,
+        lambda x: nn.normalize_moments(*nn.sufficient_statistics(x, [0])[:3], None), X
     ),
     "pool": call(lambda x: nn.pool(x, [2, 2], "AVG", padding="SAME"), IMAGE),
     "safe_embedding_lookup_sparse": call(

@@ -43,12 +43,7 @@ class Verdict:
 
 
 class Call:
-    """A recipe that was made, with arguments.
-
-    Args:
-        path: Public name.
-        recipe: Arguments of the call, with what is compared.
-    """
+    """A recipe that was made, with arguments."""
 
     def __init__(self, path: str, recipe: Recipe) -> None:
         self.recipe = recipe

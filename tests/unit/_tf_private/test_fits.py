@@ -29,7 +29,7 @@ def asked() -> Iterator[Asked]:
     fits.iterate_by(iterable_of)
     yield lambda: [*answers.values()]
     fits.iterate_by(fits._dataset_itself)
-    for patch in (fits._EPOCHS, fits._PREDICT):
+    for patch in (fits._EPOCHS,):
         patch.undo()
 
 

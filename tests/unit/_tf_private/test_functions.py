@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 
 from evener._tf_private.functions import (
-    CALLS_OF_SCRIPTS,
-    WATCHED_FUNCTIONS,
+    TRACED_FUNCTIONS,
     around_functions_run,
     body_of,
     function_graphs,
@@ -31,7 +30,9 @@ def test_the_call_of_traced_functions_is_wrapped(patches_undone: None) -> None:
 
         return call
 
-    CALLS_OF_SCRIPTS.apply(wrapper)
+    TRACED_FUNCTIONS.apply_by_name(
+        lambda original, name: wrapper(original) if name == "__call__" else original
+    )
     total = tf.function(tf.reduce_sum)
     assert float(total([1.0, 2.0])) == 3.0
     assert seen == [total]
@@ -98,7 +99,7 @@ def test_traced_functions_are_made_and_called_through_known_functions(patches_un
         return wrap
 
     kinds = {"__init__": "made", "__call__": "called"}
-    WATCHED_FUNCTIONS.apply_by_name(lambda original, name: replace(kinds[name])(original))
+    TRACED_FUNCTIONS.apply_by_name(lambda original, name: replace(kinds[name])(original))
     inner = tf.function(lambda x: x + 1)
     assert seen == ["made"]
     outer = tf.function(lambda x: inner(x) if x > 0 else x)

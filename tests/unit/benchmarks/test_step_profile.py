@@ -79,5 +79,5 @@ def test_operations_of_the_host_where_there_is_no_gpu() -> None:
     x = tf.ones([50, 50])
     step(x)
     found = profiled(lambda count: [float(step(x)) for _ in range(count)])
-    assert sum(stream.num_kernels for stream in found) >= 2
+    assert round(sum(stream.num_kernels for stream in found)) >= 2
     assert any("MatMul" in name for stream in found for name, _ in stream.costliest)

@@ -181,7 +181,8 @@ def test_two_jobs_in_a_folder(tmp_path: Path) -> None:
         second = evener.Checkpoint(tmp_path, weight=weight)
         assert second.restore() is None  # To read is no harm.
         fit: Any = evener.CheckpointCallback(tmp_path).run_fit
-        for begin in (lambda: second.save(step=1), second.__enter__, lambda: fit(None, [], None)):
+        runs = (lambda: second.save(step=1), second.__enter__, lambda: fit(None, [], None, {}))
+        for begin in runs:
             with pytest.raises(CheckpointError, match=r"CKPT-016[\s\S]*process 7 of here"):
                 begin()
         other.kill()

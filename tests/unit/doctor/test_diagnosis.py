@@ -156,7 +156,7 @@ def test_a_program_that_cannot_be_read_is_not_run(tmp_path: Path) -> None:
     assert codes(diagnose(tmp_path / "absent.py").findings) == ["DOC-002"]
     path.write_text("import broken", encoding="utf-8")
     (tmp_path / "broken.py").write_text("def f(:", encoding="utf-8")
-    assert codes(diagnose(path, run=False).findings) == ["DOC-003"]
+    assert codes(diagnose(path, run=False).findings) == ["DOC-001"]
 
 
 def test_unequal_gpus_can_be_assumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evener.doctor import diagnose, under_run
-from evener.doctor.under_run import findings_under_run
+from evener.doctor import diagnose, diagnosis
+from evener.doctor.diagnosis import findings_under_run
 
 # Distribution: DOC-201, or DOC-202, DOC-215 and ENG-003; the program itself: DOC-004.
 PLAIN = """\
@@ -73,6 +73,6 @@ def test_a_fault_of_a_rule_is_told_and_does_not_end_the_run(
     def fail(*_: object, **__: object) -> None:
         raise IndexError("of a rule")
 
-    monkeypatch.setattr(under_run, "judge", fail)
+    monkeypatch.setattr(diagnosis, "judge", fail)
     found = findings_under_run(written(tmp_path, PLAIN.format(comment="")), 2)
     assert found["problem"] == "IndexError: of a rule"

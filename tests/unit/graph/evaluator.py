@@ -35,10 +35,6 @@ RENAMED = {
 class Evaluator:
     """Runs a traced step.
 
-    Args:
-        traced: The step.
-        ignored: Outputs that are not compared, by type of operation.
-
     Attributes:
         claims: Number of sizes and numbers that were compared.
         wrong: Claims that did not hold, in words.

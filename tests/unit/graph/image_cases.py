@@ -215,11 +215,7 @@ SPECTRA = [
         i32(1),
     ),
     case("searched", lambda x: tf.searchsorted([0.5, 1.0], tf.reshape(x, [-1])), f32(B, 3)),
-    case(
-        "counts",
-        lambda x: tf.math.bincount(x, minlength=4, maxlength=4, axis=-1),
-        i32(B, 5),
-    ),
+    case("counts", lambda x: tf.math.bincount(x, minlength=4, maxlength=4, axis=-1), i32(B, 5)),
     case(
         "unknown_windows",
         gradient_of(lambda x: tf.nn.convolution(x, tf.ones([2, 2, 2, 3]), dilations=2)),

@@ -48,10 +48,7 @@ CASES = [
     for case in cases
 ]
 # TensorFlow's own static shapes are wrong there: outputs of these operations, by their index.
-WRONG_IN_TENSORFLOW = {
-    "FusedBatchNormGradV3": (3, 4),
-    "FractionalMaxPool": (1, 2),
-}
+WRONG_IN_TENSORFLOW = {"FusedBatchNormGradV3": (3, 4), "FractionalMaxPool": (1, 2)}
 # The same in a whole case: a program on one device is told the same sizes.
 KNOWN_FAULTS = {
     "diag_of_batch": "TensorFlow's static shape of MatrixDiagV3, a diagonal beside the main one",

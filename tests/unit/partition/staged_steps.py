@@ -15,7 +15,7 @@ from evener.graph.nodes import Node
 from evener.graph.trace import TracedStep, trace_step
 from evener.partition.emit import PartitionedStep, partition_step
 from evener.partition.layout import Layout
-from evener.partition.tasks import Partition, Task
+from evener.partition.tasks import Partition, StepTask
 from evener.plan import Plan
 
 WIDTH = 8
@@ -57,7 +57,7 @@ class Step:
         return self.partitioned.partition
 
     @property
-    def parts(self) -> list[Task]:
+    def parts(self) -> list[StepTask]:
         return [task for task in self.partition.tasks if task.is_parts]
 
     def nodes(self, layer: str, op: str = "") -> list[Node]:
@@ -67,7 +67,7 @@ class Step:
         found = [n for n in self.partition.task_of if inside.search(name_of(n))]
         return [n for n in found if n.op == op] if op else found
 
-    def task(self, layer: str, op: str, *, backward: bool = False) -> Task:
+    def task(self, layer: str, op: str, *, backward: bool = False) -> StepTask:
         """Return the one task with such nodes of a layer."""
         found = [n for n in self.nodes(layer, op) if is_gradient(n) == backward]
         (task,) = {self.partition.task_of[node] for node in found}

@@ -12,7 +12,7 @@ from evener.graph.nodes import Node
 from evener.graph.trace import trace_step
 from evener.partition.emit import PartitionedStep, partition_step
 from evener.partition.layout import Layout
-from evener.partition.tasks import Task
+from evener.partition.tasks import StepTask
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 
@@ -49,11 +49,11 @@ def run(
     return caller(step, captures)(sizes, tensors)
 
 
-def tasks_of(step: PartitionedStep, op: str) -> list[Task]:
+def tasks_of(step: PartitionedStep, op: str) -> list[StepTask]:
     return [task for task in step.partition.tasks if op in {node.op for node in task.nodes}]
 
 
-def ops_in(task: Task) -> list[str]:
+def ops_in(task: StepTask) -> list[str]:
     return [node.op for node in task.nodes]
 
 
@@ -62,7 +62,7 @@ def node_of(step: PartitionedStep, op: str) -> Node:
     return node
 
 
-def earlier_tasks(step: PartitionedStep, task: Task) -> set[int]:
+def earlier_tasks(step: PartitionedStep, task: StepTask) -> set[int]:
     """Return the ids of the tasks whose results or writes a task needs."""
     task_of = step.partition.task_of
     before = itertools.chain.from_iterable(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 from evener.partition.stage import BACKWARD, FORWARD
-from evener.partition.tasks import Task
+from evener.partition.tasks import StepTask
 from evener.plan import Plan
 from unit.partition.staged_steps import Step, is_gradient, name_of, stack, step_of
 
@@ -90,7 +90,7 @@ def test_copies_run_in_the_backward_pass_of_the_stage() -> None:
     step = step_of(plan("a0"), blocks())
     found = copies(step)
     assert {"Tanh", "MatMul"} <= {node.op for node in found}
-    tasks: set[Task] = {step.partition.task_of[node] for node in found}
+    tasks: set[StepTask] = {step.partition.task_of[node] for node in found}
     assert {(task.place.stages, task.place.role) for task in tasks} == {((0,), BACKWARD)}
     assert {step.partition.staged.passes[node] for node in found} == {BACKWARD}
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from evener.partition import build, layout
 from evener.partition.build import is_added_inside
 from evener.partition.emit import Turns
-from evener.partition.tasks import Place, Task
+from evener.partition.tasks import Place, StepTask
 from evener.plan import Plan
 from unit.partition.staged_steps import NAMES, WIDTH, ancestors, calls, stack, step_of, waits_for
 
@@ -159,8 +159,8 @@ def test_weights_on_the_device_are_not_fetched() -> None:
     assert not identities
 
 
-def task(place: Place) -> Task:
-    return Task(place, 0)
+def task(place: Place) -> StepTask:
+    return StepTask(place, 0)
 
 
 def test_turns_alone() -> None:

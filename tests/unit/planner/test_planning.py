@@ -8,7 +8,8 @@ import pytest
 
 from evener.errors import PlanError
 from evener.plan import Plan
-from evener.planner import check_plan, plan_profile
+from evener.planner import Choices, check_plan, plan_profile
+from evener.planner.prediction import MOST_SAMPLES
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import MIB, cluster_of, model_of, times_of
 
@@ -124,6 +125,12 @@ def test_the_most_that_fits_at_once() -> None:
     assert all(replica.num_micro_batches == 1 for replica in planned.plan.replicas)
     peak = sum(planned.plan.predicted.peak_bytes.values())  # pyright: ignore
     assert 0.85 * 300 * MIB <= peak <= 300 * MIB
+
+
+def test_with_unlimited_memory_the_largest_batch_is_the_largest_that_is_searched_for() -> None:
+    planned = plan_profile(profile_with(None, None), "max", Choices(noise=0.0))
+    assert planned.batch_size == sum(planned.plan.shares) == MOST_SAMPLES
+    assert str(planned.assignment.replicas[0].samples) in str(planned.plan).split()
 
 
 @pytest.mark.long

@@ -148,7 +148,7 @@ def test_a_change_that_does_not_help_is_taken_back() -> None:
     slow, even = [[(50, 1.0)], [(50, 2.0)]], [[(50, 1.0)], [(50, 1.0)]]
     after = [[(67, 1.34)], [(33, 0.66)]]
     rebalancer = ShareRebalancer(shares=(1, 1))
-    rests = []
+    patiences: list[int] = []
     for _ in range(6):
         for window in (slow, slow):
             rebalancer, event = rebalance_shares(rebalancer, window, step=0)
@@ -158,14 +158,15 @@ def test_a_change_that_does_not_help_is_taken_back() -> None:
         assert event is None and kept.trial is None
         rebalancer, event = rebalance_shares(rebalancer, [[(67, 2.0)], [(33, 0.66)]], step=1)
         assert event is not None and event.after == rebalancer.shares == (0.5, 0.5)
-        rests.append(rebalancer.rest)
-        for _ in range(rebalancer.rest):
-            for window in (slow, even):
-                resting, event = rebalance_shares(rebalancer, window, step=2)
-                assert event is None and resting.shares == (0.5, 0.5)
-            rebalancer = resting
-    assert rests == [1, 2, 4, 8, 8, 8]
-    assert kept.next_rest == 4
+        patiences.append(rebalancer.patience)
+        assert rebalance_shares(rebalancer, even, step=2)[0].num_doubtful == 0
+        # Two windows fewer than the patience; they change nothing.
+        for number in range(1, rebalancer.patience - 1):
+            rebalancer, event = rebalance_shares(rebalancer, slow, step=2)
+            assert event is None and rebalancer.num_doubtful == number
+    assert patiences == [4, 8, 16, 32, 32, 32]
+    assert (kept.patience, kept.confidence) == (16, pytest.approx(0.75, abs=0.01))
+    assert rebalancer.confidence == 0.5
 
 
 def test_a_change_is_judged_by_its_own_window_alone() -> None:
@@ -174,7 +175,7 @@ def test_a_change_is_judged_by_its_own_window_alone() -> None:
     for window in ([[(50, 1.0)], [(50, 2.0)]],) * 2:
         rebalancer, _ = rebalance_shares(rebalancer, window, step=0)
     assert rebalancer.trial is not None
-    rebalancer = dataclasses.replace(rebalancer, doubted=(50.0, 10.0))
+    rebalancer = dataclasses.replace(rebalancer, doubted=(50.0, 10.0), num_doubtful=1)
     rebalancer, event = rebalance_shares(rebalancer, [[], [(33, 3.3)]], step=1)
     assert event is not None and rebalancer.trial is None
 
@@ -361,7 +362,7 @@ def test_event_is_one_line() -> None:
         step=120, before=(0.5, 0.5), after=(5 / 7, 2 / 7), speeds=(1000.0, 400.0), improvement=3 / 7
     )
     assert str(event) == (
-        "step 120: shares 0.500 0.500 -> 0.714 0.286 (1000 400 samples/s; step time -42.9 %)"
+        "step 120: shares 50 : 50 -> 71.4 : 28.6 %, 43 % less time a step expected"
     )
 
 

@@ -101,3 +101,6 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str | None, code: str,
         read_run(file)
     assert caught.value.code == code
     assert why in caught.value.why
+    if code == "PROF-050":
+        assert caught.value.what == f"{file} holds no report of a run."
+        assert f"evener run --report-file {file} SCRIPT" in caught.value.fix

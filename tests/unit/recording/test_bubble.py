@@ -73,23 +73,13 @@ def bubble_of(schedule: Schedule, passes: list[Activity]) -> float:
     return timeline(schedule, of_task).bubble
 
 
-@pytest.mark.parametrize(
-    ("num_layers", "num_parts", "schedule", "least"),
-    [
-        # Of equal stages: (2 - 1) / (4 + 2 - 1) and (2 - 1) / (8 + 2 - 1).
-        ((6, 6), 4, "1f1b", 0.1),
-        ((6, 6), 8, "1f1b", 0.05),
-        ((3, 9), 4, "gpipe", 0.3),
-    ],
-)
-def test_the_bubble_is_that_of_the_schedule(
-    tmp_path: Path, num_layers: tuple[int, int], num_parts: int, schedule: str, least: float
-) -> None:
-    record = recorded(tmp_path, num_layers, num_parts, schedule)
+def test_the_bubble_is_that_of_the_schedule(tmp_path: Path) -> None:
+    record = recorded(tmp_path, (6, 6), 4, "1f1b")
     planned = schedule_for(record.plan.replicas[0])
     steps = list(passes_of_steps(record))
     assert len(steps) >= ENOUGH
     bubbles = [(recorded_bubble(passes), bubble_of(planned, passes)) for passes in steps]
-    assert median(expected for _, expected in bubbles) > least
-    # Other programs disturb single steps, not all. Equal stages in turns would be 0.2 off in each.
+    assert median(expected for _, expected in bubbles) > 0.1
+    # Of equal stages, it is (2 - 1) / (4 + 2 - 1). Other programs disturb single steps, not all.
+    # Equal stages in turns would be 0.2 off in each.
     assert min(abs(found - expected) for found, expected in bubbles) < 0.1

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evener.errors import RunError
-from evener.recording.reading import read_records, summarise
+from evener.recording.reading import (
+    STOPPED,
+    DeviceTime,
+    Summary,
+    limit_of,
+    read_records,
+    summarise,
+)
 from unit.recording.samples import FINDING, diagnosis, write_record
 
 
@@ -137,3 +145,47 @@ def test_damaged_findings_are_refused(tmp_path: Path, given: Any) -> None:
     with pytest.raises(RunError) as caught:
         read_records(folder)
     assert caught.value.code == "RUN-105"
+
+
+@pytest.fixture
+def summary(tmp_path: Path) -> Summary:
+    (record,) = read_records(write_record(tmp_path / "run"))
+    return replace(summarise(record), step_seconds=0.001, inside_seconds=0.001)
+
+
+def test_the_largest_part_beside_computing_is_the_limit(summary: Summary) -> None:
+    assert limit_of(summary).startswith("60 % of a step cpu:0 waits for cpu:1.")
+    assert limit_of(summary, "train.py 3").endswith("Next: evener run --plan auto train.py 3")
+    late = replace(summary, step_seconds=0.005)
+    assert limit_of(late).startswith("80 % of a step is outside of the step")
+    assert limit_of(late, "train.py").endswith(" Next: evener doctor train.py")
+
+
+def test_devices_that_compute_are_no_limit(summary: Summary) -> None:
+    time = DeviceTime(compute=0.9, update=0.05, once=0.0, copy=0.05, wait={}, idle=0.0, length=1.0)
+    busy = replace(summary, inside={"cpu:0": time}, step_seconds=1.0, inside_seconds=1.0)
+    assert limit_of(busy).startswith("The devices compute for most of the step")
+    assert limit_of(busy, "train.py").endswith(" Next: evener bench train.py")
+    assert limit_of(replace(summary, inside={})).startswith("Not known")
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (
+            ("evener", "run", "--live", "a/train.py", "--lr", "1 2"),
+            "a/train.py --lr '1 2'",
+        ),
+        (("evener", "run", "-m", "package.train"), "-m package.train"),
+        (("evener", "notebook"), ""),
+    ],
+)
+def test_the_script_of_a_record(command: tuple[str, ...], script: str, tmp_path: Path) -> None:
+    (record,) = read_records(write_record(tmp_path / "run", command=command))
+    assert record.script == script
+
+
+def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
+    events = [{"time": 9.0, "event": "end", "text": STOPPED}]
+    (record,) = read_records(write_record(tmp_path / "run", events=events))
+    assert summarise(record).state == "stopped"

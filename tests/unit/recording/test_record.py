@@ -135,6 +135,15 @@ def test_an_error_of_the_run_is_its_end(tmp_path: Path) -> None:
     assert (line["step"], line["values"]) == (3, {"loss": "nan"})
 
 
+def test_ctrl_c_is_told_as_such(tmp_path: Path) -> None:
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"])
+    with pytest.raises(KeyboardInterrupt), evener.record(tmp_path, strategy):
+        raise KeyboardInterrupt
+    (record,) = read_records(tmp_path)
+    assert record.end is not None
+    assert (record.end["event"], record.end["text"]) == ("end", "stopped by Ctrl-C")
+
+
 def test_a_record_is_read_while_it_is_written(tmp_path: Path) -> None:
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1"])
     model = model_under(strategy)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import numpy as np
 from rich.console import Console
 
-from evener.report.live import LiveState, LiveView, Screen
-from evener.report.progress import MemoryUse, Owned, Progress, Step
-from evener.strategy.shares import WINDOW
+from evener.plan import split_batch
+from evener.recording.measured import Owned
+from evener.report.live import LiveDevice, LiveState, LiveView, Screen
+from evener.report.progress import Progress
 
 
 class FakeClock:
@@ -23,32 +23,41 @@ class FakeClock:
         return self.now
 
 
-@dataclass
-class FakeDevices:
-    """Two devices whose steps are timed, or not; the ring holds as many as the engine's."""
+class FakeWork:
+    """Two devices whose work is counted, or not."""
 
-    devices: tuple[str, ...] = ("gpu:0", "gpu:1")
-    shares: tuple[float, ...] = (0.75, 0.25)
-    is_timed: bool = True
-    steps: list[Step] = field(default_factory=list)
+    def __init__(self, model: FakeModel, *, is_counted: bool = True) -> None:
+        self.model = model
+        self.is_counted = is_counted
+        self.shares = {"gpu:0": 0.75, "gpu:1": 0.25}
+        self.samples = dict.fromkeys(self.shares, 0)
+        self.seconds = dict.fromkeys(self.shares, 0.0)
 
     def take_step(self, num_samples: int, seconds: float) -> None:
-        if self.is_timed:
-            # No two steps take exactly as long.
-            taken = seconds + len(self.steps) * 1e-6
-            parts = tuple((num_samples * share, taken) for share in self.shares)
-            self.steps.append(parts)
+        for name, part in zip(self.shares, split_batch(num_samples, [3, 1]), strict=True):
+            self.samples[name] += part
+            self.seconds[name] += seconds
 
-    def last_steps(self) -> list[Step]:
-        return self.steps[-WINDOW:]
+    def counted(self) -> tuple[dict[str, int], dict[str, float]]:
+        if not self.is_counted or not any(self.samples.values()):
+            return {}, {}
+        return dict(self.samples), dict(self.seconds)
+
+    def samples_in_epoch(self) -> int | None:
+        return self.model.counted if self.model.counts else None
 
     def owned(self) -> dict[str, Owned]:
-        first, second = (*self.devices, "-")[:2]
         return {
-            first: Owned(num_variables=3, num_bytes=2048),
-            second: Owned(num_variables=2, num_bytes=1024),
+            "gpu:0": Owned(num_variables=3, num_bytes=2048),
+            "gpu:1": Owned(num_variables=2, num_bytes=1024),
             "cpu:0": Owned(num_variables=5, num_bytes=40),
         }
+
+    def rows(self) -> tuple[LiveDevice, ...]:
+        return tuple(
+            LiveDevice(name=name, share=share, busy=1.0, memory_bytes=2**30)
+            for name, share in self.shares.items()
+        )
 
 
 class FakeModel:
@@ -56,20 +65,9 @@ class FakeModel:
 
     def __init__(self, steps_per_execution: int = 1) -> None:
         self.steps_per_execution = steps_per_execution
+        self.counts = True
         self.counted = 0
-        self.metrics = [
-            SimpleNamespace(name="accuracy"),
-            SimpleNamespace(
-                name="loss", count=SimpleNamespace(numpy=lambda: np.float32(self.counted))
-            ),
-        ]
         self.num_read = 0
-
-    def count(self, num_samples: int) -> None:
-        self.counted += num_samples
-
-    def reset(self) -> None:
-        self.counted = 0
 
     def get_metrics_result(self) -> dict[str, object]:
         self.num_read += 1
@@ -104,10 +102,9 @@ class ProgressOfCalls(Progress):
 class Run:
     """A training run that a test drives."""
 
-    training_devices: FakeDevices = field(default_factory=FakeDevices)
     model: FakeModel = field(default_factory=FakeModel)
+    is_counted: bool = True
     is_terminal: bool = False
-    memory: MemoryUse | None = None
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -117,10 +114,13 @@ class Run:
             self.title,
             console=Console(file=self.out, width=100, force_terminal=self.is_terminal, _environ={}),
             clock=self.clock,
-            find_devices=lambda model: self.training_devices,
-            memory_of=lambda name: self.memory,
         )
+        self.progress._work_of = self._make_work  # pyright: ignore[reportAttributeAccessIssue]
         self.progress.set_model(self.model)
+
+    def _make_work(self, model: FakeModel) -> FakeWork:
+        self.work = FakeWork(model, is_counted=self.is_counted)
+        return self.work
 
     @property
     def text(self) -> str:
@@ -140,17 +140,17 @@ class Run:
         self.progress.set_params({"epochs": epochs, "steps": steps})
         self.progress.on_train_begin()
         for epoch in range(epochs):
-            self.model.reset()
+            self.model.counted = 0
             self.progress.on_epoch_begin(epoch)
             for begin in range(0, len(batches), self.model.steps_per_execution):
                 self.progress.on_train_batch_begin(begin)
                 for size in batches[begin : begin + self.model.steps_per_execution]:
                     self.clock.now += seconds
-                    self.training_devices.take_step(size, seconds)
-                    self.model.count(size)
+                    self.work.take_step(size, seconds)
+                    self.model.counted += size
             if validates:
                 self.progress.on_test_begin()
                 self.clock.now += 1000
-                self.model.reset()
+                self.model.counted = 0
             self.progress.on_epoch_end(epoch, {"accuracy": 0.5, "loss": 0.25})
         self.progress.on_train_end()

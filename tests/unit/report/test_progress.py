@@ -6,9 +6,13 @@ import keras
 import pytest
 
 from evener.report.live import LiveView, TerminalScreen
-from evener.report.progress import MemoryUse, Owned
-from unit.report.fakes import FakeDevices, FakeModel, Run
+from unit.report.fakes import FakeModel, Run
 from unit.report.live.terminals import Terminal
+
+
+@pytest.fixture(autouse=True)
+def no_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evener.recording.measured.gpu_memory", lambda name: None)
 
 
 def test_metrics_are_read_a_few_times_per_second_and_not_at_every_batch() -> None:
@@ -37,31 +41,23 @@ def test_every_sample_is_counted_once(steps_per_execution: int, seconds: float) 
     assert [work.num_samples for work in run.progress.work[:2]] == [4356, 1452]
 
 
-def test_steps_that_nobody_saw_count_like_those_that_were_seen() -> None:
-    run = Run(model=FakeModel(steps_per_execution=50))
-    run.fit([64] * 50, seconds=0.5)
-    assert [round(work.busy_seconds or 0) for work in run.progress.work[:2]] == [25, 25]
-
-
-def test_steps_before_training_began_do_not_count() -> None:
-    devices = FakeDevices()
-    devices.take_step(1000, 0.3)
-    run = Run(training_devices=devices)
+def test_work_of_another_training_does_not_count() -> None:
+    run = Run()
     run.fit([64, 64])
     run.fit([64, 64])
     assert [work.num_samples for work in run.progress.work[:2]] == [96, 32]
 
 
 def test_devices_without_times_has_samples_but_no_seconds() -> None:
-    run = Run(training_devices=FakeDevices(is_timed=False))
+    run = Run(is_counted=False)
     run.fit([64] * 10, epochs=2)
     assert [work.num_samples for work in run.progress.work[:2]] == [960, 320]
     assert [work.busy_seconds for work in run.progress.work] == [None] * 3
 
 
 def test_a_model_that_does_not_count_its_samples_has_none() -> None:
-    run = Run(training_devices=FakeDevices(is_timed=False))
-    run.model.metrics = []
+    run = Run(is_counted=False)
+    run.model.counts = False
     run.fit([64] * 10)
     assert run.progress.work[0].num_samples is None
     assert "samples/s" not in run.text
@@ -92,14 +88,10 @@ def test_on_a_terminal_every_device_has_a_row() -> None:
     assert "400 samples/s" in last
     lines = [line.removesuffix("\x1b[K").split() for line in last.splitlines()]
     rows = {words[0]: words for words in lines if words and words[0].startswith("gpu:")}
-    assert rows == {"gpu:0": "gpu:0 75 % 100 %".split(), "gpu:1": "gpu:1 25 % 100 %".split()}
-
-
-def test_the_memory_of_gpus_is_shown() -> None:
-    run = Run(is_terminal=True, memory=MemoryUse(current_bytes=2**30, peak_bytes=3 * 2**30))
-    run.fit([40] * 10)
-    assert "memory" in run.text and "1.0 GiB" in run.text
-    assert run.progress.work[0].memory == run.memory
+    assert rows == {
+        "gpu:0": "gpu:0 75 % 100 % 1.0 GiB".split(),
+        "gpu:1": "gpu:1 25 % 100 % 1.0 GiB".split(),
+    }
 
 
 def test_the_time_that_is_left_is_that_of_the_steps_that_are_left() -> None:
@@ -120,7 +112,7 @@ def test_the_number_of_steps_may_show_only_after_an_epoch() -> None:
 def test_shares_are_those_of_the_moment() -> None:
     run = Run()
     run.fit([40] * 10)
-    run.training_devices.shares = (0.5, 0.5)
+    run.work.shares = {"gpu:0": 0.5, "gpu:1": 0.5}
     assert [work.share for work in run.progress.work] == [0.5, 0.5, None]
 
 
@@ -147,16 +139,6 @@ def test_evaluating_by_itself_shows_nothing() -> None:
     before = run.text
     run.progress.on_test_begin()
     assert run.text == before
-
-
-def test_a_device_that_owns_nothing_and_computes_nothing_is_left_out() -> None:
-    run = Run()
-    run.training_devices.owned = lambda: {
-        "gpu:0": Owned(num_variables=1, num_bytes=4),
-        "cpu:0": Owned(),
-    }
-    run.fit([40])
-    assert [work.device for work in run.progress.work] == ["gpu:0", "gpu:1"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from evener import Plan, Strategy
 from evener.plan import Predicted
-from evener.planner.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
+from evener.planner.rebalancing import describe_changes
+from evener.planner.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, RunTimes, read_run
 from evener.recording.measured import count_work
 from evener.report.script_run import (
     ScriptRun,
@@ -23,6 +24,8 @@ from evener.report.script_run import (
     step_times,
 )
 from evener.strategy.spot_check import wait_for_checks
+
+AGAIN = "evener plan train.py"
 
 
 @pytest.fixture
@@ -105,7 +108,12 @@ def test_one_device_is_counted(logical_cpus: tuple[str, ...], tmp_path: Path) ->
     assert read_run(tmp_path / "run.json").times == times
     found: list[str] = []
     wrong = Predicted(step_seconds=100.0, peak_bytes={}, batch_size=1)
-    compare_with_plan(dataclasses.replace(strategy.plan, predicted=wrong), strategy, found.append)
+    compare_with_plan(
+        dataclasses.replace(strategy.plan, predicted=wrong),
+        strategy,
+        found.append,
+        again=AGAIN,
+    )
     (text,) = found
     assert "cpu:1 computed passes and updates for" in text
 
@@ -132,7 +140,7 @@ def trained(num_steps: int) -> Strategy:
 def told(strategy: Strategy, predicted: Predicted | None) -> list[str]:
     found: list[str] = []
     plan = dataclasses.replace(PLANS["data parallel"], predicted=predicted)
-    compare_with_plan(plan, strategy, found.append)
+    compare_with_plan(plan, strategy, found.append, again=AGAIN)
     return found
 
 
@@ -153,7 +161,7 @@ def test_a_run_is_compared_with_what_its_plan_predicted(
     (text,) = told(strategy, wrong)
     assert text.startswith("[PROF-055] A step took ")
     assert "What differs most: cpu:2 computed for" in text
-    assert "\n  Fix: " in text
+    assert text.endswith("\n  Fix: Plan again with the times of a run: evener plan train.py")
     # What the report writes is what `evener plan --from-run` reads.
     file = tmp_path / "run.json"
     plan = dataclasses.replace(PLANS["data parallel"], predicted=wrong)
@@ -166,6 +174,33 @@ def test_a_short_run_is_not_compared(logical_cpus: tuple[str, ...]) -> None:
     assert told(strategy, Predicted(step_seconds=100.0, peak_bytes={})) == []
 
 
+@pytest.mark.parametrize(
+    ("busy", "says"),
+    [
+        ({"cpu:1": 0.4, "cpu:2": 0.3}, "in 60 % of a step no device computes"),
+        ({"cpu:1": 0.9, "cpu:2": 0.45}, "cpu:2 computes for 50 % of the time of cpu:1. Next: "),
+        ({"cpu:1": 0.9, "cpu:2": 0.9}, "the devices, which compute for most of the step"),
+    ],
+)
+def test_a_report_tells_what_limits_the_run(
+    busy: dict[str, float], says: str, report: ScriptRun
+) -> None:
+    steps = RunTimes(
+        num_steps=9,
+        samples=(3, 1),
+        step_seconds=1.0,
+        busy_seconds=busy,
+        hardware={},
+        with_updates=False,
+    )
+    out = io.StringIO()
+    told = dataclasses.replace(report, steps=steps)
+    print_report(told, as_json=False, console=Console(file=out, width=300))
+    (line,) = [line for line in out.getvalue().splitlines() if line.startswith("What limits it: ")]
+    assert says in line
+    assert line.endswith("train.py")
+
+
 def test_the_table(report: ScriptRun) -> None:
     out = io.StringIO()
     print_report(report, as_json=False, console=Console(file=out, width=100))
@@ -174,7 +209,13 @@ def test_the_table(report: ScriptRun) -> None:
     assert "75.0 %" in text
     # It was printed when it was made.
     assert "replaced" not in text
-    assert "Changes of shares" not in text
+    assert "hares changed" not in text
+    settled = describe_changes(2, 64, (0.62, 0.38))
+    changed = dataclasses.replace(report, changes=("step 8: ...", "step 64: ..."), settled=settled)
+    print_report(changed, as_json=False, console=Console(file=out, width=100))
+    lines = out.getvalue().splitlines()
+    at = lines.index("Shares changed 2 times; settled at 62:38 after 64 steps:")
+    assert lines[at + 1 : at + 3] == ["  step 8: ...", "  step 64: ..."]
 
 
 def test_what_is_gathered_is_told_of_once(logical_cpus: tuple[str, ...]) -> None:
@@ -214,8 +255,8 @@ def test_the_json_is_one_line_on_standard_output(
     assert err == ""
     (line,) = out.splitlines()
     said = json.loads(line)
-    keys = ["changes", "checks", "devices", "gathered", "notes", "plan", "script", "steps"]
-    assert sorted(said) == keys
+    keys = ["changes", "checks", "devices", "gathered", "notes", "plan", "script"]
+    assert sorted(said) == [*keys, "settled", "steps"]
     assert said["plan"]["replicas"][0]["share"] == 0.75
     assert said["steps"] is None
     assert said["devices"][0]["owned"] == {"num_variables": 1, "num_bytes": 24}

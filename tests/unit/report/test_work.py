@@ -5,18 +5,11 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import evener
 import evener.report
 from evener.recording.measured import gpu_memory
-from evener.report.progress import (
-    SingleDevice,
-    StrategyDevices,
-    new_steps,
-    training_devices_of,
-)
+from evener.report.progress import TrainingWork
 
 X = np.random.default_rng(0).normal(size=(75, 4)).astype("float32")
 Y = X[:, :1]
@@ -46,17 +39,6 @@ def fit(model: keras.Model, **settings: object) -> evener.report.Progress:
     return progress
 
 
-@given(st.integers(0, 30), st.integers(0, 12), st.integers(1, 6))
-def test_unseen_steps_are_those_since_the_last_reading(
-    num_seen: int, num_new: int, size: int
-) -> None:
-    steps = [((8.0, 0.1 + k * 1e-6),) for k in range(num_seen + num_new)]
-    seen, now = steps[:num_seen][-size:], steps[-size:]
-    # What was overwritten before anybody read it cannot be seen.
-    new = steps[num_seen:]
-    assert new_steps(seen, now) == new[-size:]
-
-
 @pytest.mark.parametrize("steps_per_execution", [1, 3, 20])
 def test_an_evener_strategy_counts_every_sample_once(
     logical_cpus: tuple[str, ...], steps_per_execution: int
@@ -77,16 +59,34 @@ def test_one_device_under_a_strategy(logical_cpus: tuple[str, ...]) -> None:
     strategy = evener.Strategy(devices=logical_cpus[:1])
     with strategy.scope():
         model = make_model()
-    assert isinstance(training_devices_of(model), StrategyDevices)
     (work,) = fit(model).work
     assert (work.device, work.share, work.num_samples) == ("cpu:0", 1.0, 150)
-    assert work.busy_seconds is None
+    assert work.busy_seconds and work.busy_seconds > 0
+
+
+def test_steps_that_were_traced_before_are_counted_by_keras(logical_cpus: tuple[str, ...]) -> None:
+    strategy = evener.Strategy(devices=logical_cpus[:2], shares=[3, 1])
+    with strategy.scope():
+        model = make_model()
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert TrainingWork(model).source is None
+    work = fit(model).work
+    assert [device.num_samples for device in work] == [112, 38]
+    assert [device.busy_seconds for device in work] == [None, None]
+
+
+def test_a_second_training_counts_anew(logical_cpus: tuple[str, ...]) -> None:
+    strategy = evener.Strategy(devices=logical_cpus[:2], shares=[3, 1])
+    with strategy.scope():
+        model = make_model()
+    first, second = (fit(model).work for _ in range(2))
+    assert [d.num_samples for d in first] == [d.num_samples for d in second]
+    for device in second:
+        assert device.busy_seconds and device.busy_seconds > 0
 
 
 def test_a_model_without_a_strategy_is_on_one_device(logical_cpus: tuple[str, ...]) -> None:
-    model = make_model()
-    assert isinstance(training_devices_of(model), SingleDevice)
-    (work,) = fit(model).work
+    (work,) = fit(make_model()).work
     assert (work.device, work.share, work.num_samples) == ("cpu:0", 1.0, 150)
     # 49 weights, two slots for each, and a handful of counters.
     assert 49 * 4 * 3 <= work.owned.num_bytes <= 49 * 4 * 3 + 100

@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from evener.base.records import from_json, to_json
+from evener.errors import RunError
 from evener.plan import Plan
-from evener.recording.reading import DeviceTime, Summary, read_records, summarise
 from evener.run import bench
 from evener.run.bench import (
     BenchResult,
@@ -19,12 +18,10 @@ from evener.run.bench import (
     TimedRun,
     TimedSteps,
     contenders,
-    limit_of,
     measure,
     overlapping,
     print_result,
 )
-from unit.recording.samples import write_record
 
 PLAN = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
 
@@ -91,6 +88,23 @@ def test_contenders_run_in_turns_and_one_that_fails_runs_once(
     assert rows[2].batch_size == 32  # of the same script
 
 
+def test_a_program_that_fails_on_one_device_is_not_tried_on_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[str] = []
+
+    def run(contender: Contender, *_: Any, **__: Any) -> TimedSteps:
+        ran.append(contender.name)
+        return TimedSteps(problem="KeyError: 'b'", is_failure=True)
+
+    monkeypatch.setattr(bench, "run_once", run)
+    layouts = [Contender(name="alone", command="evener run train.py"), Contender(name="even")]
+    with pytest.raises(RunError, match="RUN-113") as caught:
+        measure(layouts, TimedRun(target="train.py"), num_rounds=2, limit_seconds=1, tell=print)
+    assert (caught.value.why, ran) == ("KeyError: 'b'.", ["alone"])
+    assert caught.value.fix.endswith("evener run train.py")
+
+
 def test_the_table_has_the_spread_the_ratio_and_the_command() -> None:
     alone, mirrored, even, *_ = names()
     result = BenchResult(
@@ -114,25 +128,6 @@ def test_the_table_has_the_spread_the_ratio_and_the_command() -> None:
     fields = json.loads(result.to_json())
     assert fields["fastest"] == "evener, even shares"
     assert fields["rows"][0]["step_seconds"] == 0.02
-
-
-@pytest.fixture
-def summary(tmp_path: Path) -> Summary:
-    (record,) = read_records(write_record(tmp_path / "run"))
-    return replace(summarise(record), step_seconds=0.001, inside_seconds=0.001)
-
-
-def test_the_largest_part_beside_computing_is_the_limit(summary: Summary) -> None:
-    assert limit_of(summary).startswith("60 % of a step cpu:0 waits for cpu:1.")
-    late = replace(summary, step_seconds=0.005)
-    assert limit_of(late).startswith("80 % of a step is outside of the step")
-
-
-def test_devices_that_compute_are_no_limit(summary: Summary) -> None:
-    time = DeviceTime(compute=0.9, update=0.05, once=0.0, copy=0.05, wait={}, idle=0.0, length=1.0)
-    busy = replace(summary, inside={"cpu:0": time}, step_seconds=1.0, inside_seconds=1.0)
-    assert limit_of(busy).startswith("The devices compute for most of the step")
-    assert limit_of(replace(summary, inside={})).startswith("Not known")
 
 
 def test_ranges_that_overlap_are_told() -> None:

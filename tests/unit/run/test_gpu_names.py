@@ -27,7 +27,7 @@ class Said(list[str]):
 
 
 def answers_of(stand_ins: list[str] | None, said: Said) -> Any:
-    return device_calls._Replacements(EmulatedGpus(stand_ins, said), said, are_trained_on=True)
+    return EmulatedGpus(stand_ins, said, are_trained_on=True)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,7 @@ def test_what_is_no_gpu_is_left_to_tensorflow() -> None:
 
 
 def test_operations_of_a_graph_know_which_gpu_they_ask_for() -> None:
-    used = EmulatedGpus(["cpu:0", "cpu:2"], print)
-    answers = device_calls._Replacements(used, print, are_trained_on=False)
+    answers = EmulatedGpus(["cpu:0", "cpu:2"], print)
     device = answers.replace(tf.device, "device")
 
     @tf.function
@@ -199,3 +198,22 @@ def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> No
         settings = {name for name in names if name.endswith(("_placement", "_policy"))}
         left = names - settings - LEFT_ALONE
         assert {f"{folder}.{name}" for name in left} <= set(device_calls.REPLACED)
+
+
+def test_memory_that_tensorflow_does_not_count_is_none() -> None:
+    answers = EmulatedGpus(["cpu:0"], print)
+
+    def refuse(device: str) -> Any:
+        raise ValueError(f"No memory info for {device}")
+
+    found = {
+        name: answers.replace(refuse, name)("GPU:0")
+        for name in ("get_memory_info", "get_memory_usage", "reset_memory_stats")
+    }
+    assert found == {
+        "get_memory_info": {"current": 0, "peak": 0},
+        "get_memory_usage": 0,
+        "reset_memory_stats": None,
+    }
+    with pytest.raises(ValueError, match="CPU:0"):
+        answers.replace(refuse, "get_memory_info")("CPU:0")

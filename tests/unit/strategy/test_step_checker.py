@@ -18,8 +18,7 @@ import evener
 from evener import Plan
 from evener.errors import EngineError, EvenerWarning
 from evener.strategy import prepared, spot_check
-from evener.strategy.sides import Sides
-from evener.strategy.spot_check import SpotCheck, StepChecker, begins_after, wait_for_checks
+from evener.strategy.spot_check import Sides, SpotCheck, StepChecker, begins_after, wait_for_checks
 from unit.strategy.wrong_rules import WRONG_RULES
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")

@@ -54,6 +54,7 @@ def test_workers_of_tf_config() -> None:
     assert [job.hosts_coordinator for job in jobs] == [True, False, False]
     # The first port behind that of worker 0 which no worker has.
     assert {job.coordinator for job in jobs} == {"127.0.0.1:5003"}
+    assert {job.addresses for job in jobs} == {tuple(ADDRESSES)}
     assert len({job.secret for job in jobs}) == 1
 
 
@@ -112,6 +113,8 @@ def test_settings_of_the_environment() -> None:
         (config(worker=["127.0.0.1:1", "127.0.0.1:1"]), "RUN-055", "127.0.0.1:1"),
         ({**config(), "EVENER_START_SECONDS": "soon"}, "RUN-056", "EVENER_START_SECONDS"),
         ({**launched(), "EVENER_PATIENCE_SECONDS": "0"}, "RUN-056", "EVENER_PATIENCE_SECONDS"),
+        ({**launched(), "EVENER_EXCHANGE": "tensorflaw"}, "RUN-051", "Did you mean 'tensorflow'?"),
+        (launched(exchange="ring"), "RUN-051", "auto, mesh, tensorflow"),
         (launched(heartbeat_seconds=0), "RUN-056", "EVENER_JOB.heartbeat_seconds"),
         (config(worker=["10.0.0.1:1", "10.0.0.2:1"]), "RUN-057", "EVENER_JOB_SECRET"),
     ],

@@ -31,6 +31,7 @@ TF_CONFIG = json.dumps(
 )
 SLURM = {
     "SLURM_PROCID": "1",
+    "SLURM_STEP_ID": "0",
     "SLURM_NTASKS": "2",
     "SLURM_JOB_NODELIST": "n[1-2]",
     "SLURM_TASKS_PER_NODE": "1(x2)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 import time
@@ -93,12 +94,10 @@ def test_lists_of_arrays_are_handed_over() -> None:
 
 def test_a_replacement_does_not_read_best_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that it cannot know are handed over with the variables."""
-    wraps: list[Any] = []
-    nothing = SimpleNamespace(apply=lambda wrap: None, apply_each=lambda replacements: None)
-    for name in ("_CALLS", "_BATCHES", "_VARIABLE_READS"):
-        monkeypatch.setattr(private, name, nothing)
-    patch = SimpleNamespace(apply_by_name=wraps.append)
-    monkeypatch.setattr(private, "_STOPPING", patch)
+    replaced: dict[str, Any] = {}
+    patch = SimpleNamespace(apply_each=lambda replacements, *_, **__: replaced.update(replacements))
+    for name in ("_TRAINING", "TRACED_FUNCTIONS"):
+        monkeypatch.setattr(private, name, patch)
     given: list[Any] = []
     group: Any = SimpleNamespace(
         is_late=True, hand_over=lambda *what: given.append(what), compare_state=None
@@ -110,7 +109,8 @@ def test_a_replacement_does_not_read_best_weights(monkeypatch: pytest.MonkeyPatc
         self.reads += self.restore_best_weights
 
     stopping = SimpleNamespace(restore_best_weights=True, reads=0)
-    begin, end = (wraps[0](read, name) for name in ("on_train_begin", "on_epoch_end"))
+    names = ("on_train_begin", "on_epoch_end")
+    begin, end = (functools.partial(replaced[name], read) for name in names)
     begin(stopping)
     end(stopping)
     assert given == [(stopping, "best_weights")] and not stopping.reads
@@ -183,11 +183,7 @@ def state_at(calls: int, exchanges: int) -> State:
 
 
 class Joining:
-    """Group that a replacement joins.
-
-    Args:
-        state: State that is handed over.
-    """
+    """Group that a replacement joins."""
 
     def __init__(self, state: State) -> None:
         self._state = state

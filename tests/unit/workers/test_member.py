@@ -95,9 +95,12 @@ def test_a_member_that_closes_ends_the_view(coordinator: Coordinator) -> None:
 
 
 def test_a_coordinator_that_is_gone(coordinator: Coordinator) -> None:
-    members = [member(coordinator.address, index) for index in range(2)]
+    # What waits in a step for others ends, too: collectives would wait for their patience.
+    is_over = threading.Event()
+    members = [member(coordinator.address, index, over=is_over.set) for index in range(2)]
     both(members[0].join, members[1].join)
     coordinator.stop()
+    assert is_over.wait(20)
     for each in members:
         with pytest.raises(RunError, match="RUN-072"):
             each.exchange("k", 1, 20.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import socket
 import threading
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from evener.errors import RunError
 from evener.workers.mesh import MERGES, Mesh
-from evener.workers.wire import PeerLost, PeerMemory
+from evener.workers.wire import PeerLost, PeerMemory, Wire
 
 TYPES = (
     np.float32,
@@ -119,6 +120,28 @@ def test_sums_that_overflow_are_no_warning(size: int) -> None:
             )
             for [total] in found:
                 assert not np.isfinite(total).any()
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(3, 1), (9, 2)])
+def test_what_everyone_is_sent_does_not_grow_with_the_square_of_the_members(
+    count: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: set[str] = set()
+    exchange = Wire.exchange
+    monkeypatch.setattr(
+        Wire,
+        "exchange",
+        lambda own, label, *rest: (labels.add(label), exchange(own, label, *rest))[1],
+    )
+    arrays = [np.full(3000, k, np.float64) for k in range(count)]
+    with meshes(count, reads=False) as made:
+        calls = [
+            functools.partial(mesh.reduce, "sum", [array], "sum")
+            for mesh, array in zip(made, arrays, strict=True)
+        ]
+        for [total] in together(*calls):
+            np.testing.assert_array_equal(total, sum(arrays))
+    assert len(labels) == rounds
 
 
 def test_reduce_of_truth() -> None:

@@ -17,13 +17,7 @@ from evener.workers.files import Once, error_from_json, error_to_json
 
 
 class Workers:
-    """One of two workers that are threads of this process.
-
-    Args:
-        index: Number of this worker.
-        given: Values of both, by the number of the exchange.
-        barrier: Barrier of both.
-    """
+    """One of two workers that are threads of this process."""
 
     is_late = False
     chief = 0

@@ -148,8 +148,7 @@ def test_restarts_are_those_of_all_workers_together() -> None:
     assert found.ended(2, SEGFAULT, 10) == Shrink(index=2, why=why)
     assert isinstance(found.ended(1, SEGFAULT, 10), Shrink)
     assert found.ended(0, SEGFAULT, 10) == Finish(
-        code=1,
-        why="worker 0 was ended by SIGSEGV, and no worker is left (2 of 2 restarts used)",
+        code=1, why="worker 0 was ended by SIGSEGV, and no worker is left (2 of 2 restarts used)"
     )
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from evener.errors import RunError
 from evener.workers import faults, process
+from evener.workers.coordinator import Coordinator
 from evener.workers.late import Late
+from evener.workers.member import Member
 from evener.workers.messages import View
 from workers.seats import job_of
 
@@ -38,6 +43,27 @@ class Group:
 
 def exit_with(code: int) -> None:
     raise Ended(code)
+
+
+def test_a_worker_tells_for_whom_it_waits() -> None:
+    addresses = ("a:1", "b:2", "c:3")
+    job = dataclasses.replace(job_of(0, 3), coordinator="host:7", addresses=addresses)
+    job = dataclasses.replace(job, start_seconds=300.0)
+    coordinator: Any = SimpleNamespace(absent=lambda: [1, 2])
+    for hosted, awaited in (
+        (coordinator, "worker 1 at b:2, worker 2 at c:3"),
+        (None, "the other workers, who meet at host:7"),
+    ):
+        lines: list[str] = []
+        is_told = threading.Event()
+
+        def tell(line: str, lines: list[str] = lines, told: threading.Event = is_told) -> None:
+            lines.append(line)
+            told.set()
+
+        with process.telling_of_wait(job, hosted, tell, every_seconds=0.01):
+            assert is_told.wait(60)
+        assert lines[0] == f"waiting for {awaited}, 0.01 of 300 s"
 
 
 @pytest.mark.parametrize(
@@ -90,5 +116,105 @@ def test_the_patience_of_a_job_is_that_of_its_workers(monkeypatch: pytest.Monkey
     monkeypatch.setattr(process, "Network", lambda *_, **kwargs: given.update(kwargs))
     monkeypatch.setattr(process, "Group", lambda *_, **__: group)
     monkeypatch.setattr(atexit, "register", lambda *_: None)
-    process._join(job_of(0, 2), None)
+    process._join(job_of(0, 2), None, print)
     assert given["patience_seconds"] == 600.0
+
+
+class Workers:
+    """Two workers, of which this is the first, before their first step."""
+
+    def __init__(self, **other: Any) -> None:
+        self.other = other
+        self.is_chief = True
+        self.told: list[str] = []
+        self.steps_begin: list[Any] = []
+
+    def exchange(self, name: str, value: Any) -> list[Any]:
+        return [value, {**(value or {}), **self.other}]
+
+    def before_steps(self, function: Any) -> None:
+        self.steps_begin.append(function)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "has_gpus", "other", "carrier"),
+    [
+        ("auto", False, {}, "mesh: not all of them compute on GPUs"),
+        ("auto", True, {"gpus": False}, "mesh: not all of them compute on GPUs"),
+        ("auto", True, {"has_started": True}, "mesh: TensorFlow had started before they met"),
+        ("mesh", True, {}, "mesh: it was chosen"),
+        ("auto", True, {}, "NCCL"),
+        ("tensorflow", True, {"gpus": False}, "ring over gRPC"),
+    ],
+)
+def test_the_carrier_that_workers_agree_on(
+    exchange: str,
+    has_gpus: bool,
+    other: dict[str, Any],
+    carrier: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "has_started", lambda: False)
+    monkeypatch.setattr(process, "CollectiveServer", lambda *_: SimpleNamespace(address="a:1"))
+    group: Any = Workers(**other)
+    group.use_collectives = lambda server: None
+    job = dataclasses.replace(job_of(0, 2), exchange=exchange)
+    process.agree_on_carrier(group, job, has_gpus, group.told.append)
+    for begin in group.steps_begin:
+        begin()
+    assert [carrier in line for line in group.told] == [True]
+
+
+@pytest.mark.parametrize(
+    ("devices", "has_gpus", "found"),
+    [
+        (None, True, True),
+        (None, False, False),
+        ("cpu:2", True, False),
+        ("gpu:0", True, True),
+        (["gpu:0", "gpu:1"], True, True),
+        (["worker:0/gpu:0", "worker:1/cpu:0"], True, False),
+        (["cpu:0"], True, False),
+    ],
+)
+def test_a_process_computes_on_gpus_if_there_are_some_and_it_uses_no_others(
+    devices: Any, has_gpus: bool, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EVENER_DEVICES", raising=False)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * has_gpus)
+    assert process.uses_gpus(devices) is found
+
+
+@pytest.mark.parametrize(
+    ("other", "code"), [({"exchange": "mesh"}, "RUN-110"), ({"has_started": True}, "RUN-111")]
+)
+def test_workers_that_cannot_agree_on_a_carrier(
+    other: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "has_started", lambda: False)
+    group: Any = Workers(**other)
+    job = dataclasses.replace(job_of(0, 2), exchange="tensorflow")
+    with pytest.raises(RunError, match=code):
+        process.agree_on_carrier(group, job, False, group.told.append)
+
+
+def test_the_coordinator_waits_for_replacements_that_have_to_learn_of_the_end() -> None:
+    """The scheduler of a task that has lost the others would start it again, without an end."""
+    coordinator = Coordinator(1, b"secret", heartbeat_seconds=30.0, start_seconds=30.0)
+    coordinator.start()
+    job = dataclasses.replace(job_of(0, 1), coordinator=coordinator.address, secret=b"secret")
+    given: Any = {"address": "a:1", "facts": {}, "on_view_over": lambda: None}
+    first = Member(job, **given)
+    first.join()
+    newcomer = Member(dataclasses.replace(job, incarnation=1), **given)
+    newcomer.appear()
+    assert first.leave(0, {}) is None
+    group: Any = Group()
+    leaving = threading.Thread(target=process._leave, args=[group, coordinator])
+    leaving.start()
+    with pytest.raises(RunError, match="RUN-074"):
+        newcomer.look()
+    assert leaving.is_alive()
+    newcomer.close()
+    leaving.join(20.0)
+    assert not leaving.is_alive()

@@ -24,10 +24,6 @@ class Membership:
     """Membership of a worker that is alone behind the second view.
 
     A coordinator tells the end of a view by `Group.end_view`.
-
-    Args:
-        index: Number of the worker.
-        view: The second view.
     """
 
     def __init__(self, index: int, view: View) -> None:
@@ -42,13 +38,7 @@ class Membership:
 
 
 class Worker:
-    """Worker that enters the second view in a thread, which ends meanwhile.
-
-    Args:
-        seats: Places of two workers.
-        index: Number of the worker.
-        addresses: Addresses of both, if others than their own.
-    """
+    """Worker that enters the second view in a thread, which ends meanwhile."""
 
     def __init__(self, seats: Seats, index: int, addresses: dict[int, str] | None = None) -> None:
         [first] = seats.views

@@ -46,12 +46,21 @@ def test_the_addresses_are_those_of_tensorflow(
 def test_hosts_keep_the_order_in_which_slurm_numbers_its_tasks() -> None:
     environ = {
         "SLURM_PROCID": "1",
+        "SLURM_STEP_ID": "0",
         "SLURM_NTASKS": "2",
         "SLURM_JOB_NODELIST": "n[9-10]",
         "SLURM_TASKS_PER_NODE": "1(x2)",
         "SLURMD_NODENAME": "n10",
     }
     assert config_of(environ) == (["n9:8888", "n10:8888"], 1)
+
+
+def test_a_script_of_sbatch_is_no_task() -> None:
+    environ = {name: text for name, text in STEP.items() if "STEP" not in name}
+    with pytest.raises(RunError, match="RUN-112") as caught:
+        slurm_tf_config({**environ, "SLURM_NTASKS": "6"})
+    assert "srun is missing" in caught.value.what
+    assert caught.value.fix.endswith("srun evener launch train.py.")
 
 
 def test_the_only_task_needs_no_cluster() -> None:

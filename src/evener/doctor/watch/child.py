@@ -24,10 +24,10 @@ from types import TracebackType
 from typing import Any
 
 from evener.base.user_code import is_own
-from evener.doctor.facts import CodeLine, Ending, Growth, Outcome, Raised, RunDevice
+from evener.doctor.facts import CodeLine, Ending, Growth, Outcome, Raised
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
 from evener.doctor.watch.sandbox import enter
-from evener.doctor.watch.settings import Settings, short_device
+from evener.doctor.watch.settings import Settings
 from evener.doctor.watch.stacks import innermost_in_message
 from evener.doctor.watch.supervisor import STACKS_SIGNAL
 from evener.run.script import Loading, read, run_as_main, show_failures_of
@@ -65,7 +65,6 @@ class WatchRequest:
 
 
 def main() -> None:
-    """Run what the first argument requests; it ends as the script ends."""
     request = WatchRequest(**json.loads(sys.argv[1]))
     if request.sandbox:
         enter(*request.sandbox)
@@ -164,11 +163,7 @@ class _Watched:
         """Do nothing: this part only adds what it has measured."""
 
     def facts(self) -> dict[str, Any]:
-        """Return devices, kernels and growth."""
-        return {
-            "devices": self._devices(),
-            "growth": self._growth,
-        }
+        return {"growth": self._growth}
 
     # Steps.
 
@@ -243,22 +238,6 @@ class _Watched:
             name: max(0.0, seconds) / steps for name, seconds in stages.items()
         }
 
-    def _devices(self) -> tuple[RunDevice, ...]:
-        import tensorflow as tf
-
-        from evener._tf_private import watched
-
-        if not watched.are_devices_started():
-            return ()
-        return tuple(
-            RunDevice(
-                name=short_device(device.name),
-                is_assumed=self._settings.emulates_gpus and short_device(device.name) != "cpu:0",
-            )
-            for device in tf.config.list_logical_devices()
-            if device.device_type in ("CPU", "GPU")
-        )
-
     # The end.
 
     def end(self) -> None:
@@ -325,9 +304,6 @@ def dump_stacks(path: str) -> None:
 
     Even a thread that holds Python's lock is seen so. Python's own timer for it would keep
     forks of the program from ending.
-
-    Args:
-        path: The file that they are written to.
     """
     opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH_FILE)
@@ -341,10 +317,7 @@ def described(error: BaseException) -> Raised:
     """Return an exception as a fact, with its whole text."""
     message = _message(error)
     return Raised(
-        kind=type(error).__name__,
-        message=message,
-        where=where_raised(error),
-        code=code_of(error),
+        kind=type(error).__name__, message=message, where=where_raised(error), code=code_of(error)
     )
 
 

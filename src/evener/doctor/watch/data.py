@@ -19,49 +19,25 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import watched
-from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.functions import leave_to_autograph, left_to_autograph
 from evener._tf_private.patches import Patch
 from evener.doctor.facts import CodeLine, DataStage, Pipeline, ValueRange
 from evener.doctor.watch.loops import Loops
 from evener.doctor.watch.recorder import (
     Recorder,
+    inside,
     is_asked_by_user,
     own_line,
     states_of_numpy,
 )
 from evener.doctor.watch.times import Times
 
-_SOURCES = (
-    "from_tensor_slices",
-    "from_tensors",
-    "from_generator",
-    "range",
-    "list_files",
-    "zip",
-)
+_SOURCES = ("from_tensor_slices", "from_tensors", "from_generator", "range", "list_files", "zip")
 _STAGES = (
-    "apply",
-    "batch",
-    "bucket_by_sequence_length",
-    "cache",
-    "concatenate",
-    "enumerate",
-    "filter",
-    "flat_map",
-    "interleave",
-    "map",
-    "padded_batch",
-    "prefetch",
-    "ragged_batch",
-    "rebatch",
-    "repeat",
-    "shard",
-    "shuffle",
-    "skip",
-    "take",
-    "unbatch",
-    "with_options",
-)
+    "apply batch bucket_by_sequence_length cache concatenate enumerate filter flat_map "
+    "interleave map padded_batch prefetch ragged_batch rebatch repeat shard shuffle skip take "
+    "unbatch with_options"
+).split()
 _MADE = Patch(
     "datasets that a watched program makes",
     *(f"tensorflow:data.Dataset.{name}" for name in (*_SOURCES, *_STAGES)),
@@ -104,13 +80,7 @@ _LABELS = 4096
 
 
 class Data:
-    """Looks at the data of the program.
-
-    Args:
-        recorder: Takes note of faults.
-        loops: Knows what runs.
-        times: Tells of draws.
-    """
+    """Looks at the data of the program."""
 
     def __init__(self, recorder: Recorder, loops: Loops, times: Times) -> None:
         self._recorder = recorder
@@ -128,10 +98,9 @@ class Data:
         loops.step_listeners.append(self._stepped)
 
     def watch(self) -> None:
-        """Begin to look."""
         _MADE.apply_by_name(self._around_made)
-        _READERS.apply(self._around_reader)
-        watched.ITERATIONS.apply(self._around_iteration)
+        _READERS.apply(self._recorder.after_init(self._note_reader))
+        watched.ITERATIONS.apply(left_to_autograph(self._iteration))
 
     def facts(self) -> dict[str, Any]:
         """Return the pipelines; values are only known after `examine`."""
@@ -143,14 +112,10 @@ class Data:
         signature = inspect.signature(original)
 
         def made(*args: Any, **kwargs: Any) -> Any:
-            outer = getattr(_here, "inside", False)
-            _here.inside = True
             function = kwargs.get("map_func", args[1] if len(args) > 1 else None)
             drawn = states_of_numpy(function)
-            try:
+            with inside(_here, "makes") as outer:
                 result = original(*args, **kwargs)
-            finally:
-                _here.inside = outer
             is_own = not outer and is_asked_by_user(sys._getframe(1))
             if is_own and isinstance(result, tf.data.Dataset):
                 self._recorder.safely(self._note, name, signature, result, args, kwargs)
@@ -172,32 +137,20 @@ class Data:
             parent = flat[0] if flat else None
         result._evener_stage = {"kind": name, "where": own_line(), "given": given, "of": parent}
 
-    def _around_reader(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(dataset: Any, *args: Any, **kwargs: Any) -> Any:
-            original(dataset, *args, **kwargs)
-            kind = type(dataset).__name__
-            dataset._evener_stage = {"kind": kind, "where": own_line(), "given": {}, "of": None}
-
-        return init
+    def _note_reader(self, dataset: Any) -> None:
+        kind = type(dataset).__name__
+        dataset._evener_stage = {"kind": kind, "where": own_line(), "given": {}, "of": None}
 
     # Iterations.
 
-    def _around_iteration(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def iterate(dataset: Any) -> Any:
-            outer = getattr(_here, "iterates", False)
-            _here.iterates = True
-            try:
-                iterator = original(dataset)
-            finally:
-                _here.iterates = outer
-            # A distributed dataset iterates over datasets of its own.
-            if not outer:
-                source = getattr(dataset, "_evener_of", dataset)
-                self._recorder.safely(self._iterate, source, iterator)
-            return iterator
-
-        leave_to_autograph(iterate)
-        return iterate
+    def _iteration(self, original: Callable[..., Any], dataset: Any) -> Any:
+        with inside(_here, "iterates") as outer:
+            iterator = original(dataset)
+        # A distributed dataset iterates over datasets of its own.
+        if not outer:
+            source = getattr(dataset, "_evener_of", dataset)
+            self._recorder.safely(self._iterate, source, iterator)
+        return iterator
 
     def _iterate(self, dataset: Any, iterator: Any) -> None:
         if not tf.executing_eagerly() or self._recorder.ending is not None:
@@ -230,7 +183,10 @@ class Data:
         names = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split")
         names = (*names, "validation_data", "shuffle")
         given = {**dict(zip(names, rest, strict=False)), **kwargs, "where": where}
-        # The same line is called again in a loop: the last call counts.
+        # The same line is called again in a loop: the last call counts, with what comes behind it.
+        if where in [fit["where"] for fit in self._fits]:
+            validated = ("validation", "predict")
+            self._iterated = {k: v for k, v in self._iterated.items() if v["role"] not in validated}
         self._fits = [fit for fit in self._fits if fit["where"] != where] + [given]
 
     # Descriptions.
@@ -262,7 +218,6 @@ class Data:
                     "stages": stages,
                     "num_samples": _num_samples(stages),
                     "is_shuffled": ("shuffle" in kinds) if stages else None,
-                    "num_dropped": _dropped(stages),
                     "constant_bytes": _constant_bytes(x),
                 }
             elif hasattr(x, "shape") or isinstance(x, list | dict):
@@ -280,7 +235,8 @@ class Data:
                 batches = self._recorder.safely(_drawn_batches, x, y, options) or []
                 fields.update(self._recorder.safely(_values, batches) or {})
                 rows = self._recorder.safely(_rows, x, role == "train") if is_compared else None
-                if role == "train" and train_rows is None:
+                # Of folds, each validation is compared with the training before it.
+                if role == "train":
                     train_rows = rows
                 elif role == "validation" and train_rows and rows:
                     fields["num_rows_compared"] = len(rows)
@@ -349,7 +305,6 @@ class Data:
             size=None if size is None else int(size),
             num_elements=_cardinality(dataset),
             element_bytes=_element_bytes(dataset.element_spec),
-            drop_remainder=bool(given.get("drop_remainder", False)),
             reshuffles=given.get("reshuffle_each_iteration", True) if kind == "shuffle" else None,
         )
 
@@ -376,18 +331,12 @@ def _num_samples(stages: tuple[DataStage, ...]) -> int | None:
 
 
 def _missing(dataset: Any, options: dict[str, Any]) -> int:
-    """Return the batches that `fit` asks for beyond the end of the data."""
+    """Return the batches that an epoch of `fit` lacks, as the data ends within it."""
     steps, num = options.get("steps_per_epoch"), _cardinality(dataset)
-    if not isinstance(steps, int) or num is None:
+    if not isinstance(steps, int) or num is None or steps * (options.get("epochs") or 1) <= num:
         return 0
-    return max(0, steps * int(options.get("epochs") or 1) - num)
-
-
-def _dropped(stages: tuple[DataStage, ...]) -> int | None:
-    for before, stage in itertools.pairwise(stages):
-        if "batch" in stage.kind and stage.drop_remainder and stage.size and before.num_elements:
-            return before.num_elements % stage.size
-    return None
+    # At the end of an epoch Keras begins the data anew.
+    return -num % steps
 
 
 def _constant_bytes(dataset: Any) -> int:
@@ -451,12 +400,11 @@ def _values(batches: list[tuple[Any, Any]]) -> dict[str, Any]:
         return {}
     labels = [_arrays(label) for _, label in batches]
     inputs = [_arrays(part) for part, _ in batches]
-    found: dict[str, Any] = {
+    return {
         "inputs": _values_of(inputs),
         "labels": _values_of(labels),
         "labels_are_sorted": _are_sorted(labels),
     }
-    return found
 
 
 def _arrays(structure: Any) -> list[np.ndarray]:
@@ -471,17 +419,15 @@ def _values_of(batches: list[list[np.ndarray]]) -> tuple[ValueRange, ...]:
     for parts in zip(*batches, strict=False):
         first = parts[0]
         shape = tuple(int(size) for size in first.shape)
-        dtype = str(first.dtype)
-        if first.dtype.kind not in "fiub" and "float" not in dtype:
-            found.append(ValueRange(shape=shape, dtype=dtype))
-            continue
-        flat = np.concatenate([np.asarray(part).reshape(-1) for part in parts])[:_MOST_VALUES]
-        flat = flat.astype(np.float64)
+        flat = np.zeros(0)
+        if first.dtype.kind in "fiub" or "float" in str(first.dtype):
+            flat = np.concatenate([np.asarray(part).reshape(-1) for part in parts])[:_MOST_VALUES]
+            flat = flat.astype(np.float64)
         finite = flat[np.isfinite(flat)]
         if not len(finite):
-            found.append(ValueRange(shape=shape, dtype=dtype, has_nan=len(flat) > 0))
+            found.append(ValueRange(shape=shape))
             continue
-        distinct = np.unique(finite[:_MOST_VALUES])
+        distinct = np.unique(finite)
         is_one_hot = (
             first.ndim > 1
             and first.shape[-1] > 1
@@ -491,13 +437,11 @@ def _values_of(batches: list[list[np.ndarray]]) -> tuple[ValueRange, ...]:
         found.append(
             ValueRange(
                 shape=shape,
-                dtype=dtype,
                 min=float(finite.min()),
                 max=float(finite.max()),
                 mean=float(finite.mean()),
                 is_integral=bool((finite == np.round(finite)).all()),
                 is_one_hot=is_one_hot,
-                has_nan=len(finite) < len(flat),
             )
         )
     return tuple(found)

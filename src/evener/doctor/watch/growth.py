@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 import weakref
@@ -27,9 +26,6 @@ class Kept:
     """Remembers the tensors that a program is given, as long as they live.
 
     Weak references show what lives: looking at all objects of Python would disturb other threads.
-
-    Args:
-        recorder: Counts steps.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -41,20 +37,17 @@ class Kept:
         if len(self._alive) > _MOST_TENSORS:
             return
         parts = structure if isinstance(structure, list | tuple) else (structure,)
+        alive = self._alive
         for part in parts:
             if isinstance(part, list | tuple | dict):
                 self.give(tf.nest.flatten(part), where)
             elif is_eager_tensor(part):
                 key = id(part)
-                dead = functools.partial(_forget, self._alive, key)
-                self._alive[key] = (weakref.ref(part, dead), self._recorder.num_steps, where)
+                reference = weakref.ref(part, lambda _, key=key: alive.pop(key, None))
+                alive[key] = (reference, self._recorder.num_steps, where)
 
     def growth(self, held: set[int]) -> Growth | None:
-        """Return what has grown; None after fewer than five steps.
-
-        Args:
-            held: Ids of tensors that the watcher itself keeps.
-        """
+        """Return what has grown; None after fewer than five steps."""
         last = self._recorder.num_steps
         if last < _LEAST_STEPS:
             return None
@@ -79,10 +72,6 @@ class Kept:
             holder=_holder_of(samples[len(samples) // 2]) if is_growth else "",
             where=where if is_growth else None,
         )
-
-
-def _forget(alive: dict[int, Any], key: int, _: Any) -> None:
-    alive.pop(key, None)
 
 
 def _num_bytes(tensor: Any) -> int:

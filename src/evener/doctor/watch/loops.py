@@ -27,15 +27,11 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private import watched
-from evener._tf_private.functions import (
-    WATCHED_FUNCTIONS,
-    definition_frames,
-    leave_to_autograph,
-)
+from evener._tf_private.functions import TRACED_FUNCTIONS, definition_frames, left_to_autograph
 from evener._tf_private.patches import Patch
-from evener._tf_private.tensors import RUNS, is_eager_tensor, is_per_replica, local_values
+from evener._tf_private.tensors import is_eager_tensor, is_per_replica, local_values
 from evener.base.user_code import is_own
-from evener.doctor.facts import CallUse, CodeLine, Steps, Traced
+from evener.doctor.facts import CallUse, CodeLine, Steps, Traced, use_of
 from evener.doctor.watch.recorder import Recorder, own_line, states_of_numpy
 from evener.doctor.watch.times import Seconds, Times
 
@@ -54,14 +50,8 @@ _UPDATES = Patch(
 _CALLBACKS = Patch(
     "callbacks of a watched program",
     *(
-        f"keras:callbacks.CallbackList.{name}"
-        for name in (
-            "on_train_begin",
-            "on_epoch_begin",
-            "on_train_batch_begin",
-            "on_train_batch_end",
-            "on_train_end",
-        )
+        f"keras:callbacks.CallbackList.on_{name}"
+        for name in "train_begin epoch_begin train_batch_begin train_batch_end train_end".split()
     ),
     why="Steps of ``fit`` begin and end there, whatever callbacks the program passes.",
     if_it_changes="The doctor sees no steps of ``fit``.",
@@ -71,28 +61,16 @@ _CALLS = Patch(
     *(
         f"keras:Model.{name}"
         for name in (
-            "fit",
-            "evaluate",
-            "predict",
-            "predict_on_batch",
-            "test_on_batch",
-            "train_on_batch",
-            "compile",
-            "save",
-            "save_weights",
-            "load_weights",
-            "set_weights",
-        )
+            "fit evaluate predict predict_on_batch test_on_batch train_on_batch compile save "
+            "save_weights load_weights set_weights"
+        ).split()
     ),
     *(
         f"tensorflow:{name}"
         for name in (
-            "train.Checkpoint.save",
-            "train.Checkpoint.write",
-            "train.Checkpoint.restore",
-            "train.CheckpointManager.save",
-            "random.set_seed",
-        )
+            "train.Checkpoint.save train.Checkpoint.write train.Checkpoint.restore "
+            "train.CheckpointManager.save random.set_seed"
+        ).split()
     ),
     "keras:utils.set_random_seed",
     "keras:utils.clear_session",
@@ -152,7 +130,6 @@ class _Function:
     num_traces: int = 0
     num_made: int = 0
     seconds: float = 0.0
-    trains: bool = False
     draws_numpy: bool = False
     causes: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
@@ -163,14 +140,7 @@ class _Function:
 
 
 class Loops:
-    """Finds the steps of a program, whatever form its loop has.
-
-    Args:
-        recorder: Counts steps.
-        times: Seconds by kind.
-        step_listeners: Functions to call after each step, with whether something was traced in it.
-            What they return true for is not the program's time.
-    """
+    """Finds the steps of a program, whatever form its loop has."""
 
     def __init__(self, recorder: Recorder, times: Times) -> None:
         self._recorder = recorder
@@ -207,11 +177,11 @@ class Loops:
 
     def watch(self) -> None:
         """Begin to look."""
-        around = {"__init__": self._around_made, "__call__": self._around_call}
-        WATCHED_FUNCTIONS.apply_by_name(lambda original, name: around[name](original))
-        RUNS.apply(_left_to_autograph(self._around_run))
-        _GRADIENTS.apply(_left_to_autograph(self._around_gradient))
-        _UPDATES.apply(_left_to_autograph(self._around_apply))
+        around = {"__init__": self._make_function, "__call__": self._call_function}
+        TRACED_FUNCTIONS.apply_each(around, "doctor", by=left_to_autograph)
+        watched.STRATEGIES.apply_each({"run": self._run}, "runs", by=left_to_autograph)
+        _GRADIENTS.apply(left_to_autograph(self._ask_gradient))
+        _UPDATES.apply(left_to_autograph(self._apply))
         around = {
             "on_train_begin": self._train_begins,
             "on_epoch_begin": self._epoch_begins,
@@ -219,8 +189,10 @@ class Loops:
             "on_train_batch_end": self._batch_ends,
             "on_train_end": self._train_ends,
         }
-        _CALLBACKS.apply_by_name(lambda original, name: _replaced(original, around[name]))
-        _CALLS.apply_by_name(self._around_known)
+        _CALLBACKS.apply_each(around, by=left_to_autograph)
+        _CALLS.apply_by_name(
+            lambda original, name: left_to_autograph(self._known, _NAMES.get(name, name))(original)
+        )
         wait = threading.Event().wait
 
         def ask_now_and_then() -> None:
@@ -263,17 +235,11 @@ class Loops:
         return {
             "steps": tuple(_steps_of(loop, self.custom_losses) for loop in self._loops.values()),
             "traced": tuple(
-                Traced(
-                    name=function.name,
-                    where=function.where,
-                    num_calls=function.num_calls,
-                    num_traces=function.num_traces,
-                    num_made=function.num_made,
+                use_of(
+                    Traced,
+                    function,
                     causes=tuple(function.causes),
                     arguments=tuple(function.arguments),
-                    seconds=function.seconds,
-                    trains=function.trains,
-                    draws_numpy=function.draws_numpy,
                     **(self._recorder.safely(_graph_facts, function) or {}),
                 )
                 for function in self._functions.values()
@@ -310,34 +276,27 @@ class Loops:
             found[2] += seconds
         found[3] = detail or found[3]
 
-    def _around_known(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        kind = _NAMES.get(name, name)
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            is_inner = bool(self.open_calls)
-            where = None if is_inner else own_line()
-            if kind == "fit":
-                for listen in self.fit_listeners:
-                    self._recorder.safely(listen, where, args, kwargs)
-            self.open_calls.append(kind)
-            began = self._recorder.clock()
-            try:
-                if is_inner or kind in ("fit", "train_on_batch"):
-                    return original(*args, **kwargs)
-                return self._times.span("call", original, *args, **kwargs)
-            finally:
-                self.open_calls.pop()
-                # Keras validates inside of `fit`; what else calls itself is one call.
-                if not is_inner or (kind == "evaluate" and self.open_calls == ["fit"]):
-                    is_trained = bool(args) and getattr(args[0], "_evener_trained", False)
-                    detail = "trained" if kind == "set_weights" and is_trained else ""
-                    if is_inner:
-                        detail = str(kwargs.get("steps") or "")
-                    self.count(kind, where or self._where, self._recorder.clock() - began, detail)
-
-        leave_to_autograph(call)
-        return call
+    def _known(self, kind: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        is_inner = bool(self.open_calls)
+        where = None if is_inner else own_line()
+        if kind == "fit":
+            for listen in self.fit_listeners:
+                self._recorder.safely(listen, where, args, kwargs)
+        self.open_calls.append(kind)
+        began = self._recorder.clock()
+        try:
+            if is_inner or kind in ("fit", "train_on_batch"):
+                return original(*args, **kwargs)
+            return self._times.span("call", original, *args, **kwargs)
+        finally:
+            self.open_calls.pop()
+            # Keras validates inside of `fit`; what else calls itself is one call.
+            if not is_inner or (kind == "evaluate" and self.open_calls == ["fit"]):
+                is_trained = bool(args) and getattr(args[0], "_evener_trained", False)
+                detail = "trained" if kind == "set_weights" and is_trained else ""
+                if is_inner:
+                    detail = str(kwargs.get("steps") or "")
+                self.count(kind, where or self._where, self._recorder.clock() - began, detail)
 
     # Steps of custom loops.
 
@@ -439,52 +398,50 @@ class Loops:
         for listen in self.step_listeners:
             self._recorder.safely(listen, is_timed)
 
-    def _around_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(tape, target, sources, *args, **kwargs)
-            for listen in self.gradient_listeners:
-                self._recorder.safely(listen, tape, target, sources, result)
-            self._recorder.safely(self._trained)
-            return result
+    def _ask_gradient(
+        self,
+        original: Callable[..., Any],
+        tape: Any,
+        target: Any,
+        sources: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        result = original(tape, target, sources, *args, **kwargs)
+        for listen in self.gradient_listeners:
+            self._recorder.safely(listen, tape, target, sources, result)
+        self._recorder.safely(self._trained)
+        return result
 
-        return gradient
+    def _apply(
+        self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        for listen in self.apply_listeners:
+            self._recorder.safely(listen, optimizer, args, kwargs)
+        result = original(optimizer, *args, **kwargs)
+        self.optimizers.add(optimizer)
+        self._recorder.safely(self._trained)
+        return result
 
-    def _around_apply(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            for listen in self.apply_listeners:
-                self._recorder.safely(listen, optimizer, args, kwargs)
-            result = original(optimizer, *args, **kwargs)
-            self.optimizers.add(optimizer)
-            self._recorder.safely(self._trained)
-            return result
-
-        return apply
-
-    def _around_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def run(strategy: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-            self.num_replicas = max(self.num_replicas, strategy.num_replicas_in_sync)
-            for listen in self.run_listeners:
-                self._recorder.safely(listen, strategy, args, kwargs)
-            if not tf.executing_eagerly():
-                return original(strategy, fn, *args, **kwargs)
-            code = _code_of(fn)
-            key = ("run", id(fn) if code is None else id(code))
-            return self._call(key, original, (strategy, fn, *args), kwargs)
-
-        return run
+    def _run(
+        self, original: Callable[..., Any], strategy: Any, fn: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.num_replicas = max(self.num_replicas, strategy.num_replicas_in_sync)
+        for listen in self.run_listeners:
+            self._recorder.safely(listen, strategy, args, kwargs)
+        if not tf.executing_eagerly():
+            return original(strategy, fn, *args, **kwargs)
+        code = _code_of(fn)
+        key = ("run", id(fn) if code is None else id(code))
+        return self._call(key, original, (strategy, fn, *args), kwargs)
 
     # Traced functions.
 
-    def _around_made(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def made(function: Any, *args: Any, **kwargs: Any) -> None:
-            original(function, *args, **kwargs)
-            function._evener_record = self._recorder.safely(self._record_of, function)
-
-        return made
+    def _make_function(
+        self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        original(function, *args, **kwargs)
+        function._evener_record = self._recorder.safely(self._record_of, function)
 
     def _record_of(self, function: Any) -> _Function | None:
         code = _code_of(function.python_function)
@@ -498,35 +455,27 @@ class Loops:
             record.num_made += 1
         return record
 
-    def _around_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-            record: _Function | None = getattr(function, "_evener_record", None)
-            key = ("function", id(function)) if record is None else ("lines", id(record))
-            num_traces = function.experimental_get_tracing_count()
-            python_function = function.python_function
-            if record is not None and tf.executing_eagerly():
-                record.num_calls += 1
-            self.open_functions.append(function)
-            began, drawn = self._recorder.clock(), states_of_numpy(python_function)
-            try:
-                return self._call(key, original, (function, *args), kwargs)
-            finally:
-                self.open_functions.pop()
-                num_new = function.experimental_get_tracing_count() - num_traces
-                if num_new:
-                    self.traced = True
-                    if record is not None:
-                        record.seconds += self._recorder.clock() - began
-                        record.draws_numpy |= drawn != states_of_numpy(python_function)
-                        self._recorder.safely(
-                            self._note_traces, record, function, num_new, args, kwargs
-                        )
-                if record is not None and key in self._keys:
-                    record.trains = True
-
-        leave_to_autograph(call)
-        return call
+    def _call_function(
+        self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        record: _Function | None = getattr(function, "_evener_record", None)
+        key = ("function", id(function)) if record is None else ("lines", id(record))
+        num_traces = function.experimental_get_tracing_count()
+        python_function = function.python_function
+        if record is not None and tf.executing_eagerly():
+            record.num_calls += 1
+        self.open_functions.append(function)
+        began, drawn = self._recorder.clock(), states_of_numpy(python_function)
+        try:
+            return self._call(key, original, (function, *args), kwargs)
+        finally:
+            self.open_functions.pop()
+            num_new = function.experimental_get_tracing_count() - num_traces
+            self.traced = self.traced or num_new > 0
+            if num_new and record is not None:
+                record.seconds += self._recorder.clock() - began
+                record.draws_numpy |= drawn != states_of_numpy(python_function)
+                self._recorder.safely(self._note_traces, record, function, num_new, args, kwargs)
 
     def _note_traces(
         self, record: _Function, function: Any, num_new: int, args: Any, kwargs: Any
@@ -549,10 +498,12 @@ class Loops:
 
     # Steps of `fit`.
 
-    def _train_begins(self, call: Callable[[], Any], callbacks: Any, *_: Any, **__: Any) -> Any:
+    def _train_begins(
+        self, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         self.in_fit = True
         self._recorder.safely(self._begin_fit, callbacks)
-        return call()
+        return original(callbacks, *args, **kwargs)
 
     def _begin_fit(self, callbacks: Any) -> None:
         self._where = own_line()
@@ -589,32 +540,34 @@ class Loops:
 
         setattr(callback, hook, timed)
 
-    def _train_ends(self, call: Callable[[], Any], callbacks: Any, *_: Any, **__: Any) -> Any:
+    def _train_ends(
+        self, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         self.in_fit, self._last = False, None
         for callback in callbacks.callbacks:
             for hook in _HOOKS:
                 if hook in vars(callback) and hasattr(vars(callback)[hook], "__wrapped__"):
                     delattr(callback, hook)
-        return call()
+        return original(callbacks, *args, **kwargs)
 
-    def _epoch_begins(self, call: Callable[[], Any], _: Any, *__: Any, **___: Any) -> Any:
+    def _epoch_begins(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._fit is not None:
             self._fit.epochs += 1
             self._fit.epoch_began_at = self._fit.num_steps
-        return call()
+        return original(*args, **kwargs)
 
     def _batch_begins(
-        self, call: Callable[[], Any], _: Any, batch: int, *__: Any, **___: Any
+        self, original: Callable[..., Any], callbacks: Any, batch: int, *args: Any, **kwargs: Any
     ) -> Any:
         self._first_in_execution = int(batch)
         self.traced = False
         self._last = (self._recorder.clock(), self._times.now())
-        return call()
+        return original(callbacks, batch, *args, **kwargs)
 
     def _batch_ends(
-        self, call: Callable[[], Any], _: Any, batch: int, logs: Any = None, *__: Any, **___: Any
+        self, original: Callable[..., Any], callbacks: Any, batch: int, logs: Any = None
     ) -> Any:
-        result = call()
+        result = original(callbacks, batch, logs)
         self._recorder.safely(self._end_batch, int(batch), logs)
         return result
 
@@ -635,10 +588,9 @@ def _steps_of(loop: _Loop, custom_losses: Callable[[], list[float]]) -> Steps:
     step = loop.median("step")
     parts = {kind: loop.median(kind) for kind in _SPANS}
     losses = _batch_losses(loop.losses) if loop.kind == "fit" else custom_losses()
-    return Steps(
-        kind=loop.kind,
-        where=loop.where,
-        num_steps=loop.num_steps,
+    return use_of(
+        Steps,
+        loop,
         num_timed=len(loop.samples),
         step_seconds=step,
         input_seconds=parts["input"],
@@ -646,9 +598,6 @@ def _steps_of(loop: _Loop, custom_losses: Callable[[], list[float]]) -> Steps:
         outside_seconds=max(0.0, step - sum(parts.values())) if loop.kind != "graph loop" else 0.0,
         num_eager_operations=loop.median("operations"),
         batch_sizes=tuple(loop.batch_sizes),
-        steps_per_epoch=loop.steps_per_epoch,
-        epochs=loop.epochs,
-        num_replicas=loop.num_replicas,
         losses=tuple(losses),
     )
 
@@ -698,9 +647,7 @@ def _graph_facts(function: _Function) -> dict[str, Any]:
     large = sorted(
         (entry for entry in constants if entry[0] >= 1024), key=lambda entry: entry[0], reverse=True
     )
-    found: dict[str, Any] = {
-        "constant_bytes": sum(num_bytes for num_bytes, _ in large),
-    }
+    found: dict[str, Any] = {"constant_bytes": sum(num_bytes for num_bytes, _ in large)}
     if large:
         operation = large[0][1]
         own = [(file, line) for file, line, _ in definition_frames(operation) if is_own(file)]
@@ -775,21 +722,3 @@ def _code_of(fn: Any) -> Any:
     fn = getattr(fn, "python_function", fn)
     fn = inspect.unwrap(fn) if callable(fn) else fn
     return getattr(getattr(fn, "__func__", fn), "__code__", None)
-
-
-def _left_to_autograph(wrap: Callable[..., Any]) -> Callable[..., Any]:
-    def left(original: Callable[..., Any]) -> Callable[..., Any]:
-        replacement = wrap(original)
-        leave_to_autograph(replacement)
-        return replacement
-
-    return left
-
-
-def _replaced(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = functools.partial(original, self, *args, **kwargs)
-        return around(call, self, *args, **kwargs)
-
-    return replacement

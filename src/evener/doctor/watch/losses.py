@@ -10,7 +10,6 @@ call, as an operation beside the program's own. Where XLA compiles, nothing is a
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,13 +20,26 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import watched
-from evener._tf_private.functions import definition_frames, is_compiled, leave_to_autograph
+from evener._tf_private.functions import (
+    definition_frames,
+    is_compiled,
+    left_by_name,
+    left_to_autograph,
+)
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import plain_variable
 from evener.base.user_code import is_own
-from evener.doctor.facts import CodeLine, GradientUse, InputUse, LossUse, NotFinite, ValueRange
+from evener.doctor.facts import (
+    CodeLine,
+    GradientUse,
+    InputUse,
+    LossUse,
+    NotFinite,
+    ValueRange,
+    use_of,
+)
 from evener.doctor.watch.loops import Loops
-from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
+from evener.doctor.watch.recorder import SCOPE, Recorder, inside, own_line
 from evener.doctor.watch.times import DIFFERENCES, Times
 
 _LOSSES = Patch(
@@ -71,24 +83,15 @@ _WEIGHTS = ("ReadVariableOp", "ResourceGather", "PartitionedCall", "StatefulPart
 _REDUCTIONS = ("Mean", "Sum")
 # Of one of these alone, a loss is never to be made greater.
 _ERRORS = (
-    "Square",
-    "SquaredDifference",
-    "Abs",
-    "SoftmaxCrossEntropyWithLogits",
-    "SparseSoftmaxCrossEntropyWithLogits",
-)
+    "Square SquaredDifference Abs SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
+).split()
 _ROWS = 64
 _GAUGED_CALLS = 16
 _MOST_OPERATIONS = 200
 
 
 class Gauge:
-    """Rows of numbers that operations of a graph, or of eager code, write for each call.
-
-    Args:
-        width: Numbers in a row.
-        num_calls: Number of calls to write a row in, up to 64.
-    """
+    """Rows of numbers that operations of a graph, or of eager code, write for each call."""
 
     def __init__(self, width: int, *, num_calls: int = _GAUGED_CALLS) -> None:
         self._num_calls = num_calls
@@ -131,16 +134,13 @@ class _Loss:
     from_logits: bool | None
     activations: tuple[str, ...] = ()
     label_shape: tuple[int, ...] = ()
-    label_dtype: str = ""
     output_shape: tuple[int, ...] = ()
-    output_dtype: str = ""
     gauge: Gauge | None = None
     is_broadcast: bool = False
     has_mask: bool = False
     num_replicas: int = 1
     is_reduced: bool = True
     trains: bool = False
-    num_calls: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -157,22 +157,14 @@ class _Target:
 class _Input:
     """Inputs of the first layer of a model."""
 
-    layer: str
     kind: str
     where: CodeLine | None
     shape: tuple[int, ...]
-    dtype: str
     gauge: Gauge
 
 
 class LossWatch:
-    """Looks at losses, at the targets of gradients, and at what the first layers are given.
-
-    Args:
-        recorder: Takes note of faults.
-        loops: Tells of gradients, and knows what runs.
-        times: Tells of differences that are computed eagerly.
-    """
+    """Looks at losses, at the targets of gradients, and at what the first layers are given."""
 
     def __init__(self, recorder: Recorder, loops: Loops, times: Times) -> None:
         self._recorder = recorder
@@ -185,35 +177,29 @@ class LossWatch:
         self._inputs: dict[int, _Input] = {}
 
     def watch(self) -> None:
-        """Begin to look."""
         self._loops.gradient_listeners.append(self._gradient)
         self._loops.custom_losses = self.target_values
-        _LOSSES.apply(self._around_loss)
-        _RAW_LOSSES.apply_by_name(self._around_raw_loss)
-        watched.CROSS_ENTROPIES.apply_by_name(self._around_cross_entropy)
-        watched.ACTIVATIONS.apply_by_name(self._around_activation)
+
+        _LOSSES.apply(left_to_autograph(self._loss))
+        _RAW_LOSSES.apply_by_name(left_by_name(self._raw_loss))
+        watched.CROSS_ENTROPIES.apply_by_name(left_by_name(self._cross_entropy))
+        watched.ACTIVATIONS.apply_by_name(left_by_name(self._activation))
         self._times.difference_listeners.append(self._note_difference)
-        _TAPES.apply_by_name(self._around_tape)
-        _FIRST_LAYERS.apply(self._around_first_layer)
+        _TAPES.apply_by_name(left_by_name(self._tape))
+        _FIRST_LAYERS.apply(self._recorder.before(self._note_input))
 
     @property
     def is_recorded(self) -> bool:
         """Whether a tape is open: what is called is part of a training step."""
         return getattr(self._here, "tapes", 0) > 0
 
-    def _around_tape(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _tape(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         change = 1 if name == "__enter__" else -1
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
-            self._here.is_first = change > 0
-            for listen in self._loops.tape_listeners if change > 0 else ():
-                self._recorder.safely(listen)
-            return original(*args, **kwargs)
-
-        leave_to_autograph(call)
-        return call
+        self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
+        self._here.is_first = change > 0
+        for listen in self._loops.tape_listeners if change > 0 else ():
+            self._recorder.safely(listen)
+        return original(*args, **kwargs)
 
     def _may_gauge(self, tensor: Any) -> bool:
         if tf.executing_eagerly():
@@ -225,17 +211,9 @@ class LossWatch:
 
     # What a model is given, and what it ends in.
 
-    def _around_first_layer(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.is_recorded and not isinstance(inputs, keras.KerasTensor):
-                self._recorder.safely(self._note_input, layer, inputs)
-            return original(layer, inputs, *args, **kwargs)
-
-        leave_to_autograph(call)
-        return call
-
-    def _note_input(self, layer: Any, inputs: Any) -> None:
+    def _note_input(self, layer: Any, inputs: Any, *_: Any, **__: Any) -> None:
+        if not self.is_recorded or isinstance(inputs, keras.KerasTensor):
+            return
         is_first = getattr(self._here, "is_first", False)
         self._here.is_first = False
         if not tf.is_tensor(inputs) or not self._may_gauge(inputs):
@@ -246,12 +224,7 @@ class LossWatch:
         if found is None:
             where = own_line() or self._loops.fit_line
             found = self._inputs[id(layer)] = _Input(
-                layer.name,
-                type(layer).__name__,
-                where,
-                shape_of(inputs),
-                dtype_of(inputs),
-                Gauge(4),
+                type(layer).__name__, where, shape_of(inputs), Gauge(4)
             )
         values = tf.cast(inputs, tf.float32)
         found.gauge.write(
@@ -263,78 +236,51 @@ class LossWatch:
             ]
         )
 
-    def _around_activation(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(features: Any, *args: Any, **kwargs: Any) -> Any:
-            is_inner = getattr(self._here, "in_activation", False)
-            self._here.in_activation = True
-            try:
-                result = original(features, *args, **kwargs)
-            finally:
-                self._here.in_activation = is_inner
-            if not is_inner and tf.is_tensor(result):
-                before = getattr(features, "_evener_activations", ())
-                self._recorder.safely(setattr, result, "_evener_activations", (*before, name))
-            return result
-
-        leave_to_autograph(call)
-        return call
+    def _activation(self, name: str, original, features, *args, **kwargs) -> Any:
+        with inside(self._here, "in_activation") as is_inner:
+            result = original(features, *args, **kwargs)
+        if not is_inner and tf.is_tensor(result):
+            before = getattr(features, "_evener_activations", ())
+            self._recorder.safely(setattr, result, "_evener_activations", (*before, name))
+        return result
 
     # Losses.
 
-    def _around_loss(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-            is_inner, self._here.in_loss = getattr(self._here, "in_loss", False), True
-            try:
-                result = original(loss, y_true, y_pred, *args, **kwargs)
-            finally:
-                self._here.in_loss = is_inner
+    def _loss(self, original: Callable[..., Any], loss, y_true, y_pred, *args, **kwargs) -> Any:
+        with inside(self._here, "in_loss"):
+            result = original(loss, y_true, y_pred, *args, **kwargs)
+        self._here.last_loss = result
+        name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
+        if "crossentropy" not in name or getattr(self._here, "in_entropy", False):
+            # Cross entropies of Keras are seen where they are computed.
+            self._recorder.safely(self._note_loss, name, None, y_true, y_pred, own_line(), result)
+        return result
+
+    def _cross_entropy(
+        self,
+        name: str,
+        original: Callable[..., Any],
+        target: Any,
+        output: Any,
+        from_logits: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        with inside(self._here, "in_entropy") as is_inner:
+            if not is_inner and not isinstance(target, keras.KerasTensor):
+                self._recorder.safely(
+                    self._note_loss, name, bool(from_logits), target, output, own_line(), None
+                )
+            return original(target, output, from_logits, *args, **kwargs)
+
+    def _raw_loss(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not getattr(self._here, "in_entropy", False):
+            labels = kwargs.get("labels", args[0] if args else None)
+            logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
             self._here.last_loss = result
-            name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
-            if "crossentropy" not in name or getattr(self._here, "in_entropy", 0):
-                # Cross entropies of Keras are seen where they are computed.
-                self._recorder.safely(
-                    self._note_loss, name, None, y_true, y_pred, own_line(), result
-                )
-            return result
-
-        leave_to_autograph(call)
-        return call
-
-    def _around_cross_entropy(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(
-            target: Any, output: Any, from_logits: bool = False, *args: Any, **kwargs: Any
-        ) -> Any:
-            inside = getattr(self._here, "in_entropy", 0)
-            self._here.in_entropy = inside + 1
-            try:
-                if not inside and not isinstance(target, keras.KerasTensor):
-                    self._recorder.safely(
-                        self._note_loss, name, bool(from_logits), target, output, own_line(), None
-                    )
-                return original(target, output, from_logits, *args, **kwargs)
-            finally:
-                self._here.in_entropy = inside
-
-        return call
-
-    def _around_raw_loss(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if not getattr(self._here, "in_entropy", 0):
-                labels = kwargs.get("labels", args[0] if args else None)
-                logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
-                self._here.last_loss = result
-                self._recorder.safely(
-                    self._note_loss, name, True, labels, logits, own_line(), result
-                )
-            return result
-
-        leave_to_autograph(call)
-        return call
+            self._recorder.safely(self._note_loss, name, True, labels, logits, own_line(), result)
+        return result
 
     def _note_loss(
         self,
@@ -350,11 +296,9 @@ class LossWatch:
         where = where or self._loops.fit_line
         key = (name, where, from_logits)
         found = self._losses.setdefault(key, _Loss(name, where, from_logits))
-        found.num_calls += 1
         found.trains = found.trains or self.is_recorded
         found.num_replicas = max(found.num_replicas, replicas_here())
-        found.label_shape, found.label_dtype = shape_of(labels), dtype_of(labels)
-        found.output_shape, found.output_dtype = shape_of(outputs), dtype_of(outputs)
+        found.label_shape, found.output_shape = shape_of(labels), shape_of(outputs)
         # Losses of Keras use a mask themselves; functions do not.
         is_function = not getattr(self._here, "in_loss", False) and "cross" in name
         has_mask = getattr(outputs, "_keras_mask", None) is not None
@@ -393,8 +337,7 @@ class LossWatch:
         recorded = {id(variable) for variable in tape.watched_variables()}
         pairs = zip(map(variable_of, flat), given, strict=True)
         missing = [variable for variable, gradient in pairs if gradient is None]
-        found = self._gradients.setdefault(where, {"num_calls": 0})
-        found["num_calls"] += 1
+        found = self._gradients.setdefault(where, {})
         found["num_sources"] = len(flat)
         found["num_none"] = len(missing)
         found["num_not_watched"] = sum(
@@ -438,9 +381,7 @@ class LossWatch:
                 where = CodeLine(file=lines[-1][0], line=lines[-1][1]) if lines else None
                 self._note_difference(operation.type, *operation.inputs, where=where)
 
-    def _note_difference(
-        self, name: str, left: Any, right: Any, where: CodeLine | None = None
-    ) -> None:
+    def _note_difference(self, name: str, left, right, where: CodeLine | None = None) -> None:
         where = where or own_line()
         are_tensors = all(map(tf.is_tensor, (left, right)))
         if where is None or not are_tensors or (not self.is_recorded and tf.executing_eagerly()):
@@ -463,14 +404,12 @@ class LossWatch:
         if long[0] != short[0]:
             return
         found = self._losses.setdefault((name, where, None), _Loss(name, where, None))
-        found.is_broadcast, found.trains, found.num_calls = True, True, found.num_calls + 1
+        found.is_broadcast, found.trains = True, True
         found.label_shape, found.output_shape = shapes
-        found.label_dtype, found.output_dtype = dtype_of(left), dtype_of(right)
 
     # Facts.
 
     def facts(self) -> dict[str, Any]:
-        """Return losses, gradients and inputs."""
         return {
             "losses": tuple(_loss_use(loss) for loss in list(self._losses.values())),
             "gradients": tuple(
@@ -478,7 +417,7 @@ class LossWatch:
                 for where, found in list(self._gradients.items())
             ),
             "inputs": tuple(
-                InputUse(layer=each.layer, kind=each.kind, where=each.where, values=values)
+                InputUse(kind=each.kind, where=each.where, values=values)
                 for each in list(self._inputs.values())
                 if (values := _values_of(each)) is not None
             ),
@@ -491,14 +430,9 @@ class LossWatch:
         rows = target.gauge.rows()
         ratios = [row[0] / row[1] for row in rows if np.isfinite(row).all() and row[1]]
         ratio = float(np.median(ratios)) if ratios else target.scale
-        return {
-            "loss_ratio": ratio,
-            "is_negated": target.is_negated,
-            "made_of": target.made_of,
-        }
+        return {"loss_ratio": ratio, "is_negated": target.is_negated, "made_of": target.made_of}
 
     def held(self) -> set[int]:
-        """Return the ids of tensors that are kept here."""
         gauges = [loss.gauge for loss in self._losses.values() if loss.gauge is not None]
         gauges += [each.gauge for each in (*self._targets.values(), *self._inputs.values())]
         kept = [row for gauge in gauges for row in gauge.eager]
@@ -539,37 +473,22 @@ def _loss_use(loss: _Loss) -> LossUse:
         and classes > 1
         and all(abs(float(share) * classes - 1) < 1e-3 for share in rows[:, 7])
     )
-    return LossUse(
-        name=loss.name,
-        where=loss.where,
-        from_logits=loss.from_logits,
+    return use_of(
+        LossUse,
+        loss,
         activation=loss.activations[-1] if loss.activations else "",
         activation_before=loss.activations[-2] if len(loss.activations) > 1 else "",
-        outputs=ValueRange(
-            shape=loss.output_shape,
-            dtype=loss.output_dtype,
-            min=low[0],
-            max=high[1],
-            has_nan=bool(len(rows)) and not np.isfinite(rows[:, :2]).all(),
-        ),
+        outputs=ValueRange(shape=loss.output_shape, min=low[0], max=high[1]),
         labels=ValueRange(
             shape=loss.label_shape,
-            dtype=loss.label_dtype,
             min=low[4],
             max=high[5],
             is_integral=low[6] == 1.0,
             is_one_hot=is_one_hot,
-            has_nan=bool(len(rows)) and not np.isfinite(rows[:, 4:6]).all(),
         ),
         row_sum_min=low[2],
         row_sum_max=high[3],
-        is_broadcast=loss.is_broadcast,
-        has_mask=loss.has_mask,
         padded_share=low[8] or 0.0,
-        num_replicas=loss.num_replicas,
-        is_reduced=loss.is_reduced,
-        trains=loss.trains,
-        num_calls=loss.num_calls,
     )
 
 
@@ -579,7 +498,6 @@ def _values_of(seen: _Input) -> ValueRange | None:
         return None
     return ValueRange(
         shape=seen.shape,
-        dtype=seen.dtype,
         min=float(rows[:, 0].min()),
         max=float(rows[:, 1].max()),
         mean=float(rows[:, 2].mean()),
@@ -669,7 +587,6 @@ def _scale_of(chain: list[tuple[Any, float]]) -> float | None:
 
 
 def variable_of(source: Any) -> Any:
-    """Return TensorFlow's variable of one of Keras."""
     # Under a strategy `value` is that of a replica.
     return source._value if isinstance(source, keras.Variable) else source
 
@@ -683,7 +600,6 @@ def shape_of(value: Any) -> tuple[int, ...]:
 
 
 def dtype_of(value: Any) -> str:
-    """Return the name of a dtype."""
     dtype = getattr(value, "dtype", "")
     return str(getattr(dtype, "name", dtype))
 

@@ -10,12 +10,13 @@ program's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CellType, CodeType, FrameType
 from typing import Any, Protocol
@@ -35,20 +36,13 @@ class Part(Protocol):
 
     def watch(self) -> None:
         """Begin to look; TensorFlow and Keras are imported."""
-        ...
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:  # pyright: ignore[reportReturnType]
         """Return fields of `Facts` as far as they are known now."""
-        ...
 
 
 class Recorder:
-    """The steps and faults of a watched process.
-
-    Args:
-        path: File that the facts are written to.
-        clock: Function that returns monotonic seconds.
-    """
+    """The steps and faults of a watched process."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -81,16 +75,36 @@ class Recorder:
         """Number of functions of the watcher that are open in this thread."""
         return getattr(self._here, "looking", 0)
 
-    def safely(self, look: Callable[..., Any], *args: Any) -> Any:
+    def safely(self, look: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function of the watcher; if it fails, that is recorded, and None returned."""
         self._here.looking = self.is_looking + 1
         try:
-            return look(*args)
+            return look(*args, **kwargs)
         except Exception as error:
             self.miss(getattr(look, "__qualname__", repr(look)), error)
             return None
         finally:
             self._here.looking -= 1
+
+    def before(self, look: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a wrap whose result shows its arguments to `look`, and calls the original."""
+        from evener._tf_private.functions import left_to_autograph
+
+        def replaced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            self.safely(look, *args, **kwargs)
+            return original(*args, **kwargs)
+
+        return left_to_autograph(replaced)
+
+    def after_init(self, look: Callable[[Any], None]) -> Callable[..., Any]:
+        """Return a wrap of an ``__init__`` whose result shows what is made to `look`."""
+        from evener._tf_private.functions import left_to_autograph
+
+        def replaced(original: Callable[..., Any], made: Any, *args: Any, **kwargs: Any) -> None:
+            original(made, *args, **kwargs)
+            self.safely(look, made)
+
+        return left_to_autograph(replaced)
 
     def miss(self, what: str, error: BaseException) -> None:
         """Record what cannot be watched, and why."""
@@ -138,9 +152,20 @@ class Recorder:
             while self.ending is None and not wait(_FLUSH_SECONDS):
                 cpu, before = time.process_time(), cpu
                 self.is_busy = cpu - before >= _BUSY_SHARE * _FLUSH_SECONDS
-                self.safely(functools.partial(self.flush, least_seconds=_FLUSH_SECONDS))
+                self.safely(self.flush, least_seconds=_FLUSH_SECONDS)
 
         threading.Thread(target=run, name="evener-facts", daemon=True).start()
+
+
+@contextlib.contextmanager
+def inside(here: threading.local, flag: str) -> Iterator[bool]:
+    """Set a flag of this thread in the block; give what it was before."""
+    before = getattr(here, flag, False)
+    setattr(here, flag, True)
+    try:
+        yield before
+    finally:
+        setattr(here, flag, before)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -27,10 +27,6 @@ def enter(folder: str, kept: str) -> None:
 
     Call it while the process has one thread.
 
-    Args:
-        folder: Absolute path of the folder.
-        kept: A folder that may be below it, in which writes stay.
-
     Raises:
         OSError: If the system does not allow it.
     """

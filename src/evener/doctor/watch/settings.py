@@ -8,13 +8,12 @@ read here: flags of TensorFlow and Keras         read here: CUDA_VISIBLE_DEVICES
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evener.doctor.facts import CodeLine, PinUse, Setting, StrategyUse
+from evener.doctor.facts import AT_DEVICES, AT_IMPORT, CodeLine, PinUse, Setting, StrategyUse
 from evener.doctor.watch.recorder import (
     Recorder,
     is_asked_by_user,
@@ -23,39 +22,24 @@ from evener.doctor.watch.recorder import (
     own_line,
 )
 
-# When each variable is read.
-AT_IMPORT = (
-    "TF_CPP_MIN_LOG_LEVEL",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "TF_USE_LEGACY_KERAS",
-    "TF_XLA_FLAGS",
-    "XLA_FLAGS",
-    "KERAS_BACKEND",
-    "OMP_NUM_THREADS",
-    "LD_LIBRARY_PATH",
-)
-AT_DEVICES = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_GPU_ALLOCATOR",
-    "TF_GPU_THREAD_MODE",
-    "TF_NUM_INTEROP_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
-OTHERS = ("TF_CONFIG", "TF_DETERMINISTIC_OPS", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE")
-_NAMES = frozenset((*AT_IMPORT, *AT_DEVICES, *OTHERS))
+# Other environment variables that matter.
+_OTHERS = (
+    "TF_CONFIG TF_DETERMINISTIC_OPS PYTHONHASHSEED NVIDIA_TF32_OVERRIDE OMP_NUM_THREADS "
+    "LD_LIBRARY_PATH"
+).split()
+_NAMES = frozenset((*AT_IMPORT, *AT_DEVICES, *_OTHERS))
 _MOST_TEXT = 300
 # What these call is what the program has called.
-_WRAPPERS = ("evener.doctor.watch", "evener.run.device_calls", "evener.run.replace")
+_WRAPPERS = (
+    "evener.doctor.watch",
+    "evener._tf_private.functions",
+    "evener.run.device_calls",
+    "evener.run.replace",
+)
 
 
 class Settings:
-    """Takes note of settings from the start of the process on.
-
-    Args:
-        recorder: Knows whether training has begun.
-    """
+    """Takes note of settings from the start of the process on."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -114,54 +98,53 @@ class Settings:
     def watch(self) -> None:
         """Take note of calls that configure TensorFlow, of strategies and pins."""
         from evener._tf_private import watched
+        from evener._tf_private.functions import left_to_autograph
 
-        watched.CONFIGURATION.apply_by_name(self._around_setting)
-        watched.PINS.apply(self._around_pin)
-        watched.DEVICE_START.apply_by_name(self._around_start)
-        around = {"__init__": self._around_strategy, "scope": self._around_scope}
-        watched.STRATEGIES.apply_by_name(
-            lambda original, name: around.get(name, self._around_distributed)(original)
-        )
+        def by_name(replacement: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda original, name: left_to_autograph(replacement, name)(original)
 
-    def _around_start(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        watched.CONFIGURATION.apply_by_name(by_name(self._configure))
+        watched.PINS.apply(left_to_autograph(self._pin))
+        watched.DEVICE_START.apply_by_name(by_name(self._start))
+        distributes = ("experimental_distribute_dataset", "distribute_datasets_from_function")
+        around = {"__init__": self._make_strategy, "scope": self._scope}
+        around |= dict.fromkeys(distributes, self._distribute)
+        watched.STRATEGIES.apply_each(around, by=left_to_autograph)
 
-        @functools.wraps(original)
-        def start(context: Any, *args: Any, **kwargs: Any) -> Any:
-            lists = name == "_initialize_physical_devices"
-            began = context._physical_devices is None if lists else not context._initialized
-            if began and self._devices_at is None and self._is_looking:
-                self._devices_at = own_line()
-            return original(context, *args, **kwargs)
+    def _start(
+        self, name: str, original: Callable[..., Any], context: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        lists = name == "_initialize_physical_devices"
+        began = context._physical_devices is None if lists else not context._initialized
+        if began and self._devices_at is None and self._is_looking:
+            self._devices_at = own_line()
+        return original(context, *args, **kwargs)
 
-        return start
+    def _configure(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        where = None if self._is_evener(sys._getframe(2)) else own_line()
+        from evener._tf_private import watched
 
-    def _around_setting(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            where = None if self._is_evener(sys._getframe(1)) else own_line()
-            was_started = self._recorder.safely(self._is_initialized)
-            error = ""
-            try:
-                return original(*args, **kwargs)
-            except Exception as raised:
-                error = f"{type(raised).__name__}: {raised}"
-                raise
-            finally:
-                if where is not None:
-                    given = [*map(str, args), *(f"{key}={value}" for key, value in kwargs.items())]
-                    is_late = bool(error) and bool(was_started)
-                    self._settings.append(
-                        Setting(
-                            name=name,
-                            value=", ".join(given)[:_MOST_TEXT],
-                            where=where,
-                            is_late=is_late,
-                            read_at=self._devices_at if is_late else None,
-                            error=error,
-                        )
+        was_started = self._recorder.safely(watched.are_devices_started)
+        error = ""
+        try:
+            return original(*args, **kwargs)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            raise
+        finally:
+            if where is not None:
+                given = [*map(str, args), *(f"{key}={value}" for key, value in kwargs.items())]
+                is_late = bool(error) and bool(was_started)
+                self._settings.append(
+                    Setting(
+                        name=name,
+                        value=", ".join(given)[:_MOST_TEXT],
+                        where=where,
+                        is_late=is_late,
+                        read_at=self._devices_at if is_late else None,
+                        error=error,
                     )
-
-        return call
+                )
 
     @staticmethod
     def _is_evener(frame: Any) -> bool:
@@ -173,53 +156,32 @@ class Settings:
             frame = frame.f_back
         return frame is None
 
-    def _is_initialized(self) -> bool:
-        from evener._tf_private import watched
-
-        return watched.are_devices_started()
-
     # Strategies.
 
-    def _around_strategy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def init(strategy: Any, *args: Any, **kwargs: Any) -> None:
-            original(strategy, *args, **kwargs)
-            where = making_line()
-            is_default = type(strategy).__name__.startswith("_Default")
-            if where is not None and not is_default:
-                self._strategies[id(strategy)] = {
-                    "strategy": strategy,
-                    "where": where,
-                    "num_scopes": 0,
-                    "num_runs": 0,
-                    "num_plain_batches": 0,
-                    "trained": False,
-                    "distributes": False,
-                }
+    def _make_strategy(
+        self, original: Callable[..., Any], strategy: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        original(strategy, *args, **kwargs)
+        where = making_line()
+        if where is not None and not type(strategy).__name__.startswith("_Default"):
+            counts = dict.fromkeys(("num_scopes", "num_runs", "num_plain_batches"), 0)
+            made = {"strategy": strategy, "where": where, "trained": False, **counts}
+            self._strategies[id(strategy)] = made
 
-        return init
+    def _scope(self, original: Callable[..., Any], strategy: Any) -> Any:
+        if is_asked_by_user(sys._getframe(2)):
+            self._count(strategy, "num_scopes")
+        return original(strategy)
 
-    def _around_scope(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def scope(strategy: Any) -> Any:
-            if is_asked_by_user(sys._getframe(1)):
-                self._count(strategy, "num_scopes")
-            return original(strategy)
-
-        return scope
-
-    def _around_distributed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _distribute(
+        self, original: Callable[..., Any], strategy: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         import tensorflow as tf
 
-        @functools.wraps(original)
-        def distribute(strategy: Any, *args: Any, **kwargs: Any) -> Any:
-            self._count(strategy, "distributes")
-            result = original(strategy, *args, **kwargs)
-            if args and isinstance(args[0], tf.data.Dataset):
-                result._evener_of = args[0]
-            return result
-
-        return distribute
+        result = original(strategy, *args, **kwargs)
+        if args and isinstance(args[0], tf.data.Dataset):
+            result._evener_of = args[0]
+        return result
 
     def _count(self, strategy: Any, key: str) -> None:
         found = self._strategies.get(id(strategy))
@@ -254,20 +216,13 @@ class Settings:
 
     # Pins.
 
-    def _around_pin(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def device(name: Any) -> Any:
-            caller = sys._getframe(1)
-            where = own_line(caller) if own_frame(caller) is caller else None
-            pinned = original(name)
-            if where is None or not isinstance(name, str):
-                return pinned
-            return self._pinned(pinned, self._pins.setdefault((name, where), [False]))
-
-        from evener._tf_private.functions import leave_to_autograph
-
-        leave_to_autograph(device)
-        return device
+    def _pin(self, original: Callable[..., Any], name: Any) -> Any:
+        caller = sys._getframe(2)
+        where = own_line(caller) if own_frame(caller) is caller else None
+        pinned = original(name)
+        if where is None or not isinstance(name, str):
+            return pinned
+        return self._pinned(pinned, self._pins.setdefault((name, where), [False]))
 
     @contextlib.contextmanager
     def _pinned(self, pinned: Any, found: list[Any]) -> Iterator[Any]:
@@ -293,12 +248,7 @@ class Settings:
             "settings": tuple(self._settings),
             "strategies": tuple(map(_strategy_use, self._strategies.values())),
             "pins": tuple(
-                PinUse(
-                    device=name,
-                    where=where,
-                    exists=self._exists(name),
-                    trains=trains,
-                )
+                PinUse(device=name, where=where, exists=self._exists(name), trains=trains)
                 for (name, where), (trains,) in self._pins.items()
             ),
         }
@@ -333,11 +283,6 @@ def _strategy_use(found: dict[str, Any]) -> StrategyUse:
     strategy = found["strategy"]
     return StrategyUse(
         kind=type(strategy).__name__,
-        where=found["where"],
         num_replicas=strategy.num_replicas_in_sync,
-        devices=tuple(map(short_device, strategy.extended.worker_devices)),
-        num_scopes=found["num_scopes"],
-        num_runs=found["num_runs"],
-        trained=found["trained"],
-        num_plain_batches=found["num_plain_batches"],
+        **{key: value for key, value in found.items() if key != "strategy"},
     )

@@ -33,13 +33,7 @@ def innermost_in_message(message: str, is_own: Callable[[str], bool]) -> CodeLin
 
 
 def innermost_in_dump(dump: str, thread: int, is_own: Callable[[str], bool]) -> CodeLine | None:
-    """Return where a thread stood in the last dump of `faulthandler`, innermost first.
-
-    Args:
-        dump: All that was dumped.
-        thread: The main thread; if it holds none of the person's lines, any other may.
-        is_own: Tells a person's own files.
-    """
+    """Return where a thread stood in the last dump of `faulthandler`, innermost first."""
     starts = list(_THREAD.finditer(dump))
     stacks: list[tuple[int, str]] = []
     for index, start in enumerate(starts):

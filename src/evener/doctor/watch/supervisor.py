@@ -34,9 +34,6 @@ _PROC = Path("/proc")
 def parents_of(stats: dict[int, str]) -> dict[int, int]:
     """Return the parent of every process that has not ended.
 
-    Args:
-        stats: The text of ``/proc/PID/stat`` by process.
-
     >>> parents_of({7: "7 (a ) b) S 3 7 7 0", 8: "8 (sh) Z 7 7 7 0"})
     {7: 3}
     """

@@ -25,7 +25,7 @@ import tensorflow as tf
 import evener
 from evener._tf_private import watched
 from evener._tf_private.datasets import NEXT_BATCHES
-from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.functions import left_to_autograph
 from evener._tf_private.tensors import HOST_READS, local_values, plain_variable
 from evener.doctor.facts import CodeLine, HostRead
 from evener.doctor.watch.growth import Kept
@@ -47,12 +47,7 @@ Seconds: TypeAlias = "defaultdict[str, float]"
 
 
 class Times:
-    """Seconds of the thread that runs the program, by kind, since the start.
-
-    Args:
-        recorder: Knows whether training has begun, and the clock.
-        kept: Takes note of tensors that the program is given.
-    """
+    """Seconds of the thread that runs the program, by kind, since the start."""
 
     def __init__(self, recorder: Recorder, kept: Kept) -> None:
         self._recorder = recorder
@@ -71,19 +66,18 @@ class Times:
         self._in_graphs: tuple[tf.Variable, tf.Variable] | None = None
 
     def watch(self) -> None:
-        """Begin to look."""
-        NEXT_BATCHES.apply(self._around_draw)
+        NEXT_BATCHES.apply(left_to_autograph(self._draw))
         HOST_READS.apply(self._around_read)
         watched.EAGER_OPERATIONS.apply(self._around_operation)
 
     def facts(self) -> dict[str, Any]:
-        """Return the lines that read."""
         steps = max(1, self._recorder.num_steps - 1)
+        longest = sorted(self._reads.items(), key=lambda item: -item[1][1])
         return {
             "host_reads": tuple(
                 HostRead(where=where, num_reads=int(n), per_step=n / steps, seconds=seconds)
-                for where, (n, seconds) in _longest(self._reads)
-            ),
+                for where, (n, seconds) in longest[:_MOST_LINES]
+            )
         }
 
     def span(self, kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -122,24 +116,19 @@ class Times:
         in_graph = 0 if self._in_graphs is None else int(self._in_graphs[1].numpy())
         return in_graph or self._last_size
 
-    def _around_draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def draw(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._drawing, "inside", False):
-                return original(iterator, *args, **kwargs)
-            self._drawing.inside = True
-            take = functools.partial(original, iterator, *args, **kwargs)
-            try:
-                if not tf.executing_eagerly():
-                    return self._draw_in_graph(take)
-                batch = self.span("input", take)
-                self.span("watcher", self._recorder.safely, self._note_draw, iterator, batch)
-                return batch
-            finally:
-                self._drawing.inside = False
-
-        leave_to_autograph(draw)
-        return draw
+    def _draw(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self._drawing, "inside", False):
+            return original(iterator, *args, **kwargs)
+        self._drawing.inside = True
+        take = functools.partial(original, iterator, *args, **kwargs)
+        try:
+            if not tf.executing_eagerly():
+                return self._draw_in_graph(take)
+            batch = self.span("input", take)
+            self.span("watcher", self._recorder.safely, self._note_draw, iterator, batch)
+            return batch
+        finally:
+            self._drawing.inside = False
 
     def _note_draw(self, iterator: Any, batch: Any) -> None:
         for listen in self.draw_listeners:
@@ -169,10 +158,7 @@ class Times:
     def _variables(self) -> tuple[tf.Variable, tf.Variable]:
         if self._in_graphs is None:
             with tf.init_scope(), tf.device("CPU:0"):
-                self._in_graphs = (
-                    plain_variable(0.0, tf.float64),
-                    plain_variable(0, tf.int64),
-                )
+                self._in_graphs = (plain_variable(0.0, tf.float64), plain_variable(0, tf.int64))
         return self._in_graphs
 
     def _around_read(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -220,10 +206,6 @@ class Times:
         where = own_line()
         if where is not None:
             self.kept.give(result, where)
-
-
-def _longest(lines: dict[CodeLine, list[float]]) -> list[tuple[CodeLine, list[float]]]:
-    return sorted(lines.items(), key=lambda item: -item[1][1])[:_MOST_LINES]
 
 
 def _num_samples(batch: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 import weakref
 from collections.abc import Callable
@@ -17,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import watched
-from evener._tf_private.functions import leave_to_autograph
+from evener._tf_private.functions import left_by_name
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import local_values
 from evener.doctor.facts import (
@@ -29,16 +27,10 @@ from evener.doctor.facts import (
     NotFinite,
     OptimizerUse,
     VariableUse,
+    use_of,
 )
 from evener.doctor.watch.loops import Loops
-from evener.doctor.watch.losses import (
-    Gauge,
-    LossWatch,
-    dtype_of,
-    replicas_here,
-    shape_of,
-    variable_of,
-)
+from evener.doctor.watch.losses import Gauge, LossWatch, dtype_of, shape_of, variable_of
 from evener.doctor.watch.recorder import (
     Recorder,
     is_asked_by_user,
@@ -70,14 +62,9 @@ _FLAGGED = Patch(
     *(
         f"keras:layers.{name}.call"
         for name in (
-            "Dropout",
-            "SpatialDropout1D",
-            "SpatialDropout2D",
-            "GaussianNoise",
-            "GaussianDropout",
-            "AlphaDropout",
-            "BatchNormalization",
-        )
+            "Dropout SpatialDropout1D SpatialDropout2D GaussianNoise GaussianDropout "
+            "AlphaDropout BatchNormalization"
+        ).split()
     ),
     why="The training flag arrives there, wherever it was given.",
     if_it_changes="The doctor does not see a missing training flag.",
@@ -126,8 +113,6 @@ class _Optimizer:
     num_made_in_steps: int = 0
     num_applied: int = 0
     first_rate: float | None = None
-    made_in_scope: bool = False
-    num_replicas: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -143,13 +128,7 @@ class _Models:
 
 
 class Training:
-    """Looks at what trains.
-
-    Args:
-        recorder: Knows whether training has begun.
-        loops: Tells of steps, gradients and updates.
-        losses: Knows whether a tape is open.
-    """
+    """Looks at what trains."""
 
     def __init__(self, recorder: Recorder, loops: Loops, losses: LossWatch) -> None:
         self._recorder = recorder
@@ -162,22 +141,21 @@ class Training:
         self._known_models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_calls: dict[CodeLine | None, list[Any]] = {}
-        self._flags: dict[tuple[Any, ...], list[Any]] = {}
+        self._flags: dict[tuple[Any, ...], CodeLine | None] = {}
         self._metrics: dict[int, list[Any]] = {}
         self._num_compared = 0
         self._num_updates: dict[int, int] = {}
 
     def watch(self) -> None:
-        """Begin to look."""
         self._loops.gradient_listeners.append(self._gradient)
         self._loops.apply_listeners.append(self._apply)
         self._loops.fit_listeners.append(self._fit)
         self._loops.step_listeners.append(self._stepped)
-        _MODELS.apply(self._around_model)
-        _LAYERS.apply(self._around_layer)
-        _OPTIMIZERS.apply(self._around_optimizer)
-        _FLAGGED.apply(self._around_flagged)
-        _METRICS.apply_by_name(self._around_metric)
+        _MODELS.apply(self._recorder.after_init(self._made))
+        _LAYERS.apply(self._recorder.after_init(self._made_layer))
+        _OPTIMIZERS.apply(self._recorder.after_init(self._made_optimizer))
+        _FLAGGED.apply(self._recorder.before(self._flag))
+        _METRICS.apply_by_name(left_by_name(self._use_metric))
 
     # Gradients, updates.
 
@@ -198,10 +176,10 @@ class Training:
         gradients = kwargs.get("grads", args[0] if args else None)
         variables = kwargs.get("trainable_variables", args[1] if len(args) > 1 else None)
         variables = optimizer._trainable_variables if variables is None else list(variables)
-        where = self._optimizer_line(optimizer)
-        found = self._optimizers.setdefault(where, _Optimizer(type(optimizer).__name__, where))
+        where = getattr(optimizer, "_evener_line", None)
+        made = _Optimizer(type(optimizer).__name__, where, optimizer)
+        found = self._optimizers.setdefault(where, made)
         found.last, found.num_applied = optimizer, found.num_applied + 1
-        found.num_replicas = max(found.num_replicas, replicas_here())
         pairs: list[tuple[_Variable, Any]] = []
         for variable, gradient in zip(variables, gradients or (), strict=False):
             entry = self._entry(variable_of(variable))
@@ -226,15 +204,6 @@ class Training:
 
     # Models, optimizers, layers, metrics.
 
-    def _around_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def init(model: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(model, *args, **kwargs)
-            self._recorder.safely(self._made, model)
-            return result
-
-        return _as_the_original(init, original)
-
     def _made(self, model: Any) -> None:
         if model in self._known_models or self._loops.open_calls or _is_inner(model):
             return
@@ -247,79 +216,38 @@ class Training:
         found.made_in_scope = tf.distribute.has_strategy()
         found.num_cleared = self._loops.num_calls("clear_session")
 
-    def _around_layer(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def init(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(layer, *args, **kwargs)
-            if watched.is_in_layer_call():
-                self._recorder.safely(self._made_layer, layer)
-            return result
-
-        return _as_the_original(init, original)
-
     def _made_layer(self, layer: Any) -> None:
-        frame = own_frame(sys._getframe(1))
+        frame = own_frame() if watched.is_in_layer_call() else None
         if frame is not None and frame.f_code.co_name not in ("build", "__init__"):
             found = self._in_calls.setdefault(own_line(frame), [0, None])
             found[0], found[1] = found[0] + 1, layer
-
-    def _around_optimizer(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(optimizer, *args, **kwargs)
-            self._recorder.safely(self._made_optimizer, optimizer)
-            return result
-
-        return _as_the_original(init, original)
 
     def _made_optimizer(self, optimizer: Any) -> None:
         if self._loops.open_calls and self._loops.open_calls[-1] != "compile":
             return  # Saving makes copies.
         where = making_line()
         optimizer._evener_line = where
-        found = self._optimizers.setdefault(where, _Optimizer(type(optimizer).__name__, where))
+        # Facts are written by a thread: what it finds here must be whole.
+        made = _Optimizer(type(optimizer).__name__, where, optimizer)
+        made.first_rate = _rate_of(optimizer)
+        found = self._optimizers.setdefault(where, made)
         found.num_made += 1
         found.num_made_in_steps += self._recorder.is_training
-        found.made_in_scope = tf.distribute.has_strategy()
-        found.last, found.first_rate = optimizer, _rate_of(optimizer)
+        found.last, found.first_rate = optimizer, made.first_rate
 
-    def _optimizer_line(self, optimizer: Any) -> CodeLine | None:
-        return getattr(optimizer, "_evener_line", None)
-
-    def _around_flagged(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(layer: Any, inputs: Any, training: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(inputs, keras.KerasTensor):
-                self._recorder.safely(self._flag, layer, training)
-            if training is None:
-                return original(layer, inputs, *args, **kwargs)
-            return original(layer, inputs, training, *args, **kwargs)
-
-        leave_to_autograph(call)
-        return call
-
-    def _flag(self, layer: Any, training: Any) -> None:
+    def _flag(self, layer, inputs, training: Any = None, *_: Any, **__: Any) -> None:
+        if isinstance(inputs, keras.KerasTensor):
+            return
         flag = bool(training) if isinstance(training, bool | int) else None
-        key = (
-            layer.name,
-            type(layer).__name__,
-            flag,
-            self._of_losses.is_recorded,
-            bool(layer.trainable),
-        )
+        kind, is_recorded = type(layer).__name__, self._of_losses.is_recorded
         where = None if self._loops.in_fit else own_line()
-        self._flags.setdefault(key, [0, where])[0] += 1
+        self._flags.setdefault((layer.name, kind, flag, is_recorded, bool(layer.trainable)), where)
 
-    def _around_metric(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(metric: Any, *args: Any, **kwargs: Any) -> Any:
-            # Keras updates those of a compiled model itself.
-            if name == "reset_state" or is_asked_by_user(sys._getframe(1)):
-                self._recorder.safely(self._metric, metric, name)
-            return original(metric, *args, **kwargs)
-
-        leave_to_autograph(call)
-        return call
+    def _use_metric(self, name: str, original: Callable[..., Any], metric, *args, **kwargs) -> Any:
+        # Keras updates those of a compiled model itself.
+        if name == "reset_state" or is_asked_by_user(sys._getframe(2)):
+            self._recorder.safely(self._metric, metric, name)
+        return original(metric, *args, **kwargs)
 
     def _metric(self, metric: Any, name: str) -> None:
         found = self._metrics.setdefault(id(metric), [metric, None, 0, 0])
@@ -386,7 +314,6 @@ class Training:
             entry.is_listed = not entry.in_model or id(entry.variable) in listed
 
     def examine(self) -> None:
-        """Look once more at the end."""
         self._find_models()
         variables = [entry for entry in self._variables.values() if _is_float(entry.variable)]
         if sum(_num_bytes(entry.variable) for entry in variables) <= _MOST_COMPARED_BYTES:
@@ -394,7 +321,6 @@ class Training:
                 entry.norm = float(tf.norm(tf.cast(_value(entry.variable), tf.float64)).numpy())
 
     def facts(self) -> dict[str, Any]:
-        """Return what trains."""
         self._gather_norms()
         return {
             "variables": tuple(_variable_use(entry) for entry in self._variables.values()),
@@ -406,12 +332,9 @@ class Training:
             ),
             "layers_in_calls": tuple(
                 LayerMade(
-                    kind=type(layer).__name__,
-                    where=where,
-                    num_made=num,
-                    num_weights=len(layer.weights),
+                    kind=type(made).__name__, where=where, num_made=n, num_weights=len(made.weights)
                 )
-                for where, (num, layer) in self._in_calls.items()
+                for where, (n, made) in self._in_calls.items()
             ),
             "layer_flags": tuple(
                 LayerFlag(
@@ -419,16 +342,14 @@ class Training:
                     kind=kind,
                     training=flag,
                     is_recorded=is_recorded,
-                    num_calls=num,
                     where=where,
                     trainable=trainable,
                 )
-                for (layer, kind, flag, is_recorded, trainable), (num, where) in self._flags.items()
+                for (layer, kind, flag, is_recorded, trainable), where in self._flags.items()
             ),
             "metrics": tuple(
                 MetricUse(
                     name=metric.name,
-                    kind=type(metric).__name__,
                     where=where,
                     num_updates=updates,
                     num_resets=resets,
@@ -441,7 +362,6 @@ class Training:
         }
 
     def held(self) -> set[int]:
-        """Return the ids of tensors that are kept here."""
         gauges = [gauge for gauge, _ in self._apply_gauges.values()]
         kept = [row for gauge in gauges for row in gauge.eager]
         kept += [entry.before for entry in self._variables.values()]
@@ -469,31 +389,22 @@ class Training:
         return min(found, key=lambda entry: entry[:2])[2] if found else None
 
 
-def _as_the_original(init: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    # Keras asks for the arguments of `__init__` by name, without following wrappers.
-    init.__signature__ = inspect.signature(original)  # pyright: ignore[reportFunctionMemberAccess]
-    leave_to_autograph(init)
-    return init
-
-
 def _variable_use(entry: _Variable) -> VariableUse:
     variable = entry.variable
-    return VariableUse(
+    is_finite = entry.norm is not None and np.isfinite(entry.norm)
+    return use_of(
+        VariableUse,
+        entry,
         name=_name(variable),
         shape=shape_of(variable),
         dtype=dtype_of(variable),
         trainable=entry.is_listed
         and bool(getattr(variable, "_keras_trainable", variable.trainable)),
-        num_gradients=entry.num_gradients,
-        num_none=entry.num_none,
-        num_applied=entry.num_applied,
         num_optimizers=len(entry.optimizers),
         gradient_norms=tuple(entry.norms),
         update_norms=tuple(entry.updates),
-        norm=None if entry.norm is None or not np.isfinite(entry.norm) else entry.norm,
-        has_nan=entry.norm is not None and not np.isfinite(entry.norm),
-        in_model=entry.in_model,
-        where=entry.where,
+        norm=entry.norm if is_finite else None,
+        has_nan=entry.norm is not None and not is_finite,
     )
 
 
@@ -503,18 +414,14 @@ def _optimizer_use(found: _Optimizer) -> OptimizerUse:
     rate = _rate_of(optimizer)
     is_schedule = isinstance((inner or optimizer).get_config().get("learning_rate"), dict)
     clips = ("clipnorm", "global_clipnorm", "clipvalue")
-    return OptimizerUse(
-        kind=found.kind,
-        where=found.where,
+    return use_of(
+        OptimizerUse,
+        found,
         num_made=max(1, found.num_made),
-        num_made_in_steps=found.num_made_in_steps,
-        num_applied=found.num_applied,
         learning_rate=rate,
         rate_changes=is_schedule or (found.first_rate is not None and found.first_rate != rate),
         has_loss_scale=inner is not None,
         clips=any(getattr(inner or optimizer, name, None) is not None for name in clips),
-        made_in_scope=found.made_in_scope,
-        num_replicas=found.num_replicas,
     )
 
 
@@ -543,18 +450,12 @@ def _model_use(found: _Models, metrics: dict[int, list[Any]]) -> ModelUse | None
     ]
     compiled = (model.get_compile_config() or {}) if getattr(model, "compiled", False) else {}
     given = compiled.get("metrics") or ()
-    return ModelUse(
+    return use_of(
+        ModelUse,
+        found,
         kind=type(model).__name__,
-        name=model.name,
-        where=found.where,
-        num_made=found.num_made,
-        num_made_in_steps=found.num_made_in_steps,
-        num_cleared=found.num_cleared,
-        num_trained=found.num_trained,
         num_parameters=sum(int(np.prod(each.shape)) for each in model.variables),
-        num_trainable=sum(int(np.prod(each.shape)) for each in model.trainable_variables),
         trains=found.num_trained > 0,
-        made_in_scope=found.made_in_scope,
         policy=str(getattr(model.dtype_policy, "name", "")),
         run_eagerly=bool(getattr(model, "run_eagerly", False)),
         activations=tuple(activations[-3:]),
@@ -590,8 +491,7 @@ def _is_inner(model: Any) -> bool:
 
 
 def _value(variable: Any) -> Any:
-    first = local_values(variable)[0]
-    return tf.convert_to_tensor(first)
+    return tf.convert_to_tensor(local_values(variable)[0])
 
 
 def _is_float(variable: Any) -> bool:

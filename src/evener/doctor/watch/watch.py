@@ -77,19 +77,6 @@ def watch(
     session of its own. The end of its output is kept. It is ended when enough steps were seen or at
     the time limit, with all processes that it started.
 
-    Args:
-        script: The path of a Python file, or the name of a module.
-        args: Arguments of the script.
-        as_module: Whether it is a module, which runs as ``python -m MODULE ARGS`` would.
-        devices: Device spec to configure before the script starts, such as ``"cpu:2"``;
-            None for that of the environment, else the script's own.
-        gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
-        sandbox: Whether what the program writes below the current folder is discarded.
-        gpu_memory_bytes: Memory of each card that is there or assumed; the memory of a step is
-            predicted if one is known.
-        limits: Limits of time and steps; None for the default ones.
-        on_progress: Function to call about every second with a line on what is seen so far.
-
     Raises:
         RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read; RUN-025 if the system
             has no sandbox.
@@ -248,8 +235,11 @@ def _kept(
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as report:
         try:
+            root = str(Path(evener.__file__).parents[1])
+            supervise = [str(supervisor.__file__), str(sink), str(grace_seconds)]
+            boot = ["-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(request))]
             process = subprocess.Popen(
-                _command(request, sink, grace_seconds),
+                [sys.executable, "-I", "-S", *supervise, sys.executable, *boot],
                 stdin=subprocess.PIPE,
                 stdout=output.sink,
                 stderr=output.sink,
@@ -271,13 +261,6 @@ def _kept(
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         process.stdin.close()
-
-
-def _command(request: WatchRequest, report: int, grace_seconds: float) -> list[str]:
-    root = str(Path(evener.__file__).parents[1])
-    keep = [sys.executable, "-I", "-S", str(supervisor.__file__), str(report), str(grace_seconds)]
-    boot = [sys.executable, "-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(request))]
-    return keep + boot
 
 
 def _facts(path: str) -> Facts | None:

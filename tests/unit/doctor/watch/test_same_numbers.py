@@ -31,7 +31,7 @@ model.fit(data, epochs=3, validation_data=(x[:50], y[:50]), verbose=0)
 """
 LOOP = """
 optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-@tf.function{compiled}
+@tf.function(jit_compile=True)
 def step(x, y):
     with tf.GradientTape() as tape:
         loss = loss_of(y, model(x, training=True))
@@ -61,10 +61,7 @@ print(hashlib.sha256(b"".join(np.asarray(n).tobytes() for n in numbers)).hexdige
     "training",
     [
         pytest.param(FIT, id="fit"),
-        pytest.param(LOOP.replace("{compiled}", ""), id="loop", marks=pytest.mark.long),
-        pytest.param(
-            LOOP.replace("{compiled}", "(jit_compile=True)"), id="xla", marks=pytest.mark.long
-        ),
+        pytest.param(LOOP, id="compiled loop", marks=pytest.mark.long),
         pytest.param(EAGER, id="eager", marks=pytest.mark.long),
     ],
 )

@@ -13,11 +13,17 @@ from evener.doctor.watch import WatchLimits, watch
 LONG = 280.0
 
 
-def watched(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str | None) -> Facts:
+def watched(
+    code: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: str | None,
+    num_steps: int = 12,
+) -> Facts:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code), encoding="utf-8")
     monkeypatch.chdir(folder)
-    limits = WatchLimits(time_limit_seconds=LONG, num_steps=12, min_seconds=0.05)
+    limits = WatchLimits(time_limit_seconds=LONG, num_steps=num_steps, min_seconds=0.05)
     seen = watch("train.py", devices=devices, limits=limits)
     assert list(folder.iterdir()) == [script]
     return seen
@@ -227,11 +233,7 @@ train(conv, lambda p, y: -tf.reduce_mean((p - y) ** 2), images, labels, True)
 def test_losses_of_the_program_itself_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(OWN_LOSSES, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    limits = WatchLimits(time_limit_seconds=LONG, num_steps=1000)
-    seen = watch("train.py", limits=limits)
+    seen = watched(OWN_LOSSES, tmp_path, monkeypatch, None, 1000)
     assert seen.ending.outcome is Outcome.FINISHED
     assert seen.missed == ()
     losses = {loss.where.line: loss for loss in seen.losses if loss.where is not None}
@@ -245,3 +247,32 @@ def test_losses_of_the_program_itself_are_seen(
     assert gradient.is_negated
     (pin,) = seen.pins
     assert pin.trains
+
+
+FOLDS = """\
+import keras
+import numpy as np
+import tensorflow as tf
+
+x = np.random.rand(80, 8).astype("float32")
+for fold in range(3):
+    held = np.arange(80) % 4 == fold
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    train, test = (tf.data.Dataset.from_tensor_slices((p, p[:, :1])) for p in (x[~held], x[held]))
+    model.fit(train.batch(10), epochs=4, steps_per_epoch=STEPS, verbose=0)
+    model.evaluate(test.batch(10), verbose=0)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("steps", "missing"), [(6, 0), (4, 2)])
+def test_folds_do_not_leak_into_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, missing: int
+) -> None:
+    seen = watched(FOLDS.replace("STEPS", str(steps)), tmp_path, monkeypatch, None, 1000)
+    pipelines = {each.role: each for each in seen.pipelines}
+    assert pipelines["validation"].num_rows_compared == 20
+    assert pipelines["validation"].num_rows_of_training == 0
+    # Keras begins the data anew where an epoch ends with it.
+    assert pipelines["train"].num_missing == missing

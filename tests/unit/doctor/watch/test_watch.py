@@ -24,7 +24,7 @@ from evener.errors import RunError
 
 ROOT = Path(__file__).parents[4]
 LONG = 60.0
-SHORT = 2.0
+SHORT = 4.0
 Watched = Callable[..., Facts]
 # Every process of a watched program inherits it.
 MARK = "EVENER_TEST_WATCH"

@@ -244,9 +244,5 @@ CASES: tuple[OpCase, ...] = (
         expect="any",
         gradient=False,
     ),
-    case(
-        "group",
-        lambda x: tf.tuple([x * 2, tf.reduce_sum(x, 0)], control_inputs=[x + 1]),
-        ROWS,
-    ),
+    case("group", lambda x: tf.tuple([x * 2, tf.reduce_sum(x, 0)], control_inputs=[x + 1]), ROWS),
 )

@@ -7,17 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.graph.ops.op_case import (
-    B,
-    OpCase,
-    Shape,
-    case,
-    distinct,
-    f32,
-    i32,
-    ints,
-    positive,
-)
+from unit.graph.ops.op_case import B, OpCase, Shape, case, distinct, f32, i32, ints, positive
 
 IMAGE: Shape = (B, 4, 6, 3)
 IMAGES: dict[str, Callable[[Any], Any]] = {

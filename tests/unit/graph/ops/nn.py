@@ -224,10 +224,7 @@ CASES: tuple[OpCase, ...] = (
     case("bias_add", tf.nn.bias_add, f32(B, 3, 4), f32(4)),
     case("bias_add_to_columns", tf.nn.bias_add, f32(3, B), f32(B), expect="any"),
     case(
-        "bias_add_channels_first",
-        lambda x, b: tf.nn.bias_add(x, b, "NC..."),
-        f32(B, 3, 4),
-        f32(3),
+        "bias_add_channels_first", lambda x, b: tf.nn.bias_add(x, b, "NC..."), f32(B, 3, 4), f32(3)
     ),
     case(
         "softmax_cross_entropy",

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from unit.graph.ops.op_case import (
-    Arg,
-    B,
-    OpCase,
-    case,
-    f32,
-)
+from unit.graph.ops.op_case import Arg, B, OpCase, case, f32
 
 # Sizes used as numbers, and tensors made of sizes.
 SIZES: dict[str, Callable[[Any], Any]] = {

@@ -9,18 +9,7 @@ import hypothesis.strategies as st
 import keras
 import tensorflow as tf
 
-from unit.graph.ops.op_case import (
-    Arg,
-    B,
-    Draw,
-    Drawn,
-    OpCase,
-    Shape,
-    f32,
-    i32,
-    ints,
-    positive,
-)
+from unit.graph.ops.op_case import Arg, B, Draw, Drawn, OpCase, Shape, f32, i32, ints, positive
 
 # The axis of the batch first, in the middle, last; alone; of one size and of several.
 SHAPES: tuple[Shape, ...] = ((B,), (B, 3), (3, B), (2, B, 3), (2, 3, B), (B, 2, 5), (B, 1), (B, B))
@@ -192,10 +181,7 @@ CASES: tuple[OpCase, ...] = (
     sized("noise", noise),
     OpCase("keras", of_keras, exact=True, gradient=False),
     per_sample(
-        "gamma",
-        lambda size, a, b: tf.random.stateless_gamma(size, SEED, a, b),
-        RATE,
-        BESIDE,
+        "gamma", lambda size, a, b: tf.random.stateless_gamma(size, SEED, a, b), RATE, BESIDE
     ),
     per_sample(
         "gamma_of_several",
@@ -209,15 +195,9 @@ CASES: tuple[OpCase, ...] = (
         RATE,
         gradient=True,
     ),
+    per_sample("poisson", lambda size, rate: tf.random.stateless_poisson(size, SEED, rate), RATE),
     per_sample(
-        "poisson",
-        lambda size, rate: tf.random.stateless_poisson(size, SEED, rate),
-        RATE,
-    ),
-    per_sample(
-        "binomial",
-        lambda size, p: tf.random.stateless_binomial(size, SEED, 10.0, p / 2),
-        RATE,
+        "binomial", lambda size, p: tf.random.stateless_binomial(size, SEED, 10.0, p / 2), RATE
     ),
     per_sample(
         "binomial_of_counts",

@@ -65,10 +65,7 @@ RESHAPES: dict[str, tuple[Shape, Callable[[Any], Any]]] = {
         (B, 2, 4),
         lambda x: tf.reshape(tf.reshape(x, [2 * size(x, 0), 4]) ** 2, [size(x, 0), 8]),
     ),
-    "split_batch_of_products": (
-        (B, 6),
-        lambda x: tf.reshape(tf.reshape(x, [-1, 2]), [-1, 3, 2]),
-    ),
+    "split_batch_of_products": ((B, 6), lambda x: tf.reshape(tf.reshape(x, [-1, 2]), [-1, 3, 2])),
     "heads": (
         (B, 5, 6),
         lambda x: tf.transpose(tf.reshape(x, [tf.shape(x)[0], -1, 2, 3]), [0, 2, 1, 3]),
@@ -105,10 +102,7 @@ HALVES: dict[str, tuple[Shape, Callable[[Any], Any]]] = {
     "pairs_in_a_row": ((B, 4), lambda x: tf.reshape(x, [-1, 8])),
     "halves_of_columns": ((3, B), lambda x: tf.reshape(x, [3, 2, -1])),
     "split_in_two": ((B, 4), lambda x: tf.split(x, 2)),
-    "contrast": (
-        (B, 4),
-        lambda x: tf.matmul(*tf.split(x, 2), transpose_b=True),
-    ),
+    "contrast": ((B, 4), lambda x: tf.matmul(*tf.split(x, 2), transpose_b=True)),
     "parallel_stack": ((B, 4), lambda x: tf.add(*tf.unstack(tf.reshape(x, [2, -1, 4])))),
 }
 

@@ -7,15 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.graph.ops.op_case import (
-    PARTIAL,
-    B,
-    OpCase,
-    States,
-    case,
-    f32,
-    positive,
-)
+from unit.graph.ops.op_case import PARTIAL, B, OpCase, States, case, f32, positive
 
 # Of a partial sum of shape [3, 4].
 OF_PARTIAL: dict[str, Callable[[Any], Any]] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -43,13 +43,14 @@ from unit.graph.ops import (
 from unit.graph.ops.op_case import OpCase, gathered_if_sharded
 from unit.graph.ops.trials import (
     DEVICES,
-    Trial,
+    OF_GRADIENTS,
+    Step,
     check_gathered,
     compare,
     distributed,
-    draw_trial,
+    draw_trials,
     expected_of,
-    gradient_step,
+    gathered_by_trial,
     on_one_device,
 )
 
@@ -92,11 +93,21 @@ NO_RULE = frozenset(
 # The same for their gradients.
 NO_RULE_FOR_GRADIENTS = frozenset({"diag_shifted", "sparse_matmul"})
 SAMPLES = ((4, 1, 2), (3, 0, 2), (1, 2, 4), (0, 3, 0))
-CASES = [
-    pytest.param(case, id=f"{family.__name__.rpartition('.')[2]}-{case.name}")
-    for family in FAMILIES
-    for case in family.CASES
-]
+# Cases of a family that are traced as one step.
+NUM_TOGETHER = 8
+
+
+def together() -> Iterator[Any]:
+    """Yield cases of a family whose batches may be of the same sizes."""
+    for family in FAMILIES:
+        name = family.__name__.rpartition(".")[2]
+        by_shares: dict[Any, list[OpCase]] = {}
+        for case in family.CASES:
+            by_shares.setdefault(case.shares, []).append(case)
+        for cases in by_shares.values():
+            for first in range(0, len(cases), NUM_TOGETHER):
+                few = cases[first : first + NUM_TOGETHER]
+                yield pytest.param(few, id=f"{name}-{few[0].name}")
 
 
 def split_by_own_rows(axes: Sequence[int | None]) -> Callable[..., Any]:
@@ -115,68 +126,55 @@ def split_by_own_rows(axes: Sequence[int | None]) -> Callable[..., Any]:
     return propagated
 
 
-def with_other_batch(trial: Trial, step: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> Any:
+def with_other_batch(step: Step) -> Any:
     """Run a step of a batch that it does not use, and of tensors that are split otherwise."""
-    samples = SAMPLES[zlib.crc32(trial.case.name.encode()) % len(SAMPLES)]
+    samples = SAMPLES[zlib.crc32(step.trials[0].case.name.encode()) % len(SAMPLES)]
 
     def both(batch: tf.Tensor, *tensors: tf.Tensor) -> Any:
         del batch
         return step(*tensors)
 
-    trial.drawn.reset()
+    step.reset()
     function: Any = evener.distribute(
         tf.autograph.experimental.do_not_convert(both),
         devices=list(DEVICES),
         shares=list(samples),
-        in_axes=(0, *[None] * len(tensors)),
+        in_axes=(0, *[None] * len(step.tensors)),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard, "propagate", split_by_own_rows(trial.in_axes()))
-        return function(tf.zeros([sum(samples)]), *tensors)
-
-
-def check(
-    trial: Trial,
-    what: str,
-    step: Callable[..., Any],
-    tensors: list[tf.Tensor],
-    gathered: str,
-    *,
-    with_other_rows: bool,
-) -> None:
-    """Hold a step to what one device gives, and what is gathered to what the case expects."""
-    expected = on_one_device(trial, step, tensors)
-    whole = len(tensors) - len(trial.states)
-    function = distributed(trial, step, (*trial.in_axes(), *[None] * whole))
-    compare(trial, what, function(*tensors), expected)
-    check_gathered(trial, gathered, function)
-    if with_other_rows:
-        compare(trial, f"{what} of other rows", with_other_batch(trial, step, tensors), expected)
+        patch.setattr(shard, "propagate", split_by_own_rows(step.in_axes))
+        return function(tf.zeros([sum(samples)]), *step.tensors)
 
 
 def test_names_are_unlike() -> None:
-    names = [param.id for param in CASES]
+    names = [(family.__name__, case.name) for family in FAMILIES for case in family.CASES]
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.sampled(45)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("cases", list(together()))
 @as_drawn
 @given(data=st.data())
-def test_a_rule(case: OpCase, data: st.DataObject) -> None:
+def test_rules(cases: list[OpCase], data: st.DataObject) -> None:
     """Values, gradients by all floats, and what either gathers."""
-    trial = draw_trial(case, data.draw)
+    step = Step(draw_trials(cases, data.draw))
+    expected = on_one_device(step)
+    function = distributed(step)
+    compare(step, "result", function(*step.tensors), expected)
     # So are all that are drawn first. Otherwise weights of the size of the batch are whole beside
     # sharded outputs.
-    is_own = trial.cotangent == "own"
-    expect = gathered_if_sharded if case.name in NO_RULE else trial.drawn.expect
-    gathered = expected_of(trial, expect)
-    check(trial, "output", trial.step(), trial.tensors(), gathered, with_other_rows=is_own)
-    if case.gradient:
-        expect = trial.drawn.expect_gradient or trial.drawn.expect
-        if case.name in NO_RULE_FOR_GRADIENTS:
-            expect = gathered_if_sharded
-        gathered = expected_of(trial, expect) if is_own else "any"
-        step, weights = gradient_step(trial)
-        tensors = [*trial.tensors(), *weights]
-        check(trial, "gradient", step, tensors, gathered, with_other_rows=is_own)
+    is_own = step.trials[0].cotangent == "own"
+    for trial, gathered in zip(step.trials, gathered_by_trial(step, function), strict=True):
+        name, drawn = trial.case.name, trial.drawn
+        forward = [found for found in gathered if OF_GRADIENTS not in found[1]]
+        expect = gathered_if_sharded if name in NO_RULE else drawn.expect
+        check_gathered(trial, expected_of(trial, expect), forward)
+        if trial.case.gradient and is_own:
+            expect = drawn.expect_gradient or expect
+            if name in NO_RULE_FOR_GRADIENTS:
+                expect = gathered_if_sharded
+            wanted = expected_of(trial, expect)
+            backward = [found for found in gathered if found not in forward]
+            check_gathered(trial, wanted, gathered if wanted == "gathered" else backward)
+    if is_own:
+        compare(step, "result of other rows", with_other_batch(step), expected)

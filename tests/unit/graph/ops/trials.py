@@ -1,7 +1,8 @@
-"""Run a case on one device and through `evener.distribute`, and compare.
+"""Run cases on one device and through `evener.distribute`, and compare.
 
-`draw_trial(case, draw)` chooses attributes, states of the arguments and shares. `compare` and
-`check_gathered` hold the trial to what one device gives, and to what its case expects to be
+`draw_trials(cases, draw)` chooses attributes, states of the arguments and shares, and `Step` is one
+step of all of them: to trace it costs little more than a step of one. `compare` and
+`check_gathered` hold each trial to what one device gives, and to what its case expects to be
 gathered. They raise AssertionError, with the trial in the message.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -21,6 +23,8 @@ import evener
 from unit.graph.ops.op_case import PARTIAL, B, Draw, Drawn, Expect, OpCase, States
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
+# Begins the names that a tape gives to operations.
+OF_GRADIENTS = "gradient_tape/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,70 +91,113 @@ def parts_of(value: np.ndarray, batch: int, rng: np.random.Generator) -> np.ndar
     return parts
 
 
-def draw_trial(case: OpCase, draw: Draw) -> Trial:
-    drawn = case.draw(draw)
-    choices = [
-        (states, shares)
-        for shares in case.shares
-        for states in itertools.product(*(arg.all_states() for arg in drawn.args))
-        if any(state is not None for state in states)
-    ]
-    # Hypothesis begins every test with the first choice; the cases begin at unlike ones.
-    first = zlib.crc32(case.name.encode()) % len(choices)
-    states, shares = draw(st.sampled_from(choices[first:] + choices[:first]))
-    seed = draw(st.integers(0, 2**16))
-    return Trial(
-        case, drawn, states, shares, seed, draw(st.sampled_from(["own", "weighted", "replicated"]))
-    )
+def draw_trials(cases: Sequence[OpCase], draw: Draw) -> list[Trial]:
+    """Draw what each case is tried with; the shares and the cotangent are those of all."""
+
+    def drawn_from(choices: Sequence[Any], name: str) -> Any:
+        # Hypothesis begins every test with the first choice; the cases begin at unlike ones.
+        first = zlib.crc32(name.encode()) % len(choices)
+        return draw(st.sampled_from([*choices[first:], *choices[:first]]))
+
+    shares = drawn_from(cases[0].shares, cases[0].name)
+    cotangent = draw(st.sampled_from(["own", "weighted", "replicated"]))
+    trials = []
+    for case in cases:
+        drawn = case.draw(draw)
+        products = itertools.product(*(arg.all_states() for arg in drawn.args))
+        choices = [states for states in products if any(state is not None for state in states)]
+        states, seed = drawn_from(choices, case.name), draw(st.integers(0, 2**16))
+        trials.append(Trial(case, drawn, states, shares, seed, cotangent))
+    return trials
 
 
-def on_one_device(trial: Trial, step: Callable[..., Any], tensors: list[tf.Tensor]) -> list[Any]:
-    trial.drawn.reset()
+class Step:
+    """Outputs of trials and, of those with a gradient, the gradients by all floats.
+
+    Attributes:
+        tensors: Arguments of all trials, with weights of the outputs where the cotangent is of
+            weights.
+        in_axes: Axes of the arguments.
+    """
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.trials = trials
+        self.tensors: list[tf.Tensor] = []
+        self.in_axes: list[int | None] = []
+        self._numbers: list[tuple[int, int]] = []
+        for trial in trials:
+            tensors = trial.tensors()
+            weights = self._weights(trial, tensors)
+            self.tensors += [*tensors, *weights]
+            self.in_axes += [*trial.in_axes(), *[None] * len(weights)]
+            self._numbers.append((len(tensors), len(weights)))
+
+    @staticmethod
+    def _weights(trial: Trial, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        if not trial.case.gradient or trial.cotangent == "own":
+            return []
+        trial.drawn.reset()
+        # Eagerly: only the shapes count, and a function would be traced.
+        outputs = tf.nest.flatten(trial.step()(*tensors))
+        rng = np.random.default_rng(trial.seed + 1)
+        return [
+            tf.constant(rng.uniform(0.5, 1.5, output.shape), "float32")
+            for output in outputs
+            if output.dtype.is_floating
+        ]
+
+    def __call__(self, *args: tf.Tensor) -> list[list[tf.Tensor]]:
+        """Compute each trial in a scope of its own, which tells in the report what it gathers."""
+        rest, results = list(args), []
+        for k, (trial, (num_given, num_weights)) in enumerate(
+            zip(self.trials, self._numbers, strict=True)
+        ):
+            given, weights = rest[:num_given], rest[num_given : num_given + num_weights]
+            rest = rest[num_given + num_weights :]
+            floats = [x for x in given if x.dtype.is_floating] if trial.case.gradient else []
+            with tf.GradientTape() as tape, tf.name_scope(f"case_{k}/"):
+                tape.watch(floats)
+                outputs = tf.nest.flatten(trial.step()(*given))
+            with tf.name_scope(f"{OF_GRADIENTS}case_{k}/"):
+                heads = [y for y in outputs if y.dtype.is_floating] if floats else []
+                by_args = tape.gradient(
+                    heads, floats, output_gradients=cotangents_of(trial, heads, weights)
+                )
+                gradients = [tf.convert_to_tensor(g) for g in by_args if g is not None]
+            results.append([*outputs, *gradients])
+        return results
+
+    def reset(self) -> None:
+        for trial in self.trials:
+            trial.drawn.reset()
+
+
+def cotangents_of(
+    trial: Trial, results: list[tf.Tensor], weights: list[tf.Tensor]
+) -> list[tf.Tensor]:
+    own = [tf.nn.softsign(y) + 0.5 for y in results]
+    if trial.cotangent == "own":
+        return own
+    weighted = [tf.cast(weight, y.dtype) for weight, y in zip(weights, results, strict=True)]
+    if trial.cotangent == "replicated":
+        return weighted
+    return [a * b for a, b in zip(own, weighted, strict=True)]
+
+
+def on_one_device(step: Step) -> list[list[tf.Tensor]]:
+    step.reset()
     with tf.device("CPU:0"):
-        return tf.nest.flatten(tf.function(step, autograph=False)(*tensors))
+        return tf.function(step.__call__, autograph=False)(*step.tensors)
 
 
-def distributed(trial: Trial, step: Callable[..., Any], in_axes: tuple[int | None, ...]) -> Any:
-    trial.drawn.reset()
+def distributed(step: Step) -> Any:
+    step.reset()
     return evener.distribute(
-        tf.autograph.experimental.do_not_convert(step),
+        tf.autograph.experimental.do_not_convert(step.__call__),
         devices=list(DEVICES),
-        shares=list(trial.shares),
-        in_axes=in_axes,
+        shares=list(step.trials[0].shares),
+        in_axes=tuple(step.in_axes),
     )
-
-
-def gradient_step(trial: Trial) -> tuple[Callable[..., Any], list[tf.Tensor]]:
-    """Return a step of gradients by all floats, and the weights it takes behind the arguments."""
-    step, tensors = trial.step(), trial.tensors()
-    trial.drawn.reset()
-    # Eagerly: only the shapes count, and a function would be traced.
-    outputs = tf.nest.flatten(step(*tensors))
-    rng = np.random.default_rng(trial.seed + 1)
-    weights = [
-        tf.constant(rng.uniform(0.5, 1.5, output.shape), "float32")
-        for output in outputs
-        if output.dtype.is_floating
-    ]
-
-    def gradients(*args: tf.Tensor) -> list[tf.Tensor]:
-        given, weighting = args[: len(tensors)], args[len(tensors) :]
-        floats = [arg for arg in given if arg.dtype.is_floating]
-        with tf.GradientTape() as tape:
-            for arg in floats:
-                tape.watch(arg)
-            results = [y for y in tf.nest.flatten(step(*given)) if y.dtype.is_floating]
-        weighted = [tf.cast(weight, y.dtype) for weight, y in zip(weighting, results, strict=True)]
-        own = [tf.nn.softsign(y) + 0.5 for y in results]
-        cotangents = {
-            "replicated": weighted,
-            "own": own,
-            "weighted": [a * b for a, b in zip(own, weighted, strict=True)],
-        }[trial.cotangent]
-        by_args = tape.gradient(results, floats, output_gradients=cotangents)
-        return [tf.convert_to_tensor(gradient) for gradient in by_args if gradient is not None]
-
-    return gradients, weights
 
 
 def difference(trial: Trial, given: Any, expected: Any) -> str | None:
@@ -180,12 +227,12 @@ def both_nan(given: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.not_equal(given, given) & np.not_equal(expected, expected)
 
 
-def compare(trial: Trial, what: str, given: Any, expected: list[Any]) -> None:
-    given = tf.nest.flatten(given)
-    assert len(given) == len(expected), f"{trial}: {len(given)} {what}s instead of {len(expected)}"
-    for position, (ours, theirs) in enumerate(zip(given, expected, strict=True)):
-        found = difference(trial, ours, theirs)
-        assert found is None, f"{trial}: {what} {position}: {found}"
+def compare(step: Step, what: str, given: Any, expected: list[list[Any]]) -> None:
+    for trial, own, of_one_device in zip(step.trials, given, expected, strict=True):
+        assert len(own) == len(of_one_device), f"{trial}: {len(own)} {what}"
+        for position, (ours, theirs) in enumerate(zip(own, of_one_device, strict=True)):
+            found = difference(trial, ours, theirs)
+            assert found is None, f"{trial}: {what} {position}: {found}"
 
 
 def expected_of(trial: Trial, expect: Expect) -> str:
@@ -194,11 +241,22 @@ def expected_of(trial: Trial, expect: Expect) -> str:
     return "any" if expected != "gathered" and whole_beside_sharded(trial) else expected
 
 
-def check_gathered(trial: Trial, expected: str, function: Any) -> None:
-    """Hold what a function that has run gathers to what is expected."""
-    gathered = [(entry.operation, entry.name) for entry in function.report().gathered]
+def check_gathered(trial: Trial, expected: str, gathered: Sequence[tuple[str, str]]) -> None:
     is_right = expected == "any" or bool(gathered) == (expected == "gathered")
     assert is_right, f"{trial}: gathered {gathered}"
+
+
+def gathered_by_trial(step: Step, function: Any) -> list[list[tuple[str, str]]]:
+    """Return what a function that has run gathers for each trial; without a scope, for all."""
+    gathered = [(entry.operation, entry.name) for entry in function.report().gathered]
+    return [
+        [
+            found
+            for found in gathered
+            if re.findall(r"\bcase_(\d+)/", found[1])[:1] in ([], [str(number)])
+        ]
+        for number in range(len(step.trials))
+    ]
 
 
 def whole_beside_sharded(trial: Trial) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
@@ -52,6 +53,17 @@ def test_all_is_there(width: int) -> None:
     assert losses == "loss 0.2500  accuracy 0.9000"
 
 
+@pytest.mark.parametrize(
+    ("width", "progress"),
+    [
+        (39, "epoch 2/3  step 20/100  1 min 30 s left"),
+        (60, "epoch 2/3  step 20/100  5,123 samples/s  1 min 30 s left"),
+    ],
+)
+def test_step_and_time_left_stay_on_a_narrow_terminal(width: int, progress: str) -> None:
+    assert shown(STATE, width)[5] == progress
+
+
 @pytest.mark.parametrize("width", [10, 24, 40])
 def test_a_narrow_terminal_cuts_lines_and_has_as_many(width: int) -> None:
     lines = shown(STATE, width)
@@ -64,6 +76,12 @@ def test_what_nobody_knows_has_no_column() -> None:
     lines = shown(LiveState(step=7, devices=(LiveDevice(name="cpu:0", share=1.0),)), 80)
     assert lines[0].split() == ["device", "share", "busy"]
     assert lines[-1] == "step 7"
+
+
+def test_changes_of_shares_are_counted_in_one_line() -> None:
+    changes = "shares changed 3 times; settled at 62:38 after 120 steps"
+    *others, last = shown(dataclasses.replace(STATE, changes=changes), 60)
+    assert (others, last) == (shown(STATE, 60), changes)
 
 
 def test_workers_have_numbers() -> None:

@@ -73,3 +73,45 @@ def test_the_page_has_no_control_codes_and_no_secrets(tmp_path: Path) -> None:
     assert "evener run train.py --token [hidden] ]0;title" in page
     assert "xy" in page
     assert not [code for code in page if ord(code) in (*range(9), *range(11, 32), *range(127, 160))]
+
+
+def test_the_verdict_and_the_script_are_on_top(tmp_path: Path) -> None:
+    page = page_of(write_record(tmp_path / "7"))
+    assert "<title>evener report: train.py (7)</title>" in page
+    assert "<h2>train.py (7)</h2>" in page
+    verdict = page.index("is outside of the step: input data")
+    assert verdict < page.index("Where the time of a step goes")
+    assert "Next: evener doctor train.py" in page
+
+
+def test_bars_of_all_workers_have_one_scale_and_an_axis(tmp_path: Path) -> None:
+    for worker, times in enumerate((((0, 500),), ((0, 2000),))):
+        folder = tmp_path / "job" / f"worker-{worker}"
+        device = f"worker:{worker}/cpu:0"
+        spans = [{"device": device, "kind": "forward + backward", "replica": 0, "after": []}]
+        write_record(folder, devices=[device], spans=spans, times=times)
+    view = view_of(read_records(tmp_path / "job"))
+    timelines = [worker.timeline for worker in view.workers]
+    assert [t and [row.bars[0].width for row in t.rows] for t in timelines] == [[250.0], [1000.0]]
+    assert [t and t.length for t in timelines] == ["500 µs", "2.0 ms"]
+    assert [t and [tick.text for tick in t.x_ticks] for t in timelines] == 2 * [
+        ["0", "500 µs", "1.0 ms", "1.5 ms", "2.0 ms"]
+    ]
+
+
+def test_what_was_not_measured_has_no_table_and_dotted_lines_have_a_legend(tmp_path: Path) -> None:
+    shares = {"time": 1.0, "event": "shares", "text": "step 40: shares 50 : 50 -> 80 : 20 %"}
+    memory = {"time": 2.0, "event": "memory", "bytes": {"cpu:0": 2**20}}
+    page = page_of(write_record(tmp_path / "run", events=[shares, memory]))
+    assert "Predicted and measured" not in page
+    assert page.count("dotted: shares change") == 3
+    assert "dotted: shares change" not in page_of(write_record(tmp_path / "quiet"))
+
+
+def test_changes_of_shares_are_counted(tmp_path: Path) -> None:
+    changes = [
+        {"time": at, "event": "shares", "text": "", "step": 8 * at, "after": [share, 1 - share]}
+        for at, share in ((1, 0.8), (15, 0.62))
+    ]
+    page = page_of(write_record(tmp_path / "run", events=changes))
+    assert "changed 2 times; settled at 62:38 after 120 steps" in page

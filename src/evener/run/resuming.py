@@ -1,0 +1,383 @@
+"""``evener run --checkpoint``: an unchanged script goes on where it was ended.
+
+The script runs from its first line again, with the seeds of its first run. Each ``fit`` has
+checkpoints of its own, by its number in the program::
+
+    FOLDER/start.json                seed of all random sources
+    FOLDER/fit-001/step-00000640     the first fit, at its end: it makes no step again
+    FOLDER/fit-002/step-00000120     the second one goes on from here
+
+What a program keeps where no checkpoint sees it ends the run with the reason, in the first step or
+before, instead of other numbers after a restart.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import operator
+import random
+import sys
+import types
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from evener._tf_private import fits
+from evener._tf_private.functions import before_functions_run
+from evener._tf_private.models import EAGER_UPDATES
+from evener._tf_private.random_numbers import counting_traced_draws
+from evener.base.records import RecordError, from_json, to_json
+from evener.base.user_code import is_own
+from evener.checkpoint import storage
+from evener.checkpoint.callback import CheckpointCallback, added_to_fits, is_plain
+from evener.checkpoint.storage import Count
+from evener.errors import CheckpointError
+from evener.run.hoister import all_variables
+from evener.run.replace import replace_with
+from evener.run.script import Notes, UserLine, user_line
+from evener.workers.process import draw_seed
+
+_SECONDS = 60.0
+"""Time between two checkpoints, if the number of steps is not given."""
+_SAMPLE_BYTES = 1 << 20
+"""Bytes of an array whose checksum is taken, spread over the array."""
+_CONSTANT = (types.FunctionType, types.ModuleType, type)
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    seed: Count
+
+
+def seed_of(folder: str) -> int:
+    """Return the seed of all runs of a folder, drawn by the first one."""
+    path = storage.join(folder, "start.json")
+    try:
+        if not tf.io.gfile.exists(path):
+            tf.io.gfile.makedirs(folder)
+            seed = draw_seed()
+            storage.write_text(path, to_json(_Start(seed=seed)))
+            return seed
+        with tf.io.gfile.GFile(path, "r") as file:
+            return from_json(file.read(), _Start).seed
+    except (tf.errors.OpError, OSError, RecordError) as error:
+        raise CheckpointError(
+            "CKPT-019",
+            f"The seed of the run cannot be read from {path}, nor written there.",
+            why=f"{type(error).__name__}: {error}",
+            fix="Name a folder that can be written, and that other programs do not use.",
+        ) from error
+
+
+class Resumption:
+    """All calls of ``fit`` in a script, with a folder for the checkpoints of each."""
+
+    def __init__(self, folder: str, every_steps: int | None, notes: Notes) -> None:
+        self._folder = folder
+        self._every_steps = every_steps
+        self._notes = notes
+        self._num_fits = 0
+        self._open: list[UserLine | None] = []
+        self._iterators: list[Any] = []
+        # Those that fits have had so far; with ``steps_per_epoch``, a pass begins in mid-epoch.
+        self._shuffles: list[Any] = []
+        self._shuffles_with_steps: list[Any] = []
+
+    @contextlib.contextmanager
+    def resuming(self) -> Generator[None]:
+        """Let the fits of a script go on, and refuse what cannot; until the end of the block."""
+        refuse_loops = replace_with(self._refuse_loop)
+        with added_to_fits(self._callback), EAGER_UPDATES.applied(refuse_loops):
+            yield
+        if not self._num_fits:
+            self._notes.add("--checkpoint has kept nothing: the script has called no fit of Keras")
+
+    def _refuse_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._open:
+            raise CheckpointError(
+                "CKPT-018",
+                f"The training loop at {user_line()} cannot be resumed.",
+                why="--checkpoint resumes calls of fit. What a loop of the script has computed in "
+                "Python is not known to it.",
+                fix="Train with model.fit, save and restore in the loop (evener.Checkpoint), or "
+                "leave out --checkpoint.",
+            )
+        return original(*args, **kwargs)
+
+    def _callback(
+        self, model: keras.Model, callbacks: list[Any], arguments: Mapping[str, Any]
+    ) -> CheckpointCallback:
+        line = user_line()
+        if self._open:
+            raise not_resumable(line, f"It is called within the fit at {self._open[-1]}")
+        data = arguments.get("x")
+        if any(data is used for used in self._iterators):
+            raise not_resumable(line, "Another fit has taken data from the same generator before")
+        if hasattr(data, "__next__"):
+            self._iterators.append(data)
+        validation = arguments.get("validation_data")
+        if hasattr(validation, "__next__"):
+            raise not_resumable(
+                line, "Its validation data is a generator, which cannot be drawn again"
+            )
+        self._refuse_shared_shuffles(line, data, validation, arguments)
+        given = arguments.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            raise not_resumable(line, "Its callbacks are a CallbackList, which takes no others")
+        if isinstance(data, keras.utils.PyDataset):
+            for name, value in vars(data).items():
+                if isinstance(value, _GENERATORS):
+                    raise not_resumable(
+                        line, f"{type(data).__name__} draws from a generator of its own: {name}"
+                    )
+        self._num_fits += 1
+        folder = storage.join(self._folder, f"fit-{self._num_fits:03d}")
+        every = {"every_steps": self._every_steps}
+        if self._every_steps is None:
+            every = {"every_seconds": _SECONDS}
+        arrays = (arguments.get(name) for name in ("x", "y", "sample_weight"))
+        found = [each for each in tf.nest.flatten([*arrays]) if isinstance(each, np.ndarray)]
+        return ResumableFit(
+            folder,
+            self._open,
+            line=line,
+            callbacks=callbacks,
+            notes=self._notes,
+            fingerprint=", ".join(map(checksum, found)),
+            every=every,
+        )
+
+    def _refuse_shared_shuffles(
+        self, line: UserLine | None, data: Any, validation: Any, arguments: Mapping[str, Any]
+    ) -> None:
+        """Refuse a shuffle whose seeds are drawn by other data between the passes of this."""
+        own, of_validation = fits.shuffles_in(data), fits.shuffles_in(validation)
+        has_steps = arguments.get("steps_per_epoch") is not None
+        others = [*of_validation, *self._shuffles] if has_steps else self._shuffles_with_steps
+        if any(shuffle is other for shuffle in own for other in others):
+            raise not_resumable(
+                line,
+                "With steps_per_epoch it takes its data from a shuffle that another fit or the "
+                "validation has too, and each pass draws from the same seeds",
+                fix="Shuffle for each fit: dataset.shuffle(...) in its own line.",
+            )
+        self._shuffles += [*own, *of_validation]
+        self._shuffles_with_steps += own if has_steps else []
+
+
+class ResumableFit(CheckpointCallback):
+    """Checkpoints of one ``fit`` of a script; refuses (CKPT-017) what a checkpoint does not have.
+
+    ``open_fits`` has the line of the fit while it runs.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        open_fits: list[UserLine | None],
+        *,
+        line: UserLine | None,
+        callbacks: list[Any],
+        notes: Notes,
+        fingerprint: str,
+        every: Mapping[str, Any],
+    ) -> None:
+        super().__init__(folder, keep=2, **every)
+        self.fingerprint = fingerprint
+        self._open = open_fits
+        self._line = line
+        self._own = [item for item in callbacks if not isinstance(item, CheckpointCallback)]
+        self._notes = notes
+        self._places: dict[str, Any] = {}
+        self._num_draws: Callable[[], int] = lambda: 0
+        self._first_step: contextlib.ExitStack | None = None
+        self._handles: list[Any] = []
+        self._lost: list[tuple[tf.Variable, bytes]] = []
+        self._has_stepped = False
+
+    def run_fit(
+        self,
+        model: keras.Model,
+        callbacks: list[Any],
+        proceed: Callable[[list[Any]], Any],
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        self._open.append(self._line)
+        try:
+            with counting_traced_draws() as self._num_draws:
+                return super().run_fit(model, callbacks, proceed, arguments)
+        finally:
+            self._open.pop()
+            if self._first_step is not None:
+                self._first_step.close()
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        loaded = self._loaded
+        if loaded is not None:
+            if loaded.more.data.fingerprint != self.fingerprint:
+                raise CheckpointError(
+                    "CKPT-020",
+                    f"The fit at {self._line} has other data than the run that is resumed.",
+                    why=f"The arrays x and y have other shapes, types or values than those with "
+                    f"which {self.checkpoint.path} was begun.",
+                    fix="Make the data as that run did: --checkpoint repeats the seeds of Python, "
+                    "NumPy and TensorFlow, not the order of a set or the time. Or name a new "
+                    "folder.",
+                )
+            position = loaded.state["position"]
+            done = f"{position['step']} steps, {position['epoch']} epochs"
+            self._notes.add(f"this fit goes on behind what was done: {done}", self._line)
+        super().on_train_begin(logs)
+        self._num_draws_before = self._num_draws()
+        self._places = dict(self._read_places())
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        if self._has_stepped or self._first_step is not None:
+            return
+        known = {id(variable) for variable in self.checkpoint.variables()}
+        # Those of evener tell times and shares.
+        others = (v for v in all_variables() if not v.name.startswith("evener_"))
+        self._lost = [(v, _bytes(v)) for v in others if id(v) not in known]
+        self._first_step = contextlib.ExitStack()
+        self._first_step.enter_context(
+            before_functions_run(lambda _, inputs: self._handles.extend(inputs))
+        )
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        if self._first_step is not None:
+            self._first_step.close()
+            self._first_step, self._has_stepped = None, True
+            used = {id(handle) for handle in self._handles}
+            self._handles.clear()
+            self._lost = [entry for entry in self._lost if id(entry[0].handle) in used]
+            self._refuse_lost_state()
+        super().on_train_batch_end(batch, logs)
+
+    def _save(self) -> None:
+        self._refuse_lost_state()
+        super()._save()
+
+    def _refuse_lost_state(self) -> None:
+        """Refuse what has changed since the fit began and is in no checkpoint."""
+        if self._num_draws() > self._num_draws_before:
+            raise not_resumable(
+                self._line,
+                "Its step draws random numbers without a generator (such as tf.nn.dropout or "
+                "tf.random.uniform), whose state nothing can read",
+                fix="Draw by keras.random with a keras.random.SeedGenerator of the layer, or by "
+                "keras.layers.Dropout.",
+            )
+        for variable, before in self._lost:
+            if _bytes(variable) != before:
+                raise not_resumable(
+                    self._line,
+                    f"Its step changes the variable {variable.name}, which does not belong to the "
+                    "model",
+                    fix="Make it an attribute of the model or of one of its layers.",
+                )
+        for place, value in self._read_places():
+            if place not in self._places or not _is_same(self._places[place], value):
+                raise not_resumable(
+                    self._line,
+                    f"{place} changes while it trains, and a checkpoint does not keep it",
+                    fix="Let the callback keep numbers, texts, and lists and dicts of them, as "
+                    "attributes of its own.",
+                )
+
+    def _read_places(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the script's own callbacks may change and no checkpoint keeps."""
+        functions: list[Any] = []
+        # Restored in place, so that other names have them too.
+        kept = [v for each in self._own for v in vars(each).values() if isinstance(v, list | dict)]
+        for callback in self._own:
+            own = [kind for kind in type(callback).__mro__ if _is_own_class(kind)]
+            functions += vars(callback).values()
+            for name, value in vars(callback).items():
+                if own and name != "params" and not is_plain(value):
+                    yield f"{type(callback).__name__}.{name}", _snapshot(value)
+            for kind in own:
+                functions += vars(kind).values()
+                for name, value in vars(kind).items():
+                    if not name.startswith("__"):
+                        yield f"{kind.__name__}.{name}", _snapshot(value)
+        seen = set[int]()
+        while functions:
+            function = functions.pop()
+            if not isinstance(function, types.FunctionType) or id(function) in seen:
+                continue
+            seen.add(id(function))
+            if is_own(function.__code__.co_filename):
+                for name, value in _names_read_by(function):
+                    functions.append(value)
+                    is_kept = any(value is each and is_plain(each) for each in kept)
+                    if not is_kept and not isinstance(value, _CONSTANT):
+                        yield name, _snapshot(value)
+
+
+def not_resumable(
+    line: UserLine | None, why: str, fix: str = "Give it data and callbacks that can begin again."
+) -> CheckpointError:
+    return CheckpointError(
+        "CKPT-017",
+        f"The fit at {line} cannot be resumed.",
+        why=f"{why}.",
+        fix=f"{fix or 'Change that'} Or leave out --checkpoint.",
+    )
+
+
+def _is_own_class(kind: type) -> bool:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and is_own(file)
+
+
+def _names_read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the global names and those of enclosing functions that a function may read."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [const for const in code.co_consts if isinstance(const, types.CodeType)]
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            # Nothing is assigned to it yet.
+            yield name, cell.cell_contents
+
+
+def _snapshot(value: Any) -> Any:
+    """Return what `_is_same` compares: the value as a text, its elements, or the value itself."""
+    if is_plain(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if isinstance(value, list | set | collections.deque):
+        return [*value]
+    if isinstance(value, np.ndarray):
+        return checksum(value)
+    return value
+
+
+def _is_same(before: Any, now: Any) -> bool:
+    if type(before) is type(now) is list:
+        return len(before) == len(now) and all(map(operator.is_, before, now))
+    return before is now or (type(before) is type(now) is str and before == now)
+
+
+def checksum(array: np.ndarray) -> str:
+    """Return the type, the shape and a checksum of an array; of a large one, of parts."""
+    rows = array.reshape(array.shape[0] if array.ndim else 1, -1) if array.size else array
+    step = max(1, array.nbytes // _SAMPLE_BYTES)
+    sample = np.ascontiguousarray(rows[::step])
+    data = repr(sample.tolist()).encode() if sample.dtype.hasobject else sample.tobytes()
+    return f"{array.dtype} {array.shape} {zlib.crc32(data):08x}"
+
+
+def _bytes(variable: Any) -> bytes:
+    return variable.numpy().tobytes()
