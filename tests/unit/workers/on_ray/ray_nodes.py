@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unit.workers.conftest import wait_for_end
 
 LONGEST_SECONDS = 120
+_MOST_STARTS = 3
 _ADDRESS = re.compile(r"--address='([^']+)'")
 
 
@@ -84,6 +85,16 @@ class RayNodes:
             shutil.rmtree(self._folder)
 
     def _start(self, *options: str) -> subprocess.Popen[str]:
+        printed = ""
+        # On a busy machine a node gives up: Ray's limit of 30 seconds cannot be set.
+        for _ in range(_MOST_STARTS):
+            node, printed = self._start_once(options)
+            if node is not None:
+                return node
+        raise AssertionError(f"Ray has not started:\n{printed}")
+
+    def _start_once(self, options: Sequence[str]) -> tuple[subprocess.Popen[str] | None, str]:
+        """Return a node, or None if it has ended, and what it printed."""
         node = subprocess.Popen(
             [
                 str(Path(sys.executable).with_name("ray")),
@@ -108,5 +119,5 @@ class RayNodes:
                 self.address = found[1]
             # The last words before it blocks.
             if "--block" in line:
-                return node
-        raise AssertionError(f"Ray has not started:\n{printed}")
+                return node, printed
+        return None, printed
