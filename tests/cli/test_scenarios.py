@@ -106,6 +106,13 @@ SCENARIOS = {
         source=_MODEL + "@tf.function\ndef step(x, y):\n" + _indented(_STEP) + _LOOP,
         told="step runs on cpu:0, cpu:1",
     ),
+    "decorated step beside eager operations": Scenario(
+        source=_MODEL
+        + "total = tf.Variable(0.0)\n@tf.function\ndef step(x, y):\n"
+        + _indented(_STEP + "return loss\n")
+        + "for x, y in data:\n    loss = step(x, y)\n    total.assign(0.9 * total + loss)\n",
+        told="step runs on cpu:0, cpu:1",
+    ),
     "loop in line": Scenario(
         source=_MODEL + "for x, y in data:\n" + _indented(_STEP),
         told="lines 9 to 12 run on cpu:0, cpu:1",

@@ -464,6 +464,9 @@ class Step:
         mine, its = self.region, other.region
         return self.path == other.path and mine.first <= its.last and its.first <= mine.last
 
+    def holds(self, line: UserLine) -> bool:
+        return self.path == line.path and self.region.first <= line.number <= self.region.last
+
     def covers(self, line: UserLine) -> bool:
         """Return whether a line is in the region, or behind it in its block."""
         region = self.region

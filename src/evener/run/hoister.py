@@ -265,6 +265,8 @@ class Hoister:
         self._is_outside = is_outside
         self._steps: dict[int, Step] = {}
         self._obstacles: dict[str, list[Obstacle]] = {}
+        # Lines that call a traced function, which runs on all devices by itself.
+        self._divided: set[UserLine] = set()
         self._losses: list[tuple[str, int]] = []
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -282,6 +284,10 @@ class Hoister:
     def next_number(self) -> int:
         """The number for the first region of another file."""
         return len(self._steps)
+
+    def add_divided(self, line: UserLine) -> None:
+        """Note that a line calls a traced function that runs on all devices by itself."""
+        self._divided.add(line)
 
     def explains(self, line: UserLine) -> bool:
         """Return whether the hoister itself says what becomes of the step at a line."""
@@ -363,6 +369,9 @@ class Hoister:
         try:
             with observed:
                 yield
+            if self._divides(step):
+                self._refuse(step, "it calls a @tf.function, which runs on all devices by itself")
+                return
             try:
                 if self._notes.num_placed > num_placed:
                     raise CannotHoist(_PLACED)
@@ -388,6 +397,9 @@ class Hoister:
                 self._refuse(step, str(reason), observed)
         finally:
             self._lock.release()
+
+    def _divides(self, step: Step) -> bool:
+        return any(step.holds(line) for line in self._divided)
 
     def _run_with_numbers(self, step: Step, variant: Variant, call: StepCall) -> Any:
         try:
@@ -497,7 +509,7 @@ class Hoister:
             line = number if is_here else str(UserLine(path=path, number=number))
             step.obstacle = prevents(line, reason)
         parts = (other for other in self._steps.values() if other.overlaps(step))
-        if all(part.obstacle is not None for part in parts):
+        if not self._divides(step) and all(part.obstacle is not None for part in parts):
             devices = self._strategy.plan.device_names
             self._notes.add_unpartitioned(devices, step.obstacle, step.line)
 

@@ -65,7 +65,10 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
             take_batches(function)
             with running_bodies(functools.partial(run_body, name)):
                 return original(function, *args, **kwargs)
-        notes.add(f"{name} runs on {devices}", user_line())
+        line = user_line()
+        if hoister is not None and line is not None:
+            hoister.add_divided(line)
+        notes.add(f"{name} runs on {devices}", line)
         return strategy.run(function, args=args, kwargs=kwargs)
 
     def run_body(name: str, body: Callable[[Any], Any], batch: Any) -> Any:
