@@ -59,7 +59,7 @@ def bench(folder: Path, script: str, *options: str) -> subprocess.CompletedProce
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
     )
 
 

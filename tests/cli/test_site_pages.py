@@ -2,7 +2,8 @@
 
 A Python block with a title is a file, which later commands use; the others are programs, and one
 that does not import evener goes on from the one before. Commands begin with ``$``; what follows is
-what they print, where ``...`` stands for anything. Sessions of Python run as doctests.
+what they print, where ``...`` stands for anything. On the start page, which shows what was printed
+once, figures are as the machine measures them. Sessions of Python run as doctests.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import evener
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+FIGURE = re.compile(r"(?:\(?[\d.,:/]+[%x]?[),;.]?|[mu]?s[,.]?|[KMGT]?i?B[,.]?|[━█▏▎▍▌▋▊▉]+)")
 PAGES = (
     "idle_gpu",
     "index",
@@ -71,9 +73,20 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def is_like(shown: str, printed: str) -> bool:
-    """Whether the words are those that are shown, with anything in place of ``...``."""
-    words = [".*" if word == "..." else re.escape(word) for word in shown.split()]
+def is_like(shown: str, printed: str, *, is_measured: bool = False) -> bool:
+    """Whether the words are those that are shown, with anything in place of ``...``.
+
+    Of measured words figures, units of time and of bytes, and bars may be others.
+    """
+
+    def pattern(word: str) -> str:
+        if word == "...":
+            return ".*"
+        if is_measured and FIGURE.fullmatch(word):
+            return FIGURE.pattern
+        return re.escape(word)
+
+    words = [pattern(word) for word in shown.split()]
     return re.fullmatch(r"\s*".join(["", *words, ""]), printed, re.DOTALL) is not None
 
 
