@@ -1,4 +1,4 @@
-"""What holds for every test of the law."""
+"""Settings for every test of the law."""
 
 from __future__ import annotations
 
