@@ -86,10 +86,7 @@ def _root(
     version: Annotated[  # pyright: ignore[reportUnusedParameter]
         bool,
         typer.Option(
-            "--version",
-            help="Print the version and exit.",
-            callback=_print_version,
-            is_eager=True,
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
         ),
     ] = False,
     install_completion: Annotated[  # pyright: ignore[reportUnusedParameter]
@@ -128,16 +125,7 @@ def _print_error(error: EvenerError) -> None:
 
 
 # The command line is right, and something else failed.
-_FAILURES = (
-    "RUN-030",
-    "RUN-040",
-    "RUN-043",
-    "RUN-105",
-    "RUN-106",
-    "RUN-107",
-    "RUN-109",
-    "RUN-113",
-)
+_FAILURES = ("RUN-030", "RUN-040", "RUN-043", "RUN-105", "RUN-106", "RUN-107", "RUN-109", "RUN-113")
 
 
 def _exit_code(error: EvenerError) -> int:

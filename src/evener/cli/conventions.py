@@ -23,21 +23,30 @@ if TYPE_CHECKING:
     from evener.run.script import Script
 
 
+def option(name: str, text: str, **settings: Any) -> Any:
+    """Return an option of typer: its name, with what stands for its value, and its help."""
+    name, _, metavar = name.partition(" ")
+    return typer.Option(name, metavar=metavar or None, help=text, **settings)
+
+
+def argument(metavar: str, text: str, **settings: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=text, **settings)
+
+
 NoGpuNamesOption = Annotated[
     bool,
-    typer.Option(
+    option(
         "--no-gpu-names",
-        help="On a machine without GPUs, do not present CPU devices to the program as GPUs.",
+        "On a machine without GPUs, do not present CPU devices to the program as GPUs.",
     ),
 ]
 
 TimeLimitOption = Annotated[
     float,
-    typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
+    option(
+        "--time-limit SECONDS",
+        "Time limit for reaching the first training step and analyzing it.",
         min=1,
-        help="Time limit for reaching the first training step and analyzing it.",
     ),
 ]
 
@@ -46,48 +55,41 @@ DEFAULT_LIMIT_SECONDS = 600.0
 
 DevicesOption = Annotated[
     str | None,
-    typer.Option(
-        "--devices",
-        metavar="SPEC",
-        help="Devices to use: all; gpu:0,gpu:1; gpu:0@10GiB with a memory cap; or cpu:2 for "
+    option(
+        "--devices SPEC",
+        "Devices to use: all; gpu:0,gpu:1; gpu:0@10GiB with a memory cap; or cpu:2 for "
         "two devices on the CPU. Default: the environment variable EVENER_DEVICES, else all.",
     ),
 ]
 
 RecordOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--record", metavar="FOLDER", help="Record the run in a new folder, for evener report."
-    ),
+    Path | None, option("--record FOLDER", "Record the run in a new folder, for evener report.")
 ]
 
 LogDirOption = Annotated[
     Path | None,
-    typer.Option(
-        "--log-dir",
-        metavar="FOLDER",
-        help="Write losses and the work of each device at the end of every epoch of fit, for "
+    option(
+        "--log-dir FOLDER",
+        "Write losses and the work of each device at the end of every epoch of fit, for "
         "TensorBoard and as CSV.",
     ),
 ]
 
 CheckpointOption = Annotated[
     str | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="FOLDER",
-        help="Write checkpoints of every fit, and go on from the newest ones when the same command "
+    option(
+        "--checkpoint FOLDER",
+        "Write checkpoints of every fit, and go on from the newest ones when the same command "
         "is run again.",
     ),
 ]
 
 EveryStepsOption = Annotated[
     int | None,
-    typer.Option(
-        "--every-steps",
-        metavar="N",
+    option(
+        "--every-steps N",
+        "With --checkpoint: number of steps between checkpoints. Default: 60 seconds.",
         min=1,
-        help="With --checkpoint: number of steps between checkpoints. Default: 60 seconds.",
     ),
 ]
 
@@ -101,15 +103,13 @@ def checkpoint_folder(folder: str | None, every_steps: int | None) -> str | None
     return folder if "://" in folder else str(Path(folder).expanduser().absolute())
 
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
-]
+JsonOption = Annotated[bool, option("--json", "Print one JSON object; sizes are in bytes.")]
 
 LiveOption = Annotated[
     bool | None,
-    typer.Option(
+    option(
         "--live/--no-live",
-        help="Show a live view of the training: step, time left, loss, and what each device does; "
+        "Show a live view of the training: step, time left, loss, and what each device does; "
         "plain lines where it cannot be drawn. Default: on a terminal.",
     ),
 ]
@@ -160,21 +160,15 @@ def check_writable(file: Path | None, hint: str | None = None) -> None:
 
 
 AsModuleOption = Annotated[
-    bool, typer.Option("-m", help="SCRIPT is the name of a module, run as python -m runs it.")
+    bool, option("-m", "SCRIPT is the name of a module, run as python -m runs it.")
 ]
 
 ScriptArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SCRIPT",
-        show_default=False,
-        help="The Python file to run, or with -m the module.",
-    ),
+    str, argument("SCRIPT", "The Python file to run, or with -m the module.", show_default=False)
 ]
 
 ArgsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[ARGS]...", help="Arguments of the script: everything after it."),
+    list[str] | None, argument("[ARGS]...", "Arguments of the script: everything after it.")
 ]
 
 SCRIPT_SETTINGS = {"allow_interspersed_args": False}

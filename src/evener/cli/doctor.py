@@ -19,6 +19,8 @@ from evener.cli.conventions import (
     DevicesOption,
     NoGpuNamesOption,
     args_of_script,
+    argument,
+    option,
 )
 
 
@@ -26,70 +28,58 @@ def doctor(
     context: typer.Context,
     *,
     script: Annotated[
-        str | None,
-        typer.Argument(metavar="SCRIPT", show_default=False, help="The program to check."),
+        str | None, argument("SCRIPT", "The program to check.", show_default=False)
     ] = None,
     args: ArgsArgument = None,
     as_module: AsModuleOption = False,
     run: Annotated[
         bool,
-        typer.Option(
+        option(
             "--run/--no-run",
-            help="Run the first steps of the program, in a subprocess, or only read it.",
+            "Run the first steps of the program, in a subprocess, or only read it.",
         ),
     ] = True,
     sandbox: Annotated[
-        bool,
-        typer.Option("--sandbox", help="Run it where its writes do not reach the current folder."),
+        bool, option("--sandbox", "Run it where its writes do not reach the current folder.")
     ] = False,
     devices: DevicesOption = None,
     no_gpu_names: NoGpuNamesOption = False,
-    steps: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Number of training steps to watch.")
-    ] = 20,
+    steps: Annotated[int, option("--steps N", "Number of training steps to watch.", min=2)] = 20,
     time_limit: Annotated[
-        float,
-        typer.Option("--time-limit", min=1, metavar="SECONDS", help="Time limit of the run."),
+        float, option("--time-limit SECONDS", "Time limit of the run.", min=1)
     ] = 120,
     gpus: Annotated[
         int | None,
-        typer.Option(
-            "--gpus",
+        option(
+            "--gpus N",
+            "Number of GPUs to assume. Default: those of this machine, or 2 if it has none.",
             min=0,
-            metavar="N",
             show_default=False,
-            help="Number of GPUs to assume. Default: those of this machine, or 2 if it has none.",
         ),
     ] = None,
     gpu_memory: Annotated[
         str | None,
-        typer.Option(
-            "--gpu-memory",
-            metavar="SIZE",
-            show_default=False,
-            help="Memory of each GPU to assume, such as 12GiB; the memory of a step is compared "
+        option(
+            "--gpu-memory SIZE",
+            "Memory of each GPU to assume, such as 12GiB; the memory of a step is compared "
             "with it. Default: that of this machine's GPUs.",
+            show_default=False,
         ),
     ] = None,
     select: Annotated[
         str | None,
-        typer.Option(
-            "--select",
-            metavar="CODES",
-            help="Report only these rules: codes or prefixes of codes, separated by commas, for "
+        option(
+            "--select CODES",
+            "Report only these rules: codes or prefixes of codes, separated by commas, for "
             "example DOC-201,DOC-4.",
         ),
     ] = None,
-    ignore: Annotated[
-        str | None,
-        typer.Option("--ignore", metavar="CODES", help="Do not report these rules."),
-    ] = None,
+    ignore: Annotated[str | None, option("--ignore CODES", "Do not report these rules.")] = None,
     explain: Annotated[
-        str | None,
-        typer.Option("--explain", metavar="CODE", help="Print the help page for a code and exit."),
+        str | None, option("--explain CODE", "Print the help page for a code and exit.")
     ] = None,
-    rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    rules: Annotated[bool, option("--rules", "List all rules and exit.")] = False,
+    as_json: Annotated[bool, option("--json", "Print one JSON object.")] = False,
 ) -> None:
     """Find mistakes in a training program: run its first steps, and judge what they show."""
     if explain is not None:

@@ -17,18 +17,16 @@ from evener.cli.conventions import (
     NoGpuNamesOption,
     TimeLimitOption,
     args_of_script,
+    argument,
     check_writable,
+    option,
     quiet_tensorflow,
     status,
 )
 from evener.errors import RunError, did_you_mean
 
 
-def devices(
-    *,
-    as_json: JsonOption = False,
-    spec: DevicesOption = None,
-) -> None:
+def devices(*, as_json: JsonOption = False, spec: DevicesOption = None) -> None:
     """List all devices, and the reason for each one that is not used."""
     from evener.base.libraries import paused_collector
     from evener.devices import inventory
@@ -54,10 +52,10 @@ def audit(
     *,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:FUNCTION|SCRIPT",
+        argument(
+            "MODULE:FUNCTION|SCRIPT",
+            "A Python file that trains, or a function of a module.",
             show_default=False,
-            help="A Python file that trains, or a function of a module.",
         ),
     ],
     args: ArgsArgument = None,
@@ -66,20 +64,15 @@ def audit(
     no_gpu_names: NoGpuNamesOption = False,
     assume_gpus: Annotated[
         bool,
-        typer.Option(
+        option(
             "--assume-gpus",
-            help="Check for each operation that requests no device whether it can run on a GPU. "
+            "Check for each operation that requests no device whether it can run on a GPU. "
             "Works without a GPU.",
         ),
     ] = False,
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            "--batch-size",
-            min=1,
-            metavar="N",
-            help="Batch size to use for None in an input_signature.",
-        ),
+        option("--batch-size N", "Batch size to use for None in an input_signature.", min=1),
     ] = None,
     time_limit: TimeLimitOption = 300.0,
     as_json: JsonOption = False,
@@ -120,32 +113,30 @@ def estimate(
     *,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="SCRIPT|MODEL",
+        argument(
+            "SCRIPT|MODEL",
+            "A Python file that trains, or a published model, such as bert-large.",
             show_default=False,
-            help="A Python file that trains, or a published model, such as bert-large.",
         ),
     ],
     args: ArgsArgument = None,
     as_module: AsModuleOption = False,
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            "--batch-size",
-            metavar="N",
+        option(
+            "--batch-size N",
+            "Samples of the global batch. Default: the batch of the script.",
             min=1,
             max=2**20,
-            help="Samples of the global batch. Default: the batch of the script.",
         ),
     ] = None,
     num_devices: Annotated[
         int,
-        typer.Option(
-            "--num-devices",
-            metavar="N",
+        option(
+            "--num-devices N",
+            "Number of devices to divide the batch, the weights and the optimizer state over.",
             min=1,
             max=256,
-            help="Number of devices to divide the batch, the weights and the optimizer state over.",
         ),
     ] = 1,
     time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
@@ -200,34 +191,22 @@ def estimate(
 
 
 def report(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", show_default=False, help="The folder of a recorded run."),
-    ],
+    run: Annotated[Path, argument("RUN", "The folder of a recorded run.", show_default=False)],
     other: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN2]", show_default=False, help="Another run, to be shown beside it."
-        ),
+        Path | None, argument("[RUN2]", "Another run, to be shown beside it.", show_default=False)
     ] = None,
     *,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="File for the page. Default: report.html in RUN."
-        ),
+        Path | None, option("--out FILE", "File for the page. Default: report.html in RUN.")
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            "--trace",
-            metavar="FILE",
-            help="Write the recorded steps as a trace for Perfetto instead of a page.",
+        option(
+            "--trace FILE", "Write the recorded steps as a trace for Perfetto instead of a page."
         ),
     ] = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print the figures of each run, one JSON object a line."),
+        bool, option("--json", "Print the figures of each run, one JSON object a line.")
     ] = False,
 ) -> None:
     """Show a recorded run, or two side by side, as one HTML page that needs no network.

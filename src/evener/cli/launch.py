@@ -27,6 +27,7 @@ from evener.cli.conventions import (
     args_of_script,
     check_writable,
     checkpoint_folder,
+    option,
 )
 
 if TYPE_CHECKING:
@@ -132,124 +133,107 @@ def launch(
     as_module: AsModuleOption = False,
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers",
-            metavar="N",
-            min=1,
-            help="Number of workers to start. Default: one worker, of the job that TF_CONFIG or "
+        option(
+            "--workers N",
+            "Number of workers to start. Default: one worker, of the job that TF_CONFIG or "
             "Slurm describes.",
+            min=1,
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(
-            "--ray",
-            metavar="[ADDRESS]",
-            help="Start the workers on the Ray cluster at this address, host:port. Default: "
+        option(
+            "--ray [ADDRESS]",
+            "Start the workers on the Ray cluster at this address, host:port. Default: "
             "RAY_ADDRESS, else the cluster of this machine.",
         ),
     ] = None,
     ray_resources: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ray-resources",
-            metavar="RESOURCES",
-            help="What every worker asks Ray for, such as CPU=4,GPU=1; or given once per worker. "
+        option(
+            "--ray-resources RESOURCES",
+            "What every worker asks Ray for, such as CPU=4,GPU=1; or given once per worker. "
             "Default: one CPU, and the GPUs of --devices.",
         ),
     ] = None,
     devices: Annotated[
         list[str] | None,
-        typer.Option(
-            "--devices",
-            metavar="SPEC",
-            help="Devices of every worker; or given once per worker, the devices of each.",
+        option(
+            "--devices SPEC",
+            "Devices of every worker; or given once per worker, the devices of each.",
         ),
     ] = None,
     restarts: Annotated[
         int | None,
-        typer.Option(
-            "--restarts",
-            metavar="K",
-            min=0,
-            help="Number of workers to replace in all, after which the job goes on without those "
+        option(
+            "--restarts K",
+            "Number of workers to replace in all, after which the job goes on without those "
             f"that die. Default: {_DEFAULT_RESTARTS}.",
+            min=0,
         ),
     ] = None,
     no_replace: Annotated[
-        bool, typer.Option("--no-replace", help="Replace no worker; same as --restarts 0.")
+        bool, option("--no-replace", "Replace no worker; same as --restarts 0.")
     ] = False,
     logs: Annotated[
         Path | None,
-        typer.Option(
-            "--logs",
-            metavar="FOLDER",
-            help="Folder for the output of each worker. Default: a new folder for temporary files.",
+        option(
+            "--logs FOLDER",
+            "Folder for the output of each worker. Default: a new folder for temporary files.",
         ),
     ] = None,
     heartbeat: Annotated[
         float | None,
-        typer.Option(
-            "--heartbeat",
-            metavar="SECONDS",
-            min=0.1,
-            help="Silence after which a worker counts as frozen, and is killed. "
+        option(
+            "--heartbeat SECONDS",
+            "Silence after which a worker counts as frozen, and is killed. "
             f"Default: {_DEFAULT_HEARTBEAT_SECONDS:g}.",
+            min=0.1,
         ),
     ] = None,
     grace: Annotated[
         float,
-        typer.Option(
-            "--grace",
-            metavar="SECONDS",
-            min=0,
-            help="Time that workers have to end after SIGTERM or Ctrl-C, for example to write a "
+        option(
+            "--grace SECONDS",
+            "Time that workers have to end after SIGTERM or Ctrl-C, for example to write a "
             "checkpoint.",
+            min=0,
         ),
     ] = 60.0,
     port: Annotated[
         int | None,
-        typer.Option(
-            "--port",
-            metavar="PORT",
+        option(
+            "--port PORT",
+            "Under Slurm: port of the first worker of each host. Default: 8888.",
             min=1,
             max=65535,
-            help="Under Slurm: port of the first worker of each host. Default: 8888.",
         ),
     ] = None,
     exchange: Annotated[
         str | None,
-        typer.Option(
-            "--exchange",
-            metavar="CARRIER",
-            help="What carries the sums of a step between workers: the mesh of evener, over the "
+        option(
+            "--exchange CARRIER",
+            "What carries the sums of a step between workers: the mesh of evener, over the "
             "memory of the hosts (mesh), or the collectives of TensorFlow, by NCCL between GPUs "
             "(tensorflow). Default: EVENER_EXCHANGE, else auto: tensorflow where all workers "
             "compute on GPUs.",
         ),
     ] = None,
     plan: Annotated[
-        str | None,
-        typer.Option("--plan", metavar="FILE", help="As for evener run: the plan in this file."),
+        str | None, option("--plan FILE", "As for evener run: the plan in this file.")
     ] = None,
     shares: Annotated[
-        str | None,
-        typer.Option("--shares", metavar="NUMBERS", help="As for evener run: shares of devices."),
+        str | None, option("--shares NUMBERS", "As for evener run: shares of devices.")
     ] = None,
     no_gpu_names: NoGpuNamesOption = False,
     no_hoist: Annotated[
-        bool,
-        typer.Option("--no-hoist", help="As for evener run: leave eager steps as they are."),
+        bool, option("--no-hoist", "As for evener run: leave eager steps as they are.")
     ] = False,
     verify: Annotated[
-        bool | None,
-        typer.Option("--verify/--no-verify", help="As for evener run: compare with one device."),
+        bool | None, option("--verify/--no-verify", "As for evener run: compare with one device.")
     ] = None,
     report_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--report-file", metavar="FILE", help="As for evener run: the report of worker 0."
-        ),
+        Path | None, option("--report-file FILE", "As for evener run: the report of worker 0.")
     ] = None,
     checkpoint: CheckpointOption = None,
     every_steps: EveryStepsOption = None,

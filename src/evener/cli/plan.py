@@ -18,7 +18,9 @@ from evener.cli.conventions import (
     NoGpuNamesOption,
     TimeLimitOption,
     args_of_script,
+    argument,
     check_writable,
+    option,
     status,
     write_result,
     wrong_usage,
@@ -38,20 +40,15 @@ def plan(
     *,
     script: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SCRIPT]",
-            show_default=False,
-            help="A Python file that trains, or with -m a module.",
-        ),
+        argument("[SCRIPT]", "A Python file that trains, or with -m a module.", show_default=False),
     ] = None,
     args: ArgsArgument = None,
     as_module: AsModuleOption = False,
     batch_size: Annotated[
         str | None,
-        typer.Option(
-            "--batch-size",
-            metavar="N|max|auto",
-            help="Samples of the global batch. max: the largest batch that fits into memory. auto: "
+        option(
+            "--batch-size N|max|auto",
+            "Samples of the global batch. max: the largest batch that fits into memory. auto: "
             "the smallest batch with nearly the highest throughput. Default: the batch of the "
             "script.",
         ),
@@ -59,73 +56,60 @@ def plan(
     devices: DevicesOption = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="Plan for a published model, such as bert-large, instead of a script. Needs "
-            "--cluster.",
+        option(
+            "--model NAME",
+            "Plan for a published model, such as bert-large, instead of a script. Needs --cluster.",
         ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster",
-            metavar="FILE|NAME",
-            help="Plan for the devices of a cluster: a YAML file that describes it, or a cluster "
+        option(
+            "--cluster FILE|NAME",
+            "Plan for the devices of a cluster: a YAML file that describes it, or a cluster "
             "that evener knows, such as a100-8. The times of a script follow from its operations "
             "and bytes, and the datasheets of the devices.",
         ),
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(
-            "--profile",
-            metavar="FILE",
-            help="Use the measurements in this file instead of measuring a script.",
+        option(
+            "--profile FILE", "Use the measurements in this file instead of measuring a script."
         ),
     ] = None,
     from_run: Annotated[
         Path | None,
-        typer.Option(
-            "--from-run",
-            metavar="FILE",
-            help="Scale the predicted times to a measured run: a file written by evener run "
+        option(
+            "--from-run FILE",
+            "Scale the predicted times to a measured run: a file written by evener run "
             "--report-file.",
         ),
     ] = None,
     save_profile: Annotated[
-        Path | None,
-        typer.Option("--save-profile", metavar="FILE", help="Write the measurements to a file."),
+        Path | None, option("--save-profile FILE", "Write the measurements to a file.")
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option(
-            "--check",
-            metavar="PLAN",
+        option(
+            "--check PLAN",
+            "Predict the cost of the plan in this JSON file, instead of searching for a plan.",
             exists=True,
             dir_okay=False,
-            help="Predict the cost of the plan in this JSON file, instead of searching for a plan.",
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write the plan as JSON, for evener run."),
+        Path | None, option("--out FILE", "Write the plan as JSON, for evener run.")
     ] = None,
     remeasure: Annotated[
         bool,
-        typer.Option(
+        option(
             "--remeasure",
-            help="Measure all layers again, even if measurements for these devices are stored.",
+            "Measure all layers again, even if measurements for these devices are stored.",
         ),
     ] = False,
     no_gpu_names: NoGpuNamesOption = False,
     time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the plan as one JSON object.")
-    ] = False,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of plans and exit.")
-    ] = False,
+    as_json: Annotated[bool, option("--json", "Print the plan as one JSON object.")] = False,
+    schema: Annotated[bool, option("--schema", "Print the JSON Schema of plans and exit.")] = False,
 ) -> None:
     """Measure the layers of a model, and find the best plan for the devices.
 

@@ -25,8 +25,10 @@ from evener.cli.conventions import (
     RecordOption,
     ScriptArgument,
     args_of_script,
+    argument,
     check_writable,
     checkpoint_folder,
+    option,
     quiet_tensorflow,
     status,
     wrong_usage,
@@ -87,58 +89,52 @@ def run(
     devices: DevicesOption = None,
     plan: Annotated[
         str | None,
-        typer.Option(
-            "--plan",
-            metavar="FILE|auto",
-            help="Use the plan in this JSON file, instead of --devices and --shares. auto: measure "
+        option(
+            "--plan FILE|auto",
+            "Use the plan in this JSON file, instead of --devices and --shares. auto: measure "
             "the first training step, begin with the best plan, try it and the two simplest ones "
             "in steps of the run, and go on with the fastest.",
         ),
     ] = None,
     shares: Annotated[
         str | None,
-        typer.Option(
-            "--shares",
-            metavar="NUMBERS",
-            help="Relative share of each batch for each device, for example 3,1; or even for equal "
+        option(
+            "--shares NUMBERS",
+            "Relative share of each batch for each device, for example 3,1; or even for equal "
             "shares. Default: measured while training.",
         ),
     ] = None,
     no_gpu_names: NoGpuNamesOption = False,
     no_hoist: Annotated[
         bool,
-        typer.Option(
+        option(
             "--no-hoist",
-            help="Run training steps that are not decorated with tf.function as they are, on one "
+            "Run training steps that are not decorated with tf.function as they are, on one "
             "device.",
         ),
     ] = False,
     verify: Annotated[
         bool | None,
-        typer.Option(
+        option(
             "--verify/--no-verify",
-            help="--verify: also compute the first run of each step on one device, and print the "
+            "--verify: also compute the first run of each step on one device, and print the "
             "difference. --no-verify: compare nothing. Default: compare a few samples, and warn if "
             "they differ.",
         ),
     ] = None,
     report: Annotated[
-        bool,
-        typer.Option("--report", help="Print a report to standard error when the script ends."),
+        bool, option("--report", "Print a report to standard error when the script ends.")
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="Print the report as one JSON object, in the last line of standard output.",
+        option(
+            "--json", "Print the report as one JSON object, in the last line of standard output."
         ),
     ] = False,
     report_file: Annotated[
         Path | None,
-        typer.Option(
-            "--report-file",
-            metavar="FILE",
-            help="Write the report as JSON to a file, for evener plan --from-run.",
+        option(
+            "--report-file FILE", "Write the report as JSON to a file, for evener plan --from-run."
         ),
     ] = None,
     checkpoint: CheckpointOption = None,
@@ -247,11 +243,11 @@ def read_layout(
     if plan is None or plan == AUTO:
         values = _read_shares(shares, num_devices=spec.num_devices)
         return RunLayout(devices=devices, shares=values, verify=verify)
-    for option, value in (("--devices", devices), ("--shares", shares)):
+    for name, value in (("--devices", devices), ("--shares", shares)):
         if value is not None:
             raise typer.BadParameter(
-                f"a plan includes devices and shares; leave out --plan or {option}",
-                param_hint=f"'{option}'",
+                f"a plan includes devices and shares; leave out --plan or {name}",
+                param_hint=f"'{name}'",
             )
     path = Path(plan)
     if not path.exists():
@@ -277,8 +273,7 @@ def _read_shares(text: str | None, *, num_devices: int | None) -> str | list[flo
         shares = [float(share) for share in text.split(",")]
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is neither 'even' nor a list of numbers such as 3,1",
-            param_hint="'--shares'",
+            f"{text!r} is neither 'even' nor a list of numbers such as 3,1", param_hint="'--shares'"
         ) from None
     job = job_from_environment(os.environ)
     with wrong_usage(f"--shares {text}"):
@@ -292,39 +287,22 @@ def bench(
     *,
     script: Annotated[
         str,
-        typer.Argument(
-            metavar="SCRIPT",
-            show_default=False,
-            help="A Python file that trains, or with -m a module.",
-        ),
+        argument("SCRIPT", "A Python file that trains, or with -m a module.", show_default=False),
     ],
     args: ArgsArgument = None,
     as_module: AsModuleOption = False,
     devices: DevicesOption = None,
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", min=1, help="Number of runs of each layout.")
-    ] = 3,
+    rounds: Annotated[int, option("--rounds N", "Number of runs of each layout.", min=1)] = 3,
     steps: Annotated[
-        int,
-        typer.Option(
-            "--steps",
-            metavar="N",
-            min=5,
-            max=200,
-            help="Number of timed steps of a run, after 10 others.",
-        ),
+        int, option("--steps N", "Number of timed steps of a run, after 10 others.", min=5, max=200)
     ] = 40,
     xla: Annotated[
-        bool,
-        typer.Option("--xla", help="Measure each layout with XLA and without: jit_compile."),
+        bool, option("--xla", "Measure each layout with XLA and without: jit_compile.")
     ] = False,
     time_limit: Annotated[
-        float,
-        typer.Option("--time-limit", metavar="SECONDS", min=1, help="Time limit of a run."),
+        float, option("--time-limit SECONDS", "Time limit of a run.", min=1)
     ] = DEFAULT_LIMIT_SECONDS,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object.")
-    ] = False,
+    as_json: Annotated[bool, option("--json", "Print the result as one JSON object.")] = False,
 ) -> None:
     """Time the steps of a script on one device, and under several layouts of all devices.
 

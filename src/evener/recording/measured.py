@@ -91,8 +91,7 @@ def owned_by_device(strategy: Strategy) -> dict[str, Owned]:
         device = strategy.name_in_plan(variable.device)
         before = owned.get(device, Owned())
         owned[device] = Owned(
-            num_variables=before.num_variables + 1,
-            num_bytes=before.num_bytes + variable.num_bytes,
+            num_variables=before.num_variables + 1, num_bytes=before.num_bytes + variable.num_bytes
         )
     return owned
 

@@ -35,13 +35,7 @@ from evener._tf_private.fits import adding_callbacks
 from evener.devices import inventory
 from evener.errors import EngineError, EvenerWarning, RunError
 from evener.feedback import Rebalanced
-from evener.recording.measured import (
-    Measured,
-    count_work,
-    shares_of_devices,
-    step_line,
-    trace_line,
-)
+from evener.recording.measured import Measured, count_work, shares_of_devices, step_line, trace_line
 from evener.recording.reading import (
     EVENTS,
     FULL,

@@ -100,11 +100,7 @@ def run_child_process(
 
 
 def ask_module(
-    module: str,
-    request: str,
-    *,
-    environ: Mapping[str, str] | None = None,
-    limit_seconds: float,
+    module: str, request: str, *, environ: Mapping[str, str] | None = None, limit_seconds: float
 ) -> tuple[ProcessResult, str | None]:
     """Run ``python -m MODULE REQUEST``; return its end, and its answer if it wrote one."""
     with tempfile.TemporaryDirectory() as folder:

@@ -21,15 +21,7 @@ from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
 from evener.planner.planning import plan_profile
 from evener.run.eager_steps import eager_step_at
-from evener.run.questions import (
-    FIX_EAGER,
-    Answer,
-    StepCosts,
-    StepRequest,
-    TargetError,
-    ask,
-    ending,
-)
+from evener.run.questions import FIX_EAGER, Answer, StepCosts, StepRequest, TargetError, ask, ending
 from evener.run.script import Script, read
 
 if TYPE_CHECKING:
@@ -213,12 +205,7 @@ def _fix(answer: Answer) -> str:
 
 
 def plan_script(
-    script: Script,
-    args: Sequence[str],
-    *,
-    devices: str | None,
-    gpu_names: bool,
-    time_limit: float,
+    script: Script, args: Sequence[str], *, devices: str | None, gpu_names: bool, time_limit: float
 ) -> Planned:
     """Measure the first training step of a script in a subprocess, and return the best plan."""
     request = StepRequest(

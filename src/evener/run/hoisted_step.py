@@ -18,12 +18,7 @@ from evener._tf_private.random_numbers import (
     operation_seeds,
     set_operation_seeds,
 )
-from evener._tf_private.tensors import (
-    Printed,
-    kept_prints,
-    symbolic_constants,
-    symbolic_lengths,
-)
+from evener._tf_private.tensors import Printed, kept_prints, symbolic_constants, symbolic_lengths
 from evener.run.hoisted_code import (
     Observed,
     attributes_read,

@@ -147,10 +147,7 @@ def ending(code: int) -> str:
 
 
 def ask(
-    request: StepRequest,
-    *,
-    environ: Mapping[str, str] | None = None,
-    limit_seconds: float,
+    request: StepRequest, *, environ: Mapping[str, str] | None = None, limit_seconds: float
 ) -> Answer:
     """Ask a subprocess; raise the error that is its answer."""
     process, text = ask_module(
