@@ -125,7 +125,6 @@ class WrongUsage(Exception):
 
 @contextlib.contextmanager
 def wrong_usage(source: str) -> Generator[None]:
-    """Report an error of evener raised inside as wrong usage."""
     try:
         yield
     except EvenerError as error:
@@ -154,7 +153,6 @@ def write_result(file: Path, text: str, *, is_printed: bool = False) -> None:
 
 
 def check_writable(file: Path | None, hint: str | None = None) -> None:
-    """Refuse a file for results that cannot be written; None if the option was not given."""
     if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
         raise typer.BadParameter(f"{file} cannot be written", param_hint=hint)
 

@@ -192,7 +192,6 @@ def _size(text: str) -> int:
 def _args_of(
     context: typer.Context, args: list[str] | None, script: str, *, as_module: bool
 ) -> list[str]:
-    """Return the arguments of the program. A file that cannot be read is a finding."""
     from evener.errors import RunError
     from evener.run.script import read
 

@@ -43,14 +43,12 @@ class LaunchCommand(TyperCommand):
     """A command whose option ``--ray`` may be given with an address or without one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give ``--ray`` its default address, and parse."""
         params = [each for each in self.params if getattr(each, "is_flag", False)]
         flags = {name for each in params for name in (*each.opts, *each.secondary_opts)}
         return super().parse_args(ctx, with_ray_address(args, flags))
 
 
 def with_ray_address(words: Sequence[str], flags: Collection[str]) -> list[str]:
-    """Return a command line in which the option ``--ray`` has an address."""
     found = list(words)
     position = 0
     # The first word that is neither an option nor its value is the script.
@@ -66,7 +64,6 @@ def with_ray_address(words: Sequence[str], flags: Collection[str]) -> list[str]:
 
 
 def ray_address(given: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the address of the Ray cluster, or None if the job does not run on Ray."""
     from evener.workers import on_ray
     from evener.workers.job import split_address
 
@@ -342,7 +339,6 @@ def launch(
 
 
 def _make_log_folder(logs: Path | None) -> Path:
-    """Return the folder for log files, which exists and can be written to."""
     if logs is None:
         return Path(tempfile.mkdtemp(prefix="evener-launch-"))
     try:

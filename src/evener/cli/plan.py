@@ -217,7 +217,6 @@ def check_sources(
     check: Path | None,
     devices: str | None = None,
 ) -> None:
-    """Check that the costs come from exactly one source."""
     given = [name for name, value in (("a script", script), ("--model", model)) if value]
     given += ["--profile"] if profile is not None else []
     if not given and check is not None:
@@ -246,7 +245,6 @@ def check_sources(
 
 
 def read_batch_size(text: str | None) -> BatchSize | None:
-    """Return the value of ``--batch-size``."""
     if text is None or text == "max" or text == "auto":
         return text
     if not text.isdecimal() or int(text) < 1:
@@ -258,7 +256,6 @@ def read_batch_size(text: str | None) -> BatchSize | None:
 
 
 def _known_costs(model: str | None, cluster: str | None, profile: Path | None) -> StepCosts:
-    """Return the costs of a published model or a profile."""
     from evener.plan.profile_files import read_profile
     from evener.planner.datasheets import Assumptions, datasheet_profile
     from evener.planner.published_models import model_named
@@ -317,7 +314,6 @@ def _calibrate(costs: StepCosts, run: MeasuredRun, wanted: BatchSize | None) -> 
 def _next_step(
     plan: Plan, words: str, out: Path | None, where: str | None = None, devices: str | None = None
 ) -> str:
-    """Return what to do with a plan."""
     workers = {name.partition("/")[0] for name in plan.device_names if name.startswith("worker:")}
     command = f"evener launch --workers {len(workers)}" if workers else "evener run"
     if out is None and not workers and where is None:

@@ -65,7 +65,6 @@ class Handover(BaseException):
         self._log_dir = log_dir
 
     def run(self) -> None:
-        """Run the script, recorded, logged and with a live view where they were asked for."""
         with contextlib.ExitStack() as stack:
             if self._recording is not None:
                 stack.enter_context(self._recording)
@@ -212,7 +211,6 @@ def run(
 
 
 def commands_to_plan_again(plan: Plan, given: str | None, devices: str | None, words: str) -> str:
-    """Return the commands that measure a run by a plan, and plan by its times."""
     names = plan.device_names
     workers = {name.partition("/")[0] for name in names if name.startswith("worker:")}
     run = f"launch --workers {len(workers)}" if workers else "run"
@@ -230,7 +228,6 @@ def commands_to_plan_again(plan: Plan, given: str | None, devices: str | None, w
 def read_layout(
     *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
 ) -> RunLayout:
-    """Return the layout that options ask for; for ``--plan auto`` without the plan."""
     from evener.devices.spec import spec_from
     from evener.plan import Plan
     from evener.run.session import RunLayout

@@ -20,8 +20,6 @@ from evener.strategy.shares import RecordedStep, ShareController
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """The GPU memory that TensorFlow uses, now and at its peak, in bytes."""
-
     current_bytes: int
     peak_bytes: int
 
@@ -36,8 +34,6 @@ def gpu_memory(device: str) -> MemoryUse | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """The variables that a device owns, and their bytes."""
-
     num_variables: int = 0
     num_bytes: int = 0
 
@@ -102,7 +98,6 @@ def shares_of_devices(strategy: Strategy) -> dict[str, float]:
 
 
 def _sum_by_device(strategy: Strategy, figures: Sequence[float]) -> dict[str, float]:
-    """Return the sums of figures of the replicas for each device that has a stage of them."""
     sums: dict[str, float] = {}
     for replica, figure in zip(strategy.plan.replicas, figures, strict=True):
         for device in dict.fromkeys(stage.device for stage in replica.stages):

@@ -146,7 +146,6 @@ class RunRecord(RunDescription, frozen=True, kw_only=True):
 
 
 def read_records(folder: Path) -> tuple[RunRecord, ...]:
-    """Return the record in a folder, or those of several workers, the first worker first."""
     try:
         if (folder / RECORD).exists():
             return (_read(folder),)
@@ -202,7 +201,6 @@ def _read(folder: Path) -> RunRecord:
     }
 
     def fits(step: RecordLine) -> bool:
-        """Return whether a step has a begin and an end for every span of its trace."""
         count = len(traces.get(step.get("of", -1), ()))
         return count > 0 and len(step.get("begin", ())) == count == len(step.get("end", ()))
 
@@ -358,8 +356,6 @@ def _gap(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """Seconds of a device in a step."""
-
     compute: float
     update: float
     once: float
@@ -485,7 +481,6 @@ def limit_of(summary: Summary, script: str = "") -> str:
 
 
 def usual_steps(record: RunRecord) -> list[RecordLine]:
-    """Return the recorded steps of the most frequent trace that trains, without its first one."""
     trained = [
         step
         for step in record.steps
@@ -508,7 +503,6 @@ def typical_step(record: RunRecord) -> dict[str, list[Activity]]:
 
 
 def step_length(step: RecordLine) -> float:
-    """Return the seconds from the first begin to the last end of a recorded step."""
     return max(step["end"]) / 1e6
 
 

@@ -376,8 +376,6 @@ class Pace:
 
 
 class Losses(keras.callbacks.Callback):
-    """Callback that writes losses and metrics, now and then, and at the end of each epoch."""
-
     def __init__(self, folder: RecordFolder, clock: Callable[[], float], pace: Pace) -> None:
         super().__init__()
         self._folder, self._clock, self._pace = folder, clock, pace
@@ -507,7 +505,6 @@ def scalars(logs: Mapping[str, Any]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def watching(emit: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
-    """Pass messages of evener's log and its warnings on as events, in the block."""
     logger = logging.getLogger("evener")
     level, shown_from = logger.level, logger.getEffectiveLevel()
 

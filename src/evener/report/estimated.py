@@ -71,7 +71,6 @@ class Estimated:
         ]
 
     def memory(self, way: Way) -> MemoryByKind:
-        """Return the memory of the device that needs most."""
         return estimate_memory(self.model, self.batch_size, way, num_devices=self.num_devices)
 
     def largest(self, card: int, way: Way) -> int:
@@ -112,7 +111,6 @@ def usable_bytes(card: int) -> int:
 
 
 def print_estimated(found: Estimated, console: Console | None = None) -> None:
-    """Print the memory by kind, and the largest batches."""
     console = standard_output() if console is None else console
     where = "one device" if found.num_devices == 1 else f"each of {found.num_devices} devices"
     samples = "1 sample" if found.batch_size == 1 else f"{found.batch_size} samples"
@@ -127,7 +125,6 @@ def print_estimated(found: Estimated, console: Console | None = None) -> None:
 
 
 def memory_table(found: Estimated, *, recompute: bool) -> Table:
-    """Return the memory by kind, for each number of micro-batches."""
     ways = [way for way in found.ways() if way.recompute == recompute]
     table = _table("micro-batches", [str(way.num_micro_batches) for way in ways])
     by_way = [_by_name(found.memory(way)) for way in ways]
@@ -139,7 +136,6 @@ def memory_table(found: Estimated, *, recompute: bool) -> Table:
 
 
 def largest_table(found: Estimated) -> Table:
-    """Return the largest global batch for each size of memory."""
     table = _table("memory", ["usable", *_COLUMNS])
     for card in CARDS:
         sizes = (found.largest(card, way) for way in _COLUMNS.values())

@@ -194,7 +194,6 @@ def epoch_line(state: LiveState) -> str:
 
 
 def losses_text(losses: Mapping[str, float]) -> str:
-    """Return the loss and the metrics in one line, the loss first."""
     in_order = sorted(losses.items(), key=lambda item: item[0] != "loss")
     return "  ".join(f"{name} {value:.4f}" for name, value in in_order)
 
@@ -242,8 +241,6 @@ def _left(seconds: float | None) -> str:
 
 
 class Screen:
-    """Place where a live view appears."""
-
     replaces_bar = True
 
     def open(self) -> None:
@@ -275,7 +272,6 @@ def screen_of_process(environ: Mapping[str, str]) -> Screen:
 
 
 def screen_of(console: Console) -> Screen | None:
-    """Return the screen of a console: a terminal or a notebook; None for others."""
     if console.is_jupyter:
         return NotebookScreen()
     is_plain = console.is_dumb_terminal or console.no_color
@@ -359,7 +355,6 @@ class TerminalScreen(Screen):
             self._above = []
 
     def _view(self) -> RenderableType:
-        """Return the incomplete lines of the program, and the view under them."""
         rests = [Text.from_ansi(s.shown_rest, no_wrap=True) for s in self._above if s.rest]
         if self._state is None:
             return Group(*rests)
@@ -418,7 +413,6 @@ class _Bytes:
 
 
 def _redirect_handlers(before: Any, after: Any) -> None:
-    """Let handlers of the logging module, which keep their stream, write to another one."""
     for logger in [logging.getLogger(), *logging.root.manager.loggerDict.values()]:
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler) and handler.stream is before:
@@ -448,7 +442,6 @@ class LineScreen(Screen):
         self._is_open = True
 
     def show(self, state: LiveState) -> None:
-        """Print the state if the last line is ten seconds old."""
         if self._clock() >= self._due and state.step:
             line = line_of(state)
             if line != self._last:
@@ -614,7 +607,6 @@ class JobState:
         self._seen: dict[int, int] = {}
 
     def state(self) -> LiveState | None:
-        """Return the state of the job; None before the first worker has one."""
         files: dict[int, WorkerFile] = {}
         for path in self._folder.glob("worker-*.json"):
             if self._clock() - path.stat().st_mtime < _STALE_SECONDS:
@@ -639,7 +631,6 @@ def is_wanted(live: bool | None, environ: Mapping[str, str]) -> bool:
 
 @contextlib.contextmanager
 def live_job(environ: dict[str, str] | os._Environ[str]) -> Iterator[None]:
-    """Show the training of the workers that are started in the block."""
     with tempfile.TemporaryDirectory(prefix="evener-live-") as folder:
         screen = screen_of_process(environ)
         environ[FOLDER] = folder

@@ -95,8 +95,6 @@ def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """StepTimeline of a worker, whose clock is its own."""
-
     name: str
     timeline: StepTimeline | None
     fractions: tuple[tuple[str, list[tuple[str, str, float]]], ...]
@@ -104,8 +102,6 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """All that the page shows of a run."""
-
     name: str
     verdict: str
     record: RunRecord
@@ -124,7 +120,6 @@ class RunView:
 
 
 def view_of(records: Sequence[RunRecord]) -> RunView:
-    """Return what the page shows of a run, by its record or those of its workers."""
     first, many = records[0], len(records) > 1
     summary = summarise(first)
     timed = [
@@ -337,8 +332,6 @@ def _outside(summary: Summary) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Row of the comparison of two runs."""
-
     what: str
     first: str
     second: str
@@ -346,7 +339,6 @@ class Change:
 
 
 def changes(first: RunView, second: RunView) -> tuple[list[Change], list[Change]]:
-    """Return the settings that differ, and the figures of both runs."""
     pairs = zip(_settings(first), _settings(second), strict=True)
     settings = [Change(what=what, first=a, second=b) for (what, a), (_, b) in pairs if a != b]
     a, b = first.summary, second.summary
@@ -393,8 +385,6 @@ def _ratio(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Line of a chart."""
-
     name: str
     path: str
     last: str
@@ -517,8 +507,6 @@ def _clock(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Bar of a timeline: its place in the box, its class, and a text beside the pointer."""
-
     x: float
     width: float
     y: int
@@ -528,8 +516,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """Row of a device, with a summary for those who do not see it."""
-
     device: str
     bars: tuple[Bar, ...]
     text: str
@@ -567,7 +553,6 @@ def timeline(
 
 
 def _order(item: tuple[str, object]) -> tuple[str, int]:
-    """Return the key of a device: gpu:10 comes after gpu:2."""
     kind, _, number = item[0].rpartition(":")
     return kind, int(number) if number.isdecimal() else 0
 

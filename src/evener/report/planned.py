@@ -94,7 +94,6 @@ def print_planned(planned: Planned, console: Console | None = None) -> None:
 
 
 def stage_lines(planned: Planned, width: int) -> list[str]:
-    """Return a picture of the stages and the bytes between them, ``width`` columns wide."""
     assignment, profile = planned.assignment, planned.profile
     width = min(width, _WIDEST)
     groups = replica_groups(assignment, profile.cluster)
@@ -145,7 +144,6 @@ def stage_lines(planned: Planned, width: int) -> list[str]:
 
 
 def step_lines(planned: Planned, width: int) -> list[str]:
-    """Return a picture of one step over time, ``width`` columns wide."""
     prediction, cluster = planned.prediction, planned.profile.cluster
     width, seconds = min(width, _WIDEST), prediction.step_seconds
     rows: list[tuple[str, list[DrawnSpan]]] = []
@@ -173,7 +171,6 @@ def step_lines(planned: Planned, width: int) -> list[str]:
 
 
 def time_lines(planned: Planned) -> Iterator[str]:
-    """Yield the predicted time of a step, and its parts for each replica."""
     prediction = planned.prediction
     rate = planned.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
     yield f"{format_seconds(prediction.step_seconds)}, {rate:,.0f} samples/s"
@@ -198,7 +195,6 @@ def time_lines(planned: Planned) -> Iterator[str]:
 
 
 def memory_table(planned: Planned, width: int = _WIDEST) -> Table:
-    """Return the memory of every device as a bar and its parts."""
     bar_width = _BAR_WIDTH if width >= _WIDEST else _SHORT_BAR_WIDTH
     table = Table(box=None, show_edge=False, pad_edge=True)
     for heading in ("device", "", "peak", "of", "mostly"):
@@ -254,7 +250,6 @@ class ReplicaGroup:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The text for the devices of each stage."""
         return tuple(map(devices_label, self.devices))
 
 
@@ -341,14 +336,12 @@ def _share(group: ReplicaGroup, batch_size: int, *, micro_batches: bool) -> str:
 
 
 def _layers(span: Span, model: ModelCosts) -> tuple[str, str]:
-    """Return the first and the last layer of a stage, and the number of layers."""
     first, last = model.layers[span.first].name, model.layers[span.end - 1].name
     count = span.end - span.first
     return (first, "1 layer") if count == 1 else (f"{first}..{last}", f"{count} layers")
 
 
 def _passing(group: ReplicaGroup, profile: CostProfile) -> list[str]:
-    """Return the text for each pair of successive stages; it begins with ``═`` between machines."""
     spans, cluster = group.replica.spans, profile.cluster
     found: list[str] = []
     for before, after in itertools.pairwise(spans):
@@ -360,14 +353,11 @@ def _passing(group: ReplicaGroup, profile: CostProfile) -> list[str]:
 
 
 def _rate(cluster: Cluster) -> str:
-    """Return the bandwidth of the network, in the units of datasheets."""
     return f"{cluster.network.bytes_per_second / 1e9:.3g} GB/s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnSpan:
-    """Activity of a device during part of a step."""
-
     begin_seconds: float  # Start, in seconds since the start of the step
     end_seconds: float  # End, in seconds since the start of the step
     mark: str  # Character that is drawn
@@ -393,7 +383,6 @@ def paint(
 
 
 def _columns(activity: DrawnSpan, seconds: float, columns: int) -> tuple[int, int]:
-    """Return the first column of an activity, and the column after its last."""
     begin, end = (
         min(columns, round(when / seconds * columns)) if seconds else 0
         for when in (activity.begin_seconds, activity.end_seconds)

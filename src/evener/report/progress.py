@@ -272,7 +272,6 @@ class StrategySource:
 
 
 def recent(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the last steps, of a few seconds, at least two where there are."""
     if not records:
         return []
     since = records[-1].began - _RECENT_SECONDS
@@ -282,7 +281,6 @@ def recent(records: Sequence[StepRecord]) -> list[StepRecord]:
 
 @contextlib.contextmanager
 def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
-    """Show the training of a strategy in the block, where ``fit`` is followed by itself."""
     group = group_of_process()
     worker = None if group is None else group.index
     if worker is not None and FOLDER in environ:
@@ -339,7 +337,6 @@ class TrainingWork:
         return {self._device: 1.0} if self._strategy is None else shares_of_devices(self._strategy)
 
     def counted(self) -> tuple[dict[str, int], dict[str, float]]:
-        """Return the samples and busy seconds of the devices; nothing if they are not counted."""
         _, samples, seconds = (0, {}, {}) if self._work is None else self._work.read()
         return samples, seconds if samples else {}
 
@@ -359,7 +356,6 @@ class TrainingWork:
         return {self._device: Owned(num_variables=len(unique), num_bytes=num_bytes)}
 
     def rows(self) -> tuple[LiveDevice, ...]:
-        """Return what every device of this process does now, as far as it is measured."""
         if self.source is not None:
             return self.source.measured()[1]
         return tuple(
@@ -556,7 +552,6 @@ class Progress(FitProgress):
 
 
 def _rate(begin: tuple[float, int | None] | None, end: tuple[float, int | None]) -> float | None:
-    """Return the samples per second between two marks."""
     if begin is None or begin[1] is None or end[1] is None or end[0] <= begin[0]:
         return None
     return (end[1] - begin[1]) / (end[0] - begin[0]) or None

@@ -138,7 +138,6 @@ def report_of(
 
 
 def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = None) -> None:
-    """Print a report: as text on standard error, as JSON in the last line of standard output."""
     if as_json:
         print(run.to_json(), flush=True)
         return

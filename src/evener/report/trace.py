@@ -30,8 +30,6 @@ def trace_of(records: Sequence[RunRecord]) -> bytes:
 
 
 class _Trace:
-    """Trace that is built packet by packet."""
-
     def __init__(self, builder: Any) -> None:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackDescriptor, TrackEvent
 

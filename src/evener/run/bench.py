@@ -64,8 +64,6 @@ class TimedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRow:
-    """Result of a contender."""
-
     contender: Contender
     rounds: tuple[float, ...] = ()  # Median seconds of a step, in each round.
     batch_size: int | None = None
@@ -79,7 +77,6 @@ class BenchRow:
 def contenders(
     devices: Sequence[str], *, spec: str | None, words: str, planned: Plan | str, with_xla: bool
 ) -> list[Contender]:
-    """Return the layouts to compare."""
     option = "" if spec is None else f"--devices {spec} "
     plan = planned if isinstance(planned, Plan) else None
     # One device on the CPU is all of it.
@@ -121,7 +118,6 @@ def measure(
     limit_seconds: float,
     tell: Callable[[str], object],
 ) -> list[BenchRow]:
-    """Run every contender in every round, one after the other."""
     rows = [BenchRow(contender=each, problem=each.problem) for each in layouts]
     for number in range(num_rounds):
         for index, row in enumerate(rows):
@@ -205,7 +201,6 @@ def overlapping(best: BenchRow, rows: Sequence[BenchRow]) -> list[BenchRow]:
 
 
 def print_result(result: BenchResult, console: Console) -> None:
-    """Print a result as a table, with what limits it and the command to use."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("layout", overflow="fold")
     for name in ("a step", "range", "samples/s", "times as fast"):

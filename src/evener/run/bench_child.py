@@ -74,8 +74,6 @@ def main() -> None:
 
 
 class _BenchRun:
-    """Run of the script of a request."""
-
     def __init__(self, request: TimedRun, file: Path) -> None:
         self._request = request
         self._file = file
@@ -87,7 +85,6 @@ class _BenchRun:
         self._stack = contextlib.ExitStack()
 
     def run(self) -> None:
-        """Run the script up to the last timed step, or to its end."""
         script = read(self._request.target, as_module=self._request.is_module)
         with adding_callbacks(lambda: FitTimes(self._seconds, self._wanted, self.done)):
             if self._request.layout.kind == "mirrored":
@@ -127,7 +124,6 @@ class _BenchRun:
         self.answer(TimedSteps(seconds=timed, batch_size=batch_size))
 
     def end(self) -> NoReturn:
-        """Answer with the steps that the script had."""
         seconds = self._seconds or (counted_seconds(self._strategy) if self._strategy else [])
         if len(seconds) >= self._request.num_warm_up + _FEWEST:
             self.done(seconds)
@@ -156,8 +152,6 @@ Done = Callable[[Sequence[float]], object]
 
 
 class FitTimes(keras.callbacks.Callback):
-    """Callback that times the steps of ``fit`` from the begin of one to the begin of the next."""
-
     def __init__(self, seconds: list[float], num_steps: int, done: Done) -> None:
         super().__init__()
         self._seconds, self._num_steps, self._done = seconds, num_steps, done

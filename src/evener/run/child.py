@@ -66,7 +66,6 @@ _LARGE_BYTES = 1 << 20
 
 
 def main() -> None:
-    """Answer the request in the file on the command line."""
     file = Path(sys.argv[1])
     request = from_json(file.read_text(encoding="utf-8"), StepRequest)
     try:
@@ -151,7 +150,6 @@ class FirstStep:
 
 
 def measure_first_step(request: StepRequest, file: Path) -> None:
-    """Run a script up to its first training step, and answer with the costs of the step."""
     script = request.script
     assert script is not None, "costs are those of a script"
     name = script.given if script.module is not None else Path(script.given).name
@@ -269,8 +267,6 @@ class EagerLoops:
         self.first_line = ""  # Source line of the first eager gradients.
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
-        """Watch every tape, in this process."""
-
         def gradient(
             original: Any, tape: Any, target: Any, sources: Any, *more: Any, **options: Any
         ) -> Any:

@@ -122,7 +122,6 @@ def answer_file(request: Path) -> Path:
 
 
 def end_with(request: Path, answer: str) -> NoReturn:
-    """Write the answer to a request, and end the process."""
     answer_file(request).write_text(answer, encoding="utf-8")
     sys.stdout.flush()
     sys.stderr.flush()

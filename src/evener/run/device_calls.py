@@ -65,7 +65,6 @@ class EmulatedGpus:
 
     @property
     def all(self) -> Sequence[str]:
-        """The name of the stand-in for each physical GPU."""
         if self._started_with is not None:
             return self._started_with
         logical = self._logical_configuration(self._list_physical_devices("CPU")[0]) or (None,)
@@ -73,7 +72,6 @@ class EmulatedGpus:
 
     @property
     def names(self) -> list[str]:
-        """The name of the stand-in for each logical GPU."""
         return [
             name
             for index, name in enumerate(self.all)
@@ -103,7 +101,6 @@ class EmulatedGpus:
         return physical.index(device)
 
     def show(self, gpus: Sequence[Any]) -> list[str]:
-        """Make only some physical GPUs visible, and return their names."""
         shown = {self.index_of(gpu) for gpu in gpus}
         hidden = frozenset(range(len(self.all))) - shown
         if hidden != self._hidden:
@@ -158,7 +155,6 @@ class EmulatedGpus:
         return lowest_capability(build.get("cuda_compute_capabilities", ()))
 
     def report_once(self) -> None:
-        """Report the stand-ins when the script uses them for the first time."""
         if self._is_reported:
             return
         self._is_reported = True
@@ -205,7 +201,6 @@ class EmulatedGpus:
     def init_strategy(
         self, original: Callable[..., None], strategy: Any, /, *args: Any, **kwargs: Any
     ) -> None:
-        """Create a strategy of TensorFlow on the stand-ins."""
         if self.are_not_needed:
             original(strategy, *args, **kwargs)
             return
@@ -389,7 +384,6 @@ def attribute(module: Any, path: str) -> Any:
 
 
 def _targets(path: str, apis: Sequence[str] = ("", "compat.v1.", "compat.v2.")) -> Iterator[str]:
-    """Yield the public modules that have a function or class, as targets of a patch."""
     folder, _, name = path.rpartition(".")
     for api in apis:
         if hasattr(attribute(tf, f"{api}{folder}"), name):
@@ -541,8 +535,6 @@ def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[
 def _devices_of_run(
     original: Callable[..., Any], devices: Sequence[str], why: str, notes: Notes
 ) -> Callable[..., Any]:
-    """Return the replacement of `evener.use_devices`: other devices are those of the run."""
-
     @functools.wraps(original)
     def use_devices(spec: str | None = None, **settings: Any) -> Any:
         try:

@@ -162,7 +162,6 @@ def eager_step_of(source: str, line: int) -> EagerStep | None:
 
 
 def _import_of_legacy_keras(source: str) -> int | None:
-    """Return the line that imports ``tf_keras``, or None."""
     for node in ast.walk(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and not node.level:

@@ -52,7 +52,6 @@ def audit_request(
 
 
 def audit_in_subprocess(request: StepRequest, *, limit_seconds: float) -> Audit:
-    """Run a program up to its first training step, and return the audit of the step."""
     answer = _answer(request, limit_seconds=limit_seconds)
     if answer.outcome != "found":
         raise _no_audit(request.target, answer, limit_seconds)
@@ -113,7 +112,6 @@ _FIX = "Make it run with evener run first; --time-limit gives it more time."
 
 
 def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
-    """Run a script up to its first training step in a subprocess, and measure the step."""
     # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(request.devices, os.environ)
     check_installed()
@@ -132,7 +130,6 @@ def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
 def counted_memory(
     script: Script, args: Sequence[str], *, time_limit: float
 ) -> tuple[ModelCosts, int | None]:
-    """Run a script up to its first training step in a subprocess, and count its bytes."""
     check_installed()
     request = StepRequest(
         question="memory",
@@ -207,7 +204,6 @@ def _fix(answer: Answer) -> str:
 def plan_script(
     script: Script, args: Sequence[str], *, devices: str | None, gpu_names: bool, time_limit: float
 ) -> Planned:
-    """Measure the first training step of a script in a subprocess, and return the best plan."""
     request = StepRequest(
         question="costs",
         target=script.given,

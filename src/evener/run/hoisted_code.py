@@ -186,7 +186,6 @@ class Observed:
 
 
 def _reason_of_library(code: types.CodeType) -> str | None:
-    """Return why a function of a known package cannot be a part of a hoisted step, or None."""
     if code.co_name in _DIFFERENT:
         return _DIFFERENT[code.co_name]
     path = code.co_filename.replace(os.sep, "/")
@@ -194,7 +193,6 @@ def _reason_of_library(code: types.CodeType) -> str | None:
 
 
 def _reason_of_builtin(function: Any) -> str | None:
-    """Return why a function that is not written in Python cannot be a part, or None."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", str(function))
     module = getattr(function, "__module__", None)
@@ -220,7 +218,6 @@ def _reason_of_builtin(function: Any) -> str | None:
 
 
 def globals_read(code: types.CodeType) -> Iterator[str]:
-    """Yield the global names that code reads, in functions within it too."""
     for instruction in instructions_in(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield instruction.argval
@@ -254,7 +251,6 @@ def check_code(code: types.CodeType, held: Mapping[str, Any]) -> None:
 
 
 def instructions_in(code: types.CodeType) -> Iterator[dis.Instruction]:
-    """Yield the instructions of code, and of functions within it."""
     yield from dis.get_instructions(code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

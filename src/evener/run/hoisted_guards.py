@@ -317,7 +317,6 @@ class Guards:
 
     @property
     def known(self) -> set[int]:
-        """The ids of all objects that were found."""
         return set(self._seen)
 
     @property
@@ -471,7 +470,6 @@ def _instances_that_are_known() -> tuple[type, ...]:
 
 @functools.cache
 def _file_of(kind: type) -> str:
-    """Return the file that defines a class, or a name in brackets."""
     import sys
 
     module = sys.modules.get(kind.__module__)

@@ -73,7 +73,6 @@ class StepCall:
 
     @classmethod
     def of(cls, body: Body, values: tuple[Any, ...]) -> StepCall:
-        """Return a call, with its arguments taken apart."""
         tensors: list[Any] = []
         structures = [take_apart(value, tensors) for value in values]
         return cls(body=body, values=values, structures=structures, tensors=tensors)
@@ -121,8 +120,6 @@ class ChangesArrays(Exception):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Reads:
-    """The values that a step reads beside its tensors."""
-
     structures: list[Any]  # The structures of its arguments
     guards: Guards  # The values that were found from there
     globals: list[NamedValues]  # The globals that its code names
@@ -130,11 +127,9 @@ class Reads:
     settings: Any  # Settings of Keras
 
     def hold_for(self, structures: Sequence[Any]) -> bool:
-        """Return whether a call with such arguments reads the same values."""
         return structures == self.structures and self.changed() is None
 
     def changed(self) -> str | None:
-        """Return what is another value than before, or None."""
         if self.settings != _settings():
             return "keras.config"
         found = next((names.path for names in self.globals if not names.holds()), None)
@@ -304,7 +299,6 @@ class Variant:
     num_draws: int = 0  # Number of random draws without a seed of their own
 
     def is_for(self, call: StepCall) -> bool:
-        """Return whether a call, with its numbers as tensors, reads the same values."""
         return self.reads.hold_for(call.structures) and hold(self.conditions, call.values)
 
     @property
@@ -468,7 +462,6 @@ class Step:
         return self.path == line.path and region.first <= line.number <= region.end_of_block
 
     def what_changes(self, call: StepCall) -> str:
-        """Return the name of what is another value than when it was observed last."""
         if self.latest is None:
             return "what it reads"
         reads = self.latest.reads

@@ -57,7 +57,6 @@ Condition = tuple[Expression, bool]
 
 
 def evaluate(expression: Expression, given: Sequence[Any]) -> Any:
-    """Return what Python computes for an expression, or raise what it raises."""
     if isinstance(expression, Given):
         return given[expression.number]
     if isinstance(expression, PythonConstant):
@@ -170,7 +169,6 @@ def is_composite(value: Any) -> bool:
 
 
 def holds_tensor(value: Any, depth: int = 0) -> bool:
-    """Return whether a value is, or holds in lists and dictionaries, a tensor or an array."""
     if is_tensor(value) or is_composite(value):
         return True
     if depth < 4 and type(value) is dict:
@@ -181,7 +179,6 @@ def holds_tensor(value: Any, depth: int = 0) -> bool:
 
 
 def take_apart(value: Any, tensors: list[Any]) -> Any:
-    """Return the structure of an argument, and append its tensors to a list."""
     if is_tensor(value):
         tensors.append(value)
         return Leaf(len(tensors) - 1)
@@ -311,8 +308,6 @@ class TraceScope:
 
 
 class SymbolicNumber:
-    """Stands for a number of Python while a step is traced."""
-
     # Without a place for weak references: caches of functions cannot keep it.
     __slots__ = ("_bound", "_kind", "_scope", "_tensor", "expression")
 
@@ -442,7 +437,6 @@ def _fits(number: float, limit: float) -> bool:
 
 
 def expression_of(value: Any) -> Expression | None:
-    """Return what Python computes a number of a trace by; None for any other value."""
     return value.expression if type(value) is SymbolicNumber else None
 
 

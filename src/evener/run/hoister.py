@@ -62,8 +62,6 @@ _SMALLEST = 1e-3
 
 
 class VariableState:
-    """The values of all variables of the program at one moment."""
-
     def __init__(self, others: Sequence[tf.Variable] = ()) -> None:
         left_out = {id(variable) for variable in others}
         self.variables = [variable for variable in all_variables() if id(variable) not in left_out]
@@ -77,7 +75,6 @@ class VariableState:
             variable.assign(value)
 
     def now(self) -> list[np.ndarray]:
-        """Return the values of the same variables at this moment."""
         return [variable.numpy() for variable in self.variables]
 
     def disturb(self) -> None:
@@ -106,7 +103,6 @@ def _has_value(value: Any) -> bool:
 
 
 def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
-    """Return flat tensors as arrays; those that are no numbers are left out."""
     flat = tf.nest.flatten(list(tensors), expand_composites=True)
     return [as_array(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
 
@@ -232,7 +228,6 @@ def _shown(results: tuple[Any, ...], prints: Sequence[Printed]) -> Any:
 def _differences(
     expected: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
 ) -> list[float]:
-    """Return the differences of the results and of the variables of two runs."""
     left = tf.nest.flatten(expected[0], expand_composites=True)
     right = tf.nest.flatten(actual[0], expand_composites=True)
     if len(left) != len(right):
@@ -257,8 +252,6 @@ _PLACED = "it asks for another device by tf.device, and runs there"
 
 
 class Hoister:
-    """Runs the regions of a script."""
-
     def __init__(self, strategy: Strategy, notes: Notes, *, is_outside: Callable[[], bool]) -> None:
         self._strategy = strategy
         self._notes = notes
@@ -282,7 +275,6 @@ class Hoister:
 
     @property
     def next_number(self) -> int:
-        """The number for the first region of another file."""
         return len(self._steps)
 
     def add_divided(self, line: UserLine) -> None:
@@ -290,7 +282,6 @@ class Hoister:
         self._divided.add(line)
 
     def explains(self, line: UserLine) -> bool:
-        """Return whether the hoister itself says what becomes of the step at a line."""
         return any(step.covers(line) for step in self._steps.values())
 
     def obstacle_at(self, line: UserLine) -> str | None:
@@ -521,7 +512,6 @@ def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
 
 
 def _rewritten(source: str, path: str, hoister: Hoister, *, is_module: bool) -> Hoisted | None:
-    """Return a rewritten file; None if it has no training step."""
     try:
         found = hoist_steps(source, path, first_number=hoister.next_number, in_functions=is_module)
     except (SyntaxError, ValueError, RecursionError):
@@ -541,7 +531,6 @@ class _OwnModules(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module in the folder, with a loader that rewrites it."""
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader:
             return None

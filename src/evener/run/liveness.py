@@ -81,14 +81,12 @@ def names_of(statements: Sequence[ast.stmt]) -> StatementNames:
 
 
 def loads_in(node: ast.AST) -> Iterator[ast.Name]:
-    """Yield every use of a name in a node, in functions within it too."""
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
             yield inner
 
 
 def targets_of(node: ast.AST) -> Iterator[str]:
-    """Yield the names in the target of an assignment that it binds."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Tuple | ast.List):
@@ -270,7 +268,6 @@ def _only_reads(node: ast.AST) -> bool:
 
 
 def deferred_in(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return the deferrable statements of a step, in their order."""
     return [statement for statement in _in_order(statements) if is_deferrable(statement)]
 
 
@@ -309,7 +306,6 @@ def _in_order(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement binds or deletes."""
     return {
         name
         for node in ast.walk(statement)
@@ -319,8 +315,6 @@ def bound_by(statement: ast.stmt) -> set[str]:
 
 
 class Liveness:
-    """The uses of names in a module."""
-
     def __init__(self, module: SyntaxTree) -> None:
         self._module = module
         self._loads: dict[str, list[ast.Name]] = {}
@@ -335,7 +329,6 @@ class Liveness:
         }
 
     def is_read_after(self, name: str, block: Sequence[ast.stmt], first: int, last: int) -> bool:
-        """Return whether a value that statements of a block give to a name may be read later."""
         scope = self._scope_of(name, block[first])
         inside = {id(node) for statement in block[first : last + 1] for node in ast.walk(statement)}
         around = {id(outer) for outer in self._module.around(block[first])}
@@ -361,7 +354,6 @@ class Liveness:
         return any(isinstance(outer, FUNCTIONS) for outer in self._module.around(node))
 
     def _scope_of(self, name: str, statement: ast.stmt) -> ast.AST:
-        """Return the function or module whose variable a name is."""
         for outer in self._module.around(statement):
             if isinstance(outer, FUNCTIONS):
                 declared = [

@@ -144,8 +144,6 @@ _PLACED = Patch(
 
 
 class IdleDevices:
-    """Counts where a script trains."""
-
     def __init__(self, strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
         self._strategy = strategy
         self._notes = notes
@@ -158,7 +156,6 @@ class IdleDevices:
         self._tapes = _EagerTapes()
 
     def watch(self) -> None:
-        """Count from now on, until the process ends."""
         around_functions_run(self._counting)
         self._tapes.watch()
         _PLACED.apply(replace_with(self._device))
@@ -191,7 +188,6 @@ class IdleDevices:
             self._seconds_of_functions[key] = before + seconds
 
     def fractions(self) -> dict[str, float]:
-        """Return the fraction of the training that each device did; empty if there was none."""
         devices, group = list(self._strategy.plan.device_names), group_of_process()
         work = dict.fromkeys(devices, 0.0)
         work[devices[0]] += self._tapes.seconds() + sum(self._seconds_of_functions.values())
@@ -277,7 +273,6 @@ class _EagerTapes:
         self._before: tuple[tf.Variable, bytes] | None = None
 
     def watch(self) -> None:
-        """Count from now on, until the process ends."""
         wraps = {"__enter__": replace_with(self._begin), "gradient": replace_with(self._compute)}
         _TAPES.apply_by_name(lambda original, name: wraps[name](original))
 
@@ -338,7 +333,6 @@ def _bytes(variable: tf.Variable) -> bytes:
 
 
 def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
-    """Return whether a traced function that trains does so on several devices."""
     graphs = function_graphs(function).values()
     if any(map(kept_functions, graphs)):
         return True
@@ -351,7 +345,6 @@ def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
 
 
 def _fractions_of_steps(strategy: Strategy) -> dict[str, float]:
-    """Return which fraction of all partitioned steps each device computes."""
     report = strategy.report()
     work = dict(report.flops_once)
     total_share = sum(strategy.shares)

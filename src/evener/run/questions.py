@@ -133,7 +133,6 @@ class Answer:
         return f"As `evener run` would run it, {ended}. {self.last_lines()}"
 
     def last_lines(self) -> str:
-        """Return the end of the output of the program, for an error."""
         assert self.process is not None
         lines = self.process.output.rstrip().splitlines()
         lines = [line for line in lines if not _ON_IMPORT.match(line)][-_SHOWN_LINES:]
@@ -163,12 +162,10 @@ def ask(
 
 
 def reply(request: Path, answer: Answer) -> NoReturn:
-    """Answer the request in a file, and end the process."""
     # A profile has infinite bandwidths, which Python's JSON has too.
     end_with(request, json.dumps(to_plain(answer)))
 
 
 def reply_error(request: Path, error: EvenerError) -> NoReturn:
-    """Answer with an error, which `ask` raises, and end the process."""
     fields = {name: getattr(error, name) for name in ("code", "what", "why", "fix")}
     reply(request, Answer(error=AnsweredError(kind=type(error).__name__, **fields)))

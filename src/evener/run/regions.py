@@ -90,8 +90,6 @@ _WORDS: dict[type[ast.stmt], str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """A line that prevents a step from being hoisted."""
-
     line: int  # Its number
     reason: str  # A clause that ends "line 12 prevents more: ..."
 
@@ -114,7 +112,6 @@ def _entered(node: ast.With) -> set[str | None]:
 
 
 def tapes_in(node: ast.AST) -> Iterator[str]:
-    """Yield the names of the tapes that a statement opens, itself or within."""
     for inner in ast.walk(node):
         if is_tape(inner) and isinstance(inner, ast.With):
             for item in inner.items:
@@ -123,13 +120,11 @@ def tapes_in(node: ast.AST) -> Iterator[str]:
 
 
 def takes_gradient(node: ast.AST, tapes: set[str] | None = None) -> bool:
-    """Return whether a statement asks a tape, or one with such a name, for gradients."""
     calls = [inner for inner in ast.walk(node) if _is_method(inner, _GRADIENTS)]
     return any(tapes is None or ast.unparse(call).partition(".")[0] in tapes for call in calls)
 
 
 def is_update(node: ast.AST) -> bool:
-    """Return whether a statement is a call that applies gradients, or changes a variable."""
     if isinstance(node, ast.Expr | ast.Assign):
         return _is_method(node.value, UPDATES)
     return isinstance(node, ast.For | ast.With) and any(is_update(inner) for inner in node.body)
@@ -149,7 +144,6 @@ def holds_step(node: ast.AST, before: set[str]) -> bool:
 def obstacle_in(
     statement: ast.stmt, fresh: set[str], *, in_loop: bool = False, can_defer: bool = True
 ) -> Obstacle | None:
-    """Return what prevents a statement from being hoisted, or None."""
     if can_defer and is_deferrable(statement):
         return None
     if isinstance(statement, ast.Delete):
@@ -284,7 +278,6 @@ def spans_of(block: Sequence[ast.stmt]) -> Iterator[list[Span]]:
 
 
 def obstacles_of(block: Sequence[ast.stmt]) -> Iterator[Obstacle]:
-    """Yield what prevents the statements of a step in a block from being hoisted together."""
     tapes = [index for index, statement in enumerate(block) if is_tape(statement)]
     if not tapes:
         return
@@ -389,7 +382,6 @@ def _is_call(statement: ast.stmt) -> bool:
 
 
 def _grown(block: Sequence[ast.stmt], step: Span, run: Span) -> Span:
-    """Return a step with the statements around it that also compute."""
     first, last = step
     while first > run[0] and _prepares(block[first - 1]):
         first -= 1
@@ -453,8 +445,6 @@ _REGION = "__evener_region__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hoisted:
-    """A module that was rewritten."""
-
     tree: ast.Module  # Its syntax tree, to be compiled
     regions: tuple[Region, ...]  # The regions, by their numbers
     obstacles: tuple[Obstacle, ...]  # Lines that keep statements out of regions
@@ -464,7 +454,6 @@ class Hoisted:
 def hoist_steps(
     source: str, path: str, *, first_number: int = 0, in_functions: bool = False
 ) -> Hoisted:
-    """Return a module in which every region that was found is a function too."""
     module = SyntaxTree(source, path)
     liveness = Liveness(module)
     bound: set[str] = set()

@@ -352,7 +352,6 @@ def _names_read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _snapshot(value: Any) -> Any:
-    """Return what `_is_same` compares: the value as a text, its elements, or the value itself."""
     if is_plain(value):
         return repr(value)
     if isinstance(value, dict):

@@ -43,7 +43,6 @@ class UserLine:
         return f"{short_path(self.path)}:{self.number}"
 
     def as_in_a_traceback(self) -> str:
-        """Return the line in the form in which Python's tracebacks name it."""
         return f'  File "{self.path}", line {self.number}, in {self.function}'
 
 
@@ -55,7 +54,6 @@ def callers() -> Iterator[FrameType]:
 
 
 def user_line() -> UserLine | None:
-    """Return the innermost line of user code on the stack of this thread, or None."""
     return next((line_of(f) for f in callers() if is_own(f.f_code.co_filename)), None)
 
 
@@ -77,8 +75,6 @@ def line_of_loop() -> UserLine | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A note about a script."""
-
     text: str  # The text; continuation lines are indented
     line: UserLine | None = None  # The script's line it refers to, or None
 
@@ -187,7 +183,6 @@ class Script:
 
     @property
     def words(self) -> str:
-        """Name of the script, or module, on the command line of evener."""
         return f"-m {self.given}" if self.module is not None else self.given
 
 
@@ -387,7 +382,6 @@ _PER_REPLICA = "PerReplica"
 
 
 def show_failures_of(path: str) -> None:
-    """Show uncaught exceptions of a script without the frames of evener that run it."""
     show = sys.excepthook
 
     def hook(
@@ -421,7 +415,6 @@ def show_failures_of(path: str) -> None:
 
 
 def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError | None:
-    """Return the error of evener that a library has wrapped in its own error, or None."""
     raised = [frame for frame, _ in traceback.walk_tb(found)]
     if not raised or is_own(raised[-1].f_code.co_filename):
         return None
@@ -429,13 +422,11 @@ def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError |
 
 
 def _source_lines(error: EvenerError, found: TracebackType | None) -> list[str]:
-    """Return the script's line: from the notes of the error, else from the traceback."""
     line = last_user_line(found)
     return getattr(error, "__notes__", []) or ([line.as_in_a_traceback()] if line else [])
 
 
 def last_user_line(found: TracebackType | None) -> UserLine | None:
-    """Return the innermost line of user code in a traceback, or None."""
     lines = [
         UserLine(path=frame.f_code.co_filename, number=number, function=frame.f_code.co_name)
         for frame, number in traceback.walk_tb(found)
@@ -455,13 +446,11 @@ def without_frames(
 
 
 def from_file(found: TracebackType | None, path: str) -> TracebackType | None:
-    """Return a traceback from its first frame in a file on, or None."""
     links = links_of(found)
     return next((link for link in links if link.tb_frame.f_code.co_filename == path), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the causes and contexts of an exception."""
     seen = {id(error)}
     waiting = [error.__cause__, error.__context__]
     while waiting:

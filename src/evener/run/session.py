@@ -107,8 +107,6 @@ class RunLayout:
 
 
 class Session:
-    """A script and its strategy."""
-
     def __init__(
         self,
         script: Script,

@@ -48,7 +48,6 @@ _LONGEST_ARGUMENTS = 60
 
 
 def _targets(*names: str) -> Iterator[str]:
-    """Yield the names in every public module that has them, as targets of a patch."""
     for api in ("", "compat.v1.", "compat.v2."):
         for path in (f"{api}distribute", f"{api}distribute.experimental"):
             module = functools.reduce(getattr, path.split("."), tf)
@@ -77,12 +76,9 @@ _CURRENT = Patch(
 
 
 def replace_strategies(strategy: Strategy, notes: Notes) -> None:
-    """Replace the strategies that a script would make, in every public module."""
     named = f"evener.Strategy on {', '.join(strategy.plan.device_names)}"
 
     def give_class(original: type, name: str) -> Any:
-        """Return a class that gives the strategy of the run."""
-
         def give(shown: str) -> Strategy:
             if name == "MultiWorkerMirroredStrategy" and group_of_process() is None:
                 _refuse_several_workers(name)
@@ -102,7 +98,6 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> None:
         return kind(name, (original,), members)
 
     def note_class(original: type, name: str) -> type:
-        """Return a class that is what it was, but says that evener has no part in it."""
         init: Any = original.__init__
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -115,7 +110,6 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> None:
 
     def current(original: Callable[[], Any]) -> Callable[[], Any]:
         def get_strategy() -> Any:
-            """Return the strategy of this context; for the script, evener's if there is none."""
             asker = sys._getframe(1).f_code.co_filename
             # Keras asks too, and must get what it got before.
             if not is_own(asker) or tf.distribute.has_strategy():
@@ -361,7 +355,6 @@ def _layer_being_called() -> keras.Layer | None:
 
 
 def _line_in_call() -> UserLine | None:
-    """Return the line of the person's ``call`` from which this happens, or None."""
     line = None
     for file, number in reversed(stack()):
         if file.endswith(_LAYER_FILE):
