@@ -20,7 +20,7 @@ from evener.run import child_process
 from evener.run.child import FirstStep, call_step
 from evener.run.child_process import ProcessResult, answer_file, run_child_process
 from evener.run.first_step import audit_in_subprocess, audit_request, read_target
-from evener.run.questions import TargetError
+from evener.run.questions import Answer, TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
 
@@ -177,8 +177,8 @@ class Answered(Exception):
 class HereFirst(FirstStep):
     """As in the process of a program, but here."""
 
-    def answer(self, answer):
-        raise Answered(to_plain(answer))
+    def answer(self, **fields):
+        raise Answered(to_plain(Answer(**fields)))
 
 
 def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:

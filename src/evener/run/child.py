@@ -19,7 +19,6 @@ import functools
 import importlib
 import inspect
 import os
-import re
 import sys
 import threading
 import traceback
@@ -45,6 +44,7 @@ from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
 from evener.profiler.profile import KnownDevices, batch_sizes, costing_strategy, profile_step
 from evener.run.device_calls import answer_as_gpus, skip_late_settings, watch_environment
+from evener.run.loops import name_in_program
 from evener.run.questions import (
     Answer,
     CountedStep,
@@ -60,7 +60,6 @@ from evener.run.session import Session
 from evener.strategy.dry_run import StoppedCall
 from evener.strategy.step_audit import audit, audit_of, trains
 
-_FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 _LARGE_BYTES = 1 << 20
 """Bytes of variables whose values are left out where no step runs."""
 
@@ -104,30 +103,17 @@ class FirstStep:
 
     def run(self, program: Callable[[], Any]) -> Any:
         """Run a program that may train; its first training step does not run."""
-        loops = EagerLoops(self.stays_eager)
-        with (
-            stopping_eager_updates(self.stays_eager),
-            before_functions_run(self._before_function),
-            loops.watching(),
-        ):
-            returned = program()
-        loops.ended()
-        return returned
-
-    def stays_eager(self, line: str) -> NoReturn:
-        self.answer(Answer(outcome="eager", line=line, notes=self._notes()))
+        eager = EagerSteps(lambda line: self.answer(outcome="eager", line=line))
+        with eager.watching(), before_functions_run(self._before_function):
+            return program()
 
     def answer_audit(self, audit: str) -> NoReturn:
-        self.answer(Answer(outcome="found", audit=audit, notes=self._notes()))
+        self.answer(outcome="found", audit=audit)
 
-    def answer(self, answer: Answer) -> NoReturn:
-        reply(self._file, answer)
-
-    def _notes(self) -> tuple[str, ...]:
-        return tuple(str(note) for note in self.notes.printed)
+    def answer(self, **fields: Any) -> NoReturn:
+        reply(self._file, Answer(**fields, notes=tuple(map(str, self.notes.printed))))
 
     def _before_function(self, function: Any, inputs: tuple[Any, ...]) -> None:
-
         # Forks of the program are not audited.
         if os.getpid() != self._process:
             return
@@ -137,15 +123,14 @@ class FirstStep:
         if not self._trains[function.name]:
             return
         stopped = StoppedCall(function=function, inputs=inputs)
-        match = _FUNCTION_NAME.fullmatch(stopped.name)
-        step = f"{self._request.target}: {match.group(1) if match else stopped.name}"
+        step = f"{self._request.target}: {name_in_program(stopped.name)}"
         assume_gpus = self._request.assume_gpus
         try:
             audit = audit_of(stopped, step=step, assume_gpus=assume_gpus, draw=True).to_json()
         except BaseException:
             # Whatever the error is, the step must not run.
             traceback.print_exc()
-            self.answer(Answer(outcome="failed", notes=self._notes()))
+            self.answer(outcome="failed")
         self.answer_audit(audit)
 
 
@@ -187,21 +172,18 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
                 ),
             )
         notes: tuple[str, ...] = ()
-        if loops.first_line:
+        if eager.first_line:
             # What nobody traced is observed before it is traced.
             ran = "this step ran once, since it is no tf.function"
-            notes = (f"evener: {loops.first_line}: {ran}",)
+            notes = (f"evener: {eager.first_line}: {ran}",)
         reply(file, Answer(outcome="found", measured=measured, traced=counted, notes=notes))
 
-    def stays_eager(line: str) -> NoReturn:
-        reply(file, Answer(outcome="eager", line=line))
-
-    loops = EagerLoops(stays_eager)
+    eager = EagerSteps(lambda line: reply(file, Answer(outcome="eager", line=line)))
     strategy = costing_strategy(used[0].name, answer)
     session = Session(script, strategy, Notes(), gpu_names=request.gpu_names)
-    with loops.watching(), stopping_eager_updates(stays_eager, if_called=is_called_by_fit):
+    # An update of `fit` has ``run_eagerly`` then; others the session may hoist.
+    with eager.watching(is_update_of=_TRAINERS):
         session.run(request.args)
-    loops.ended()
 
 
 def _trace_times(
@@ -235,29 +217,11 @@ _GRADIENTS = Patch(
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
 
 
-@contextlib.contextmanager
-def stopping_eager_updates(
-    taken: Callable[[str], Any], *, if_called: Callable[[], bool] = lambda: True
-) -> Iterator[None]:
-    """Stop the first eager step before its update: ``taken`` gets its line and does not return."""
-    process = os.getpid()
+class EagerSteps:
+    """Watches eager updates and gradients; ``taken`` gets the line of a step and does not return.
 
-    def apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly() and os.getpid() == process and if_called():
-            taken(str(user_line() or ""))
-        return original(*args, **kwargs)
-
-    with EAGER_UPDATES.applied(replace_with(apply)):
-        yield
-
-
-def is_called_by_fit() -> bool:
-    """Return whether an update is that of `fit`, which has ``run_eagerly`` then."""
-    return any(str(f.f_globals.get("__name__", "")).startswith(_TRAINERS) for f in callers())
-
-
-class EagerLoops:
-    """Watches the gradients that a program computes eagerly."""
+    The first eager step stops before its update, if a module with such a name has called it.
+    """
 
     def __init__(self, taken: Callable[[str], Any]) -> None:
         self._taken = taken
@@ -266,31 +230,41 @@ class EagerLoops:
         self._before: dict[str, tuple[tf.Variable, bytes]] = {}
         self.first_line = ""  # Source line of the first eager gradients.
 
-    def watching(self) -> contextlib.AbstractContextManager[None]:
-        def gradient(
-            original: Any, tape: Any, target: Any, sources: Any, *more: Any, **options: Any
-        ) -> Any:
+    @contextlib.contextmanager
+    def watching(self, *, is_update_of: str | tuple[str, ...] = "") -> Iterator[None]:
+        def apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
-                line = str(user_line() or "")
-                with self._lock:
-                    self.first_line = self.first_line or line
-                    for source in tf.nest.flatten(sources):
-                        variable = source.value if isinstance(source, keras.Variable) else source
-                        is_mirrored = isinstance(variable, tf.distribute.DistributedValues)
-                        if is_mirrored or not isinstance(variable, tf.Variable):
-                            continue
-                        value = _value(variable)
-                        _, before = self._before.setdefault(variable._unique_id, (variable, value))
-                        if value != before:
-                            self._taken(line)
-            return original(tape, target, sources, *more, **options)
+                names = (str(frame.f_globals.get("__name__", "")) for frame in callers())
+                if any(name.startswith(is_update_of) for name in names):
+                    self._taken(str(user_line() or ""))
+            return original(*args, **kwargs)
 
-        return _GRADIENTS.applied(replace_with(gradient))
-
-    def ended(self) -> None:
-        """See whether the last gradients were followed by a step: no others come after them."""
+        with (
+            EAGER_UPDATES.applied(replace_with(apply)),
+            _GRADIENTS.applied(replace_with(self._gradient)),
+        ):
+            yield
+        # Whether the last gradients were followed by a step: no others come after them.
         if any(_value(variable) != before for variable, before in self._before.values()):
             self._taken(self.first_line)
+
+    def _gradient(
+        self, original: Any, tape: Any, target: Any, sources: Any, *more: Any, **options: Any
+    ) -> Any:
+        if tf.executing_eagerly() and os.getpid() == self._process:
+            line = str(user_line() or "")
+            with self._lock:
+                self.first_line = self.first_line or line
+                for source in tf.nest.flatten(sources):
+                    variable = source.value if isinstance(source, keras.Variable) else source
+                    is_mirrored = isinstance(variable, tf.distribute.DistributedValues)
+                    if is_mirrored or not isinstance(variable, tf.Variable):
+                        continue
+                    value = _value(variable)
+                    _, before = self._before.setdefault(variable._unique_id, (variable, value))
+                    if value != before:
+                        self._taken(line)
+        return original(tape, target, sources, *more, **options)
 
 
 def _value(variable: tf.Variable) -> bytes:

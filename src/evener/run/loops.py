@@ -128,6 +128,13 @@ def is_outside(strategy: Strategy) -> bool:
 _ENGINE = ("evener.", "tensorflow.")
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 
+
+def name_in_program(function: str) -> str:
+    """Return the name that a program gave a function which TensorFlow has traced."""
+    match = _FUNCTION_NAME.fullmatch(function)
+    return match.group(1) if match else function
+
+
 _TAPES = Patch(
     "tapes of scripts",
     "tensorflow:GradientTape.__enter__",
@@ -182,8 +189,7 @@ class IdleDevices:
         if self._is_partitioned[name]:
             self._seconds_of_strategy += seconds
         elif self._is_partitioned[name] is False:
-            match = _FUNCTION_NAME.fullmatch(name)
-            key = (match.group(1) if match else name, user_line())
+            key = (name_in_program(name), user_line())
             before = self._seconds_of_functions.get(key, 0.0)
             self._seconds_of_functions[key] = before + seconds
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -106,26 +106,16 @@ class RunLayout:
     tried: Sequence[Plan] = ()
 
 
+@dataclass(slots=True, eq=False)
 class Session:
-    def __init__(
-        self,
-        script: Script,
-        strategy: Strategy,
-        notes: Notes,
-        *,
-        gpu_names: bool = True,
-        hoist: bool = True,
-        verify: bool = False,
-        resumption: Resumption | None = None,
-    ) -> None:
-        self.script = script
-        self.strategy = strategy
-        self.notes = notes
-        self.gpu_names = gpu_names
-        self.hoist = hoist
-        self.verify = verify
-        self.resumption = resumption
-        self._log: WorkerLog | None = None
+    script: Script
+    strategy: Strategy
+    notes: Notes
+    gpu_names: bool = field(default=True, kw_only=True)
+    hoist: bool = field(default=True, kw_only=True)
+    verify: bool = field(default=False, kw_only=True)
+    resumption: Resumption | None = field(default=None, kw_only=True)
+    _log: WorkerLog | None = field(default=None, init=False)
 
     @property
     def is_shown(self) -> bool:
