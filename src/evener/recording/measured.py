@@ -117,7 +117,7 @@ def count_work(strategy: Strategy) -> None:
 
 
 class CountedWork:
-    """Samples and busy seconds of a strategy's devices since its begin or the last `take`.
+    """Samples and busy seconds of a strategy's devices since its begin or the last reading `anew`.
 
     Nothing is counted by a strategy that does not count, by eager steps, and where operations have
     to be deterministic.
@@ -128,33 +128,21 @@ class CountedWork:
         self._before: tuple[ShareController | None, Sequence[int], Mapping[str, float]]
         self._before = None, (), {}
         if from_now:
-            self.take()
+            self.read(anew=True)
 
-    def take(self) -> tuple[int, dict[str, int], dict[str, float]]:
-        """Return what `read` does, and begin to count anew."""
-        totals = self._totals()
-        work = self._since(totals)
-        self._before = totals
-        return work
-
-    def read(self) -> tuple[int, dict[str, int], dict[str, float]]:
+    def read(self, *, anew: bool = False) -> tuple[int, dict[str, int], dict[str, float]]:
         """Return the samples of all, and the samples and the busy seconds by device.
 
-        Without samples, none are known of any device.
+        Without samples, none are known of any device. ``anew``: then begin to count anew.
         """
-        return self._since(self._totals())
-
-    def _totals(self) -> tuple[ShareController, tuple[int, ...], dict[str, float]]:
         controller = self._strategy.share_controller
-        if not controller.counts:
-            return controller, (), {}
-        return controller, controller.total_samples(), controller.busy_seconds()
-
-    def _since(
-        self, totals: tuple[ShareController, tuple[int, ...], dict[str, float]]
-    ) -> tuple[int, dict[str, int], dict[str, float]]:
-        controller, samples, seconds = totals
+        samples: tuple[int, ...] = ()
+        seconds: dict[str, float] = {}
+        if controller.counts:
+            samples, seconds = controller.total_samples(), controller.busy_seconds()
         before, samples_before, seconds_before = self._before
+        if anew:
+            self._before = controller, samples, seconds
         # A trial of plans uses several controllers, with totals of their own.
         if controller is before and samples_before:
             samples = tuple(now - then for now, then in zip(samples, samples_before, strict=True))
@@ -179,7 +167,7 @@ class Measured:
     def line(self, now: float) -> dict[str, Any]:
         """Return what was measured since the last call."""
         controller = self._strategy.share_controller
-        num_samples, _, busy = self._work.take()
+        num_samples, _, busy = self._work.read(anew=True)
         seconds, self._at = max(now - self._at, 1e-9), now
         shares = shares_of_devices(self._strategy)
         own = {name for name in shares if is_own_device(self._strategy, name)}
@@ -201,19 +189,10 @@ class Measured:
 
 def trace_line(step: RecordedStep, number: int) -> dict[str, Any]:
     """Return the line that describes the spans of a traced step, under a number."""
-    spans = [
-        {
-            "device": span.device,
-            "kind": span.kind,
-            "replica": span.replica,
-            "stage": span.stage,
-            "micro_batch": span.micro_batch,
-            "after": list(span.after),
-            "joins": span.joins or None,
-        }
-        for span in step.spans
-    ]
-    known = [{name: value for name, value in s.items() if value is not None} for s in spans]
+    names = ("device", "kind", "replica", "stage", "micro_batch", "after", "joins")
+    spans = [{name: getattr(span, name) for name in names} for span in step.spans]
+    # A span without a stage has none in the file either, and most join nothing.
+    known = [{k: v for k, v in s.items() if v is not None and v is not False} for s in spans]
     return {"trace": number, "spans": known}
 
 

@@ -30,7 +30,9 @@ from types import TracebackType
 from typing import IO, Any
 
 import keras
+import tensorflow as tf
 
+from evener import __version__
 from evener._tf_private.fits import adding_callbacks
 from evener.devices import inventory
 from evener.errors import EngineError, EvenerWarning, RunError
@@ -122,10 +124,6 @@ class Recording:
         self._clock, self._begin = clock, clock()
         count_work(strategy)
         controller.keep_spans()
-        import tensorflow as tf
-
-        from evener import __version__
-
         self._folder.write_record(
             {
                 "version": VERSION,
@@ -416,8 +414,6 @@ class EpochLogs(keras.callbacks.Callback):
         self._write(lambda: self._add(epoch, logs or {}))
 
     def _write(self, write: Callable[[], None]) -> None:
-        import tensorflow as tf
-
         if self._problems:
             return
         try:
@@ -431,8 +427,6 @@ class EpochLogs(keras.callbacks.Callback):
             )
 
     def _begin(self) -> None:
-        import tensorflow as tf
-
         numbers = itertools.count(1)
         self._fit = next(f for n in numbers if not (f := self._folder / f"fit_{n}").exists())
         # Files of events are written by the first worker alone.
@@ -443,8 +437,6 @@ class EpochLogs(keras.callbacks.Callback):
         self._rows = []
 
     def _add(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        import tensorflow as tf
-
         line = self._measured.line(time.monotonic())
         values = {**scalars(logs), "samples_per_second": line["samples_per_second"]}
         for number, name in enumerate(shares_of_devices(self._strategy)):

@@ -137,10 +137,13 @@ def _follow(statements: Iterable[ast.stmt], names: StatementNames, certain: set[
             _follow(node.body, names, certain)
         elif isinstance(node, ast.Delete):
             for target in node.targets:
-                _delete(target, names, certain)
+                deleted = set(targets_of(target))
+                names.read |= deleted - certain
+                names.deleted |= deleted
+                certain -= deleted
+                _reads(target, names, certain)
         else:
-            for child in ast.iter_child_nodes(node):
-                _reads(child, names, certain)
+            _reads(node, names, certain)
 
 
 def _bind(target: ast.AST, names: StatementNames, certain: set[str]) -> None:
@@ -148,28 +151,7 @@ def _bind(target: ast.AST, names: StatementNames, certain: set[str]) -> None:
     names.bound |= bound
     certain |= bound
     # What is stored into is read.
-    for node in _without_names(target):
-        _reads(node, names, certain)
-
-
-def _without_names(target: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(target, ast.Tuple | ast.List):
-        for element in target.elts:
-            yield from _without_names(element)
-    elif isinstance(target, ast.Starred):
-        yield from _without_names(target.value)
-    elif not isinstance(target, ast.Name):
-        yield from ast.iter_child_nodes(target)
-
-
-def _delete(target: ast.AST, names: StatementNames, certain: set[str]) -> None:
-    for name in targets_of(target):
-        if name not in certain:
-            names.read.add(name)
-        names.deleted.add(name)
-        certain.discard(name)
-    for node in _without_names(target):
-        _reads(node, names, certain)
+    _reads(target, names, certain)
 
 
 def _reads(
@@ -188,9 +170,7 @@ def _reads(
         for default in (*given.defaults, *given.kw_defaults):
             if default is not None:
                 _reads(default, names, certain, hidden)
-        named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-        inner = {argument.arg for argument in named if argument is not None}
-        _reads(node.body, names, certain, hidden | inner)
+        _reads(node.body, names, certain, hidden | _parameters(node))
     elif isinstance(node, _COMPREHENSIONS):
         inner = frozenset(
             name for generator in node.generators for name in targets_of(generator.target)
@@ -346,12 +326,10 @@ class Liveness:
         """Return whether statements may read, in the next turn of a loop, what they gave a name."""
         around = {id(outer) for outer in self._module.around(block[first])}
         scope = self._scope_of(name, block[first])
-        if scope is self._module.root and self._is_in_function(block[first]):
+        is_in_function = any(isinstance(o, FUNCTIONS) for o in self._module.around(block[first]))
+        if scope is self._module.root and is_in_function:
             return True
         return self._reaches(block[first], name, scope, (block, last), around)
-
-    def _is_in_function(self, node: ast.AST) -> bool:
-        return any(isinstance(outer, FUNCTIONS) for outer in self._module.around(node))
 
     def _scope_of(self, name: str, statement: ast.stmt) -> ast.AST:
         for outer in self._module.around(statement):
@@ -446,10 +424,14 @@ def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
     return isinstance(parent, ast.For) and is_body and name in targets_of(parent.target)
 
 
-def _is_local(function: Function, name: str) -> bool:
+def _parameters(function: Function) -> set[str]:
     given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    if any(parameter is not None and parameter.arg == name for parameter in named):
+    return {parameter.arg for parameter in named if parameter is not None}
+
+
+def _is_local(function: Function, name: str) -> bool:
+    if name in _parameters(function):
         return True
     if isinstance(function, ast.Lambda):
         return False

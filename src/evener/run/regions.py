@@ -548,58 +548,37 @@ def _nested(block: Sequence[ast.stmt], kept: Sequence[tuple[Span, Region]]) -> l
         target = ast.copy_location(ast.Name(_VALUE, ast.Store()), returned)
         body[-1] = ast.copy_location(ast.Assign([target], returned.value), returned)
         results = [*results, _VALUE]
-    body.append(ast.copy_location(ast.Return(_tuple(results, ast.Load())), body[-1]))
-    arguments = [ast.arg(name) for name in region.parameters]
-    function = ast.FunctionDef(
-        name=_REGION,
-        args=ast.arguments(
-            posonlyargs=[], args=arguments, kwonlyargs=[], kw_defaults=[], defaults=[]
-        ),
-        body=body,
-        decorator_list=[],
-    )
-    if "type_params" in ast.FunctionDef._fields:  # since Python 3.12
-        function.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
-    no_arguments = ast.arguments(
-        posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    read = ast.Lambda(no_arguments, _tuple([*region.parameters, *region.outside_shown], ast.Load()))
-    call = ast.Call(_load(HOOK), [ast.Constant(region.number), _load(_REGION), read], [])
-    watch = ast.Attribute(_load(HOOK), "as_written", ast.Load())
-    item = ast.withitem(ast.Call(watch, [ast.Constant(region.number)], []))
-    chosen = ast.If(
-        test=ast.Compare(_load(_RESULTS), [ast.Is()], [ast.Constant(None)]),
-        body=[ast.With(items=[item], body=written)],
-        orelse=_taken(region, results, copy.deepcopy(deferred_in(statements))),
-    )
-    new: list[ast.stmt] = [function, ast.Assign([ast.Name(_RESULTS, ast.Store())], call), chosen]
-    for statement in new:
-        _locate(statement, statements[0])
+    new = _template(region, results)
+    for node in (inner for statement in new for inner in ast.walk(statement)):
+        ast.copy_location(node, statements[0])
+    function, _, chosen = new
+    assert isinstance(function, ast.FunctionDef) and isinstance(chosen, ast.If)
+    (watched,) = chosen.body
+    assert isinstance(watched, ast.With)
+    function.body = [*body, ast.copy_location(function.body[0], body[-1])]
+    watched.body = written
+    deferred = copy.deepcopy(deferred_in(statements))
+    chosen.orelse[1:1] = deferred
     return new
 
 
-def _taken(region: Region, results: Sequence[str], deferred: Sequence[ast.stmt]) -> list[ast.stmt]:
-    statements: list[ast.stmt] = [ast.Pass()]
-    if results:
-        statements = [ast.Assign([_tuple(results, ast.Store())], _load(_RESULTS))]
-    statements += deferred
-    if region.returns:
-        statements.append(ast.Return(_load(_VALUE)))
-    return statements
+def _template(region: Region, results: Sequence[str]) -> list[ast.stmt]:
+    """Return what a region becomes, without its statements: see the module's docstring."""
+    parameters, shown = ", ".join(region.parameters), region.outside_shown
+    return ast.parse(
+        f"""
+def {_REGION}({parameters}):
+    return {_tuple(results)}
+{_RESULTS} = {HOOK}({region.number}, {_REGION}, lambda: {_tuple([*region.parameters, *shown])})
+if {_RESULTS} is None:
+    with {HOOK}.as_written({region.number}):
+        pass
+else:
+    {f"{_tuple(results)} = {_RESULTS}" if results else "pass"}
+    {f"return {_VALUE}" if region.returns else ""}
+"""
+    ).body
 
 
-def _load(name: str) -> ast.Name:
-    return ast.Name(name, ast.Load())
-
-
-def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.Tuple:
-    made = type(context)
-    return ast.Tuple([ast.Name(name, made()) for name in names], made())
-
-
-def _locate(node: ast.AST, source: ast.AST) -> None:
-    """Give nodes without a line that of a source node; the script's own nodes keep theirs."""
-    if "lineno" in node._attributes and not hasattr(node, "lineno"):
-        ast.copy_location(node, source)
-    for child in ast.iter_child_nodes(node):
-        _locate(child, source)
+def _tuple(names: Sequence[str]) -> str:
+    return f"({''.join(f'{name}, ' for name in names)})"
