@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import evener
 from evener.run.hoister import Hoister
-from evener.run.regions import HOOK, hoist_steps
+from evener.run.regions import HOOK
 from evener.run.script import Notes
 
 from .eager_steps import CASES, PRELUDE
@@ -43,10 +43,9 @@ def run_as_written(source: str, path: str) -> dict[str, Any]:
 def run_hoisted(source: str, path: str) -> tuple[dict[str, Any], Hoister]:
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
     hoister = Hoister(strategy, Notes(), is_outside=lambda: not tf.distribute.has_strategy())
-    found = hoist_steps(source, path)
-    hoister.add(path, found)
+    found = hoister.rewritten(source, path, is_module=False)
     module = main_module(path, **{HOOK: hoister})
-    exec(compile(found.tree, path, "exec"), vars(module))
+    exec(compile(source if found is None else found.tree, path, "exec"), vars(module))
     return vars(module), hoister
 
 

@@ -172,9 +172,12 @@ class EmulatedGpus:
         if name in ("device", "copy_to_device", "prefetch_to_device"):
             return replace_with(self._on_stand_ins)(original)
         name = name.replace("virtual", "logical")
-        method: Callable[..., Any] = getattr(self, name, self._listed)
         if name in _LISTED:
-            method = functools.partial(method, _LISTED[name])
+            method: Callable[..., Any] = functools.partial(self._listed, _LISTED[name])
+        elif name in _COUNTED:
+            method = functools.partial(self._counted, name)
+        else:
+            method = getattr(self, name)
 
         def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if not _is_called_by_script() or self.are_not_needed:
@@ -287,16 +290,7 @@ class EmulatedGpus:
         known = {} if capability is None else {"compute_capability": capability}
         return {"device_name": name, **known}
 
-    def get_memory_info(self, original: Any, device: Any) -> Any:
-        return self._counted(original, device, {"current": 0, "peak": 0})
-
-    def get_memory_usage(self, original: Any, device: Any) -> Any:
-        return self._counted(original, device, 0)
-
-    def reset_memory_stats(self, original: Any, device: Any) -> Any:
-        return self._counted(original, device, None)
-
-    def _counted(self, original: Any, device: Any, otherwise: Any) -> Any:
+    def _counted(self, what: str, original: Any, device: Any) -> Any:
         """Return what TensorFlow counts, which is nothing on processors without oneDNN."""
         name = self.substitute(device)
         try:
@@ -304,7 +298,8 @@ class EmulatedGpus:
         except ValueError:
             if name == device:
                 raise
-            return otherwise
+            nothing = {"get_memory_info": {"current": 0, "peak": 0}, "get_memory_usage": 0}
+            return nothing.get(what)
 
     def is_gpu_available(
         self, original: Any, cuda_only: bool = False, min_cuda_compute_capability: Any = None
@@ -333,40 +328,27 @@ def joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-REPLACED = (
-    "device",
-    *(
-        f"config.{name}"
-        for name in (
-            *("list_physical_devices", "list_logical_devices"),
-            *("get_visible_devices", "set_visible_devices"),
-            *("get_logical_device_configuration", "set_logical_device_configuration"),
-        )
-    ),
-    *(
-        f"config.experimental.{name}"
-        for name in (
-            # The same, under their old names.
-            *("list_physical_devices", "list_logical_devices"),
-            *("get_visible_devices", "set_visible_devices"),
-            *("get_virtual_device_configuration", "set_virtual_device_configuration"),
-            *("get_memory_growth", "set_memory_growth", "get_device_details"),
-            *("get_memory_info", "get_memory_usage", "reset_memory_stats"),
-        )
-    ),
-    *("test.is_gpu_available", "test.gpu_device_name"),
-    *("data.experimental.copy_to_device", "data.experimental.prefetch_to_device"),
-)
-"""The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`."""
 _LISTED = {
     "list_physical_devices": "physical",
     "list_logical_devices": "logical",
     "get_visible_devices": "visible",
 }
-_OF_ONE_GPU = (
-    *("get_memory_growth", "set_memory_growth", "get_device_details"),
-    *("get_logical_device_configuration", "set_logical_device_configuration"),
+_COUNTED = ("get_memory_info", "get_memory_usage", "reset_memory_stats")
+_CONFIGURATION = ("get_logical_device_configuration", "set_logical_device_configuration")
+_OF_ONE_GPU = ("get_memory_growth", "set_memory_growth", "get_device_details", *_CONFIGURATION)
+_EXPERIMENTAL = (*_LISTED, "set_visible_devices", *_OF_ONE_GPU, *_COUNTED)
+
+REPLACED = (
+    *("device", "test.is_gpu_available", "test.gpu_device_name"),
+    *("data.experimental.copy_to_device", "data.experimental.prefetch_to_device"),
+    *(f"config.{name}" for name in (*_LISTED, "set_visible_devices", *_CONFIGURATION)),
+    # Some are the same, under their old names.
+    *(
+        f"config.experimental.{name.replace('logical_device_', 'virtual_device_')}"
+        for name in _EXPERIMENTAL
+    ),
 )
+"""The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`."""
 
 STRATEGIES = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorageStrategy")
 """The strategies of ``tf.distribute`` that take devices."""

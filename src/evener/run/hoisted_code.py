@@ -176,13 +176,12 @@ class Observed:
             line: types.FrameType | None = frame
             while line is not None and not is_followed(line.f_code.co_filename):
                 line = line.f_back
-            if line is not None and not self._is_left_out(line):
-                self.problem = (line.f_code.co_filename, line.f_lineno, reason)
-
-    def _is_left_out(self, frame: types.FrameType) -> bool:
-        number = frame.f_lineno
-        is_here = frame.f_code.co_filename == self._path
-        return is_here and any(first <= number <= last for first, last in self._left_out)
+            if line is None:
+                return
+            path, number = line.f_code.co_filename, line.f_lineno
+            is_left_out = any(first <= number <= last for first, last in self._left_out)
+            if path != self._path or not is_left_out:
+                self.problem = (path, number, reason)
 
 
 def _reason_of_library(code: types.CodeType) -> str | None:
@@ -229,7 +228,7 @@ def attributes_read(code: types.CodeType) -> Iterator[str]:
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR"):
             yield instruction.argval
     # `getattr(self, "rate")`, `vars(self)["rate"]`.
-    for constant in _constants(code):
+    for constant in (constant for part in _codes_in(code) for constant in part.co_consts):
         if isinstance(constant, str):
             yield from filter(str.isidentifier, constant.split("."))
 
@@ -251,18 +250,16 @@ def check_code(code: types.CodeType, held: Mapping[str, Any]) -> None:
 
 
 def instructions_in(code: types.CodeType) -> Iterator[dis.Instruction]:
-    yield from dis.get_instructions(code)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from instructions_in(constant)
+    for part in _codes_in(code):
+        yield from dis.get_instructions(part)
 
 
-def _constants(code: types.CodeType) -> Iterator[Any]:
+def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield code, and the code of functions within it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _constants(constant)
-        else:
-            yield constant
+            yield from _codes_in(constant)
 
 
 def functions_of(code: types.CodeType) -> list[types.FunctionType]:

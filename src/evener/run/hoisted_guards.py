@@ -13,6 +13,7 @@ import enum
 import functools
 import inspect
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -289,16 +290,16 @@ class Guards:
     ) -> None:
         self._names = frozenset(names)
         self._every = every
-        self._seen: dict[int, Any] = {}
+        self.seen: dict[int, Any] = {}  # All objects that were found, by their ids
         self._checks: list[Check] = []
         # Not recursive: models are nested deeply.
         waiting = collections.deque((value, path, True) for path, value in roots)
         while waiting:
             value, path, is_named = waiting.popleft()
             value = unwrapped(value)
-            if isinstance(value, _ATOMS) or id(value) in self._seen:
+            if isinstance(value, _ATOMS) or id(value) in self.seen:
                 continue
-            self._seen[id(value)] = value
+            self.seen[id(value)] = value
             found = self._look_into(value, path)
             if found is None:
                 if is_named:
@@ -316,12 +317,8 @@ class Guards:
         self._num_made = 0
 
     @property
-    def known(self) -> set[int]:
-        return set(self._seen)
-
-    @property
     def has_added_losses(self) -> bool:
-        layers = (layer for layer in self._seen.values() if isinstance(layer, keras.Layer))
+        layers = (layer for layer in self.seen.values() if isinstance(layer, keras.Layer))
         return any(getattr(layer, "_losses", None) for layer in layers)
 
     def changed(self) -> str | None:
@@ -389,7 +386,7 @@ class Guards:
             return self._container(value, path)
         if hasattr(value, "python_function"):
             return [(value.python_function, path, True)]
-        if kind is types.SimpleNamespace or is_followed(_file_of(kind)):
+        if kind is types.SimpleNamespace or is_followed(file_of(kind)):
             return self._instance(value, path)
         if isinstance(value, _instances_that_are_known()):
             return self._instance(value, path)
@@ -398,7 +395,7 @@ class Guards:
     def _class(self, value: type, path: str) -> list[Any]:
         found: list[Any] = []
         for base in value.__mro__:
-            if not is_followed(_file_of(base)):
+            if not is_followed(file_of(base)):
                 continue
             names = [name for name in sorted(self._names) if name in vars(base)]
             self._checks.append(NamedValues(path, vars(base), names))
@@ -424,7 +421,7 @@ class Guards:
 
     def _instance(self, value: Any, path: str) -> list[Any]:
         held = getattr(value, "__dict__", {})
-        is_own = is_followed(_file_of(type(value))) or type(value) is types.SimpleNamespace
+        is_own = is_followed(file_of(type(value))) or type(value) is types.SimpleNamespace
         known = isinstance(value, _instances_that_are_known())
         named = [name for name in held if name not in INTERNAL]
         names = named if known or self._every else list(self._names)
@@ -469,9 +466,7 @@ def _instances_that_are_known() -> tuple[type, ...]:
 
 
 @functools.cache
-def _file_of(kind: type) -> str:
-    import sys
-
+def file_of(kind: type) -> str:
     module = sys.modules.get(kind.__module__)
     return getattr(module, "__file__", None) or f"<{kind.__module__}>"
 

@@ -43,7 +43,6 @@ from evener.run.hoisted_values import (
     TraceScope,
     UsedByPython,
     can_be_argument,
-    expression_of,
     hold,
     put_together,
     results_apart,
@@ -125,9 +124,6 @@ class Reads:
     globals: list[NamedValues]  # The globals that its code names
     code: dict[CodeType, dict[str, Any]]  # The code that it ran, with the globals of each
     settings: Any  # Settings of Keras
-
-    def hold_for(self, structures: Sequence[Any]) -> bool:
-        return structures == self.structures and self.changed() is None
 
     def changed(self) -> str | None:
         if self.settings != _settings():
@@ -299,12 +295,8 @@ class Variant:
     num_draws: int = 0  # Number of random draws without a seed of their own
 
     def is_for(self, call: StepCall) -> bool:
-        return self.reads.hold_for(call.structures) and hold(self.conditions, call.values)
-
-    @property
-    def was_compared_enough(self) -> bool:
-        """Whether both ways were compared for two values of the numbers, if there are any."""
-        return self.num_compared > 1 or not self.places
+        is_same = call.structures == self.reads.structures and self.reads.changed() is None
+        return is_same and hold(self.conditions, call.values)
 
     def call(self, call: StepCall, strategy: Strategy) -> tuple[tuple[Any, ...], list[Printed]]:
         """Run the step on all devices; return its results, and what it would print."""
@@ -353,8 +345,7 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
                 results = body(*given)
             if num_draws() != variant.num_draws:
                 raise CannotHoist(OTHER_DRAWS)
-            known = variant.reads.guards.known
-            apart, flat = results_apart(results, given, known, expression_of)
+            apart, flat = results_apart(results, given, variant.reads.guards.seen)
             if scope.problem is not None:
                 raise scope.problem
             for structure, value in zip(structures, given, strict=True):
@@ -448,10 +439,6 @@ class Step:
     @property
     def line(self) -> UserLine:
         return UserLine(path=self.path, number=self.region.first)
-
-    def overlaps(self, other: Step) -> bool:
-        mine, its = self.region, other.region
-        return self.path == other.path and mine.first <= its.last and its.first <= mine.last
 
     def holds(self, line: UserLine) -> bool:
         return self.path == line.path and self.region.first <= line.number <= self.region.last

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partialmethod
 from typing import Any
@@ -34,12 +34,34 @@ class Given:
     number: int
 
 
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Types whose values are compared, not their identity."""
+
+
+def same(value: Any, other: Any) -> bool:
+    """Return whether two values of Python mean the same: identical, or plain and equal."""
+    if value is other:
+        return True
+    if type(value) is not type(other) or not isinstance(value, (*PLAIN, np.generic)):
+        return False
+    if value == other:
+        # 0.0 and -0.0 are equal and not the same.
+        return value != 0 or repr(value) == repr(other)
+    return value != value and other != other  # NaN
+
+
 @dataclass(frozen=True, slots=True)
-class PythonConstant:
-    """A number in the text of the step; 1, 1.0 and True are three."""
+class Fixed:
+    """A value of Python that is the same in every call; 1, 1.0 and True are three."""
 
     kind: type
     value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and same(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +73,7 @@ class PythonOperation:
     right: Any
 
 
-Expression = Given | PythonConstant | PythonOperation
+Expression = Given | Fixed | PythonOperation
 Condition = tuple[Expression, bool]
 """A comparison, and what it was when a step was traced."""
 
@@ -59,7 +81,7 @@ Condition = tuple[Expression, bool]
 def evaluate(expression: Expression, given: Sequence[Any]) -> Any:
     if isinstance(expression, Given):
         return given[expression.number]
-    if isinstance(expression, PythonConstant):
+    if isinstance(expression, Fixed):
         return expression.value
     left, right = evaluate(expression.left, given), evaluate(expression.right, given)
     return expression.function(left, right)
@@ -82,10 +104,6 @@ def hold(conditions: Sequence[Condition], given: Sequence[Any]) -> bool:
         return False
 
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
-"""Types whose values are compared, not their identity."""
-
-
 class CannotHoist(Exception):
     """Says why a step runs as it is written: a clause behind "line 12 prevents more: "."""
 
@@ -104,20 +122,6 @@ class CompositeParts:
     spec: Any
     first: int
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A value of Python that is the same in every call; equal if the values are equal."""
-
-    kind: type
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fixed) and same(self.value, other.value)
-
-    def __hash__(self) -> int:
-        return hash(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +149,6 @@ class Scalar:
     kind: type
 
 
-def same(value: Any, other: Any) -> bool:
-    """Return whether two values of Python mean the same: identical, or plain and equal."""
-    if value is other:
-        return True
-    if type(value) is not type(other) or not isinstance(value, (*PLAIN, np.generic)):
-        return False
-    if value == other:
-        # 0.0 and -0.0 are equal and not the same.
-        return value != 0 or repr(value) == repr(other)
-    return value != value and other != other  # NaN
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, tf.Tensor | np.ndarray)
-
-
 def is_composite(value: Any) -> bool:
     """Return whether a value is a ragged or sparse tensor, or slices of a gradient."""
     return isinstance(value, CompositeTensor) and not isinstance(
@@ -169,7 +157,7 @@ def is_composite(value: Any) -> bool:
 
 
 def holds_tensor(value: Any, depth: int = 0) -> bool:
-    if is_tensor(value) or is_composite(value):
+    if isinstance(value, tf.Tensor | np.ndarray) or is_composite(value):
         return True
     if depth < 4 and type(value) is dict:
         return any(holds_tensor(item, depth + 1) for item in value.values())
@@ -179,7 +167,7 @@ def holds_tensor(value: Any, depth: int = 0) -> bool:
 
 
 def take_apart(value: Any, tensors: list[Any]) -> Any:
-    if is_tensor(value):
+    if isinstance(value, tf.Tensor | np.ndarray):
         tensors.append(value)
         return Leaf(len(tensors) - 1)
     if is_composite(value):
@@ -219,20 +207,14 @@ def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = 
     return structure.kind(*parts)
 
 
-def results_apart(
-    values: Sequence[Any],
-    inputs: Sequence[Any],
-    known: set[int],
-    expression_of: Callable[[Any], Any] = lambda _: None,
-) -> Any:
+def results_apart(values: Sequence[Any], inputs: Sequence[Any], known: Collection[int]) -> Any:
     """Return the structure and the flat tensors of the results of a step that is being traced."""
     tensors: list[Any] = []
     seen: set[int] = set()
 
     def apart(value: Any) -> Any:
-        expression = expression_of(value)
-        if expression is not None:
-            return expression
+        if type(value) is SymbolicNumber:
+            return value.expression
         for number, argument in enumerate(inputs):
             if value is argument and not isinstance(value, PLAIN):
                 return Given(number)
@@ -333,7 +315,7 @@ class SymbolicNumber:
             )
         dtype = dtype or (tf.int32 if self._kind is int else tf.float32)
         if dtype in _FLOATS:
-            limit = PythonConstant(float, float(dtype.max))
+            limit = Fixed(float, float(dtype.max))
             if not self._scope.decide(PythonOperation(_fits, self.expression, limit)):
                 raise ValueError(f"the number is too large for {dtype.name}")
             return tf.cast(self._tensor, dtype)
@@ -349,7 +331,7 @@ class SymbolicNumber:
             return NotImplemented
         left, right = (self, known) if is_left else (known, self)
         if function in (operator.truediv, operator.floordiv, operator.mod):
-            zero = PythonConstant(int, 0)
+            zero = Fixed(int, 0)
             if not self._scope.decide(PythonOperation(operator.ne, right.expression, zero)):
                 raise ZeroDivisionError("division by zero")
         is_integer = (left._kind, right._kind) == (int, int) and function is not operator.truediv
@@ -428,16 +410,12 @@ def _as_number(scope: TraceScope, value: Any) -> SymbolicNumber | None:
     is_exact = type(value) is float or abs(value) <= _EXACT
     tensor = tf.constant(value, tf.float64) if is_exact else None
     bound = abs(value) if type(value) is int else 0
-    return SymbolicNumber(scope, PythonConstant(type(value), value), type(value), tensor, bound)
+    return SymbolicNumber(scope, Fixed(type(value), value), type(value), tensor, bound)
 
 
 def _fits(number: float, limit: float) -> bool:
     """Return whether TensorFlow makes a tensor of a number; of infinity and NaN it does."""
     return not limit < abs(number) < math.inf
-
-
-def expression_of(value: Any) -> Expression | None:
-    return value.expression if type(value) is SymbolicNumber else None
 
 
 tf.register_tensor_conversion_function(

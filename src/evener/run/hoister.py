@@ -67,11 +67,10 @@ class VariableState:
         self.variables = [variable for variable in all_variables() if id(variable) not in left_out]
         self._values = [variable.numpy() for variable in self.variables]
 
-    def restore(self) -> None:
-        self.assign(self._values)
-
-    def assign(self, values: Sequence[np.ndarray]) -> None:
-        for variable, value in zip(self.variables, values, strict=True):
+    def assign(self, values: Sequence[np.ndarray] | None = None) -> None:
+        """Give the variables values: by default those of that moment."""
+        given = self._values if values is None else values
+        for variable, value in zip(self.variables, given, strict=True):
             variable.assign(value)
 
     def now(self) -> list[np.ndarray]:
@@ -90,16 +89,10 @@ class VariableState:
 
 
 def all_variables() -> list[tf.Variable]:
-    return [found for found in gc.get_objects() if _has_value(found)]
-
-
-def _has_value(value: Any) -> bool:
     # isinstance() would ask lazily imported modules, which are among all objects, for their class.
-    return (
-        issubclass(type(value), tf.Variable)
-        and is_eager_tensor(getattr(value, "handle", None))
-        and bool(value.is_initialized())
-    )
+    variables = (each for each in gc.get_objects() if issubclass(type(each), tf.Variable))
+    eager = (v for v in variables if is_eager_tensor(getattr(v, "handle", None)))
+    return [variable for variable in eager if variable.is_initialized()]
 
 
 def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
@@ -125,12 +118,10 @@ def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) ->
 
 
 def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
-    if disturbed is None:
-        return all(value <= 1 for value in found)
-    if len(found) != len(disturbed):
-        return False
-    pairs = zip(found, disturbed, strict=True)
-    return all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
+    others = [0.0] * len(found) if disturbed is None else disturbed
+    pairs = zip(found, others, strict=False)
+    are_near = all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
+    return len(found) == len(others) and are_near
 
 
 class AsWritten(Exception):
@@ -190,7 +181,7 @@ class StepComparison:
         return actual, after
 
     def _undo(self) -> None:
-        self._state.restore()
+        self._state.assign()
         self._variant.reads.restore()
         self._put_back_seeds()
 
@@ -267,15 +258,18 @@ class Hoister:
         self._others = all_variables()
         self.num_begun = 0  # Number of calls of regions that are not refused
 
-    def add(self, path: str, found: Hoisted) -> None:
-        for region in found.regions:
-            self._steps[region.number] = Step(region=region, path=path)
+    def rewritten(self, source: str, path: str, *, is_module: bool) -> Hoisted | None:
+        """Return a file whose training steps call this; None if it has none."""
+        number = len(self._steps)
+        try:
+            found = hoist_steps(source, path, first_number=number, in_functions=is_module)
+        except (SyntaxError, ValueError, RecursionError):
+            # Python reports it when the file runs.
+            return None
+        self._steps |= {r.number: Step(region=r, path=path) for r in found.regions}
         self._obstacles[path] = list(found.obstacles)
         self._losses += [(path, line) for line in found.lines_with_losses]
-
-    @property
-    def next_number(self) -> int:
-        return len(self._steps)
+        return found if found.regions else None
 
     def add_divided(self, line: UserLine) -> None:
         """Note that a line calls a traced function that runs on all devices by itself."""
@@ -396,7 +390,9 @@ class Hoister:
         try:
             variant.may_trace = variant.needs_trace = False
             try:
-                is_verified = call.shapes in variant.verified and variant.was_compared_enough
+                # Numbers of Python are compared for two of their values.
+                is_compared = variant.num_compared > 1 or not variant.places
+                is_verified = call.shapes in variant.verified and is_compared
                 if is_verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
                     results, prints = variant.call(call, self._strategy)
                     for each in prints:
@@ -452,26 +448,17 @@ class Hoister:
                 return self._compare(step, variant, call)
             self._failed(step, variant, error)
             return None
-        if results is not None:
-            self._observe_again(step, variant, comparison.observed, call, results)
-        return results
-
-    def _observe_again(
-        self,
-        step: Step,
-        variant: Variant,
-        observed: Observed,
-        call: StepCall,
-        results: tuple[Any, ...],
-    ) -> None:
-        """Take note of what a run as written does that earlier ones did not."""
+        if results is None:
+            return None
+        # What this run as written does and earlier ones did not.
+        observed = comparison.observed
         observed.code = {**variant.reads.code, **observed.code}
-        if observed.problem is None and len(observed.code) == len(variant.reads.code):
-            return
-        try:
-            variant.reads = reads_of(step.region, step.path, observed, call, self._losses)
-        except CannotHoist as reason:
-            raise AsWritten(str(reason), results) from None
+        if observed.problem is not None or len(observed.code) > len(variant.reads.code):
+            try:
+                variant.reads = reads_of(step.region, step.path, observed, call, self._losses)
+            except CannotHoist as reason:
+                raise AsWritten(str(reason), results) from None
+        return results
 
     @staticmethod
     def _failed(step: Step, variant: Variant, error: Exception) -> None:
@@ -499,7 +486,9 @@ class Hoister:
             is_here = path == step.path
             line = number if is_here else str(UserLine(path=path, number=number))
             step.obstacle = prevents(line, reason)
-        parts = (other for other in self._steps.values() if other.overlaps(step))
+        first, last = step.region.first, step.region.last
+        here = (each for each in self._steps.values() if each.path == step.path)
+        parts = (p for p in here if first <= p.region.last and p.region.first <= last)
         if not self._divides(step) and all(part.obstacle is not None for part in parts):
             devices = self._strategy.plan.device_names
             self._notes.add_unpartitioned(devices, step.obstacle, step.line)
@@ -508,17 +497,7 @@ class Hoister:
 def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
     """Return a script whose training steps call a hoister; None if it has none."""
     sys.meta_path.insert(0, _OwnModules(Path(script.path).parent, hoister))
-    return _rewritten(script.source, script.path, hoister, is_module=False)
-
-
-def _rewritten(source: str, path: str, hoister: Hoister, *, is_module: bool) -> Hoisted | None:
-    try:
-        found = hoist_steps(source, path, first_number=hoister.next_number, in_functions=is_module)
-    except (SyntaxError, ValueError, RecursionError):
-        # Python reports it when the file runs.
-        return None
-    hoister.add(path, found)
-    return found if found.regions else None
+    return hoister.rewritten(script.source, script.path, is_module=False)
 
 
 class _OwnModules(importlib.abc.MetaPathFinder):
@@ -552,7 +531,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         source = self.get_source(fullname)
         found = None
         if source is not None:
-            found = _rewritten(source, str(self.path), self._hoister, is_module=True)
+            found = self._hoister.rewritten(source, str(self.path), is_module=True)
         if found is None:
             return super().get_code(fullname)
         return compile(found.tree, self.path, "exec", dont_inherit=True)

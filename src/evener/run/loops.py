@@ -160,11 +160,15 @@ class IdleDevices:
         self._is_partitioned: dict[str, bool | None] = {}
         self._seconds_of_strategy = 0.0
         self._seconds_of_functions: dict[tuple[str, UserLine | None], float] = {}
-        self._tapes = _EagerTapes()
+        # Of gradients that are computed eagerly, while the variables change.
+        self._seconds_of_tapes = 0.0
+        self._line_of_tapes: UserLine | None = None
+        self._asks_for_tapes = ""
+        self._before: tuple[tf.Variable, bytes] | None = None
 
     def watch(self) -> None:
         around_functions_run(self._counting)
-        self._tapes.watch()
+        _TAPES.apply_each({"__enter__": _begin, "gradient": self._compute}, by=replace_with)
         _PLACED.apply(replace_with(self._device))
 
     def _device(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -196,7 +200,7 @@ class IdleDevices:
     def fractions(self) -> dict[str, float]:
         devices, group = list(self._strategy.plan.device_names), group_of_process()
         work = dict.fromkeys(devices, 0.0)
-        work[devices[0]] += self._tapes.seconds() + sum(self._seconds_of_functions.values())
+        work[devices[0]] += self._seconds_alone()
         for device, fraction in _fractions_of_steps(self._strategy).items():
             work[device] = work.get(device, 0.0) + fraction * self._seconds_of_strategy
         if group is not None:
@@ -213,12 +217,12 @@ class IdleDevices:
         # Forks of the script end too.
         if len(devices) < 2 or not fractions or os.getpid() != self._process:
             return
-        if (self._notes.num_placed or self._has_pins) and self._tapes.seconds():
+        if (self._notes.num_placed or self._has_pins) and self._seconds_eagerly():
             return  # nobody has measured what is computed where
         busiest = max(fractions, key=lambda device: fractions[device])
         report = self._strategy.report()
         flops = report.flops_of_parts + sum(report.flops_once.values())
-        alone = self._tapes.seconds() + sum(self._seconds_of_functions.values())
+        alone = self._seconds_alone()
         in_steps = report.flops_in_turns / flops if flops else 0.0
         total = alone + self._seconds_of_strategy
         in_turns = (alone + in_steps * self._seconds_of_strategy) / total if total else 0.0
@@ -235,7 +239,7 @@ class IdleDevices:
         self._notes.add(f"{what}: {cause}", line)
 
     def _cause(self, devices: Sequence[str]) -> tuple[str, UserLine | None]:
-        eager, steps = self._tapes.seconds(), self._seconds_of_strategy
+        eager, steps = self._seconds_eagerly(), self._seconds_of_strategy
         functions = sum(self._seconds_of_functions.values())
         if functions >= max(eager, steps):
             found = self._seconds_of_functions
@@ -243,7 +247,7 @@ class IdleDevices:
             advice = "call a @tf.function with each batch as an argument, from a loop in Python"
             return f"{name} trains there; {advice}", line
         if eager >= steps:
-            return f"gradients are computed eagerly; {self._reason_of_tapes()}", self._tapes.line
+            return f"gradients are computed eagerly; {self._reason_of_tapes()}", self._line_of_tapes
         report = self._strategy.report()
         if sum(report.flops_once.values()) > report.flops_of_parts:
             if not report.gathered:
@@ -258,9 +262,9 @@ class IdleDevices:
 
     def _reason_of_tapes(self) -> str:
         """Return what keeps eager gradients on one device, or how they would leave it."""
-        line, reason = self._tapes.line, None
-        if self._tapes.trainer_asks:
-            return f"{self._tapes.trainer_asks} asks for that"
+        line, reason = self._line_of_tapes, None
+        if self._asks_for_tapes:
+            return f"{self._asks_for_tapes} asks for that"
         if line is not None and self._hoister is not None:
             reason = self._hoister.obstacle_at(line)
         elif line is not None:
@@ -268,54 +272,43 @@ class IdleDevices:
             reason = step.obstacle if step else None
         return reason or "make a @tf.function of the step, with the batch as an argument"
 
+    def _seconds_alone(self) -> float:
+        return self._seconds_eagerly() + sum(self._seconds_of_functions.values())
 
-class _EagerTapes:
-    """The time of gradients that are computed eagerly, while the variables change."""
-
-    def __init__(self) -> None:
-        self.line: UserLine | None = None
-        self.trainer_asks = ""
-        self._seconds = 0.0
-        self._before: tuple[tf.Variable, bytes] | None = None
-
-    def watch(self) -> None:
-        wraps = {"__enter__": replace_with(self._begin), "gradient": replace_with(self._compute)}
-        _TAPES.apply_by_name(lambda original, name: wraps[name](original))
-
-    def _begin(self, original: Callable[..., Any], tape: Any) -> Any:
-        tape._evener_began = time.perf_counter()
-        return original(tape)
+    def _seconds_eagerly(self) -> float:
+        """Return the seconds from the begin of each tape to its gradients; 0 if nothing trained."""
+        if self._before is None:
+            return 0.0
+        variable, before = self._before
+        return self._seconds_of_tapes if _bytes(variable) != before else 0.0
 
     def _compute(
         self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
     ) -> Any:
         gradients = original(tape, target, sources, *args, **kwargs)
         if tf.executing_eagerly():
-            self._see(sources)
+            if self._before is None:
+                self._see(sources)
             now = time.perf_counter()
-            self._seconds += now - getattr(tape, "_evener_began", now)
+            self._seconds_of_tapes += now - getattr(tape, "_evener_began", now)
             tape._evener_began = now
         return gradients
 
-    def seconds(self) -> float:
-        """Return the seconds from the begin of each tape to its gradients; 0 if nothing trained."""
-        if self._before is None:
-            return 0.0
-        variable, before = self._before
-        return self._seconds if _bytes(variable) != before else 0.0
-
     def _see(self, sources: Any) -> None:
-        if self._before is not None:
-            return
         flat = tf.nest.flatten(sources)
         values = [found.value if isinstance(found, keras.Variable) else found for found in flat]
         variables = [found for found in values if isinstance(found, tf.Variable)]
         if variables:
-            self.line = user_line()
+            self._line_of_tapes = user_line()
             asked = line_of_loop() is None or tf.config.functions_run_eagerly()
-            self.trainer_asks = _asks_for_eager_steps() if asked else ""
+            self._asks_for_tapes = _asks_for_eager_steps() if asked else ""
             smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
             self._before = smallest, _bytes(smallest)
+
+
+def _begin(original: Callable[..., Any], tape: Any) -> Any:
+    tape._evener_began = time.perf_counter()
+    return original(tape)
 
 
 def _asks_for_eager_steps() -> str:

@@ -17,7 +17,6 @@ import collections
 import contextlib
 import operator
 import random
-import sys
 import types
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -38,6 +37,7 @@ from evener.checkpoint import storage
 from evener.checkpoint.callback import CheckpointCallback, added_to_fits, is_plain
 from evener.checkpoint.storage import Count
 from evener.errors import CheckpointError
+from evener.run.hoisted_guards import file_of
 from evener.run.hoister import all_variables
 from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, user_line
@@ -82,9 +82,9 @@ class Resumption:
     def __init__(self, folder: str, every_steps: int | None, notes: Notes) -> None:
         self._folder = folder
         self._every_steps = every_steps
-        self._notes = notes
+        self.notes = notes
         self._num_fits = 0
-        self._open: list[UserLine | None] = []
+        self.open: list[UserLine | None] = []  # Lines of the fits that run
         self._iterators: list[Any] = []
         # Those that fits have had so far; with ``steps_per_epoch``, a pass begins in mid-epoch.
         self._shuffles: list[Any] = []
@@ -97,10 +97,10 @@ class Resumption:
         with added_to_fits(self._callback), EAGER_UPDATES.applied(refuse_loops):
             yield
         if not self._num_fits:
-            self._notes.add("--checkpoint has kept nothing: the script has called no fit of Keras")
+            self.notes.add("--checkpoint has kept nothing: the script has called no fit of Keras")
 
     def _refuse_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._open:
+        if not self.open:
             raise CheckpointError(
                 "CKPT-018",
                 f"The training loop at {user_line()} cannot be resumed.",
@@ -115,8 +115,8 @@ class Resumption:
         self, model: keras.Model, callbacks: list[Any], arguments: Mapping[str, Any]
     ) -> CheckpointCallback:
         line = user_line()
-        if self._open:
-            raise not_resumable(line, f"It is called within the fit at {self._open[-1]}")
+        if self.open:
+            raise not_resumable(line, f"It is called within the fit at {self.open[-1]}")
         data = arguments.get("x")
         if any(data is used for used in self._iterators):
             raise not_resumable(line, "Another fit has taken data from the same generator before")
@@ -144,15 +144,9 @@ class Resumption:
             every = {"every_seconds": _SECONDS}
         arrays = (arguments.get(name) for name in ("x", "y", "sample_weight"))
         found = [each for each in tf.nest.flatten([*arrays]) if isinstance(each, np.ndarray)]
-        return ResumableFit(
-            folder,
-            self._open,
-            line=line,
-            callbacks=callbacks,
-            notes=self._notes,
-            fingerprint=", ".join(map(checksum, found)),
-            every=every,
-        )
+        fingerprint = ", ".join(map(checksum, found))
+        own = [item for item in callbacks if not isinstance(item, CheckpointCallback)]
+        return ResumableFit(folder, self, line=line, own=own, fingerprint=fingerprint, every=every)
 
     def _refuse_shared_shuffles(
         self, line: UserLine | None, data: Any, validation: Any, arguments: Mapping[str, Any]
@@ -173,28 +167,23 @@ class Resumption:
 
 
 class ResumableFit(CheckpointCallback):
-    """Checkpoints of one ``fit`` of a script; refuses (CKPT-017) what a checkpoint does not have.
-
-    ``open_fits`` has the line of the fit while it runs.
-    """
+    """Checkpoints of one ``fit`` of a script; refuses (CKPT-017) what no checkpoint has."""
 
     def __init__(
         self,
         folder: str,
-        open_fits: list[UserLine | None],
+        resumption: Resumption,
         *,
         line: UserLine | None,
-        callbacks: list[Any],
-        notes: Notes,
+        own: list[Any],
         fingerprint: str,
         every: Mapping[str, Any],
     ) -> None:
         super().__init__(folder, keep=2, **every)
         self.fingerprint = fingerprint
-        self._open = open_fits
+        self._resumption = resumption
         self._line = line
-        self._own = [item for item in callbacks if not isinstance(item, CheckpointCallback)]
-        self._notes = notes
+        self._own = own  # Callbacks of the script
         self._places: dict[str, Any] = {}
         self._num_draws: Callable[[], int] = lambda: 0
         self._first_step: contextlib.ExitStack | None = None
@@ -209,12 +198,12 @@ class ResumableFit(CheckpointCallback):
         proceed: Callable[[list[Any]], Any],
         arguments: Mapping[str, Any],
     ) -> Any:
-        self._open.append(self._line)
+        self._resumption.open.append(self._line)
         try:
             with counting_traced_draws() as self._num_draws:
                 return super().run_fit(model, callbacks, proceed, arguments)
         finally:
-            self._open.pop()
+            self._resumption.open.pop()
             if self._first_step is not None:
                 self._first_step.close()
 
@@ -233,7 +222,8 @@ class ResumableFit(CheckpointCallback):
                 )
             position = loaded.state["position"]
             done = f"{position['step']} steps, {position['epoch']} epochs"
-            self._notes.add(f"this fit goes on behind what was done: {done}", self._line)
+            text = f"this fit goes on behind what was done: {done}"
+            self._resumption.notes.add(text, self._line)
         super().on_train_begin(logs)
         self._num_draws_before = self._num_draws()
         self._places = dict(self._read_places())
@@ -297,7 +287,8 @@ class ResumableFit(CheckpointCallback):
         # Restored in place, so that other names have them too.
         kept = [v for each in self._own for v in vars(each).values() if isinstance(v, list | dict)]
         for callback in self._own:
-            own = [kind for kind in type(callback).__mro__ if _is_own_class(kind)]
+            files = {kind: file_of(kind) for kind in type(callback).__mro__}
+            own = [kind for kind, file in files.items() if is_own(file)]
             functions += vars(callback).values()
             for name, value in vars(callback).items():
                 if own and name != "params" and not is_plain(value):
@@ -330,11 +321,6 @@ def not_resumable(
         why=f"{why}.",
         fix=f"{fix or 'Change that'} Or leave out --checkpoint.",
     )
-
-
-def _is_own_class(kind: type) -> bool:
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return file is not None and is_own(file)
 
 
 def _names_read_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

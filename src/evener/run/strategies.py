@@ -19,7 +19,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -278,7 +278,10 @@ _LAYERS = Patch(
 def refuse_mistakes() -> None:
     """End the script at calls that no script can mean: RUN-008, RUN-009."""
     _DEVICE.apply(replace_with(_refuse_hardware))
-    made_in_calls: weakref.WeakKeyDictionary[keras.Layer, _InnerLayer] = weakref.WeakKeyDictionary()
+    # For each layer that was made while another was called: that one, and the line.
+    made_in_calls: weakref.WeakKeyDictionary[
+        keras.Layer, tuple[weakref.ref[keras.Layer], UserLine]
+    ] = weakref.WeakKeyDictionary()
     # For each layer that is called: the lines in it that have made a layer with weights.
     first: weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, weakref.ref[keras.Layer]]]
     first = weakref.WeakKeyDictionary()
@@ -287,31 +290,28 @@ def refuse_mistakes() -> None:
         outer = _layer_being_called()
         line = None if outer is None else _line_in_call()
         if outer is not None and line is not None:
-            made_in_calls[layer] = _InnerLayer(weakref.ref(outer), line)
+            made_in_calls[layer] = weakref.ref(outer), line
         original(layer, *args, **kwargs)
 
     def add_weight(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
-        made = made_in_calls.get(layer)
-        outer: Any = None if made is None else made.outer()
-        holds = outer is not None and any(inner is layer for inner in all_layers(outer))
-        if made is not None and outer is not None and not holds:
-            before = first.setdefault(outer, {}).setdefault(made.line, weakref.ref(layer))
+        made, line = made_in_calls.get(layer, (None, None))
+        outer: Any = None if made is None else made()
+        if line and outer is not None and not any(inner is layer for inner in all_layers(outer)):
+            before = first.setdefault(outer, {}).setdefault(line, weakref.ref(layer))
             if before() is not layer:
                 kind = type(layer).__name__
                 error = RunError(
                     "RUN-009",
-                    f"{made.line}: {type(outer).__name__} makes a new {kind} every time it is "
-                    "called.",
+                    f"{line}: {type(outer).__name__} makes a new {kind} every time it is called.",
                     why="Each of them has weights of its own, drawn anew, which belong to no "
                     "model: they are never trained, and not saved.",
                     fix=f"make it once, in __init__: self.layer = keras.layers.{kind}(...); "
                     "and call self.layer(...) here.",
                 )
-                raise _at(made.line, error)
+                raise _at(line, error)
         return original(layer, *args, **kwargs)
 
-    wraps = {"__init__": replace_with(make), "add_weight": replace_with(add_weight)}
-    _LAYERS.apply_by_name(lambda original, name: wraps[name](original))
+    _LAYERS.apply_each({"__init__": make, "add_weight": add_weight}, by=replace_with)
 
 
 def _refuse_hardware(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -333,13 +333,6 @@ def _refuse_hardware(original: Callable[..., Any], *args: Any, **kwargs: Any) ->
             )
             raise _at(line, error)
     return original(*args, **kwargs)
-
-
-class _InnerLayer(NamedTuple):
-    """A layer that was made while another was called."""
-
-    outer: weakref.ref[keras.Layer]
-    line: UserLine
 
 
 def _layer_being_called() -> keras.Layer | None:
