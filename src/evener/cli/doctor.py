@@ -13,15 +13,8 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.conventions import (
-    ArgsArgument,
-    AsModuleOption,
-    DevicesOption,
-    NoGpuNamesOption,
-    args_of_script,
-    argument,
-    option,
-)
+from evener.cli import conventions
+from evener.cli.conventions import args_of_script, argument, option
 
 
 def doctor(
@@ -30,8 +23,8 @@ def doctor(
     script: Annotated[
         str | None, argument("SCRIPT", "The program to check.", show_default=False)
     ] = None,
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
+    args: conventions.ArgsArgument = None,
+    as_module: conventions.AsModuleOption = False,
     run: Annotated[
         bool,
         option(
@@ -42,8 +35,8 @@ def doctor(
     sandbox: Annotated[
         bool, option("--sandbox", "Run it where its writes do not reach the current folder.")
     ] = False,
-    devices: DevicesOption = None,
-    no_gpu_names: NoGpuNamesOption = False,
+    devices: conventions.DevicesOption = None,
+    no_gpu_names: conventions.NoGpuNamesOption = False,
     steps: Annotated[int, option("--steps N", "Number of training steps to watch.", min=2)] = 20,
     time_limit: Annotated[
         float, option("--time-limit SECONDS", "Time limit of the run.", min=1)

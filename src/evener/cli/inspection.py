@@ -8,25 +8,14 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.conventions import (
-    DEFAULT_LIMIT_SECONDS,
-    ArgsArgument,
-    AsModuleOption,
-    DevicesOption,
-    JsonOption,
-    NoGpuNamesOption,
-    TimeLimitOption,
-    args_of_script,
-    argument,
-    check_writable,
-    option,
-    quiet_tensorflow,
-    status,
-)
+from evener.cli import conventions
+from evener.cli.conventions import args_of_script, argument, check_writable, option, status
 from evener.errors import RunError, did_you_mean
 
 
-def devices(*, as_json: JsonOption = False, spec: DevicesOption = None) -> None:
+def devices(
+    *, as_json: conventions.JsonOption = False, spec: conventions.DevicesOption = None
+) -> None:
     """List all devices, and the reason for each one that is not used."""
     from evener.base.libraries import paused_collector
     from evener.devices import inventory
@@ -36,7 +25,7 @@ def devices(*, as_json: JsonOption = False, spec: DevicesOption = None) -> None:
     # Before TensorFlow is imported, which takes seconds.
     spec_from(spec, os.environ)
     with status("Looking for devices"):
-        with quiet_tensorflow(os.environ), paused_collector():
+        with conventions.quiet_tensorflow(os.environ), paused_collector():
             import_tensorflow()
         found = inventory(spec)
     if as_json:
@@ -58,10 +47,10 @@ def audit(
             show_default=False,
         ),
     ],
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
-    devices: DevicesOption = None,
-    no_gpu_names: NoGpuNamesOption = False,
+    args: conventions.ArgsArgument = None,
+    as_module: conventions.AsModuleOption = False,
+    devices: conventions.DevicesOption = None,
+    no_gpu_names: conventions.NoGpuNamesOption = False,
     assume_gpus: Annotated[
         bool,
         option(
@@ -74,8 +63,8 @@ def audit(
         int | None,
         option("--batch-size N", "Batch size to use for None in an input_signature.", min=1),
     ] = None,
-    time_limit: TimeLimitOption = 300.0,
-    as_json: JsonOption = False,
+    time_limit: conventions.TimeLimitOption = 300.0,
+    as_json: conventions.JsonOption = False,
 ) -> None:
     """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.base.libraries import check_installed
@@ -119,8 +108,8 @@ def estimate(
             show_default=False,
         ),
     ],
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
+    args: conventions.ArgsArgument = None,
+    as_module: conventions.AsModuleOption = False,
     batch_size: Annotated[
         int | None,
         option(
@@ -139,8 +128,8 @@ def estimate(
             max=256,
         ),
     ] = 1,
-    time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
-    as_json: JsonOption = False,
+    time_limit: conventions.TimeLimitOption = conventions.DEFAULT_LIMIT_SECONDS,
+    as_json: conventions.JsonOption = False,
 ) -> None:
     """Estimate the memory that training needs, by kind, and the largest batch for each device.
 

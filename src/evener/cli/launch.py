@@ -14,21 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from evener.cli.conventions import (
-    ArgsArgument,
-    AsModuleOption,
-    CheckpointOption,
-    EveryStepsOption,
-    LiveOption,
-    LogDirOption,
-    NoGpuNamesOption,
-    RecordOption,
-    ScriptArgument,
-    args_of_script,
-    check_writable,
-    checkpoint_folder,
-    option,
-)
+from evener.cli import conventions
+from evener.cli.conventions import args_of_script, check_writable, option
 
 if TYPE_CHECKING:
     from evener.workers.on_ray import Resources
@@ -125,9 +112,9 @@ _DEFAULT_HEARTBEAT_SECONDS = 10.0
 def launch(
     context: typer.Context,
     *,
-    script: ScriptArgument,
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
+    script: conventions.ScriptArgument,
+    args: conventions.ArgsArgument = None,
+    as_module: conventions.AsModuleOption = False,
     workers: Annotated[
         int | None,
         option(
@@ -222,7 +209,7 @@ def launch(
     shares: Annotated[
         str | None, option("--shares NUMBERS", "As for evener run: shares of devices.")
     ] = None,
-    no_gpu_names: NoGpuNamesOption = False,
+    no_gpu_names: conventions.NoGpuNamesOption = False,
     no_hoist: Annotated[
         bool, option("--no-hoist", "As for evener run: leave eager steps as they are.")
     ] = False,
@@ -232,11 +219,11 @@ def launch(
     report_file: Annotated[
         Path | None, option("--report-file FILE", "As for evener run: the report of worker 0.")
     ] = None,
-    checkpoint: CheckpointOption = None,
-    every_steps: EveryStepsOption = None,
-    record: RecordOption = None,
-    log_dir: LogDirOption = None,
-    live: LiveOption = None,
+    checkpoint: conventions.CheckpointOption = None,
+    every_steps: conventions.EveryStepsOption = None,
+    record: conventions.RecordOption = None,
+    log_dir: conventions.LogDirOption = None,
+    live: conventions.LiveOption = None,
 ) -> None:
     """Run an unchanged script in several worker processes, which compute one step together.
 
@@ -289,7 +276,7 @@ def launch(
     values = {
         "--plan": plan,
         "--shares": shares,
-        "--checkpoint": checkpoint_folder(checkpoint, every_steps),
+        "--checkpoint": conventions.checkpoint_folder(checkpoint, every_steps),
         "--every-steps": None if every_steps is None else str(every_steps),
         "--record": None if record is None else str(record.absolute()),
         "--log-dir": None if log_dir is None else str(log_dir.expanduser().absolute()),

@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evener.cli.conventions import (
-    DEFAULT_LIMIT_SECONDS,
-    ArgsArgument,
-    AsModuleOption,
-    DevicesOption,
-    NoGpuNamesOption,
-    TimeLimitOption,
-    args_of_script,
-    argument,
-    check_writable,
-    option,
-    status,
-    write_result,
-    wrong_usage,
-)
+from evener.cli import conventions
+from evener.cli.conventions import args_of_script, argument, check_writable, option, status
 from evener.errors import ProfileError
 
 if TYPE_CHECKING:
@@ -42,8 +29,8 @@ def plan(
         str | None,
         argument("[SCRIPT]", "A Python file that trains, or with -m a module.", show_default=False),
     ] = None,
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
+    args: conventions.ArgsArgument = None,
+    as_module: conventions.AsModuleOption = False,
     batch_size: Annotated[
         str | None,
         option(
@@ -53,7 +40,7 @@ def plan(
             "script.",
         ),
     ] = None,
-    devices: DevicesOption = None,
+    devices: conventions.DevicesOption = None,
     model: Annotated[
         str | None,
         option(
@@ -106,8 +93,8 @@ def plan(
             "Measure all layers again, even if measurements for these devices are stored.",
         ),
     ] = False,
-    no_gpu_names: NoGpuNamesOption = False,
-    time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
+    no_gpu_names: conventions.NoGpuNamesOption = False,
+    time_limit: conventions.TimeLimitOption = conventions.DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[bool, option("--json", "Print the plan as one JSON object.")] = False,
     schema: Annotated[bool, option("--schema", "Print the JSON Schema of plans and exit.")] = False,
 ) -> None:
@@ -144,7 +131,7 @@ def plan(
     if from_run is not None:
         if model is not None or cluster is not None:
             raise typer.BadParameter("--from-run needs measurements: a script, or --profile")
-        with wrong_usage("--from-run"):
+        with conventions.wrong_usage("--from-run"):
             run = read_run(from_run)
     if script is None:
         costs = _known_costs(model, cluster, profile)
@@ -161,7 +148,7 @@ def plan(
         )
         costs = _costs_of_script(request, cluster, time_limit)
     if run is not None:
-        with wrong_usage("--from-run"):
+        with conventions.wrong_usage("--from-run"):
             costs, wanted = _calibrate(costs, run, wanted), run.times.batch_size
     size = wanted or costs.batch_size
     if size is None:
@@ -172,7 +159,7 @@ def plan(
     if check is None:
         planned = plan_profile(costs.profile, size)
     else:
-        with wrong_usage(str(check)):
+        with conventions.wrong_usage(str(check)):
             given = Plan.from_json(check.read_text(encoding="utf-8"))
             if isinstance(size, str):
                 raise typer.BadParameter(
@@ -197,11 +184,11 @@ def plan(
             file=sys.stderr,
         )
     if out is not None:
-        write_result(out, planned.plan.to_json(), is_printed=as_json)
+        conventions.write_result(out, planned.plan.to_json(), is_printed=as_json)
     if save_profile is not None:
         from evener.plan.profile_files import profile_to_json
 
-        write_result(save_profile, profile_to_json(costs.profile))
+        conventions.write_result(save_profile, profile_to_json(costs.profile))
     if model is None and not planned.problem:
         where = None if cluster is None else f"--cluster {shlex.quote(cluster)} "
         print(f"\n{_next_step(planned.plan, words, out or check, where, devices)}", file=sys.stderr)
@@ -263,12 +250,12 @@ def _known_costs(model: str | None, cluster: str | None, profile: Path | None) -
 
     described = None
     if model is not None and cluster is not None:
-        with wrong_usage("--model and --cluster"):
+        with conventions.wrong_usage("--model and --cluster"):
             described = Assumptions(described=_read_cluster(cluster))
             costs = datasheet_profile(model_named(model), described.described)
     else:
         assert profile is not None
-        with wrong_usage("--profile"):
+        with conventions.wrong_usage("--profile"):
             costs = read_profile(profile)
     return StepCosts(profile=costs, batch_size=None, described=described)
 
@@ -280,7 +267,7 @@ def _costs_of_script(request: StepRequest, cluster: str | None, time_limit: floa
     if cluster is None:
         with status(f"Measuring the first training step of {request.target}"):
             return measured_profile(request, time_limit=time_limit)
-    with wrong_usage("--cluster"):
+    with conventions.wrong_usage("--cluster"):
         described = _read_cluster(cluster)
     with status(f"Tracing the first training step of {request.target}"):
         return described_profile(request, described, time_limit=time_limit)

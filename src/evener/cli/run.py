@@ -12,27 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evener.cli.conventions import (
-    DEFAULT_LIMIT_SECONDS,
-    ArgsArgument,
-    AsModuleOption,
-    CheckpointOption,
-    DevicesOption,
-    EveryStepsOption,
-    LiveOption,
-    LogDirOption,
-    NoGpuNamesOption,
-    RecordOption,
-    ScriptArgument,
-    args_of_script,
-    argument,
-    check_writable,
-    checkpoint_folder,
-    option,
-    quiet_tensorflow,
-    status,
-    wrong_usage,
-)
+from evener.cli import conventions
+from evener.cli.conventions import args_of_script, argument, check_writable, option, status
 from evener.errors import EvenerError, RunError
 
 if TYPE_CHECKING:
@@ -82,10 +63,10 @@ class Handover(BaseException):
 def run(
     context: typer.Context,
     *,
-    script: ScriptArgument,
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
-    devices: DevicesOption = None,
+    script: conventions.ScriptArgument,
+    args: conventions.ArgsArgument = None,
+    as_module: conventions.AsModuleOption = False,
+    devices: conventions.DevicesOption = None,
     plan: Annotated[
         str | None,
         option(
@@ -103,7 +84,7 @@ def run(
             "shares. Default: measured while training.",
         ),
     ] = None,
-    no_gpu_names: NoGpuNamesOption = False,
+    no_gpu_names: conventions.NoGpuNamesOption = False,
     no_hoist: Annotated[
         bool,
         option(
@@ -136,11 +117,11 @@ def run(
             "--report-file FILE", "Write the report as JSON to a file, for evener plan --from-run."
         ),
     ] = None,
-    checkpoint: CheckpointOption = None,
-    every_steps: EveryStepsOption = None,
-    record: RecordOption = None,
-    log_dir: LogDirOption = None,
-    live: LiveOption = None,
+    checkpoint: conventions.CheckpointOption = None,
+    every_steps: conventions.EveryStepsOption = None,
+    record: conventions.RecordOption = None,
+    log_dir: conventions.LogDirOption = None,
+    live: conventions.LiveOption = None,
 ) -> None:
     """Run an unchanged script on all devices.
 
@@ -154,7 +135,7 @@ def run(
     # Check everything that does not need TensorFlow, whose import takes seconds.
     found = read(script, as_module=as_module)
     args = args_of_script(context, args, found)
-    folder = checkpoint_folder(checkpoint, every_steps)
+    folder = conventions.checkpoint_folder(checkpoint, every_steps)
     layout = read_layout(devices=devices, plan=plan, shares=shares, verify=verify)
     check_writable(report_file)
     if log_dir is not None:
@@ -177,7 +158,7 @@ def run(
                 args,
                 devices=layout.devices,
                 gpu_names=not no_gpu_names,
-                time_limit=DEFAULT_LIMIT_SECONDS,
+                time_limit=conventions.DEFAULT_LIMIT_SECONDS,
             )
         seconds = format_seconds(planned.prediction.step_seconds)
         typer.echo(
@@ -188,7 +169,11 @@ def run(
         )
         layout = dataclasses.replace(layout, plan=planned.plan, tried=plans_to_try(planned))
     layout = dataclasses.replace(layout, checkpoint=folder, every_steps=every_steps)
-    with status("Starting TensorFlow"), quiet_tensorflow(os.environ), paused_collector():
+    with (
+        status("Starting TensorFlow"),
+        conventions.quiet_tensorflow(os.environ),
+        paused_collector(),
+    ):
         session = prepare(found, layout, gpu_names=not no_gpu_names, hoist=not no_hoist)
     printed = "json" if as_json else "text" if report else None
     is_predicted = layout.plan is not None and layout.plan.predicted is not None
@@ -256,7 +241,7 @@ def read_layout(
         if isinstance(error, OSError):
             reason = f"cannot be read: {error.strerror}"
         raise typer.BadParameter(f"{path} {reason}", param_hint="'--plan'") from None
-    with wrong_usage(str(path)):
+    with conventions.wrong_usage(str(path)):
         return RunLayout(plan=Plan.from_json(text), verify=verify)
 
 
@@ -273,7 +258,7 @@ def _read_shares(text: str | None, *, num_devices: int | None) -> str | list[flo
             f"{text!r} is neither 'even' nor a list of numbers such as 3,1", param_hint="'--shares'"
         ) from None
     job = job_from_environment(os.environ)
-    with wrong_usage(f"--shares {text}"):
+    with conventions.wrong_usage(f"--shares {text}"):
         # The devices of other workers have shares too, and are not known yet.
         check_shares(shares, num_expected=None if job and job.count > 1 else num_devices)
     return shares
@@ -286,9 +271,9 @@ def bench(
         str,
         argument("SCRIPT", "A Python file that trains, or with -m a module.", show_default=False),
     ],
-    args: ArgsArgument = None,
-    as_module: AsModuleOption = False,
-    devices: DevicesOption = None,
+    args: conventions.ArgsArgument = None,
+    as_module: conventions.AsModuleOption = False,
+    devices: conventions.DevicesOption = None,
     rounds: Annotated[int, option("--rounds N", "Number of runs of each layout.", min=1)] = 3,
     steps: Annotated[
         int, option("--steps N", "Number of timed steps of a run, after 10 others.", min=5, max=200)
@@ -298,7 +283,7 @@ def bench(
     ] = False,
     time_limit: Annotated[
         float, option("--time-limit SECONDS", "Time limit of a run.", min=1)
-    ] = DEFAULT_LIMIT_SECONDS,
+    ] = conventions.DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[bool, option("--json", "Print the result as one JSON object.")] = False,
 ) -> None:
     """Time the steps of a script on one device, and under several layouts of all devices.
@@ -315,7 +300,7 @@ def bench(
 
     found = read(script, as_module=as_module)
     args = args_of_script(context, args, found)
-    with quiet_tensorflow(os.environ), paused_collector():
+    with conventions.quiet_tensorflow(os.environ), paused_collector():
         names = [device.name for device in inventory(devices).used]
     if len(names) < 2:
         raise RunError(
