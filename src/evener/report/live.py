@@ -355,7 +355,8 @@ class TerminalScreen(Screen):
             self._above = []
 
     def _view(self) -> RenderableType:
-        rests = [Text.from_ansi(s.shown_rest, no_wrap=True) for s in self._above if s.rest]
+        lines = (s.rest.rstrip("\r").rpartition("\r")[2] for s in self._above if s.rest)
+        rests = [Text.from_ansi(line.replace("\b", ""), no_wrap=True) for line in lines]
         if self._state is None:
             return Group(*rests)
         view = panel(self._state, num_lines=self._console.height - 1 - len(rests))
@@ -380,10 +381,6 @@ class Above:
     @property
     def buffer(self) -> _Bytes:
         return _Bytes(self)
-
-    @property
-    def shown_rest(self) -> str:
-        return self.rest.rstrip("\r").rpartition("\r")[2].replace("\b", "")
 
     def write(self, text: str) -> int:
         if not self._screen.is_drawn:

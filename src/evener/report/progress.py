@@ -29,7 +29,6 @@ from evener._tf_private.models import model_strategy
 from evener.devices import inventory
 from evener.devices.names import device_name, without_worker
 from evener.plan import split_batch
-from evener.planner.run_times import StepRecord
 from evener.recording.measured import (
     CountedWork,
     DeviceWork,
@@ -156,24 +155,24 @@ class FitProgress(keras.callbacks.Callback):
 
 
 class FollowedFit(FitProgress):
-    """Progress of a ``fit`` for a thread that shows it, with a line for each epoch."""
+    """Progress of a ``fit`` for a thread that shows the last one, with a line for each epoch."""
 
     def __init__(
         self,
         say: Callable[[str], None],
+        fits: list[FitProgress],
         *,
-        begin: Callable[[FitProgress], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(clock=clock)
         self._say = say
-        self._begin = begin
+        self._fits = fits
         self._read_at = float("-inf")
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         super().on_train_begin(logs)
         # Not when it is made: evaluation has the same callbacks.
-        self._begin(self)
+        self._fits[:] = [self]
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         super().on_train_batch_begin(batch, logs)
@@ -217,7 +216,10 @@ class StrategySource:
     def measured(self) -> tuple[float | None, tuple[LiveDevice, ...]]:
         """Return the samples per second of all devices, and what each of this process does."""
         controller = self._strategy.share_controller
-        records = recent(controller.step_records())
+        records = controller.step_records()
+        # The last steps, of a few seconds, at least two where there are.
+        last = [r for r in records if r.began >= records[-1].began - _RECENT_SECONDS]
+        records = last if len(last) > 1 else records[-2:]
         step = controller.last_step()
         if step is not None and step != self._last_step:
             self._last_step = step
@@ -271,14 +273,6 @@ class StrategySource:
         )
 
 
-def recent(records: Sequence[StepRecord]) -> list[StepRecord]:
-    if not records:
-        return []
-    since = records[-1].began - _RECENT_SECONDS
-    last = [record for record in records if record.began >= since]
-    return last if len(last) > 1 else list(records[-2:])
-
-
 @contextlib.contextmanager
 def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
     group = group_of_process()
@@ -291,9 +285,6 @@ def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
     source = StrategySource(strategy, worker=worker)
     fits: list[FitProgress] = []
 
-    def begin(fit: FitProgress) -> None:
-        fits[:] = [fit]
-
     def say_event(event: Mapping[str, Any]) -> None:
         # Notes and warnings are printed anyway.
         if event["event"] in ("shares", "log"):
@@ -302,9 +293,9 @@ def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
     with (
         watching(say_event),
         adding_callbacks(
-            lambda: FollowedFit(screen.say, begin=begin), replaces_bar=lambda: screen.replaces_bar
+            lambda: FollowedFit(screen.say, fits), replaces_bar=lambda: screen.replaces_bar
         ),
-        LiveView(screen, lambda: source.state(fits[0] if fits else None)),
+        LiveView(screen, lambda: source.state(fits[-1] if fits else None)),
     ):
         yield
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evener.errors import RunError
@@ -23,10 +24,11 @@ def trace_of(records: Sequence[RunRecord]) -> bytes:
             why="It has the protocol buffers of traces, and is not installed.",
             fix="Install it: pip install evener[trace].",
         ) from None
-    trace = _Trace(TraceProtoBuilder())
+    builder = TraceProtoBuilder()
+    trace = _Trace(builder)
     for record in records:
         trace.add(record, record.path.name)
-    return trace.serialised()
+    return builder.serialize()
 
 
 class _Trace:
@@ -37,9 +39,6 @@ class _Trace:
         self._event: Any = TrackEvent
         self._descriptor: Any = TrackDescriptor
         self._num_tracks = 0
-
-    def serialised(self) -> bytes:
-        return self._builder.serialize()
 
     def add(self, record: RunRecord, name: str) -> None:
         """Add a process with the devices, the counters and the events of a record."""
@@ -109,14 +108,7 @@ def _after_each_other(row: Sequence[Activity]) -> Iterator[Activity]:
     for each in sorted(row, key=lambda activity: activity.begin):
         begin = max(each.begin, now)
         if each.end > begin:
-            yield Activity(
-                kind=each.kind,
-                begin=begin,
-                end=each.end,
-                other=each.other,
-                stage=each.stage,
-                micro_batch=each.micro_batch,
-            )
+            yield replace(each, begin=begin)
         now = max(now, each.end)
 
 

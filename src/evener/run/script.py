@@ -373,8 +373,6 @@ def _text(given: str, content: bytes) -> str:
     return text
 
 
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
 # Its frames are above and between those of the script.
 _FOLDER = str(Path(__file__).parent)
 # TensorFlow's class of per-replica values, as named in error messages.
@@ -388,14 +386,17 @@ def show_failures_of(path: str) -> None:
         kind: type[BaseException], error: BaseException, found: TracebackType | None
     ) -> object:
         known = error if isinstance(error, EvenerError) else _wrapped(error, found)
-        lines = [] if known is None else _source_lines(known, found)
-        if lines:
+        line = last_user_line(found)
+        # The script's line: from the notes of the error, else from the traceback.
+        lines = [] if line is None else [line.as_in_a_traceback()]
+        lines = getattr(known, "__notes__", []) or lines
+        if known is not None and lines:
             print(known, *lines, sep="\n", file=sys.stderr)
             return None
         for linked in _chain(error):
             linked.__traceback__ = without_frames(linked.__traceback__)
-        left = from_file(without_frames(found, error), path)
-        line = last_user_line(found)
+        links = links_of(without_frames(found, error))
+        left = next((link for link in links if link.tb_frame.f_code.co_filename == path), None)
         shown = show(kind, error.with_traceback(left), left)
         if line is not None and _PER_REPLICA in str(error):
             print(
@@ -421,11 +422,6 @@ def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError |
     return next((linked for linked in _chain(error) if isinstance(linked, EvenerError)), None)
 
 
-def _source_lines(error: EvenerError, found: TracebackType | None) -> list[str]:
-    line = last_user_line(found)
-    return getattr(error, "__notes__", []) or ([line.as_in_a_traceback()] if line else [])
-
-
 def last_user_line(found: TracebackType | None) -> UserLine | None:
     lines = [
         UserLine(path=frame.f_code.co_filename, number=number, function=frame.f_code.co_name)
@@ -443,11 +439,6 @@ def without_frames(
 
         found = shortened(error, found)
     return with_files(found, lambda file: not file.startswith(_FOLDER))
-
-
-def from_file(found: TracebackType | None, path: str) -> TracebackType | None:
-    links = links_of(found)
-    return next((link for link in links if link.tb_frame.f_code.co_filename == path), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

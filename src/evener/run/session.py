@@ -125,21 +125,20 @@ class Session:
     def run(self, args: Sequence[str]) -> None:
         """Run the script; its exceptions are not caught."""
         from evener.run import device_calls, loops, strategies
-        from evener.run.hoister import Hoister, hoist_script
-        from evener.run.regions import HOOK
+        from evener.run.hoister import HOOK, Hoister, hoist_script
         from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
         from evener.workers.process import group_of_process
 
         self._log = divert_output(group_of_process(), self.notes.add, os.environ)
         strategies.replace_strategies(self.strategy, self.notes)
         strategies.attach_models(self.strategy, self.notes)
-        hoister = None
-        hoisted = None
+        hoister = tree = None
         if self.hoist:
             hoister = Hoister(
                 self.strategy, self.notes, is_outside=lambda: loops.is_outside(self.strategy)
             )
             hoisted = hoist_script(self.script, hoister)
+            tree = None if hoisted is None else hoisted.tree
         loops.run_loops(self.strategy, self.notes, hoister)
         strategies.refuse_mistakes()
         strategies.attach_legacy_models(self.strategy, self.notes)
@@ -154,9 +153,8 @@ class Session:
         atexit.register(idle.report)
         if self.verify:
             atexit.register(self._report_unverified, os.getpid())
-        tree, names = None, {}
-        if hoisted is not None:
-            tree, names = hoisted.tree, {HOOK: hoister}
+        # A name that only a rewritten script uses.
+        names = {} if tree is None else {HOOK: hoister}
         try:
             with self.resumption.resuming() if self.resumption else contextlib.nullcontext():
                 run_as_main(self.script, args, tree=tree, names=names)
