@@ -261,7 +261,6 @@ def _known_costs(model: str | None, cluster: str | None, profile: Path | None) -
 
 
 def _costs_of_script(request: StepRequest, cluster: str | None, time_limit: float) -> StepCosts:
-    """Return measured costs, or those on a cluster that is not here, from datasheets."""
     from evener.run.first_step import described_profile, measured_profile
 
     if cluster is None:
@@ -281,7 +280,6 @@ def _read_cluster(cluster: str) -> ClusterDescription:
 
 
 def _calibrate(costs: StepCosts, run: MeasuredRun, wanted: BatchSize | None) -> StepCosts:
-    """Return the costs scaled to the times of a run, and print the factors."""
     from evener.planner.prediction import calibrate, without_updates
 
     batch_size = run.times.batch_size

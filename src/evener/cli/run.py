@@ -351,7 +351,6 @@ def bench(
 
 
 def _record_fastest(rows: list[BenchRow], request: TimedRun, time_limit: float) -> tuple[str, str]:
-    """Record the fastest layout of several devices; return what limits it, and the folder."""
     from evener.recording.reading import limit_of, read_records, summarise
     from evener.run.bench import fastest, run_once
 

@@ -157,15 +157,12 @@ class CountedWork:
 
 
 class Measured:
-    """Rates between two readings of the totals of a strategy, which counts its work."""
-
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
         self._work = CountedWork(strategy, from_now=False)
         self._at = 0.0
 
     def line(self, now: float) -> dict[str, Any]:
-        """Return what was measured since the last call."""
         controller = self._strategy.share_controller
         num_samples, _, busy = self._work.read(anew=True)
         seconds, self._at = max(now - self._at, 1e-9), now
@@ -188,7 +185,6 @@ class Measured:
 
 
 def trace_line(step: RecordedStep, number: int) -> dict[str, Any]:
-    """Return the line that describes the spans of a traced step, under a number."""
     names = ("device", "kind", "replica", "stage", "micro_batch", "after", "joins")
     spans = [{name: getattr(span, name) for name in names} for span in step.spans]
     # A span without a stage has none in the file either, and most join nothing.

@@ -86,8 +86,6 @@ class RecordedFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedDiagnosis:
-    """Findings of the doctor on the program of a run, as it orders them."""
-
     findings: tuple[RecordedFinding, ...]
     num_ignored: int
     problem: str

@@ -300,7 +300,6 @@ class RecordFolder:
             raise _cannot_be_written(self.path, error) from error
 
     def add(self, name: str, line: Mapping[str, Any]) -> None:
-        """Add a line to one of the files, unless that is full."""
         with self._lock:
             file = self._files.get(name)
             if file is None or self.problem:

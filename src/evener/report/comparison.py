@@ -105,7 +105,6 @@ def compare(
 def compare_weights(
     reference: Sequence[Any], other: Sequence[Any], *, names: Sequence[str] = ()
 ) -> Difference:
-    """Return the largest difference of two lists of arrays."""
     if len(reference) != len(other):
         where = f"{len(reference)} arrays and {len(other)}"
         return Difference(what="weights", value=float("inf"), where=where, num_compared=0)
@@ -117,7 +116,6 @@ def compare_weights(
 def compare_logs(
     name: str, reference: Sequence[float] | None, other: Sequence[float] | None
 ) -> Difference:
-    """Return the largest difference of one loss or metric over the epochs."""
     if reference is None or other is None or len(reference) != len(other):
         where = "not logged by both" if reference is None or other is None else "other epochs"
         return Difference(what=name, value=float("inf"), where=where, num_compared=0)

@@ -54,8 +54,6 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """Memory that training a model needs on each of several devices of one kind."""
-
     model: ModelCosts  # The costs of its layers
     batch_size: int  # Samples of the global batch, at least 1
     num_devices: int = 1  # Number of devices, at least 1

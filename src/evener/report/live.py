@@ -86,7 +86,6 @@ class LiveState:
 
 
 def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
-    """Return the view for a terminal or a notebook; devices beyond its lines are counted."""
     parts: list[RenderableType] = []
     if state.title:
         parts.append(_line(state.title, style="bold"))
@@ -212,7 +211,6 @@ def _position(state: LiveState) -> list[str]:
 
 
 def _cells(device: LiveDevice) -> dict[str, str | None]:
-    """Return the texts of a row by their columns; None where nothing is known."""
     waits = None if device.waits is None else f"{device.waits_for} {_percent(device.waits)}"
     # Copies and rounding of clocks are not worth a name.
     if device.waits is not None and (not device.waits_for or device.waits < _LEAST_WAIT):
@@ -284,8 +282,6 @@ def screen_of(console: Console) -> Screen | None:
 
 
 class TerminalScreen(Screen):
-    """The view at the lower end of a terminal, under the output of the program."""
-
     def __init__(self, console: Console | None = None, *, redirects: bool = True) -> None:
         self._console = standard_error() if console is None else console
         # The stream of now, and not what stands in its place later.
@@ -325,7 +321,6 @@ class TerminalScreen(Screen):
                 self._live.refresh()
 
     def say(self, text: str) -> None:
-        """Write a line above the view."""
         with self.lock:
             if self.is_drawn:
                 self.write_above(f"{printable(text, keeps_colours=True)}\n")
@@ -474,7 +469,6 @@ class NotebookScreen(Screen):
             self._handle.update(self._html())
 
     def say(self, text: str) -> None:
-        """Add a line above the view."""
         self._lines.append(text)
         self.show(self._state)
 

@@ -393,24 +393,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Label of an axis, with its position in percent from the left or from the top."""
-
     percent: float
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Event in a chart, with its position in the box."""
-
     x: float
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Chart of the page: labels of the time, labels of the values, events."""
-
     title: str
     lines: tuple[Series, ...]
     x_ticks: tuple[Tick, ...]

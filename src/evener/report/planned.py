@@ -281,7 +281,6 @@ def devices_label(names: Sequence[str]) -> str:
 
 
 def widest_label(width: int) -> int:
-    """Return the largest number of columns for the device names in a line of ``width``."""
     return max(16, width * 2 // 5)
 
 
@@ -298,7 +297,6 @@ def shortened(text: str, width: int) -> str:
 
 
 def _look(replica: ReplicaAssignment, cluster: Cluster) -> object:
-    """Return a key that is equal for replicas that are drawn as one."""
     devices = [cluster.devices[span.device] for span in replica.spans]
     order = {span.device: None for span in replica.spans}
     return (

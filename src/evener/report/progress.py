@@ -214,7 +214,6 @@ class StrategySource:
         return LiveState(step=step, samples_per_second=rate, devices=devices, changes=changes)
 
     def measured(self) -> tuple[float | None, tuple[LiveDevice, ...]]:
-        """Return the samples per second of all devices, and what each of this process does."""
         controller = self._strategy.share_controller
         records = controller.step_records()
         # The last steps, of a few seconds, at least two where there are.

@@ -42,8 +42,6 @@ _UNKNOWN = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
-    """The report of a run, made when the script has ended."""
-
     script: str  # The path on the command line
     # The share of each device at the end, the samples it has trained on, its busy seconds, and the
     # variables it owns
@@ -104,7 +102,6 @@ def step_times(strategy: Strategy) -> RunTimes | None:
 def compare_with_plan(
     plan: Plan | None, strategy: Strategy, report: Callable[[str], object], *, again: str
 ) -> None:
-    """Report steps that take longer or shorter than the plan predicts, and how to plan again."""
     if plan is None or plan.predicted is None:
         return
     found = deviation(plan.predicted, step_times(strategy))
@@ -194,7 +191,6 @@ def report_at_the_end(
     file: Path | None,
     again: str,
 ) -> None:
-    """Count the work of a run from now on, and report it when the process ends."""
     count_work(session.strategy)
     process = os.getpid()
     # The script may change the folder.

@@ -41,7 +41,6 @@ class _Trace:
         self._num_tracks = 0
 
     def add(self, record: RunRecord, name: str) -> None:
-        """Add a process with the devices, the counters and the events of a record."""
         process = self._track(name, process=True)
         devices = {span["device"] for spans in record.traces.values() for span in spans}
         tracks = {device: self._track(device, process) for device in sorted(devices)}

@@ -212,7 +212,6 @@ def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
 
 
 def counted_seconds(strategy: Strategy) -> list[float]:
-    """Return the seconds of the last counted steps, each until the next begins."""
     records = strategy.share_controller.step_records()
     return [
         after.began - record.began

@@ -189,7 +189,6 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
 def _trace_times(
     request: StepRequest, traced: Any, num_samples: int | None, batch_size: int, *, name: str
 ) -> CountedStep:
-    """Return the layers of a step with their seconds on devices of known speeds."""
     split, sizes = split_step(traced), batch_sizes(batch_size)
     speeds = {kind: from_plain(fields, DeviceSpeed) for kind, fields in request.speeds.items()}
     times, unfused = (
@@ -329,7 +328,6 @@ def _needed(function: Any) -> list[str]:
 
 
 def _inputs(function: Any, request: StepRequest) -> tuple[Any, ...]:
-    """Return zeros for the input signature of a `tf.function`."""
     if function.input_signature is None:
         needed = _needed(function.python_function)
         if needed:

@@ -94,7 +94,6 @@ class EmulatedGpus:
         return [tf.config.LogicalDevice(f"/device:GPU:{k}", "GPU") for k in count]
 
     def index_of(self, device: Any) -> int:
-        """Return the number of a physical GPU, or raise the error of TensorFlow."""
         physical = self.physical
         if device not in physical:
             raise ValueError(f"Unrecognized device: {device!r}")
@@ -150,7 +149,6 @@ class EmulatedGpus:
 
     @property
     def capability(self) -> tuple[int, int] | None:
-        """The lowest compute capability of GPUs that this TensorFlow is built for."""
         build = tf.sysconfig.get_build_info()
         return lowest_capability(build.get("cuda_compute_capabilities", ()))
 
@@ -314,7 +312,6 @@ class EmulatedGpus:
 
 
 def _text(name: Any) -> str | None:
-    """Return a device name or `tf.DeviceSpec` as text, or None for any other value."""
     text = name.to_string() if hasattr(name, "to_string") else name
     return text if isinstance(text, str) else None
 

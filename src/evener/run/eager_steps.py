@@ -98,7 +98,6 @@ class EagerStep:
     advice: str  # Change of the source by which all devices compute it
 
     def __str__(self) -> str:
-        """Return what `evener run` does with it."""
         if self.span is not None:
             first, last = self.span
             made = f"`evener run` makes a function of lines {first} to {last}"
@@ -112,7 +111,6 @@ class EagerStep:
 
     @property
     def fix(self) -> str:
-        """Shortest way by which all devices compute it."""
         if self.span is None:
             return f"{self.change}, and start it by `evener run`"
         return f"start it unchanged by `evener run`; or {self.change}, and use a strategy"
@@ -174,7 +172,6 @@ def _import_of_legacy_keras(source: str) -> int | None:
 
 
 def eager_step_at(place: str) -> EagerStep | None:
-    """Return the eager training step at a place such as ``"train.py:12"``; None if not known."""
     match = _AT_LINE.fullmatch(place)
     if match is None:
         return None

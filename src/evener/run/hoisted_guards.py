@@ -283,8 +283,6 @@ _ATOMS = (
 
 
 class Guards:
-    """Values of Python that a step reads, with checks that they are still the same."""
-
     def __init__(
         self, roots: Iterable[tuple[str, Any]], names: Iterable[str], *, every: bool = False
     ) -> None:
@@ -322,7 +320,6 @@ class Guards:
         return any(getattr(layer, "_losses", None) for layer in layers)
 
     def changed(self) -> str | None:
-        """Return what is another value than before, or None."""
         if self._identities.hold():
             return _first_changed((*self._identities.others, *self._unstable))
         changed = _first_changed(self._checks)

@@ -144,7 +144,6 @@ def reads_of(
     call: StepCall,
     lines_with_losses: Sequence[tuple[str, int]],
 ) -> Reads:
-    """Return what a step reads, after it ran as it is written."""
     if observed.problem is not None:
         raise CannotHoist(observed.problem[2])
     code = {call.body.__code__: call.body.__globals__, **observed.code}

@@ -279,7 +279,6 @@ class Hoister:
         return any(step.covers(line) for step in self._steps.values())
 
     def obstacle_at(self, line: UserLine) -> str | None:
-        """Return what keeps the step at a line, or statements before it, from all devices."""
         if tf.config.functions_run_eagerly():
             return "tf.config.run_functions_eagerly(True) asks for that"
         refused = [s.obstacle for s in self._steps.values() if s.obstacle and s.covers(line)]
@@ -293,7 +292,6 @@ class Hoister:
         return prevents(found[-1].line, found[-1].reason) if found else None
 
     def reasons(self) -> list[str]:
-        """Return what keeps regions, and statements, from all devices."""
         refused = [step.obstacle for step in self._steps.values() if step.obstacle]
         return refused + [obstacle.reason for some in self._obstacles.values() for obstacle in some]
 

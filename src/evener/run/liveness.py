@@ -57,8 +57,6 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass(slots=True, kw_only=True)
 class StatementNames:
-    """Names of some statements that run one after the other."""
-
     # Names that may be read before these statements have bound them
     read: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)  # Names that they may bind

@@ -51,7 +51,6 @@ from evener.workers.process import group_of_process
 
 
 def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) -> None:
-    """Let the script's traced functions run on all devices, and note eager training steps."""
     if not strategy.is_partitioned:
         return
     devices = ", ".join(strategy.plan.device_names)
@@ -261,7 +260,6 @@ class IdleDevices:
         return f"the shares of the batch are {shares}, {how}", None
 
     def _reason_of_tapes(self) -> str:
-        """Return what keeps eager gradients on one device, or how they would leave it."""
         line, reason = self._line_of_tapes, None
         if self._asks_for_tapes:
             return f"{self._asks_for_tapes} asks for that"

@@ -64,8 +64,6 @@ class StepRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """Costs of the training step of a script, on the devices that were asked for."""
-
     profile: CostProfile
     batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it.
     not_measured: tuple[str, ...] = ()  # Layers that could not be measured, each with the reason.
@@ -97,8 +95,6 @@ class AnsweredError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of a subprocess, and the end of its process."""
-
     # ``"found"`` with one of the following; ``"eager"``, ``"no batch size"``, ``"failed"`` or
     # ``"ended"`` say why there is none; empty if the process wrote nothing.
     outcome: str = ""
@@ -111,7 +107,6 @@ class Answer:
     process: ProcessResult | None = None  # None where the process writes it.
 
     def why_no_step(self, limit_seconds: float) -> str:
-        """Return the end of a script that reached no training step, for an error."""
         assert self.process is not None
         code = self.process.exit_code
         if self.outcome == "eager":

@@ -77,8 +77,6 @@ def seed_of(folder: str) -> int:
 
 
 class Resumption:
-    """All calls of ``fit`` in a script, with a folder for the checkpoints of each."""
-
     def __init__(self, folder: str, every_steps: int | None, notes: Notes) -> None:
         self._folder = folder
         self._every_steps = every_steps

@@ -141,7 +141,6 @@ class Loading(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find what is waited for, as Python does, and notice when it has been executed."""
         if fullname not in self._awaited or self._called or self not in sys.meta_path:
             return None
         # Another of these may wait for the same.
