@@ -122,7 +122,6 @@ class _Watched:
         self._recorder.safely(self._install)
 
     def _install(self) -> None:
-
         from evener.doctor.watch.data import Data
         from evener.doctor.watch.growth import Kept
         from evener.doctor.watch.loops import Loops
@@ -136,17 +135,12 @@ class _Watched:
         self._kept = Kept(recorder)
         times = Times(recorder, self._kept)
         self._loops = loops = Loops(recorder, times)
-        self._losses = LossWatch(recorder, loops, times)
+        self._losses = LossWatch(recorder, loops)
         self._training = Training(recorder, loops, self._losses)
-        self._data = Data(recorder, loops, times)
-        recorder.parts += [times, loops, self._losses, self._training, self._data]
-        recorder.parts += [self._settings, self]
-        loops.run_listeners.append(self._settings.ran)
-        loops.tape_listeners.append(self._settings.trains)
-        loops.gradient_listeners.append(self._settings.trains)
-        loops.fit_listeners.append(self._settings.fitted)
-        loops.step_listeners += [self._settings.stepped, self._stepped]
-        for part in recorder.parts:
+        self._data = Data(recorder, loops)
+        parts = [times, loops, self._losses, self._data, self._settings]
+        recorder.parts += [*parts, self, self._training]
+        for part in (*parts, self._training):
             recorder.safely(part.watch)
 
     def _answer_as_gpus(self) -> None:
@@ -159,15 +153,12 @@ class _Watched:
 
         answer_as_gpus(None, record_note)
 
-    def watch(self) -> None:
-        """Do nothing: this part only adds what it has measured."""
-
     def facts(self) -> dict[str, Any]:
         return {"growth": self._growth}
 
     # Steps.
 
-    def _stepped(self, is_timed: bool) -> None:
+    def on_step(self, is_timed: bool) -> None:
         loop = self._loops.main
         num_timed = len(loop.samples)
         if self._loops.is_measuring:
@@ -182,7 +173,7 @@ class _Watched:
 
     def _is_enough(self) -> bool:
         """Return whether as many loops as wanted have been seen long enough."""
-        loops = self._loops.all()
+        loops = list(self._loops.loops.values())
         num_seen = sum(map(self._is_seen, loops))
         if not num_seen:
             return False
@@ -260,16 +251,12 @@ class _Watched:
         if self._loops is not None:
             if self._loops.is_measuring:
                 recorder.safely(self._stop_measuring)
-            recorder.safely(self._settings.examine)
-            recorder.safely(self._note_growth)
+            self._settings.is_looking = False
+            held = self._loops.held() | self._losses.held()
+            self._growth = recorder.safely(self._kept.growth, held)
             recorder.safely(self._training.examine)
             recorder.safely(self._data.examine)
         recorder.safely(recorder.flush)
-
-    def _note_growth(self) -> None:
-        self._growth = self._kept.growth(
-            self._loops.held() | self._losses.held() | self._training.held()
-        )
 
     def watch_exits(self) -> None:
         """Record calls of ``os._exit``."""

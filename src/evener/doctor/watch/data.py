@@ -30,7 +30,6 @@ from evener.doctor.watch.recorder import (
     own_line,
     states_of_numpy,
 )
-from evener.doctor.watch.times import Times
 
 _SOURCES = ("from_tensor_slices", "from_tensors", "from_generator", "range", "list_files", "zip")
 _STAGES = (
@@ -82,7 +81,7 @@ _LABELS = 4096
 class Data:
     """Looks at the data of the program."""
 
-    def __init__(self, recorder: Recorder, loops: Loops, times: Times) -> None:
+    def __init__(self, recorder: Recorder, loops: Loops) -> None:
         self._recorder = recorder
         self._loops = loops
         self._iterated: dict[int, dict[str, Any]] = {}
@@ -93,9 +92,6 @@ class Data:
         self._fits: list[dict[str, Any]] = []
         self._pipelines: list[Pipeline] = []
         self.stage_seconds: dict[str, float] = {}
-        times.draw_listeners.append(self._drawn)
-        loops.fit_listeners.append(self._fit)
-        loops.step_listeners.append(self._stepped)
 
     def watch(self) -> None:
         _MADE.apply_by_name(self._around_made)
@@ -168,17 +164,17 @@ class Data:
         if entry["role"] == "train":
             self._loops.begin_epoch()
 
-    def _drawn(self, iterator: Any) -> None:
+    def on_draw(self, iterator: Any) -> None:
         self._last_drawn = self._of_iterator.get(iterator)
         if self._last_drawn is not None:
             self._last_drawn["draws"][-1] += 1
 
-    def _stepped(self, _: bool) -> None:
+    def on_step(self, _: bool) -> None:
         entry = self._last_drawn
         if entry is not None and entry["role"] == "other" and not self._loops.in_fit:
             entry["role"] = "train"
 
-    def _fit(self, where: CodeLine | None, args: Any, kwargs: Any) -> None:
+    def on_fit(self, where: CodeLine | None, args: Any, kwargs: Any) -> None:
         _model, *rest = args
         names = ("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split")
         names = (*names, "validation_data", "shuffle")

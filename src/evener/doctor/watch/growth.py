@@ -58,7 +58,7 @@ class Kept:
             for key, (reference, step, where) in list(self._alive.items())
             if key not in held and 0 < step <= steps and (tensor := reference()) is not None
             # Handles, as those of datasets, hold nothing.
-            if _num_bytes(tensor)
+            if num_bytes(tensor)
         ]
         lines = Counter(where for where, _ in {(where, step) for _, where, step in kept})
         where, num = lines.most_common(1)[0] if lines else (None, 0)
@@ -68,13 +68,14 @@ class Kept:
         samples = [tensor for tensor, line, _ in kept if line == where]
         return Growth(
             tensors_per_step=len(tensors) / steps if is_growth else 0.0,
-            bytes_per_step=sum(map(_num_bytes, tensors)) / steps if is_growth else 0.0,
+            bytes_per_step=sum(map(num_bytes, tensors)) / steps if is_growth else 0.0,
             holder=_holder_of(samples[len(samples) // 2]) if is_growth else "",
             where=where if is_growth else None,
         )
 
 
-def _num_bytes(tensor: Any) -> int:
+def num_bytes(tensor: Any) -> int:
+    """Return the bytes of a tensor whose shape is known."""
     return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
 
 

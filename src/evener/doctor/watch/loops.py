@@ -27,24 +27,25 @@ import keras
 import tensorflow as tf
 
 from evener._tf_private import watched
-from evener._tf_private.functions import TRACED_FUNCTIONS, definition_frames, left_to_autograph
+from evener._tf_private.functions import (
+    TRACED_FUNCTIONS,
+    definition_frames,
+    left_by_name,
+    left_to_autograph,
+)
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import is_eager_tensor, is_per_replica, local_values
 from evener.base.user_code import is_own
 from evener.doctor.facts import CallUse, CodeLine, Steps, Traced, use_of
-from evener.doctor.watch.recorder import Recorder, own_line, states_of_numpy
+from evener.doctor.watch.growth import num_bytes
+from evener.doctor.watch.recorder import Original, Recorder, own_line, states_of_numpy
 from evener.doctor.watch.times import Seconds, Times
 
-_GRADIENTS = Patch(
-    "gradients of a watched program",
+_CUSTOM_STEPS = Patch(
+    "gradients and updates of a watched program",
     "tensorflow:GradientTape.gradient",
-    why="A step of a custom loop begins with gradients.",
-    if_it_changes="The doctor sees no steps in custom loops.",
-)
-_UPDATES = Patch(
-    "updates of a watched program",
     "keras:optimizers.Optimizer.apply",
-    why="A step of a custom loop ends with an update.",
+    why="A step of a custom loop begins with gradients, and ends with an update.",
     if_it_changes="The doctor sees no steps in custom loops.",
 )
 _CALLBACKS = Patch(
@@ -78,12 +79,7 @@ _CALLS = Patch(
     why="To time what a program does besides its steps.",
     if_it_changes="The doctor does not know the time of saves and validations.",
 )
-_NAMES = {
-    "train.Checkpoint.write": "checkpoint",
-    "set_random_seed": "set_seed",
-    "write": "checkpoint",
-    "restore": "restore",
-}
+_NAMES = {"set_random_seed": "set_seed", "write": "checkpoint"}
 _OWN_CALLBACKS = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
 _HOOKS = ("on_epoch_begin", "on_epoch_end", "on_train_batch_begin", "on_train_batch_end")
 _SPANS = ("input", "function", "eager", "read", "callback", "call")
@@ -145,17 +141,11 @@ class Loops:
     def __init__(self, recorder: Recorder, times: Times) -> None:
         self._recorder = recorder
         self._times = times
-        self._loops: dict[tuple[Any, ...], _Loop] = {}
+        self.loops: dict[tuple[Any, ...], _Loop] = {}
         self._functions: dict[tuple[str, int], _Function] = {}
         self._calls: dict[tuple[str, CodeLine | None], list[Any]] = {}
         self.open_calls: list[str] = []
         self.open_functions: list[Any] = []
-        self.step_listeners: list[Callable[[bool], None]] = []
-        self.run_listeners: list[Callable[..., None]] = []
-        self.fit_listeners: list[Callable[..., None]] = []
-        self.gradient_listeners: list[Callable[..., None]] = []
-        self.tape_listeners: list[Callable[..., None]] = []
-        self.apply_listeners: list[Callable[..., None]] = []
         self.custom_losses: Callable[[], list[float]] = list
         self.num_replicas = 1
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -176,30 +166,24 @@ class Loops:
         self._counted = (0, 0, 0.0)
 
     def watch(self) -> None:
-        """Begin to look."""
-        around = {"__init__": self._make_function, "__call__": self._call_function}
+        around = {"__call__": self._call_function}
         TRACED_FUNCTIONS.apply_each(around, "doctor", by=left_to_autograph)
+        made = {"__init__": self._make_function}
+        TRACED_FUNCTIONS.apply_each(made, "made for the doctor", by=self._recorder.after_init)
         watched.STRATEGIES.apply_each({"run": self._run}, "runs", by=left_to_autograph)
-        _GRADIENTS.apply(left_to_autograph(self._ask_gradient))
-        _UPDATES.apply(left_to_autograph(self._apply))
-        around = {
-            "on_train_begin": self._train_begins,
-            "on_epoch_begin": self._epoch_begins,
-            "on_train_batch_begin": self._batch_begins,
-            "on_train_batch_end": self._batch_ends,
-            "on_train_end": self._train_ends,
+        around = {"gradient": self._ask_gradient, "apply": self._apply}
+        _CUSTOM_STEPS.apply_each(around, by=left_to_autograph)
+        begins = {
+            "on_train_begin": self._begin_fit,
+            "on_epoch_begin": self._begin_epoch_of_fit,
+            "on_train_batch_begin": self._begin_batch,
+            "on_train_end": self._end_fit,
         }
-        _CALLBACKS.apply_each(around, by=left_to_autograph)
-        _CALLS.apply_by_name(
-            lambda original, name: left_to_autograph(self._known, _NAMES.get(name, name))(original)
-        )
-        wait = threading.Event().wait
-
-        def ask_now_and_then() -> None:
-            while not wait(_POLL_SECONDS):
-                self._recorder.safely(self.ask)
-
-        threading.Thread(target=ask_now_and_then, name="evener-loops", daemon=True).start()
+        _CALLBACKS.apply_each(begins, by=self._recorder.before)
+        ends = {"on_train_batch_end": self._batch_ends}
+        _CALLBACKS.apply_each(ends, "ends", by=left_to_autograph)
+        _CALLS.apply_by_name(left_by_name(self._known))
+        threading.Thread(target=self._ask_now_and_then, name="evener-loops", daemon=True).start()
 
     @property
     def fit_line(self) -> CodeLine | None:
@@ -210,30 +194,25 @@ class Loops:
         """Return how often something was called, from all lines."""
         return sum(found[0] for (other, _), found in self._calls.items() if other == kind)
 
-    def all(self) -> list[_Loop]:
-        """Return all loops, the one that began last at the end."""
-        return list(self._loops.values())
-
     @property
     def main(self) -> _Loop | None:
         """The loop with the most steps."""
-        return max(self._loops.values(), key=lambda loop: loop.num_steps, default=None)
+        return max(self.loops.values(), key=lambda loop: loop.num_steps, default=None)
 
     def begin_epoch(self) -> None:
         """Take note of an iteration over data that a custom loop begins."""
         if self.in_fit or self.open_calls:
             return
-        loop = self._loops.get(self._lead) if self._lead else None
+        loop = self.loops.get(self._lead) if self._lead else None
         if loop is not None and loop.num_steps > loop.epoch_began_at:
             loop.steps_per_epoch = loop.num_steps - loop.epoch_began_at
             loop.epoch_began_at = loop.num_steps
             loop.epochs += 1
 
     def facts(self) -> dict[str, Any]:
-        """Return steps, functions and calls."""
         steps = max(1, self._recorder.num_steps - 1)
         return {
-            "steps": tuple(_steps_of(loop, self.custom_losses) for loop in self._loops.values()),
+            "steps": tuple(_steps_of(loop, self.custom_losses) for loop in self.loops.values()),
             "traced": tuple(
                 use_of(
                     Traced,
@@ -259,16 +238,12 @@ class Loops:
         }
 
     def held(self) -> set[int]:
-        """Return the ids of tensors that are kept here."""
-        entries = (entry for loop in self._loops.values() for entry in loop.losses)
-        return {id(entry[1]) for entry in entries}
+        """Return the ids of the program's tensors that are kept here."""
+        return {id(value) for loop in self.loops.values() for _, value in loop.losses}
 
     # Calls that are counted and timed.
 
-    def count(
-        self, kind: str, where: CodeLine | None, seconds: float = 0.0, detail: str = ""
-    ) -> None:
-        """Count a call of a kind from a line."""
+    def _count(self, kind: str, where: CodeLine | None, seconds: float, detail: str = "") -> None:
         found = self._calls.setdefault((kind, where), [0, 0, 0.0, detail])
         found[0] += 1
         if self._recorder.is_training:
@@ -276,12 +251,12 @@ class Loops:
             found[2] += seconds
         found[3] = detail or found[3]
 
-    def _known(self, kind: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _known(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
+        kind = _NAMES.get(name, name)
         is_inner = bool(self.open_calls)
         where = None if is_inner else own_line()
         if kind == "fit":
-            for listen in self.fit_listeners:
-                self._recorder.safely(listen, where, args, kwargs)
+            self._recorder.tell("fit", where, args, kwargs)
         self.open_calls.append(kind)
         began = self._recorder.clock()
         try:
@@ -296,11 +271,16 @@ class Loops:
                 detail = "trained" if kind == "set_weights" and is_trained else ""
                 if is_inner:
                     detail = str(kwargs.get("steps") or "")
-                self.count(kind, where or self._where, self._recorder.clock() - began, detail)
+                self._count(kind, where or self._where, self._recorder.clock() - began, detail)
 
     # Steps of custom loops.
 
-    def ask(self) -> None:
+    def _ask_now_and_then(self) -> None:
+        wait = threading.Event().wait
+        while not wait(_POLL_SECONDS):
+            self._recorder.safely(self._ask)
+
+    def _ask(self) -> None:
         """Read the counters of optimizers while a call runs: a loop in a graph takes its steps."""
         serial, now = self._serial, self._recorder.clock()
         if self._open_since is None or now - self._open_since < _POLL_SECONDS:
@@ -319,9 +299,7 @@ class Loops:
             sample = defaultdict(float, {"step": (now - at) / num_new})
             self._take(loop, num_new, sample, is_timed=True)
 
-    def _call(
-        self, key: tuple[Any, ...], function: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
+    def _call(self, key: tuple[Any, ...], function: Original, args: Any, kwargs: Any) -> Any:
         """Call a function; if it is an outermost one that trains, that is a step."""
         if self._owner is not None or not self._recorder.is_here:
             return function(*args, **kwargs)
@@ -368,9 +346,9 @@ class Loops:
         self._num_others = 0
         if self.open_calls[-1:] == ["train_on_batch"]:
             kind = "train_on_batch"
-        loop = self._loops.get(key)
+        loop = self.loops.get(key)
         if loop is None:
-            loop = self._loops[key] = _Loop(kind, where, epochs=1)
+            loop = self.loops[key] = _Loop(kind, where, epochs=1)
         loop.num_replicas = max(loop.num_replicas, self.num_replicas)
         now, totals = self._recorder.clock(), self._times.now()
         last, self._last = self._last, None
@@ -381,7 +359,7 @@ class Loops:
         self._last = (self._recorder.clock(), self._times.now())
 
     def _loop(self, kind: str, where: CodeLine | None) -> _Loop:
-        return self._loops.setdefault((kind, where), _Loop(kind, where))
+        return self.loops.setdefault((kind, where), _Loop(kind, where))
 
     def _take(self, loop: _Loop, num_steps: int, sample: Seconds | None, *, is_timed: bool) -> None:
         loop.num_steps += num_steps
@@ -395,40 +373,24 @@ class Loops:
         is_timed = is_timed and not self.is_measuring and loop.num_steps > num_steps
         if is_timed and sample is not None:
             loop.samples += [sample] * num_steps
-        for listen in self.step_listeners:
-            self._recorder.safely(listen, is_timed)
+        self._recorder.tell("step", is_timed)
 
-    def _ask_gradient(
-        self,
-        original: Callable[..., Any],
-        tape: Any,
-        target: Any,
-        sources: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def _ask_gradient(self, original: Original, tape, target, sources, *args, **kwargs) -> Any:
         result = original(tape, target, sources, *args, **kwargs)
-        for listen in self.gradient_listeners:
-            self._recorder.safely(listen, tape, target, sources, result)
+        self._recorder.tell("gradient", tape, target, sources, result)
         self._recorder.safely(self._trained)
         return result
 
-    def _apply(
-        self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        for listen in self.apply_listeners:
-            self._recorder.safely(listen, optimizer, args, kwargs)
+    def _apply(self, original: Original, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        self._recorder.tell("apply", optimizer, args, kwargs)
         result = original(optimizer, *args, **kwargs)
         self.optimizers.add(optimizer)
         self._recorder.safely(self._trained)
         return result
 
-    def _run(
-        self, original: Callable[..., Any], strategy: Any, fn: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _run(self, original: Original, strategy: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
         self.num_replicas = max(self.num_replicas, strategy.num_replicas_in_sync)
-        for listen in self.run_listeners:
-            self._recorder.safely(listen, strategy, args, kwargs)
+        self._recorder.tell("run", strategy, args, kwargs)
         if not tf.executing_eagerly():
             return original(strategy, fn, *args, **kwargs)
         code = _code_of(fn)
@@ -437,27 +399,19 @@ class Loops:
 
     # Traced functions.
 
-    def _make_function(
-        self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        original(function, *args, **kwargs)
-        function._evener_record = self._recorder.safely(self._record_of, function)
-
-    def _record_of(self, function: Any) -> _Function | None:
+    def _make_function(self, function: Any) -> None:
         code = _code_of(function.python_function)
         if code is None or not is_own(code.co_filename):
-            return None
+            return
         where = CodeLine(file=code.co_filename, line=code.co_firstlineno)
         key = (where.file, where.line)
         record = self._functions.setdefault(key, _Function(code.co_name, where))
         # TensorFlow makes one for each object whose method is decorated.
         if not isinstance(getattr(function.python_function, "__wrapped__", None), MethodType):
             record.num_made += 1
-        return record
+        function._evener_record = record
 
-    def _call_function(
-        self, original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _call_function(self, original: Original, function: Any, *args: Any, **kwargs: Any) -> Any:
         record: _Function | None = getattr(function, "_evener_record", None)
         key = ("function", id(function)) if record is None else ("lines", id(record))
         num_traces = function.experimental_get_tracing_count()
@@ -498,14 +452,8 @@ class Loops:
 
     # Steps of `fit`.
 
-    def _train_begins(
-        self, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _begin_fit(self, callbacks: Any, *_: Any, **__: Any) -> None:
         self.in_fit = True
-        self._recorder.safely(self._begin_fit, callbacks)
-        return original(callbacks, *args, **kwargs)
-
-    def _begin_fit(self, callbacks: Any) -> None:
         self._where = own_line()
         model, parameters = callbacks.model, callbacks.params or {}
         loop = self._fit = self._loop("fit", self._where)
@@ -536,37 +484,28 @@ class Loops:
                 return self._times.span("callback", original, *args, **kwargs)
             finally:
                 self.open_calls.pop()
-                self.count(kind, where, self._recorder.clock() - began)
+                self._count(kind, where, self._recorder.clock() - began)
 
         setattr(callback, hook, timed)
 
-    def _train_ends(
-        self, original: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _end_fit(self, callbacks: Any, *_: Any, **__: Any) -> None:
         self.in_fit, self._last = False, None
         for callback in callbacks.callbacks:
             for hook in _HOOKS:
                 if hook in vars(callback) and hasattr(vars(callback)[hook], "__wrapped__"):
                     delattr(callback, hook)
-        return original(callbacks, *args, **kwargs)
 
-    def _epoch_begins(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _begin_epoch_of_fit(self, *_: Any, **__: Any) -> None:
         if self._fit is not None:
             self._fit.epochs += 1
             self._fit.epoch_began_at = self._fit.num_steps
-        return original(*args, **kwargs)
 
-    def _batch_begins(
-        self, original: Callable[..., Any], callbacks: Any, batch: int, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _begin_batch(self, _: Any, batch: int, *__: Any, **___: Any) -> None:
         self._first_in_execution = int(batch)
         self.traced = False
         self._last = (self._recorder.clock(), self._times.now())
-        return original(callbacks, batch, *args, **kwargs)
 
-    def _batch_ends(
-        self, original: Callable[..., Any], callbacks: Any, batch: int, logs: Any = None
-    ) -> Any:
+    def _batch_ends(self, original: Original, callbacks: Any, batch: int, logs: Any = None) -> Any:
         result = original(callbacks, batch, logs)
         self._recorder.safely(self._end_batch, int(batch), logs)
         return result
@@ -638,22 +577,23 @@ def _graph_facts(function: _Function) -> dict[str, Any]:
     graph = None if last is None else watched.last_graph(last)
     if graph is None:
         return {}
-    operations = graph.get_operations()
-    constants = [
-        (operation.outputs[0].shape.num_elements() * operation.outputs[0].dtype.size, operation)
-        for operation in operations
-        if operation.type == "Const" and operation.outputs[0].shape.num_elements()
-    ]
-    large = sorted(
-        (entry for entry in constants if entry[0] >= 1024), key=lambda entry: entry[0], reverse=True
-    )
-    found: dict[str, Any] = {"constant_bytes": sum(num_bytes for num_bytes, _ in large)}
-    if large:
-        operation = large[0][1]
-        own = [(file, line) for file, line, _ in definition_frames(operation) if is_own(file)]
-        found["largest_constant"] = tuple(operation.outputs[0].shape)
-        found["largest_where"] = CodeLine(file=own[-1][0], line=own[-1][1]) if own else None
-    return found
+    constants = [each for each in graph.get_operations() if each.type == "Const"]
+    sizes = {each: num_bytes(each.outputs[0]) for each in constants}
+    large = [each for each in constants if sizes[each] >= 1024]
+    if not large:
+        return {}
+    largest = max(large, key=lambda each: sizes[each])
+    return {
+        "constant_bytes": sum(sizes[each] for each in large),
+        "largest_constant": tuple(largest.outputs[0].shape),
+        "largest_where": defined_at(largest),
+    }
+
+
+def defined_at(operation: Any) -> CodeLine | None:
+    """Return the innermost line of user code that made an operation of a graph."""
+    own = [(file, line) for file, line, _ in definition_frames(operation) if is_own(file)]
+    return CodeLine(file=own[-1][0], line=own[-1][1]) if own else None
 
 
 def _leaf(value: Any) -> tuple[Any, ...]:

@@ -20,15 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import watched
-from evener._tf_private.functions import (
-    definition_frames,
-    is_compiled,
-    left_by_name,
-    left_to_autograph,
-)
+from evener._tf_private.functions import is_compiled, left_by_name, left_to_autograph
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import plain_variable
-from evener.base.user_code import is_own
 from evener.doctor.facts import (
     CodeLine,
     GradientUse,
@@ -38,9 +32,9 @@ from evener.doctor.facts import (
     ValueRange,
     use_of,
 )
-from evener.doctor.watch.loops import Loops
-from evener.doctor.watch.recorder import SCOPE, Recorder, inside, own_line
-from evener.doctor.watch.times import DIFFERENCES, Times
+from evener.doctor.watch.loops import Loops, defined_at
+from evener.doctor.watch.recorder import SCOPE, Original, Recorder, inside, own_line
+from evener.doctor.watch.times import DIFFERENCES
 
 _LOSSES = Patch(
     "losses of a watched program",
@@ -166,10 +160,9 @@ class _Input:
 class LossWatch:
     """Looks at losses, at the targets of gradients, and at what the first layers are given."""
 
-    def __init__(self, recorder: Recorder, loops: Loops, times: Times) -> None:
+    def __init__(self, recorder: Recorder, loops: Loops) -> None:
         self._recorder = recorder
         self._loops = loops
-        self._times = times
         self._here = threading.local()
         self._losses: dict[tuple[Any, ...], _Loss] = {}
         self._targets: dict[CodeLine | None, _Target] = {}
@@ -177,14 +170,11 @@ class LossWatch:
         self._inputs: dict[int, _Input] = {}
 
     def watch(self) -> None:
-        self._loops.gradient_listeners.append(self._gradient)
         self._loops.custom_losses = self.target_values
-
         _LOSSES.apply(left_to_autograph(self._loss))
         _RAW_LOSSES.apply_by_name(left_by_name(self._raw_loss))
         watched.CROSS_ENTROPIES.apply_by_name(left_by_name(self._cross_entropy))
         watched.ACTIVATIONS.apply_by_name(left_by_name(self._activation))
-        self._times.difference_listeners.append(self._note_difference)
         _TAPES.apply_by_name(left_by_name(self._tape))
         _FIRST_LAYERS.apply(self._recorder.before(self._note_input))
 
@@ -193,12 +183,12 @@ class LossWatch:
         """Whether a tape is open: what is called is part of a training step."""
         return getattr(self._here, "tapes", 0) > 0
 
-    def _tape(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _tape(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
         change = 1 if name == "__enter__" else -1
         self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
         self._here.is_first = change > 0
-        for listen in self._loops.tape_listeners if change > 0 else ():
-            self._recorder.safely(listen)
+        if change > 0:
+            self._recorder.tell("tape")
         return original(*args, **kwargs)
 
     def _may_gauge(self, tensor: Any) -> bool:
@@ -246,40 +236,31 @@ class LossWatch:
 
     # Losses.
 
-    def _loss(self, original: Callable[..., Any], loss, y_true, y_pred, *args, **kwargs) -> Any:
+    def _loss(self, original: Original, loss, y_true, y_pred, *args, **kwargs) -> Any:
         with inside(self._here, "in_loss"):
             result = original(loss, y_true, y_pred, *args, **kwargs)
         self._here.last_loss = result
         name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
         if "crossentropy" not in name or getattr(self._here, "in_entropy", False):
             # Cross entropies of Keras are seen where they are computed.
-            self._recorder.safely(self._note_loss, name, None, y_true, y_pred, own_line(), result)
+            self._recorder.safely(self._note_loss, name, None, y_true, y_pred, result)
         return result
 
     def _cross_entropy(
-        self,
-        name: str,
-        original: Callable[..., Any],
-        target: Any,
-        output: Any,
-        from_logits: bool = False,
-        *args: Any,
-        **kwargs: Any,
+        self, name: str, original: Original, target, output, from_logits=False, *args, **kwargs
     ) -> Any:
         with inside(self._here, "in_entropy") as is_inner:
             if not is_inner and not isinstance(target, keras.KerasTensor):
-                self._recorder.safely(
-                    self._note_loss, name, bool(from_logits), target, output, own_line(), None
-                )
+                self._recorder.safely(self._note_loss, name, bool(from_logits), target, output)
             return original(target, output, from_logits, *args, **kwargs)
 
-    def _raw_loss(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _raw_loss(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if not getattr(self._here, "in_entropy", False):
             labels = kwargs.get("labels", args[0] if args else None)
             logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
             self._here.last_loss = result
-            self._recorder.safely(self._note_loss, name, True, labels, logits, own_line(), result)
+            self._recorder.safely(self._note_loss, name, True, labels, logits, result)
         return result
 
     def _note_loss(
@@ -288,12 +269,12 @@ class LossWatch:
         from_logits: bool | None,
         labels: Any,
         outputs: Any,
-        where: CodeLine | None,
-        result: Any,
+        result: Any = None,
+        where: CodeLine | None = None,
     ) -> None:
         if not (tf.is_tensor(outputs) or hasattr(outputs, "dtype")):
             return
-        where = where or self._loops.fit_line
+        where = where or own_line() or self._loops.fit_line
         key = (name, where, from_logits)
         found = self._losses.setdefault(key, _Loss(name, where, from_logits))
         found.trains = found.trains or self.is_recorded
@@ -331,7 +312,7 @@ class LossWatch:
 
     # Targets of gradients.
 
-    def _gradient(self, tape: Any, target: Any, sources: Any, result: Any) -> None:
+    def on_gradient(self, tape: Any, target: Any, sources: Any, result: Any) -> None:
         where = own_line() or self._loops.fit_line
         flat, given = tf.nest.flatten(sources), tf.nest.flatten(result)
         recorded = {id(variable) for variable in tape.watched_variables()}
@@ -370,38 +351,31 @@ class LossWatch:
         is_even = last.type == "Pow" and bool(tf.get_static_value(last.inputs[1]) == 2)
         seen.is_negated = is_below and (is_even or last.type in _ERRORS)
         seen.scale = _scale_of(chain) if loss is None else None
-        seen.made_of = chain[-1][0].type
-        self._note_differences(only)
-
-    def _note_differences(self, target: Any) -> None:
-        """Look at differences that the target is made of: losses that the program writes itself."""
-        for operation in _operations_of_loss(target):
+        seen.made_of = last.type
+        # Differences that it is made of are losses that the program writes itself.
+        for operation in _operations_of_loss(only):
             if operation.type in DIFFERENCES and SCOPE not in operation.name:
-                lines = [frame for frame in definition_frames(operation) if is_own(frame[0])]
-                where = CodeLine(file=lines[-1][0], line=lines[-1][1]) if lines else None
-                self._note_difference(operation.type, *operation.inputs, where=where)
+                self.on_difference(operation.type, *operation.inputs, where=defined_at(operation))
 
-    def _note_difference(self, name: str, left, right, where: CodeLine | None = None) -> None:
+    def on_difference(self, name: str, left, right, where: CodeLine | None = None) -> None:
         where = where or own_line()
         are_tensors = all(map(tf.is_tensor, (left, right)))
         if where is None or not are_tensors or (not self.is_recorded and tf.executing_eagerly()):
             return
-        self.difference(name, left, right, where)
+        self._note_broadcast(name, left, right, where)
         known = [
             bool(acts := _activations_of(each)) and acts[-1] != "linear" for each in (left, right)
         ]
         # Of two outputs of models none is a label.
         if known.count(True) == 1 and shape_of(left) and len(left.shape) == len(right.shape):
             labels, outputs = (right, left) if known[0] else (left, right)
-            self._note_loss("difference", None, labels, outputs, where, None)
+            self._note_loss("difference", None, labels, outputs, where=where)
 
-    def difference(self, name: str, left: Any, right: Any, where: CodeLine | None) -> None:
+    def _note_broadcast(self, name: str, left: Any, right: Any, where: CodeLine) -> None:
         """Take note of a difference of values of different ranks: (n,) and (n, 1)."""
         shapes = (shape_of(left), shape_of(right))
         short, long = sorted(shapes, key=len)
-        if (len(short), len(long)) != (1, 2) or long[1] != 1 or short[0] in (0, 1):
-            return
-        if long[0] != short[0]:
+        if len(short) != 1 or long != (*short, 1) or short[0] in (0, 1):
             return
         found = self._losses.setdefault((name, where, None), _Loss(name, where, None))
         found.is_broadcast, found.trains = True, True
@@ -433,10 +407,8 @@ class LossWatch:
         return {"loss_ratio": ratio, "is_negated": target.is_negated, "made_of": target.made_of}
 
     def held(self) -> set[int]:
-        gauges = [loss.gauge for loss in self._losses.values() if loss.gauge is not None]
-        gauges += [each.gauge for each in (*self._targets.values(), *self._inputs.values())]
-        kept = [row for gauge in gauges for row in gauge.eager]
-        return set(map(id, [*kept, getattr(self._here, "last_loss", None)]))
+        """Return the ids of the program's tensors that are kept here."""
+        return {id(getattr(self._here, "last_loss", None))}
 
     def target_values(self) -> list[float]:
         """Return the loss of each step of the custom loop, as the tape was given it."""

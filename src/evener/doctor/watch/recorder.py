@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CellType, CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from evener.base.user_code import is_own, is_rewritten
 from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, to_bytes
@@ -31,14 +31,8 @@ _BUSY_SHARE = 0.3
 _BUSY_LOAD = 3.0  # waiting processes per core
 
 
-class Part(Protocol):
-    """A part of the watcher: it patches TensorFlow, and says what it has seen."""
-
-    def watch(self) -> None:
-        """Begin to look; TensorFlow and Keras are imported."""
-
-    def facts(self) -> dict[str, Any]:  # pyright: ignore[reportReturnType]
-        """Return fields of `Facts` as far as they are known now."""
+Original = Callable[..., Any]
+"""A function of a library that the watcher replaces, and calls."""
 
 
 class Recorder:
@@ -51,7 +45,9 @@ class Recorder:
         self.num_steps = 0
         self.is_busy = False
         self._here = threading.local()
-        self.parts: list[Part] = []
+        # Each has `facts`, which returns fields of `Facts` as far as they are known now, and a
+        # method `on_EVENT` for each kind of event that it listens to.
+        self.parts: list[Any] = []
         self.ending: Ending | None = None
         self.missed: dict[str, None] = {}
         self.notes: dict[str, None] = {}
@@ -86,11 +82,18 @@ class Recorder:
         finally:
             self._here.looking -= 1
 
+    def tell(self, event: str, *args: Any) -> None:
+        """Call the methods of the parts that listen to an event."""
+        for part in self.parts:
+            listen = getattr(part, f"on_{event}", None)
+            if listen is not None:
+                self.safely(listen, *args)
+
     def before(self, look: Callable[..., Any]) -> Callable[..., Any]:
         """Return a wrap whose result shows its arguments to `look`, and calls the original."""
         from evener._tf_private.functions import left_to_autograph
 
-        def replaced(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def replaced(original: Original, *args: Any, **kwargs: Any) -> Any:
             self.safely(look, *args, **kwargs)
             return original(*args, **kwargs)
 
@@ -100,7 +103,7 @@ class Recorder:
         """Return a wrap of an ``__init__`` whose result shows what is made to `look`."""
         from evener._tf_private.functions import left_to_autograph
 
-        def replaced(original: Callable[..., Any], made: Any, *args: Any, **kwargs: Any) -> None:
+        def replaced(original: Original, made: Any, *args: Any, **kwargs: Any) -> None:
             original(made, *args, **kwargs)
             self.safely(look, made)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from evener.doctor.facts import AT_DEVICES, AT_IMPORT, CodeLine, PinUse, Setting, StrategyUse
 from evener.doctor.watch.recorder import (
+    Original,
     Recorder,
     is_asked_by_user,
     making_line,
@@ -54,7 +55,7 @@ class Settings:
         self._strategies: dict[int, dict[str, Any]] = {}
         self._pins: dict[tuple[str, CodeLine], list[Any]] = {}
         self._open_pins: list[list[Any]] = []
-        self._is_looking = True
+        self.is_looking = True  # Not any more when the watcher itself asks for devices
         self.emulates_gpus = False
 
     def watch_environment(self) -> None:
@@ -62,7 +63,7 @@ class Settings:
 
         def heard(event: str, arguments: tuple[Any, ...]) -> None:
             # Python has no way to take a hook back.
-            if event == "os.putenv" and self._is_looking and self._recorder.is_here:
+            if event == "os.putenv" and self.is_looking and self._recorder.is_here:
                 name, value = map(os.fsdecode, arguments)
                 if name in _NAMES:
                     self._recorder.safely(self._set, name, value)
@@ -98,29 +99,25 @@ class Settings:
     def watch(self) -> None:
         """Take note of calls that configure TensorFlow, of strategies and pins."""
         from evener._tf_private import watched
-        from evener._tf_private.functions import left_to_autograph
+        from evener._tf_private.functions import left_by_name, left_to_autograph
 
-        def by_name(replacement: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda original, name: left_to_autograph(replacement, name)(original)
-
-        watched.CONFIGURATION.apply_by_name(by_name(self._configure))
+        watched.CONFIGURATION.apply_by_name(left_by_name(self._configure))
         watched.PINS.apply(left_to_autograph(self._pin))
-        watched.DEVICE_START.apply_by_name(by_name(self._start))
+        watched.DEVICE_START.apply_by_name(left_by_name(self._start))
+        made = {"__init__": self._make_strategy}
+        watched.STRATEGIES.apply_each(made, "made", by=self._recorder.after_init)
         distributes = ("experimental_distribute_dataset", "distribute_datasets_from_function")
-        around = {"__init__": self._make_strategy, "scope": self._scope}
-        around |= dict.fromkeys(distributes, self._distribute)
+        around = {"scope": self._scope, **dict.fromkeys(distributes, self._distribute)}
         watched.STRATEGIES.apply_each(around, by=left_to_autograph)
 
-    def _start(
-        self, name: str, original: Callable[..., Any], context: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _start(self, name: str, original: Original, context: Any, *args: Any, **kwargs: Any) -> Any:
         lists = name == "_initialize_physical_devices"
         began = context._physical_devices is None if lists else not context._initialized
-        if began and self._devices_at is None and self._is_looking:
+        if began and self._devices_at is None and self.is_looking:
             self._devices_at = own_line()
         return original(context, *args, **kwargs)
 
-    def _configure(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _configure(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
         where = None if self._is_evener(sys._getframe(2)) else own_line()
         from evener._tf_private import watched
 
@@ -158,24 +155,19 @@ class Settings:
 
     # Strategies.
 
-    def _make_strategy(
-        self, original: Callable[..., Any], strategy: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        original(strategy, *args, **kwargs)
+    def _make_strategy(self, strategy: Any) -> None:
         where = making_line()
         if where is not None and not type(strategy).__name__.startswith("_Default"):
             counts = dict.fromkeys(("num_scopes", "num_runs", "num_plain_batches"), 0)
             made = {"strategy": strategy, "where": where, "trained": False, **counts}
             self._strategies[id(strategy)] = made
 
-    def _scope(self, original: Callable[..., Any], strategy: Any) -> Any:
+    def _scope(self, original: Original, strategy: Any) -> Any:
         if is_asked_by_user(sys._getframe(2)):
             self._count(strategy, "num_scopes")
         return original(strategy)
 
-    def _distribute(
-        self, original: Callable[..., Any], strategy: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _distribute(self, original: Original, strategy: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
 
         result = original(strategy, *args, **kwargs)
@@ -188,8 +180,7 @@ class Settings:
         if found is not None:
             found[key] += 1
 
-    def ran(self, strategy: Any, args: Any, kwargs: Any) -> None:
-        """Take note of a call of `strategy.run`."""
+    def on_run(self, strategy: Any, args: Any, kwargs: Any) -> None:
         import tensorflow as tf
 
         from evener._tf_private.tensors import is_per_replica
@@ -203,20 +194,19 @@ class Settings:
             if any(len(part.shape or ()) > 1 for part in batches):
                 self._count(strategy, "num_plain_batches")
 
-    def stepped(self, _: bool) -> None:
+    def on_step(self, _: bool) -> None:
         """Take note of a step: a strategy with a run, or that of the model, has trained."""
         for found in self._strategies.values():
             found["trained"] = found["trained"] or found["num_runs"] > 0
 
-    def fitted(self, _where: Any, args: Any, _kwargs: Any) -> None:
-        """Take note of the strategy of a model that `fit` trains."""
+    def on_fit(self, _where: Any, args: Any, _kwargs: Any) -> None:
         found = self._strategies.get(id(getattr(args[0], "distribute_strategy", None)))
         if found is not None:
             found["trained"] = True
 
     # Pins.
 
-    def _pin(self, original: Callable[..., Any], name: Any) -> Any:
+    def _pin(self, original: Original, name: Any) -> Any:
         caller = sys._getframe(2)
         where = own_line(caller) if own_frame(caller) is caller else None
         pinned = original(name)
@@ -233,17 +223,14 @@ class Settings:
             finally:
                 self._open_pins.remove(found)
 
-    def trains(self, *_: Any) -> None:
+    def on_tape(self, *_: Any) -> None:
         """Take note that a tape begins, or is asked, in the pins that are open."""
         for found in self._open_pins:
             found[0] = True
 
-    def examine(self) -> None:
-        """Stop looking, before the watcher itself asks for devices."""
-        self._is_looking = False
+    on_gradient = on_tape
 
     def facts(self) -> dict[str, Any]:
-        """Return settings, strategies and pins."""
         return {
             "settings": tuple(self._settings),
             "strategies": tuple(map(_strategy_use, self._strategies.values())),

@@ -29,7 +29,7 @@ from evener._tf_private.functions import left_to_autograph
 from evener._tf_private.tensors import HOST_READS, local_values, plain_variable
 from evener.doctor.facts import CodeLine, HostRead
 from evener.doctor.watch.growth import Kept
-from evener.doctor.watch.recorder import SCOPE, Recorder, own_frame, own_line
+from evener.doctor.watch.recorder import SCOPE, Original, Recorder, inside, own_frame, own_line
 
 _KERAS = str(Path(keras.__file__ or "").parent) + os.sep
 # What Keras reads for its own logs and callbacks is no line of the program.
@@ -59,8 +59,6 @@ class Times:
         self.totals: Seconds = defaultdict(float)
         self.num_eager = 0
         self._last_size = 0
-        self.draw_listeners: list[Callable[[Any], None]] = []
-        self.difference_listeners: list[Callable[..., None]] = []
         self._reads: dict[CodeLine, list[float]] = {}
         self._drawing = threading.local()
         self._in_graphs: tuple[tf.Variable, tf.Variable] | None = None
@@ -116,23 +114,19 @@ class Times:
         in_graph = 0 if self._in_graphs is None else int(self._in_graphs[1].numpy())
         return in_graph or self._last_size
 
-    def _draw(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(self._drawing, "inside", False):
-            return original(iterator, *args, **kwargs)
-        self._drawing.inside = True
+    def _draw(self, original: Original, iterator: Any, *args: Any, **kwargs: Any) -> Any:
         take = functools.partial(original, iterator, *args, **kwargs)
-        try:
+        with inside(self._drawing, "inside") as is_inner:
+            if is_inner:
+                return take()
             if not tf.executing_eagerly():
                 return self._draw_in_graph(take)
             batch = self.span("input", take)
             self.span("watcher", self._recorder.safely, self._note_draw, iterator, batch)
             return batch
-        finally:
-            self._drawing.inside = False
 
     def _note_draw(self, iterator: Any, batch: Any) -> None:
-        for listen in self.draw_listeners:
-            self._recorder.safely(listen, iterator)
+        self._recorder.tell("draw", iterator)
         if self._recorder.is_training:
             self.kept.give(tf.nest.flatten(batch), own_line())
         size = _num_samples(batch)
@@ -140,7 +134,10 @@ class Times:
             self._last_size = size
 
     def _draw_in_graph(self, take: Callable[[], Any]) -> Any:
-        waited, samples = self._variables()
+        if self._in_graphs is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._in_graphs = (plain_variable(0.0, tf.float64), plain_variable(0, tf.int64))
+        waited, samples = self._in_graphs
         with tf.device("CPU:0"), tf.name_scope(SCOPE):
             began = tf.timestamp()
         with tf.control_dependencies([began]):
@@ -154,12 +151,6 @@ class Times:
             if size is not None:
                 samples.assign(tf.cast(size, tf.int64))
         return batch
-
-    def _variables(self) -> tuple[tf.Variable, tf.Variable]:
-        if self._in_graphs is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                self._in_graphs = (plain_variable(0.0, tf.float64), plain_variable(0, tf.int64))
-        return self._in_graphs
 
     def _around_read(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
@@ -185,14 +176,10 @@ class Times:
             result = self.span("eager", original, *args)
             self.span("watcher", self._recorder.safely, self._note_operation, result)
             if args[1] in DIFFERENCES:
-                self.span("watcher", self._differ, args[1], *args[3:5])
+                self.span("watcher", self._recorder.tell, "difference", args[1], *args[3:5])
             return result
 
         return execute
-
-    def _differ(self, name: str, left: Any, right: Any) -> None:
-        for listen in self.difference_listeners:
-            self._recorder.safely(listen, name, left, right)
 
     def _note_read(self, frame: FrameType, seconds: float) -> None:
         where = _reader(frame)

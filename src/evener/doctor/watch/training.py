@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -32,6 +32,7 @@ from evener.doctor.facts import (
 from evener.doctor.watch.loops import Loops
 from evener.doctor.watch.losses import Gauge, LossWatch, dtype_of, shape_of, variable_of
 from evener.doctor.watch.recorder import (
+    Original,
     Recorder,
     is_asked_by_user,
     making_line,
@@ -147,10 +148,6 @@ class Training:
         self._num_updates: dict[int, int] = {}
 
     def watch(self) -> None:
-        self._loops.gradient_listeners.append(self._gradient)
-        self._loops.apply_listeners.append(self._apply)
-        self._loops.fit_listeners.append(self._fit)
-        self._loops.step_listeners.append(self._stepped)
         _MODELS.apply(self._recorder.after_init(self._made))
         _LAYERS.apply(self._recorder.after_init(self._made_layer))
         _OPTIMIZERS.apply(self._recorder.after_init(self._made_optimizer))
@@ -159,7 +156,7 @@ class Training:
 
     # Gradients, updates.
 
-    def _gradient(self, tape: Any, _: Any, sources: Any, result: Any) -> None:
+    def on_gradient(self, tape: Any, _: Any, sources: Any, result: Any) -> None:
         where = own_line() or self._loops.fit_line
         for variable in tape.watched_variables():
             self._entry(variable)
@@ -172,7 +169,7 @@ class Training:
                 entry.num_none += gradient is None
                 entry.where = where
 
-    def _apply(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def on_apply(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         gradients = kwargs.get("grads", args[0] if args else None)
         variables = kwargs.get("trainable_variables", args[1] if len(args) > 1 else None)
         variables = optimizer._trainable_variables if variables is None else list(variables)
@@ -243,7 +240,7 @@ class Training:
         where = None if self._loops.in_fit else own_line()
         self._flags.setdefault((layer.name, kind, flag, is_recorded, bool(layer.trainable)), where)
 
-    def _use_metric(self, name: str, original: Callable[..., Any], metric, *args, **kwargs) -> Any:
+    def _use_metric(self, name: str, original: Original, metric, *args, **kwargs) -> Any:
         # Keras updates those of a compiled model itself.
         if name == "reset_state" or is_asked_by_user(sys._getframe(2)):
             self._recorder.safely(self._metric, metric, name)
@@ -258,7 +255,7 @@ class Training:
 
     # Steps.
 
-    def _fit(self, where: CodeLine | None, args: Any, kwargs: Any) -> None:
+    def on_fit(self, _where: CodeLine | None, args: Any, _kwargs: Any) -> None:
         self._train(args[0])
 
     def _train(self, model: Any) -> None:
@@ -269,14 +266,14 @@ class Training:
                 found.trained.add(model)
                 found.num_trained += 1
 
-    def _stepped(self, is_timed: bool) -> None:
+    def on_step(self, _: bool) -> None:
         if self._num_compared >= _COMPARED_STEPS:
             return
         self._num_compared += 1
         if self._num_compared == 1:
             self._find_models()
-        variables = [entry for entry in self._variables.values() if _is_float(entry.variable)]
-        if sum(_num_bytes(entry.variable) for entry in variables) > _MOST_COMPARED_BYTES:
+        variables = self._compared()
+        if not variables:
             self._num_compared = _COMPARED_STEPS
             return
         # A step that only adds gradients up, or trains another model, updates nothing here.
@@ -315,13 +312,22 @@ class Training:
 
     def examine(self) -> None:
         self._find_models()
-        variables = [entry for entry in self._variables.values() if _is_float(entry.variable)]
-        if sum(_num_bytes(entry.variable) for entry in variables) <= _MOST_COMPARED_BYTES:
-            for entry in variables:
-                entry.norm = float(tf.norm(tf.cast(_value(entry.variable), tf.float64)).numpy())
+        for entry in self._compared():
+            entry.norm = float(tf.norm(tf.cast(_value(entry.variable), tf.float64)).numpy())
+
+    def _compared(self) -> list[_Variable]:
+        """Return the variables of numbers; none if all together are too large to be compared."""
+        found = [entry for entry in self._variables.values() if _is_float(entry.variable)]
+        sizes = (
+            math.prod(shape_of(each.variable)) * tf.as_dtype(dtype_of(each.variable)).size
+            for each in found
+        )
+        return found if sum(sizes) <= _MOST_COMPARED_BYTES else []
 
     def facts(self) -> dict[str, Any]:
-        self._gather_norms()
+        for gauge, keys in self._apply_gauges.values():
+            for key, column in zip(keys, gauge.rows().T, strict=True):
+                self._variables[key].norms = [float(norm) for norm in column]
         return {
             "variables": tuple(_variable_use(entry) for entry in self._variables.values()),
             "optimizers": tuple(map(_optimizer_use, self._optimizers.values())),
@@ -360,19 +366,6 @@ class Training:
             ),
             "not_finite": self._first_not_finite(),
         }
-
-    def held(self) -> set[int]:
-        gauges = [gauge for gauge, _ in self._apply_gauges.values()]
-        kept = [row for gauge in gauges for row in gauge.eager]
-        kept += [entry.before for entry in self._variables.values()]
-        return set(map(id, kept))
-
-    def _gather_norms(self) -> None:
-        for gauge, keys in self._apply_gauges.values():
-            rows = gauge.rows()
-            for index, key in enumerate(keys):
-                if key in self._variables:
-                    self._variables[key].norms = [float(row[index]) for row in rows]
 
     def _first_not_finite(self) -> NotFinite | None:
         found = self._of_losses.not_finite()
@@ -496,10 +489,6 @@ def _value(variable: Any) -> Any:
 
 def _is_float(variable: Any) -> bool:
     return dtype_of(variable).startswith(("float", "bfloat"))
-
-
-def _num_bytes(variable: Any) -> int:
-    return int(np.prod(shape_of(variable))) * tf.as_dtype(dtype_of(variable)).size
 
 
 def _name(variable: Any) -> str:
