@@ -51,7 +51,6 @@ class Raised:
     message: str  # Its whole text
     where: CodeLine | None  # Innermost line of user code
     code: str = ""  # The code, if it is one of evener's errors
-    num_steps: int = 0  # Number of steps before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,6 @@ class Steps:
     num_eager_operations: float = 0.0  # Operations that run eagerly, per step
     batch_sizes: tuple[int, ...] = ()  # Samples of the batches, each number once, in order
     steps_per_epoch: int | None = None  # Number of steps of an epoch, if it is known
-    epochs: int = 0  # Number of epochs that were begun
     num_replicas: int = 1  # Replicas of its strategy; 1 without a strategy
     losses: tuple[float, ...] = ()  # Loss of each step, as far as it is known, in order
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from evener.doctor.watch.watch import WatchLimits, watch
+from evener.doctor.watch.child import WatchLimits
+from evener.doctor.watch.watch import watch
 
 __all__ = ["WatchLimits", "watch"]

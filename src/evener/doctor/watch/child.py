@@ -7,9 +7,9 @@ imports | first steps: traces | 5 timed steps | 2 measured by a profile | timed 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import faulthandler
 import fcntl
+import functools
 import json
 import os
 import re
@@ -19,8 +19,7 @@ import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any
 
 from evener.base.user_code import is_own
@@ -28,10 +27,11 @@ from evener.doctor.facts import CodeLine, Ending, Growth, Outcome, Raised
 from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
 from evener.doctor.watch.sandbox import enter
 from evener.doctor.watch.settings import Settings
-from evener.doctor.watch.stacks import innermost_in_message
 from evener.doctor.watch.supervisor import STACKS_SIGNAL
 from evener.run.script import Loading, read, run_as_main, show_failures_of
 
+_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
+_THREAD = re.compile(r"^(?:Current t|T)hread (0x[0-9a-f]+).*$", re.MULTILINE)
 _CODE = re.compile(r"\[([A-Z]{3,6}-\d{3})\]")
 # Programs that close all files close the first ones by their numbers, and get them again.
 _HIGH_FILE = 200
@@ -46,22 +46,29 @@ _ITERATOR = re.compile(r"^Iterator::(?P<path>[A-Za-z:\[\]0-9_]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WatchRequest:
+class WatchLimits:
+    """Limits of a watched run."""
+
+    time_limit_seconds: float = 120.0  # Time limit of the run, above 0
+    num_steps: int = 20  # Number of steps to watch, without those that trace; from 1
+    min_seconds: float = 1.0  # Least total duration of these steps
+    num_loops: int = 1  # Number of loops that train to watch, one after the other
+    extra_seconds: float = 30.0  # Seconds to wait for further loops after the first
+    grace_seconds: float = 2.0  # Time to end after SIGTERM, before SIGKILL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRequest(WatchLimits):
     """Script to run, and conditions to end it."""
 
     script: str  # The script as it was given, or the name of a module
     facts: str  # The file for the facts
     stacks: str  # The file for Python's stacks
-    num_steps: int  # Number of steps to watch, without those that trace
-    min_seconds: float  # Least total duration of these steps
-    num_loops: int = 1  # Number of loops that train to watch
-    extra_seconds: float = 30.0  # Seconds to wait for further loops after the first
-    as_module: bool = False  # Whether it is a module
-    args: list[str] = field(default_factory=list)  # Arguments of the script
-    devices: str | None = None  # Device spec to configure first; None not to configure TensorFlow
-    gpu_names: bool = False  # Whether CPU devices appear as GPUs on a machine without GPUs
-    # The folder whose changes vanish, and the one that is kept; empty for none.
-    sandbox: list[str] = field(default_factory=list)
+    as_module: bool  # Whether it is a module
+    args: list[str]  # Arguments of the script
+    devices: str | None  # Device spec to configure first; None not to configure TensorFlow
+    gpu_names: bool  # Whether CPU devices appear as GPUs on a machine without GPUs
+    sandbox: list[str]  # The folder whose changes vanish, and the one that is kept; empty for none
 
 
 def main() -> None:
@@ -75,7 +82,8 @@ def main() -> None:
     watched = _Watched(recorder, settings, request)
     watched.watch_exits()
     recorder.flush_now_and_then()
-    Loading(("tensorflow", "keras"), watched.install).watch()
+    install = functools.partial(recorder.safely, watched.install)
+    Loading(("tensorflow", "keras"), install).watch()
     # With Keras 2 TensorFlow does not import Keras 3 itself.
     Loading(("tensorflow",), _import_keras).watch()
     with watched.recorded():
@@ -119,9 +127,6 @@ class _Watched:
 
     def install(self) -> None:
         """Watch TensorFlow and Keras, which the program has imported just now."""
-        self._recorder.safely(self._install)
-
-    def _install(self) -> None:
         from evener.doctor.watch.data import Data
         from evener.doctor.watch.growth import Kept
         from evener.doctor.watch.loops import Loops
@@ -234,7 +239,10 @@ class _Watched:
     def end(self) -> None:
         """Examine, write the facts, and end the process: enough was seen."""
         self._finish(Outcome.ENOUGH, where=own_line())
-        flush_output()
+        # The program's streams may be closed by now.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
         self._exit_now(0)
 
     def _finish(self, outcome: Outcome, **fields: Any) -> None:
@@ -280,7 +288,12 @@ class _Watched:
             self._finish(Outcome.EXITED, exit_code=status, where=where_raised(error))
             raise
         except BaseException as error:
-            raised = dataclasses.replace(described(error), num_steps=self._recorder.num_steps)
+            raised = Raised(
+                kind=type(error).__name__,
+                message=_message(error),
+                where=where_raised(error),
+                code=_code_of(error),
+            )
             self._finish(Outcome.CRASHED, raised=raised, where=raised.where)
             raise
         self._finish(Outcome.FINISHED, exit_code=0)
@@ -300,15 +313,7 @@ def dump_stacks(path: str) -> None:
     faulthandler.register(STACKS_SIGNAL, kept, all_threads=True)
 
 
-def described(error: BaseException) -> Raised:
-    """Return an exception as a fact, with its whole text."""
-    message = _message(error)
-    return Raised(
-        kind=type(error).__name__, message=message, where=where_raised(error), code=code_of(error)
-    )
-
-
-def code_of(error: BaseException) -> str:
+def _code_of(error: BaseException) -> str:
     """Return the code of an error of evener, also if a library has put it into its own."""
     for raised in (error, *_causes(error)):
         code = getattr(raised, "code", "")
@@ -324,21 +329,40 @@ def where_raised(error: BaseException) -> CodeLine | None:
     AutoGraph and TensorFlow write the lines of functions that they rewrote into the message;
     tracebacks do not have them.
     """
-    named = innermost_in_message(_message(error), is_own)
-    if named is not None:
-        return named
+    own = _own_lines(_message(error))
     for raised in (error, *_causes(error)):
-        own = [line for line in _lines_of(raised, raised.__traceback__) if is_own(line.file)]
         if own:
             return own[-1]
+        walked = traceback.walk_tb(raised.__traceback__)
+        lines = [(frame.f_code.co_filename, number) for frame, number in walked]
+        if isinstance(raised, SyntaxError) and raised.filename and raised.lineno:
+            lines.append((raised.filename, raised.lineno))
+        own = [CodeLine(file=file, line=number) for file, number in lines if is_own(file)]
+    return own[-1] if own else None
+
+
+def _own_lines(text: str) -> list[CodeLine]:
+    """Return the person's own lines that a text names, in its order."""
+    return [
+        CodeLine(file=match["file"], line=int(match["line"]))
+        for match in _FRAME.finditer(text)
+        if is_own(match["file"])
+    ]
+
+
+def innermost_in_dump(dump: str, thread: int) -> CodeLine | None:
+    """Return where a thread stood in the last dump of `faulthandler`, innermost first."""
+    _, *parts = _THREAD.split(dump)
+    stacks = [
+        (int(ident, 16), _own_lines(stack))
+        for ident, stack in zip(parts[::2], parts[1::2], strict=True)
+    ]
+    # The last dump counts, and in it the main thread before the others.
+    for wanted in (True, False):
+        for ident, own in reversed(stacks):
+            if own and (ident == thread) is wanted:
+                return own[0]
     return None
-
-
-def _lines_of(error: BaseException, found: TracebackType | None) -> Iterator[CodeLine]:
-    for frame, number in traceback.walk_tb(found):
-        yield CodeLine(file=frame.f_code.co_filename, line=number)
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        yield CodeLine(file=error.filename, line=error.lineno)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -357,10 +381,3 @@ def _message(error: BaseException) -> str:
         return str(error)
     except Exception as failed:
         return f"its text cannot be had: {type(failed).__name__}"
-
-
-def flush_output() -> None:
-    """Bring out what the program has printed; its streams may be closed by now."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()

@@ -121,14 +121,9 @@ class _Program:
             time.sleep(_POLL_SECONDS)
 
 
-def _is_stdin_closed() -> bool:
-    readable, _, _ = select.select([0], [], [], _POLL_SECONDS)
-    return bool(readable)
-
-
-def _supervise(command: list[str], grace_seconds: float) -> dict[str, int | None]:
+def _supervise(command: list[str], grace_seconds: float) -> int | None:
     program = _Program(command)
-    while program.status is None and not _is_stdin_closed():
+    while program.status is None and not select.select([0], [], [], _POLL_SECONDS)[0]:
         program.reap()
     if program.status is None:
         _send(STACKS_SIGNAL, {program.pid})
@@ -143,7 +138,7 @@ def _supervise(command: list[str], grace_seconds: float) -> dict[str, int | None
 
     program.settled(_MOST_SECONDS_OF_KILLING, killed)
     program.reap()
-    return {"status": program.status, "unended": len(_living())}
+    return program.status
 
 
 def main(argv: list[str]) -> None:
@@ -156,8 +151,7 @@ def main(argv: list[str]) -> None:
     # Only its standard input ends it: it must not end before the program.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    result = _supervise(command, grace_seconds)
-    os.write(report, json.dumps(result).encode())
+    os.write(report, json.dumps(_supervise(command, grace_seconds)).encode())
 
 
 if __name__ == "__main__":

@@ -20,18 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import evener
-from evener.base.user_code import is_own
 from evener.devices.spec import spec_from
 from evener.doctor.facts import Ending, Facts, Outcome, Raised, StepMemory, from_bytes
 from evener.doctor.watch import sandbox as sandboxes
 from evener.doctor.watch import supervisor
-from evener.doctor.watch.child import WatchRequest
-from evener.doctor.watch.stacks import innermost_in_dump
+from evener.doctor.watch.child import WatchLimits, WatchRequest, innermost_in_dump
 from evener.errors import EvenerError
 from evener.planner.prediction import estimate_memory, largest_batch, usable_memory
 from evener.run.child_process import Output
@@ -45,18 +42,6 @@ _BOOT = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
     "from evener.doctor.watch.child import main; main()"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchLimits:
-    """Limits of a watched run."""
-
-    time_limit_seconds: float = 120.0  # Time limit of the run, above 0
-    num_steps: int = 20  # Number of steps to watch, without those that trace; from 1
-    min_seconds: float = 1.0  # Least total duration of these steps
-    num_loops: int = 1  # Number of loops that train to watch, one after the other
-    extra_seconds: float = 30.0  # Seconds to wait for further loops after the first
-    grace_seconds: float = 2.0  # Time to end after SIGTERM, before SIGKILL
 
 
 def watch(
@@ -89,13 +74,13 @@ def watch(
         >>> watch(script).ending.outcome.value
         'finished'
     """
-    limits = limits or WatchLimits()
     found = read(os.fspath(script), as_module=as_module)
     spec = spec_from(devices, os.environ)
     if sandbox:
         sandboxes.check()
     with tempfile.TemporaryDirectory(prefix="evener-watch-") as folder:
         request = WatchRequest(
+            **dataclasses.asdict(limits or WatchLimits()),
             script=found.given,
             as_module=as_module,
             args=list(args),
@@ -104,27 +89,22 @@ def watch(
             sandbox=[str(Path.cwd()), folder] if sandbox else [],
             facts=str(Path(folder, "facts")),
             stacks=str(Path(folder, "stacks")),
-            num_steps=limits.num_steps,
-            min_seconds=limits.min_seconds,
-            num_loops=limits.num_loops,
-            extra_seconds=limits.extra_seconds,
         )
-        run = _run(request, limits, on_progress)
-        facts = _completed(_facts(request.facts), run, _text(request.stacks))
+        facts = _run(request, on_progress)
     cards = [size for size in gpu_memory_bytes if size]
     raised = facts.ending.raised
     ran_out = raised is not None and "ResourceExhausted" in raised.kind
     if not cards or not (facts.steps or ran_out):
         return facts
-    return _with_memory(facts, found, args, min(cards), limits)
+    return _with_memory(facts, found, args, min(cards), request.time_limit_seconds)
 
 
 def _with_memory(
-    facts: Facts, script: Script, args: Sequence[str], card_bytes: int, limits: WatchLimits
+    facts: Facts, script: Script, args: Sequence[str], card_bytes: int, time_limit: float
 ) -> Facts:
     """Return facts with the memory of a step, traced on the CPU in a process of its own."""
     try:
-        model, batch_size = counted_memory(script, args, time_limit=limits.time_limit_seconds)
+        model, batch_size = counted_memory(script, args, time_limit=time_limit)
     except EvenerError as error:
         return dataclasses.replace(facts, memory_unknown=str(error).splitlines()[0])
     if batch_size is None:
@@ -151,92 +131,73 @@ def _with_memory(
     return dataclasses.replace(facts, memory=memory)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    seconds: float
-    timed_out: bool
-    status: int | None  # Negative for a signal; None if it is not known
-    output_tail: str = ""
-
-
-def _run(
-    request: WatchRequest, limits: WatchLimits, on_progress: Callable[[str], None] | None
-) -> _Run:
+def _run(request: WatchRequest, on_progress: Callable[[str], None] | None) -> Facts:
     output = Output()
     began, told, timed_out = time.monotonic(), 0.0, False
-    with _kept(request, output, limits.grace_seconds) as (process, report):
+    with _kept(request, output) as (process, report):
         while not select.select([report], [], [], _POLL_SECONDS)[0]:
             seconds = time.monotonic() - began
-            if not timed_out and seconds >= limits.time_limit_seconds:
+            if not timed_out and seconds >= request.time_limit_seconds:
                 timed_out = True
                 _end(process)
             elif on_progress is not None and seconds - told >= _PROGRESS_SECONDS:
                 told = seconds
-                on_progress(_progress(_facts(request.facts), seconds, limits))
+                on_progress(_progress(request, seconds))
         seconds = time.monotonic() - began
         answer = report.read()
-    output.wait(limits.grace_seconds)
-    return _Run(
-        seconds=seconds,
-        timed_out=timed_out,
-        status=json.loads(answer)["status"] if answer else None,
-        output_tail=output.tail,
-    )
+    output.wait(request.grace_seconds)
+    # Negative for a signal; None if it is not known.
+    status: int | None = json.loads(answer) if answer else None
+    known: dict[str, Any] = {"seconds": seconds, "output_tail": output.tail}
+    facts = _facts(request)
+    if facts is None or facts.ending.outcome is Outcome.TIMED_OUT:
+        facts = facts or Facts(ending=Ending(outcome=Outcome.TIMED_OUT, seconds=seconds))
+        known |= _unsaid(request, status, timed_out=timed_out)
+        still = seconds - facts.ending.seconds + facts.ending.still_seconds
+        known |= {"still_seconds": max(0.0, still)}
+    elif facts.ending.outcome is Outcome.CRASHED or (
+        facts.ending.outcome is Outcome.FINISHED and status
+    ):
+        known |= {"exit_code": status}
+    return dataclasses.replace(facts, ending=dataclasses.replace(facts.ending, **known))
 
 
-def _progress(facts: Facts | None, seconds: float, limits: WatchLimits) -> str:
+def _unsaid(request: WatchRequest, status: int | None, *, timed_out: bool) -> dict[str, Any]:
+    """Return the end of a process that has not said it: it was ended, or broke in native code."""
+    file = Path(request.stacks)
+    stacks = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    head, _, dump = stacks.partition("\n")
+    stood = innermost_in_dump(dump, int(head.removeprefix("main ") or 0))
+    if timed_out:
+        return {"where": stood}
+    if not status:
+        return {"outcome": Outcome.FINISHED, "exit_code": status}
+    name, message = f"exit code {status}", "the process ended without a word"
+    if status < 0:
+        name = signal.Signals(-status).name
+        message = f"the process was ended by {name}"
+    raised = Raised(kind=name, message=message, where=stood)
+    return {"outcome": Outcome.CRASHED, "raised": raised, "where": stood, "exit_code": status}
+
+
+def _progress(request: WatchRequest, seconds: float) -> str:
+    facts = _facts(request)
     steps = None if facts is None else facts.main_steps
     if steps is None:
-        return f"{seconds:.0f} s of {limits.time_limit_seconds:.0f} s, no step yet"
-    return f"{seconds:.0f} s, {steps.num_steps} steps; {limits.num_steps} are wanted"
-
-
-def _completed(facts: Facts | None, run: _Run, stacks: str) -> Facts:
-    """Return facts with the end of the run as its parent knows it."""
-    head, _, dump = stacks.partition("\n")
-    stood = innermost_in_dump(dump, int(head.removeprefix("main ") or 0), is_own)
-    known: dict[str, Any] = {"seconds": run.seconds, "output_tail": run.output_tail}
-    ended = facts is not None and facts.ending.outcome is not Outcome.TIMED_OUT
-    facts = facts or Facts(ending=Ending(outcome=Outcome.TIMED_OUT, seconds=run.seconds))
-    ending = facts.ending
-    if not ended:
-        # The process has not said how it ends: it was ended, or broke in native code.
-        if run.timed_out:
-            known |= {"where": stood}
-        elif run.status:
-            name, message = f"exit code {run.status}", "the process ended without a word"
-            if run.status < 0:
-                name = signal.Signals(-run.status).name
-                message = f"the process was ended by {name}"
-            raised = Raised(
-                kind=name,
-                message=message,
-                where=stood,
-                num_steps=sum(steps.num_steps for steps in facts.steps),
-            )
-            known |= {"outcome": Outcome.CRASHED, "raised": raised, "where": stood}
-            known |= {"exit_code": run.status}
-        else:
-            known |= {"outcome": Outcome.FINISHED, "exit_code": run.status}
-        still = run.seconds - ending.seconds + ending.still_seconds
-        known |= {"still_seconds": max(0.0, still)}
-    elif ending.outcome is Outcome.CRASHED:
-        known |= {"exit_code": run.status}
-    elif ending.outcome is Outcome.FINISHED and run.status:
-        known |= {"exit_code": run.status}
-    return dataclasses.replace(facts, ending=dataclasses.replace(ending, **known))
+        return f"{seconds:.0f} s of {request.time_limit_seconds:.0f} s, no step yet"
+    return f"{seconds:.0f} s, {steps.num_steps} steps; {request.num_steps} are wanted"
 
 
 @contextlib.contextmanager
 def _kept(
-    request: WatchRequest, output: Output, grace_seconds: float
+    request: WatchRequest, output: Output
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Start the supervisor, which starts the program; whatever happens inside, both end."""
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as report:
         try:
             root = str(Path(evener.__file__).parents[1])
-            supervise = [str(supervisor.__file__), str(sink), str(grace_seconds)]
+            supervise = [str(supervisor.__file__), str(sink), str(request.grace_seconds)]
             boot = ["-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(request))]
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", *supervise, sys.executable, *boot],
@@ -263,11 +224,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _facts(path: str) -> Facts | None:
-    file = Path(path)
+def _facts(request: WatchRequest) -> Facts | None:
+    file = Path(request.facts)
     return from_bytes(Facts, file.read_bytes()) if file.exists() else None
-
-
-def _text(path: str) -> str:
-    file = Path(path)
-    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
