@@ -15,7 +15,7 @@ placement.py      rules: devices and distribution
 memory.py         rules: what does not fit, or grows
 speed.py          rules: what a step waits for
 certain.py        rules on the text, as far as it is certain
-surroundings.py   the machine, the environment, the packages
+surroundings.py   the machine and the environment
 configuration.py  which findings are reported
 explain.py        help pages of codes, in pages/
 """

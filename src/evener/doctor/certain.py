@@ -52,7 +52,6 @@ _STARTS = (
     "model.predict",
 )
 _NOT = ("tf.distribute.get_strategy", "tf.distribute.*.*", "keras.applications.*.*_*")
-_CUDA = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _CUDA = (
     "tf.config.list_physical_devices tf.config.get_visible_devices tf.test.is_gpu_available "
     "tf.test.gpu_device_name tensorflow.python.client.device_lib.list_local_devices "

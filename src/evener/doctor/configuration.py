@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import tokenize
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from evener.doctor.rules import GONE, all_rules
-from evener.doctor.sources import Location, Source
+from evener.doctor.sources import Source
 from evener.errors import RunError, did_you_mean
 
 _TABLE = "[tool.evener.doctor]"
@@ -139,25 +140,17 @@ def _wrong(path: Path, what: str, why: str) -> RunError:
     )
 
 
-class Ignored:
-    """Findings that a comment on their line suppresses: ``# evener: ignore[DOC-201]``."""
-
-    def __init__(self, sources: Mapping[str, Source]) -> None:
-        self._sources = sources
-        self._comments: dict[str, dict[int, str]] = {}
-
-    def has(self, location: Location, code: str) -> bool:
-        """Return whether a comment on a line ignores a code."""
-        if location.path not in self._comments:
-            self._comments[location.path] = _comments(self._sources.get(location.path))
-        comment = self._comments[location.path].get(location.line, "")
-        for match in _COMMENT.finditer(comment):
-            prefixes = [part.strip().upper() for part in (match.group(1) or "").split(",")]
-            if match.group(1) is None or code.startswith(tuple(filter(None, prefixes))):
-                return True
-        return False
+def is_ignored(source: Source | None, line: int, code: str) -> bool:
+    """Return whether a comment on a line ignores a code: ``# evener: ignore[DOC-201]``."""
+    for match in _COMMENT.finditer(_comments(source).get(line, "")):
+        prefixes = [part.strip().upper() for part in (match.group(1) or "").split(",")]
+        if match.group(1) is None or code.startswith(tuple(filter(None, prefixes))):
+            return True
+    return False
 
 
+# One file is asked for each of its findings.
+@functools.lru_cache(maxsize=16)
 def _comments(source: Source | None) -> dict[int, str]:
     """Return the comments of a file that ignore codes, by line."""
     lines = () if source is None else source.lines

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from evener.base.notebook import ShownAsText
-from evener.devices.spec import DeviceSpec, spec_from
-from evener.doctor.configuration import Configuration, Ignored, configuration_for
+from evener.devices.spec import spec_from
+from evener.doctor.configuration import Configuration, configuration_for, is_ignored
 from evener.doctor.endings import successor_in
 from evener.doctor.facts import Facts
 from evener.doctor.finding import NO_RUN, Case, Family, Finding, Reading, Rule, Severity, Violation
@@ -169,10 +169,13 @@ def diagnose(
     chosen = configuration_for(script, select=select, ignore=ignore, num_gpus=num_gpus)
     spec = spec_from(devices, os.environ)
     around = surroundings_here()
-    caps = _assumed_cards(spec, around)
-    around = replace(around, cards=caps).judged_for(
-        len(caps) if caps and chosen.num_gpus is None else chosen.num_gpus, gpu_memory_bytes
-    )
+    # The memory of GPUs that the spec names on a machine without any.
+    caps: list[int | None] = []
+    if spec.kind == "gpu" and not around.machine.gpus:
+        if spec.source == "argument" or any(gpu.cap_bytes for gpu in spec.gpus):
+            caps = [gpu.cap_bytes for gpu in spec.gpus]
+    num_gpus = len(caps) if caps and chosen.num_gpus is None else chosen.num_gpus
+    around = around.judged_for(num_gpus, gpu_memory_bytes, caps)
     reading = read_program(script)
     # Each assumed GPU needs a CPU device: a strategy takes what it finds.
     is_assumed = not around.machine.gpus and len(around.gpus) > 1 and spec.source == "default"
@@ -222,12 +225,16 @@ def judge(
 ) -> tuple[tuple[Finding, ...], int]:
     """Return the findings in their order, and the number that comments in the program suppress."""
     case = Case(reading=reading, surroundings=surroundings, facts=facts or NO_RUN)
-    ignored = Ignored({source.path: source for source in reading.sources})
+    sources = {source.path: source for source in reading.sources}
     found: list[tuple[Rule, Violation]] = []
     for rule in all_rules():
         if reports is None or reports(rule.code):
             found += [(rule, violation) for check in rule.checks for violation in check(case)]
-    kept = [(rule, each) for rule, each in found if not ignored.has(each.location, rule.code)]
+    kept = [
+        (rule, each)
+        for rule, each in found
+        if not is_ignored(sources.get(each.location.path), each.location.line, rule.code)
+    ]
     return _merged(_explained(kept, facts)), len(found) - len(kept)
 
 
@@ -256,15 +263,6 @@ def findings_under_run(path: str, num_devices: int, facts: Facts | None = None) 
         return {"findings": [], "num_ignored": 0, "problem": problem}
     told = [{"location": each.location, **each.to_dict()} for each in findings]
     return {"findings": told, "num_ignored": num_ignored, "problem": ""}
-
-
-def _assumed_cards(spec: DeviceSpec, around: Surroundings) -> tuple[int | None, ...]:
-    """Return the memory of GPUs that a spec names on a machine without any."""
-    if spec.kind != "gpu" or around.machine.gpus:
-        return ()
-    if spec.source != "argument" and not any(gpu.cap_bytes for gpu in spec.gpus):
-        return ()
-    return tuple(gpu.cap_bytes for gpu in spec.gpus)
 
 
 def _judged(

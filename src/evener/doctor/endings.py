@@ -258,7 +258,6 @@ def unreadable(case: Case) -> Iterator[Violation]:
 
 
 def not_python(case: Case) -> Iterator[Violation]:
-    """Yield files that are not Python: the script, or one that it imports."""
     for unread in case.reading.unread:
         if unread.importer is not None or unread.is_text:
             yield case.violation(
@@ -309,7 +308,7 @@ def hangs(case: Case) -> Iterator[Violation]:
 def crashed(case: Case) -> Iterator[Violation]:
     raised = case.facts.ending.raised
     if case.facts.ending.outcome is Outcome.CRASHED and raised is not None:
-        why, fix = explained(raised)
+        why, fix = _explained(raised)
         lines = raised.message.strip().splitlines() or ["no message"]
         yield case.violation(
             raised.where,
@@ -322,7 +321,7 @@ def crashed(case: Case) -> Iterator[Violation]:
         )
 
 
-def explained(raised: Raised) -> tuple[str, str]:
+def _explained(raised: Raised) -> tuple[str, str]:
     """Return what an exception means and what to do, in plain words."""
     text = f"{raised.kind}: {raised.message}"
     gone = successor_in(text)

@@ -82,7 +82,9 @@ class Finding:
     @property
     def location(self) -> str:
         """``file:line``, the file relative to the current folder; the file alone for line 0."""
-        return shown_location(self.file, self.line)
+        below, here = Path(self.file), Path.cwd()
+        short = str(below.relative_to(here)) if below.is_relative_to(here) else self.file
+        return f"{short}:{self.line}" if self.line else short
 
     def __str__(self) -> str:
         return house_form(self.code, f"{self.location}: {self.what}", self.why, self.fix)
@@ -90,13 +92,6 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as ``--json`` prints it: text, numbers and lists by field name."""
         return {**dataclasses.asdict(self), "severity": self.severity.value}
-
-
-def shown_location(file: str, line: int) -> str:
-    """Return ``file:line``, the file relative to the current folder; the file alone for line 0."""
-    below, here = Path(file), Path.cwd()
-    short = str(below.relative_to(here)) if below.is_relative_to(here) else file
-    return f"{short}:{line}" if line else short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +139,7 @@ class Case:
     """Input of a rule."""
 
     reading: Reading  # The text of the program
-    surroundings: Surroundings  # The machine, the environment and the installed packages
+    surroundings: Surroundings  # The machine and the environment
     facts: Facts = NO_RUN  # Facts of a run; those of no run if the program was only read
 
     @property

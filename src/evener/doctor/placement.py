@@ -10,13 +10,6 @@ from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.sources import Location
 from evener.doctor.surroundings import HIDING
 
-_SPREADING = (
-    "MirroredStrategy",
-    "CentralStorageStrategy",
-    "MultiWorkerMirroredStrategy",
-    "Strategy",
-    "ParameterServerStrategy",
-)
 # Who imports one of these spreads the work in another way.
 OTHERS = ("horovod", "byteps", "ray", "mpi4py", "evener", "multiprocessing", "deepspeed", "torch")
 _VARIABLES = re.compile(r"^[A-Z][A-Z0-9_]+$")
