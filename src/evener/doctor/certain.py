@@ -107,7 +107,6 @@ def _before(case: Case, call: Call, *, cuda: bool = False) -> Call | None:
 
 
 def late_settings(case: Case) -> Iterator[Violation]:
-    """Yield settings of devices behind a call that starts them."""
     in_time = set[str]()
     for call in _reached(case, *_SETTERS):
         first = _before(case, call)
@@ -131,7 +130,6 @@ def late_settings(case: Case) -> Iterator[Violation]:
 
 
 def late_variables(case: Case) -> Iterator[Violation]:
-    """Yield environment variables that are set behind what reads them."""
     for call in _reached(case, "environ"):
         name, reader = call.constant(0, "key"), None
         is_import = name in AT_IMPORT
@@ -167,7 +165,6 @@ _INDEXED = re.compile(r"(?:device:)?(gpu|cpu):(\d+)$", re.IGNORECASE)
 
 
 def device_names(case: Case) -> Iterator[Violation]:
-    """Yield names of devices that are misspelt, or beyond those of this machine."""
     around = case.surroundings
     is_cut = any(
         case.reading.named(
@@ -234,7 +231,6 @@ def _spreads(case: Case) -> bool:
 
 
 def outside_scope(case: Case) -> Iterator[Violation]:
-    """Yield models made outside of the scope that they are compiled or trained in."""
     if not _spreads(case) or any(case.reading.named("tf.distribute.experimental_set_strategy")):
         return
     for use in _reached(case, "model.compile", "model.fit"):
@@ -252,7 +248,6 @@ def outside_scope(case: Case) -> Iterator[Violation]:
 
 
 def optimizer_outside(case: Case) -> Iterator[Violation]:
-    """Yield optimizers made outside of the scope that they are used under."""
     for use in _reached(case, "model.compile", *_UPDATES) if _spreads(case) else ():
         is_compiled = use.name == "model.compile"
         made = made_by(use.argument(0, "optimizer") if is_compiled else use.owner)
@@ -290,7 +285,6 @@ def no_strategy(case: Case) -> Iterator[Violation]:
 
 
 def whole_batches(case: Case) -> Iterator[Violation]:
-    """Yield calls of `strategy.run` with an element of a dataset that is not distributed."""
     if case.has_trained or not _spreads(case):
         return
     for call in _reached(case, "strategy.run"):
@@ -312,7 +306,6 @@ def whole_batches(case: Case) -> Iterator[Violation]:
 
 
 def unscaled_loss(case: Case) -> Iterator[Violation]:
-    """Yield losses of a replica that are a plain mean over its samples."""
     text = "\n".join(line for source in case.reading.sources for line in source.lines)
     if case.has_trained or not _spreads(case) or _SCALED.search(text):
         return
@@ -332,7 +325,6 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
 
 
 def eager_steps(case: Case) -> Iterator[Violation]:
-    """Yield steps of a custom loop that no `tf.function` traces, and switches to eager ones."""
     found: list[tuple[Call, str]] = []
     for call in case.reading.named("model.compile", "tf.config.run_functions_eagerly"):
         if call.constant(0 if "config" in call.name else None, "run_eagerly") is True:
@@ -450,7 +442,6 @@ _ENDINGS = {
 
 
 def file_endings(case: Case) -> Iterator[Violation]:
-    """Yield files of models that Keras 3 refuses for their names, when all is trained."""
     for call in case.reading.named(*_ENDINGS) if not case.has_keras_2 else ():
         given, endings = call.argument(0, "filepath"), _ENDINGS[call.name]
         if call.constant(None, "save_weights_only") is True:

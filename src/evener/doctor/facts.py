@@ -171,7 +171,6 @@ class Pipeline:
     stages: tuple[DataStage, ...] = ()  # Transformations in order, the source first
     num_samples: int | None = None  # Samples of all; None if not known
     inputs: tuple[ValueRange, ...] = ()  # Values of the inputs, each part of its own
-    labels: tuple[ValueRange, ...] = ()  # Values of the labels, each part of its own
     is_shuffled: bool | None = None  # Whether samples are shuffled before they become batches
     labels_are_sorted: bool | None = None  # Whether labels of the examined batches are in order
     num_rows_of_training: int | None = None  # Rows that stand in the training data too

@@ -96,7 +96,6 @@ def large_constants(case: Case) -> Iterator[Violation]:
 
 
 def buffers(case: Case) -> Iterator[Violation]:
-    """Yield caches, shuffles and prefetches that hold more than the machine's memory."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for data in case.facts.pipelines:
         is_endless = False
@@ -138,7 +137,6 @@ def models_in_loop(case: Case) -> Iterator[Violation]:
 
 
 def constant_sizes(case: Case) -> Iterator[Violation]:
-    """Yield layers and arrays that are larger than a card by what the text says."""
     known = [gpu.memory_total_bytes for gpu in case.surroundings.gpus if gpu.memory_total_bytes]
     for call in case.reading.calls if known and case.facts.memory is None else ():
         size = _size_of(call)

@@ -107,7 +107,6 @@ def probabilities_as_logits(case: Case) -> Iterator[Violation]:
 
 
 def wrong_softmax(case: Case) -> Iterator[Violation]:
-    """Yield softmax over a single unit, and models that end in softmax or sigmoid twice."""
     for loss in _losses(case):
         if loss.activation == "softmax" and loss.outputs and loss.outputs.shape[-1:] == (1,):
             yield case.violation(
@@ -130,7 +129,6 @@ def wrong_softmax(case: Case) -> Iterator[Violation]:
 
 
 def softmax_axis(case: Case) -> Iterator[Violation]:
-    """Yield softmax and categorical losses whose rows are no distributions."""
     for loss in _losses(case):
         low, high = loss.row_sum_min, loss.row_sum_max
         if loss.name not in _ENTROPIES or "binary" in loss.name or loss.from_logits:
@@ -153,7 +151,6 @@ def softmax_axis(case: Case) -> Iterator[Violation]:
 
 
 def labels_and_classes(case: Case) -> Iterator[Violation]:
-    """Yield labels that are outside of the classes, or of the form of another loss."""
     are_raw = any((each.values.max or 0) >= 128 for each in case.facts.inputs)
     for loss in _losses(case):
         labels, outputs = loss.labels, loss.outputs
@@ -368,7 +365,6 @@ def frozen_and_trained(case: Case) -> Iterator[Violation]:
 
 
 def outside_of_model(case: Case) -> Iterator[Violation]:
-    """Yield variables that a loss depends on and no model lists."""
     found = [
         each
         for each in case.facts.variables
@@ -433,7 +429,6 @@ def _loss_line(case: Case) -> tuple[str, ...]:
 
 
 def learning_rate(case: Case) -> Iterator[Violation]:
-    """Yield learning rates under which nothing is learned, or all is lost."""
     facts, steps = case.facts, case.steps
     if steps is None or not _trained(case) or facts.not_finite is not None:
         return
@@ -589,7 +584,6 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
 
 
 def maximized(case: Case) -> Iterator[Violation]:
-    """Yield gradients of an error with a minus before it."""
     for gradient in case.facts.gradients:
         if gradient.is_negated and any(each.num_applied for each in case.facts.variables):
             yield case.violation(
@@ -601,7 +595,6 @@ def maximized(case: Case) -> Iterator[Violation]:
 
 
 def training_flag(case: Case) -> Iterator[Violation]:
-    """Yield training steps that call Dropout and BatchNormalization as in inference."""
     flags = case.facts.layer_flags if case.has_trained else ()
     steps = [each for each in flags if each.is_recorded and each.trainable]
     taught = {each.layer for each in flags if each.is_recorded and each.training}
@@ -678,7 +671,6 @@ def made_again(case: Case) -> Iterator[Violation]:
 
 
 def set_back(case: Case) -> Iterator[Violation]:
-    """Yield weights or optimizer state that the loop sets back."""
     has_new_models = any(each.num_made_in_steps for each in case.facts.models)
     for call in case.facts.calls if case.has_trained else ():
         is_set = call.kind == "set_weights" and call.detail == "trained"
@@ -693,7 +685,6 @@ def set_back(case: Case) -> Iterator[Violation]:
 
 
 def constant_seed(case: Case) -> Iterator[Violation]:
-    """Yield seeds that are set in every step, and random numbers that are constants of a graph."""
     stages = [stage for data in case.facts.pipelines for stage in data.stages]
     drawn = [(each.name, each.where) for each in case.facts.traced if each.draws_numpy]
     drawn += [(each.function or "map", each.where) for each in stages if each.draws_numpy]
@@ -721,7 +712,6 @@ def _pipelines(case: Case, role: str) -> Iterator[Pipeline]:
 
 
 def sorted_data(case: Case) -> Iterator[Violation]:
-    """Yield training data that comes sorted by its labels, or shuffled with no effect."""
     for data in _pipelines(case, "train"):
         kinds = [each.kind for each in data.stages]
         shuffle = next((each for each in data.stages if each.kind == "shuffle"), None)
@@ -777,7 +767,6 @@ def leaked_validation(case: Case) -> Iterator[Violation]:
 
 
 def input_scale(case: Case) -> Iterator[Violation]:
-    """Yield inputs that are not scaled, twice scaled, or scaled otherwise in validation."""
     layers = {layer for model in case.facts.models if model.trains for layer in model.layers}
     training = case.pipeline("train")
     # What the first weights meet is known, but not where XLA compiles.

@@ -84,7 +84,6 @@ def missing_devices(case: Case) -> Iterator[Violation]:
 
 
 def all_on_one(case: Case) -> Iterator[Violation]:
-    """Yield training that is pinned to the CPU of a machine with GPUs."""
     pins = [each for each in case.facts.pins if each.trains and case.surroundings.gpus]
     if pins and all("cpu" in each.device.lower() for each in pins):
         yield case.violation(
@@ -170,7 +169,6 @@ def _is_hidden(case: Case) -> bool:
 
 
 def hidden_gpus(case: Case) -> Iterator[Violation]:
-    """Yield settings that hide GPUs from the program."""
     around = case.surroundings
     count = len(around.gpus)
     found = [
@@ -315,7 +313,6 @@ def unequal_cards(case: Case) -> Iterator[Violation]:
 
 
 def multi_worker(case: Case) -> Iterator[Violation]:
-    """Yield MultiWorkerMirroredStrategy without TF_CONFIG before it."""
     reading = case.reading
     set_here = [each for each in reading.named("environ") if each.constant(0, "key") == "TF_CONFIG"]
     # A program that asks for it tells its user when it is missing.

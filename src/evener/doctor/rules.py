@@ -1,4 +1,4 @@
-"""The table of all rules, by family. Their titles and reasons are those of their pages."""
+"""The table of all rules, by family. What each finds, and why it matters, its page says."""
 
 from __future__ import annotations
 

@@ -28,7 +28,6 @@ def _part(case: Case, seconds: float, steps: Steps) -> str:
 
 
 def slow_input(case: Case) -> Iterator[Violation]:
-    """Yield loops that wait for their input, with the stage that takes the time."""
     data = case.pipeline("train")
     stages = () if data is None else data.stages
     timed = [each for each in stages if each.seconds]
@@ -223,7 +222,6 @@ def small_batches(case: Case) -> Iterator[Violation]:
 
 
 def repeated_calls(case: Case) -> Iterator[Violation]:
-    """Yield predictions, evaluations and saves that are made in every step, or one by one."""
     steps = case.steps
     for call in case.facts.calls:
         lost = call.seconds / steps.num_steps if steps is not None and steps.num_steps else 0.0

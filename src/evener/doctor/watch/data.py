@@ -99,7 +99,6 @@ class Data:
         watched.ITERATIONS.apply(left_to_autograph(self._iteration))
 
     def facts(self) -> dict[str, Any]:
-        """Return the pipelines; values are only known after `examine`."""
         return {"pipelines": tuple(self._pipelines or self._described())}
 
     # Stages.
@@ -228,8 +227,7 @@ class Data:
                 is_generator = inspect.isgenerator(x) or hasattr(x, "__getitem__")
                 fields = {"kind": "generator" if is_generator else "other"}
             if examine:
-                batches = self._recorder.safely(_drawn_batches, x, y, options) or []
-                fields.update(self._recorder.safely(_values, batches) or {})
+                fields.update(self._recorder.safely(_values, x, y) or {})
                 rows = self._recorder.safely(_rows, x, role == "train") if is_compared else None
                 # Of folds, each validation is compared with the training before it.
                 if role == "train":
@@ -277,20 +275,14 @@ class Data:
     def _stage(self, dataset: Any, note: dict[str, Any], *, is_train: bool) -> DataStage:
         given, kind = note["given"], note["kind"]
         function = given.get("map_func", given.get("predicate"))
-        operations = watched.operations_of_map(dataset)
-        types = {operation.type for operation in operations}
-        size = next(
-            (
-                given[name]
-                for name in ("buffer_size", "batch_size", "count")
-                if given.get(name) is not None
-            ),
-            None,
-        )
+        types = {operation.type for operation in watched.operations_of_map(dataset)}
+        names = [name for name in _ITERATORS.get(kind, ()) if name in self.stage_seconds]
+        sizes = map(given.get, ("buffer_size", "batch_size", "count"))
+        size = next((each for each in sizes if each is not None), None)
         return DataStage(
             kind=kind,
             where=note["where"],
-            seconds=self._seconds_of(kind) if is_train else None,
+            seconds=sum(map(self.stage_seconds.__getitem__, names)) if is_train and names else None,
             function=getattr(function, "__name__", "") if function is not None else "",
             calls_python=kind == "from_generator" or not types.isdisjoint(_PYTHON),
             draws_numpy=note.get("draws_numpy", False),
@@ -303,11 +295,6 @@ class Data:
             element_bytes=_element_bytes(dataset.element_spec),
             reshuffles=given.get("reshuffle_each_iteration", True) if kind == "shuffle" else None,
         )
-
-    def _seconds_of(self, kind: str) -> float | None:
-        names = _ITERATORS.get(kind, ())
-        found = [self.stage_seconds[name] for name in names if name in self.stage_seconds]
-        return sum(found) if found else None
 
 
 _here = threading.local()
@@ -359,7 +346,7 @@ def _element_bytes(spec: Any) -> int | None:
     return total
 
 
-def _drawn_batches(x: Any, y: Any, options: dict[str, Any]) -> list[tuple[Any, Any]]:
+def _drawn_batches(x: Any, y: Any) -> list[tuple[Any, Any]]:
     """Draw some batches: pairs of inputs and labels."""
     if isinstance(x, tf.data.Dataset):
         drawn = list(_within(x.take(_BATCHES), _DRAW_SECONDS))
@@ -390,17 +377,11 @@ def _first(arrays: Any) -> Any:
     return tf.nest.map_structure(lambda part: np.asarray(part[:_LABELS]), arrays)
 
 
-def _values(batches: list[tuple[Any, Any]]) -> dict[str, Any]:
-    """Return values of inputs and labels, the order of labels, and repeated batches."""
-    if not batches:
-        return {}
-    labels = [_arrays(label) for _, label in batches]
-    inputs = [_arrays(part) for part, _ in batches]
-    return {
-        "inputs": _values_of(inputs),
-        "labels": _values_of(labels),
-        "labels_are_sorted": _are_sorted(labels),
-    }
+def _values(x: Any, y: Any) -> dict[str, Any]:
+    """Return the values of inputs, and the order of labels."""
+    batches = _drawn_batches(x, y)
+    inputs, labels = ([_arrays(batch[part]) for batch in batches] for part in (0, 1))
+    return {"inputs": _values_of(inputs), "labels_are_sorted": _are_sorted(labels)}
 
 
 def _arrays(structure: Any) -> list[np.ndarray]:
@@ -423,13 +404,6 @@ def _values_of(batches: list[list[np.ndarray]]) -> tuple[ValueRange, ...]:
         if not len(finite):
             found.append(ValueRange(shape=shape))
             continue
-        distinct = np.unique(finite)
-        is_one_hot = (
-            first.ndim > 1
-            and first.shape[-1] > 1
-            and set(distinct) == {0.0, 1.0}
-            and bool((np.asarray(first).sum(-1) == 1).all())
-        )
         found.append(
             ValueRange(
                 shape=shape,
@@ -437,7 +411,6 @@ def _values_of(batches: list[list[np.ndarray]]) -> tuple[ValueRange, ...]:
                 max=float(finite.max()),
                 mean=float(finite.mean()),
                 is_integral=bool((finite == np.round(finite)).all()),
-                is_one_hot=is_one_hot,
             )
         )
     return tuple(found)

@@ -433,13 +433,15 @@ class LossWatch:
 
 
 def _loss_use(loss: _Loss) -> LossUse:
-    rows = np.zeros((0, 9)) if loss.gauge is None else loss.gauge.rows()
-    low = [None] * 9 if not len(rows) else [_finite(each) for each in np.nanmin(rows, 0)]
-    high = [None] * 9 if not len(rows) else [_finite(each) for each in np.nanmax(rows, 0)]
+    rows = () if loss.gauge is None else loss.gauge.rows()
+    rows = rows if len(rows) else np.full((1, 9), np.nan)
+    low, high = (
+        [float(each) if np.isfinite(each) else None for each in extreme.reduce(rows, axis=0)]
+        for extreme in (np.fmin, np.fmax)  # They pass over NaN.
+    )
     classes = loss.label_shape[-1] if loss.label_shape else 0
     is_one_hot = (
-        bool(len(rows))
-        and low[6] == 1.0
+        low[6] == 1.0
         and low[4] == 0.0
         and high[5] == 1.0
         and classes > 1
@@ -574,10 +576,6 @@ def shape_of(value: Any) -> tuple[int, ...]:
 def dtype_of(value: Any) -> str:
     dtype = getattr(value, "dtype", "")
     return str(getattr(dtype, "name", dtype))
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def replicas_here() -> int:

@@ -23,12 +23,7 @@ from evener.doctor.watch.recorder import (
     own_line,
 )
 
-# Other environment variables that matter.
-_OTHERS = (
-    "TF_CONFIG TF_DETERMINISTIC_OPS PYTHONHASHSEED NVIDIA_TF32_OVERRIDE OMP_NUM_THREADS "
-    "LD_LIBRARY_PATH"
-).split()
-_NAMES = frozenset((*AT_IMPORT, *AT_DEVICES, *_OTHERS))
+_NAMES = frozenset((*AT_IMPORT, *AT_DEVICES))
 _MOST_TEXT = 300
 # What these call is what the program has called.
 _WRAPPERS = (
@@ -83,11 +78,13 @@ class Settings:
         else:
             is_late = name in AT_DEVICES and self._are_devices_started()
             read_at = self._devices_at if is_late else None
-        self._settings.append(
-            Setting(
-                name=name, value=value[:_MOST_TEXT], where=where, is_late=is_late, read_at=read_at
-            )
-        )
+        self._note(name, value, where, read_at, is_late=is_late)
+
+    def _note(
+        self, name: str, value: str, where: CodeLine, read_at: CodeLine | None, **more: Any
+    ) -> None:
+        found = Setting(name=name, value=value[:_MOST_TEXT], where=where, read_at=read_at, **more)
+        self._settings.append(found)
 
     def _are_devices_started(self) -> bool:
         if "tensorflow" not in sys.modules or "evener._tf_private" not in sys.modules:
@@ -132,16 +129,8 @@ class Settings:
             if where is not None:
                 given = [*map(str, args), *(f"{key}={value}" for key, value in kwargs.items())]
                 is_late = bool(error) and bool(was_started)
-                self._settings.append(
-                    Setting(
-                        name=name,
-                        value=", ".join(given)[:_MOST_TEXT],
-                        where=where,
-                        is_late=is_late,
-                        read_at=self._devices_at if is_late else None,
-                        error=error,
-                    )
-                )
+                read_at = self._devices_at if is_late else None
+                self._note(name, ", ".join(given), where, read_at, is_late=is_late, error=error)
 
     @staticmethod
     def _is_evener(frame: Any) -> bool:

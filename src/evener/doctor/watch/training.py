@@ -142,7 +142,7 @@ class Training:
         self._known_models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_calls: dict[CodeLine | None, list[Any]] = {}
-        self._flags: dict[tuple[Any, ...], CodeLine | None] = {}
+        self._flags: dict[tuple[Any, ...], LayerFlag] = {}
         self._metrics: dict[int, list[Any]] = {}
         self._num_compared = 0
         self._num_updates: dict[int, int] = {}
@@ -236,9 +236,16 @@ class Training:
         if isinstance(inputs, keras.KerasTensor):
             return
         flag = bool(training) if isinstance(training, bool | int) else None
-        kind, is_recorded = type(layer).__name__, self._of_losses.is_recorded
-        where = None if self._loops.in_fit else own_line()
-        self._flags.setdefault((layer.name, kind, flag, is_recorded, bool(layer.trainable)), where)
+        seen = LayerFlag(
+            layer=layer.name,
+            kind=type(layer).__name__,
+            training=flag,
+            is_recorded=self._of_losses.is_recorded,
+            trainable=bool(layer.trainable),
+            where=None if self._loops.in_fit else own_line(),
+        )
+        key = (seen.layer, seen.kind, flag, seen.is_recorded, seen.trainable)
+        self._flags.setdefault(key, seen)
 
     def _use_metric(self, name: str, original: Original, metric, *args, **kwargs) -> Any:
         # Keras updates those of a compiled model itself.
@@ -342,17 +349,7 @@ class Training:
                 )
                 for where, (n, made) in self._in_calls.items()
             ),
-            "layer_flags": tuple(
-                LayerFlag(
-                    layer=layer,
-                    kind=kind,
-                    training=flag,
-                    is_recorded=is_recorded,
-                    where=where,
-                    trainable=trainable,
-                )
-                for (layer, kind, flag, is_recorded, trainable), where in self._flags.items()
-            ),
+            "layer_flags": tuple(self._flags.values()),
             "metrics": tuple(
                 MetricUse(
                     name=metric.name,
@@ -370,10 +367,8 @@ class Training:
     def _first_not_finite(self) -> NotFinite | None:
         found = self._of_losses.not_finite()
         for entry in self._variables.values():
-            for order, what, norms in (
-                (3, "gradient", entry.norms),
-                (4, "variable", entry.updates),
-            ):
+            kinds = ((3, "gradient", entry.norms), (4, "variable", entry.updates))
+            for order, what, norms in kinds:
                 for index, norm in enumerate(norms):
                     if not np.isfinite(norm):
                         name = _name(entry.variable)

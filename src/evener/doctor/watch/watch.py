@@ -59,20 +59,8 @@ def watch(
     """Run a script for a few training steps, and return the facts.
 
     It runs as ``python SCRIPT ARGS`` would in the current folder, without standard input, in a
-    session of its own. The end of its output is kept. It is ended when enough steps were seen or at
-    the time limit, with all processes that it started.
-
-    Raises:
-        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read; RUN-025 if the system
-            has no sandbox.
-        DeviceError: DEV-001 to DEV-007 if the device spec cannot be read.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> script = pathlib.Path(tempfile.mkdtemp(), "train.py")
-        >>> _ = script.write_text("print('no step')")
-        >>> watch(script).ending.outcome.value
-        'finished'
+    session of its own, and is ended with all processes that it started. Raises RUN-001 to RUN-003
+    or RUN-021 if it cannot be read, RUN-025 if the system has no sandbox, and errors of the spec.
     """
     found = read(os.fspath(script), as_module=as_module)
     spec = spec_from(devices, os.environ)
