@@ -17,7 +17,7 @@ from evener.doctor.endings import successor_in
 from evener.doctor.facts import Facts
 from evener.doctor.finding import NO_RUN, Case, Family, Finding, Reading, Rule, Severity, Violation
 from evener.doctor.rules import all_rules
-from evener.doctor.sources import Location, read_sources
+from evener.doctor.sources import read_sources
 from evener.doctor.surroundings import Surroundings, surroundings_here
 from evener.doctor.walk import Walk
 from evener.run.script import read_module
@@ -344,10 +344,10 @@ def _finding(group: list[tuple[Rule, Violation]]) -> Finding:
     others = dict.fromkeys(
         each.location for _, each in group[1:] if each.location != first.location
     )
-    evidence += [
-        f"also {_shown(location, first.location)}" + (f": {location.text}" if location.text else "")
-        for location in list(others)[:_MOST_LINES]
-    ]
+    for other in list(others)[:_MOST_LINES]:
+        is_same = other.path == first.location.path
+        where = f"line {other.line}" if is_same else f"{other.path}:{other.line}"
+        evidence.append(f"also {where}" + (f": {other.text}" if other.text else ""))
     if len(others) > _MOST_LINES:
         evidence.append(f"and {len(others) - _MOST_LINES} more")
     return Finding(
@@ -361,8 +361,3 @@ def _finding(group: list[tuple[Rule, Violation]]) -> Finding:
         evidence=tuple(dict.fromkeys(text for text in evidence if text)),
         seconds_per_epoch=None if first.seconds is None else round(first.seconds, 3),
     )
-
-
-def _shown(location: Location, first: Location) -> str:
-    is_same = location.path == first.path
-    return f"line {location.line}" if is_same else f"{location.path}:{location.line}"

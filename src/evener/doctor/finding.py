@@ -177,7 +177,13 @@ class Case:
         for source in self.reading.sources:
             if source.path == line.file:
                 return source.line(line.line)
-        return Location(path=line.file, line=line.line, text=_text_of(line))
+        # It is of no file of the project.
+        try:
+            lines = Path(line.file).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        text = lines[line.line - 1].strip() if 0 < line.line <= len(lines) else ""
+        return Location(path=line.file, line=line.line, text=text)
 
     def violation(
         self, where: CodeLine | Location | None, what: str, *evidence: str, **more: Any
@@ -201,15 +207,6 @@ def shown_seconds(seconds: float) -> str:
     if seconds < 1:
         return f"{1000 * seconds:.1f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
-
-
-def _text_of(line: CodeLine) -> str:
-    """Return the text of a line of a file that is not of the project."""
-    try:
-        lines = Path(line.file).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return lines[line.line - 1].strip() if 0 < line.line <= len(lines) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ _DEEPEST = 40
 _USUAL_KINDS = ("strategy", "optimizer", "model", "dataset")
 # Calls whose elements are those of what they are given.
 _PASSING = ("tqdm.", "iter", "reversed", "list", "sorted")
+_CALLED_BY_KERAS = ("call", "train_step", "update_state", "on_train_batch_end", "__call__")
 _LEAVING = ("sys.exit", "exit", "quit", "os._exit")
 _OPERATORS = {
     ast.Add: operator.add,
@@ -76,14 +77,22 @@ class Walk:
         self._context = Context()
         self._num_walks: dict[ast.AST, int] = {}
         self._returned: dict[ast.AST, Value] = {}
-        self._returns: list[list[Value]] = []
+        self._returns: list[Value] | None = None  # of the function that is walked
         self._defined: list[OwnFunction] = []
         self._objects: list[Instance] = []
         # Rules hold for what was walked: they need no complete list.
         with contextlib.suppress(_Full):
             for name in list(sources)[:1]:
                 self._module(name)
-            self._unreached()
+            # The methods that Keras calls, then what nothing calls.
+            for instance in list(self._objects):
+                for name in _CALLED_BY_KERAS:
+                    method = instance.made.find(name)
+                    if isinstance(method, OwnFunction) and method.node not in self._num_walks:
+                        self._enter(replace(method, owner=instance), (), {}, {"keras"})
+            for function in self._defined:
+                if function.node not in self._num_walks:
+                    self._enter(function, (), {}, {"unreached"})
 
     # ---- modules and blocks
 
@@ -95,17 +104,6 @@ class Walk:
             # A module that a branch or function imports first runs with that around it.
             self._block(source.tree.body, scope)
         return self._modules[name]
-
-    def _unreached(self) -> None:
-        """Walk the functions and methods that nothing calls."""
-        for instance in list(self._objects):
-            for name in ("call", "train_step", "update_state", "on_train_batch_end", "__call__"):
-                method = instance.made.find(name)
-                if isinstance(method, OwnFunction) and method.node not in self._num_walks:
-                    self._enter(replace(method, owner=instance), (), {}, {"keras"})
-        for function in self._defined:
-            if function.node not in self._num_walks:
-                self._enter(function, (), {}, {"unreached"})
 
     def _block(self, statements: Iterable[ast.stmt], scope: Scope) -> bool:
         """Walk statements; return whether their end is not reached."""
@@ -173,8 +171,8 @@ class Walk:
                 self._try(node, scope)
             case ast.Return():
                 value = UNKNOWN if node.value is None else self._value(node.value, scope)
-                if self._returns:
-                    self._returns[-1].append(value)
+                if self._returns is not None:
+                    self._returns.append(value)
                 raise _Left
             case ast.Global() | ast.Nonlocal():
                 scope.shared.update(node.names)
@@ -253,7 +251,7 @@ class Walk:
                 continue
             if dotted in self._sources:
                 self._module(dotted)
-                dotted, own = dotted, None
+                own = None
             value = Library("", canonical(dotted)) if own is None else UNKNOWN
             scope.bind(alias.asname or alias.name, value)
 
@@ -516,13 +514,13 @@ class Walk:
         outer = function.scope.outer if function.scope.is_class else function.scope
         scope = Scope(function.scope.source, outer=outer)
         self._parameters(function, args, keywords, scope)
-        before, self._returns = self._returns, [*self._returns, []]
+        before, self._returns = self._returns, []
         with self._inside(functions=(*functions, node), roles=self._context.roles | roles):
             if isinstance(node, ast.Lambda):
                 value = self._value(node.body, scope)
             else:
                 self._block(node.body, scope)
-                value = joined(self._returns[-1])
+                value = joined(self._returns)
         self._returns = before
         self._returned[node] = value
         return value

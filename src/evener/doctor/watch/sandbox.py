@@ -44,8 +44,9 @@ def enter(folder: str, kept: str) -> None:
     _mount(libc, "tmpfs", space, "tmpfs", 0, "")
     for name in ("changes", "work"):
         Path(space, name).mkdir()
-    options = f"lowerdir={_escaped(folder)},upperdir={space}/changes,workdir={space}/work"
-    _mount(libc, "overlay", folder, "overlay", 0, f"userxattr,{options}")
+    below = folder.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+    options = f"userxattr,lowerdir={below},upperdir={space}/changes,workdir={space}/work"
+    _mount(libc, "overlay", folder, "overlay", 0, options)
     if Path(kept).is_relative_to(folder):
         _mount(libc, f"/proc/self/fd/{outside}", kept, None, _MS_BIND, "")
     os.close(outside)
@@ -92,7 +93,3 @@ def _call(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
-
-
-def _escaped(path: str) -> str:
-    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

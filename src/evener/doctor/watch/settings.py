@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,7 +48,7 @@ class Settings:
         self._imported_at: CodeLine | None = None
         self._is_imported = False
         self._devices_at: CodeLine | None = None
-        self._strategies: dict[int, dict[str, Any]] = {}
+        self._strategies: dict[int, tuple[Any, Counter[str], CodeLine]] = {}
         self._pins: dict[tuple[str, CodeLine], list[Any]] = {}
         self._open_pins: list[list[Any]] = []
         self.is_looking = True  # Not any more when the watcher itself asks for devices
@@ -147,9 +148,7 @@ class Settings:
     def _make_strategy(self, strategy: Any) -> None:
         where = making_line()
         if where is not None and not type(strategy).__name__.startswith("_Default"):
-            counts = dict.fromkeys(("num_scopes", "num_runs", "num_plain_batches"), 0)
-            made = {"strategy": strategy, "where": where, "trained": False, **counts}
-            self._strategies[id(strategy)] = made
+            self._strategies[id(strategy)] = strategy, Counter[str](), where
 
     def _scope(self, original: Original, strategy: Any) -> Any:
         if is_asked_by_user(sys._getframe(2)):
@@ -165,9 +164,8 @@ class Settings:
         return result
 
     def _count(self, strategy: Any, key: str) -> None:
-        found = self._strategies.get(id(strategy))
-        if found is not None:
-            found[key] += 1
+        if id(strategy) in self._strategies:
+            self._strategies[id(strategy)][1][key] += 1
 
     def on_run(self, strategy: Any, args: Any, kwargs: Any) -> None:
         import tensorflow as tf
@@ -185,13 +183,12 @@ class Settings:
 
     def on_step(self, _: bool) -> None:
         """Take note of a step: a strategy with a run, or that of the model, has trained."""
-        for found in self._strategies.values():
-            found["trained"] = found["trained"] or found["num_runs"] > 0
+        for strategy, counts, _ in self._strategies.values():
+            if counts["num_runs"]:
+                self._count(strategy, "trained")
 
     def on_fit(self, _where: Any, args: Any, _kwargs: Any) -> None:
-        found = self._strategies.get(id(getattr(args[0], "distribute_strategy", None)))
-        if found is not None:
-            found["trained"] = True
+        self._count(getattr(args[0], "distribute_strategy", None), "trained")
 
     # Pins.
 
@@ -222,7 +219,18 @@ class Settings:
     def facts(self) -> dict[str, Any]:
         return {
             "settings": tuple(self._settings),
-            "strategies": tuple(map(_strategy_use, self._strategies.values())),
+            "strategies": tuple(
+                StrategyUse(
+                    kind=type(strategy).__name__,
+                    where=where,
+                    num_replicas=strategy.num_replicas_in_sync,
+                    num_scopes=counts["num_scopes"],
+                    num_runs=counts["num_runs"],
+                    trained=counts["trained"] > 0,
+                    num_plain_batches=counts["num_plain_batches"],
+                )
+                for strategy, counts, where in self._strategies.values()
+            ),
             "pins": tuple(
                 PinUse(device=name, where=where, exists=self._exists(name), trains=trains)
                 for (name, where), (trains,) in self._pins.items()
@@ -253,12 +261,3 @@ def short_device(name: str) -> str:
     """
     parts = name.rstrip("/").lower().split("/")[-1].split(":")
     return ":".join(parts[-2:]) if len(parts) >= 2 and parts[-1].isdigit() else name.lower()
-
-
-def _strategy_use(found: dict[str, Any]) -> StrategyUse:
-    strategy = found["strategy"]
-    return StrategyUse(
-        kind=type(strategy).__name__,
-        num_replicas=strategy.num_replicas_in_sync,
-        **{key: value for key, value in found.items() if key != "strategy"},
-    )
