@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from evener.doctor.facts import CodeLine, LossUse, Pipeline, ValueRange, VariableUse
+from evener.doctor.facts import LossUse, Pipeline, ValueRange, VariableUse
 from evener.doctor.finding import Case, Severity, Violation
 
 _ENTROPIES = (
@@ -266,7 +266,12 @@ def no_gradient(case: Case) -> Iterator[Violation]:
         next((each.where for each in lost if each.where is not None), None),
         f"the loss has no gradient for {len(lost)} of {len(asked)} variables: {_names(lost)}.",
         *(
-            f"{_line(case, each.where)}: {each.num_none} of {each.num_sources} gradients are None"
+            (
+                "a step"
+                if each.where is None
+                else f"line {each.where.line} ({case.at(each.where).text})"
+            )
+            + f": {each.num_none} of {each.num_sources} gradients are None"
             for each in lines[:3]
         ),
         why="The tape did not watch them: the forward pass ran before or outside of the tape, or "
@@ -277,11 +282,6 @@ def no_gradient(case: Case) -> Iterator[Violation]:
         "TensorFlow's functions alone; or leave these variables out.",
         severity=None if len(lost) == len(asked) or is_unwatched else Severity.WARNING,
     )
-
-
-def _line(case: Case, where: CodeLine | None) -> str:
-    location = case.at(where)
-    return "a step" if where is None else f"line {location.line} ({location.text})"
 
 
 def _trained(case: Case) -> bool:
@@ -432,7 +432,14 @@ def learning_rate(case: Case) -> Iterator[Violation]:
     facts, steps = case.facts, case.steps
     if steps is None or not _trained(case) or facts.not_finite is not None:
         return
-    changes = _relative_updates(facts.variables)
+    # The median change of a step relative to the norms of the variables.
+    relative = [
+        statistics.median(each.update_norms) / each.norm
+        for each in facts.variables
+        if each.trainable and each.num_applied and len(each.shape) > 1
+        if each.norm and each.update_norms
+    ]
+    changes = statistics.median(relative) if relative else None
     # Where all labels are the same there is soon nothing to learn.
     labels = [each.labels for each in _losses(case) if each.labels is not None]
     are_constant = any(each.min is not None and each.min == each.max for each in labels)
@@ -469,17 +476,6 @@ def learning_rate(case: Case) -> Iterator[Violation]:
             fix=fix,
             severity=severity,
         )
-
-
-def _relative_updates(variables: Sequence[VariableUse]) -> float | None:
-    """Return the median change of a step relative to the norms of the variables."""
-    found = [
-        statistics.median(each.update_norms) / each.norm
-        for each in variables
-        if each.trainable and each.num_applied and len(each.shape) > 1
-        if each.norm and each.update_norms
-    ]
-    return statistics.median(found) if found else None
 
 
 def _thirds(losses: Sequence[float]) -> tuple[float, float]:

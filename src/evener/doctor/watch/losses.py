@@ -10,6 +10,7 @@ call, as an operation beside the program's own. Where XLA compiles, nothing is a
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -147,16 +148,6 @@ class _Target:
     scale: float | None = None
 
 
-@dataclass(slots=True, eq=False)
-class _Input:
-    """Inputs of the first layer of a model."""
-
-    kind: str
-    where: CodeLine | None
-    shape: tuple[int, ...]
-    gauge: Gauge
-
-
 class LossWatch:
     """Looks at losses, at the targets of gradients, and at what the first layers are given."""
 
@@ -167,7 +158,7 @@ class LossWatch:
         self._losses: dict[tuple[Any, ...], _Loss] = {}
         self._targets: dict[CodeLine | None, _Target] = {}
         self._gradients: dict[CodeLine | None, dict[str, Any]] = {}
-        self._inputs: dict[int, _Input] = {}
+        self._inputs: dict[int, tuple[InputUse, Gauge]] = {}
 
     def watch(self) -> None:
         self._loops.custom_losses = self.target_values
@@ -210,14 +201,15 @@ class LossWatch:
             return
         if not (is_first if tf.executing_eagerly() else _is_data(inputs)):
             return
-        found = self._inputs.get(id(layer))
-        if found is None:
-            where = own_line() or self._loops.fit_line
-            found = self._inputs[id(layer)] = _Input(
-                type(layer).__name__, where, shape_of(inputs), Gauge(4)
+        if id(layer) not in self._inputs:
+            use = InputUse(
+                kind=type(layer).__name__,
+                where=own_line() or self._loops.fit_line,
+                values=ValueRange(shape=shape_of(inputs)),
             )
+            self._inputs[id(layer)] = use, Gauge(4)
         values = tf.cast(inputs, tf.float32)
-        found.gauge.write(
+        self._inputs[id(layer)][1].write(
             lambda: [
                 tf.reduce_min(values),
                 tf.reduce_max(values),
@@ -391,9 +383,9 @@ class LossWatch:
                 for where, found in list(self._gradients.items())
             ),
             "inputs": tuple(
-                InputUse(kind=each.kind, where=each.where, values=values)
-                for each in list(self._inputs.values())
-                if (values := _values_of(each)) is not None
+                _with_values(use, rows)
+                for use, gauge in list(self._inputs.values())
+                if len(rows := gauge.rows()) and np.isfinite(rows).all()
             ),
         }
 
@@ -466,17 +458,15 @@ def _loss_use(loss: _Loss) -> LossUse:
     )
 
 
-def _values_of(seen: _Input) -> ValueRange | None:
-    rows = seen.gauge.rows()
-    if not len(rows) or not np.isfinite(rows).all():
-        return None
-    return ValueRange(
-        shape=seen.shape,
+def _with_values(use: InputUse, rows: np.ndarray) -> InputUse:
+    values = dataclasses.replace(
+        use.values,
         min=float(rows[:, 0].min()),
         max=float(rows[:, 1].max()),
         mean=float(rows[:, 2].mean()),
         is_integral=bool((rows[:, 3] == 1).all()),
     )
+    return dataclasses.replace(use, values=values)
 
 
 def _activations_of(outputs: Any) -> tuple[str, ...]:
