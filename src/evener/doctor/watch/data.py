@@ -40,15 +40,9 @@ _STAGES = (
 _MADE = Patch(
     "datasets that a watched program makes",
     *(f"tensorflow:data.Dataset.{name}" for name in (*_SOURCES, *_STAGES)),
-    why="To know the stages of a pipeline, with their lines.",
-    if_it_changes="The doctor does not know what a pipeline is made of.",
-)
-_READERS = Patch(
-    "readers of files in a watched program",
-    *(
-        f"tensorflow:data.{name}.__init__"
-        for name in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
-    ),
+    "tensorflow:data.TFRecordDataset.__init__",
+    "tensorflow:data.TextLineDataset.__init__",
+    "tensorflow:data.FixedLengthRecordDataset.__init__",
     why="To know the stages of a pipeline, with their lines.",
     if_it_changes="The doctor does not know what a pipeline is made of.",
 )
@@ -95,7 +89,6 @@ class Data:
 
     def watch(self) -> None:
         _MADE.apply_by_name(self._around_made)
-        _READERS.apply(self._recorder.after_init(self._note_reader))
         watched.ITERATIONS.apply(left_to_autograph(self._iteration))
 
     def facts(self) -> dict[str, Any]:
@@ -104,6 +97,8 @@ class Data:
     # Stages.
 
     def _around_made(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        if name == "__init__":
+            return self._recorder.after_init(self._note_reader)(original)
         signature = inspect.signature(original)
 
         def made(*args: Any, **kwargs: Any) -> Any:
@@ -349,19 +344,19 @@ def _element_bytes(spec: Any) -> int | None:
 def _drawn_batches(x: Any, y: Any) -> list[tuple[Any, Any]]:
     """Draw some batches: pairs of inputs and labels."""
     if isinstance(x, tf.data.Dataset):
-        drawn = list(_within(x.take(_BATCHES), _DRAW_SECONDS))
-        return [
-            (batch[0], batch[1]) if isinstance(batch, tuple) and len(batch) > 1 else (batch, None)
-            for batch in drawn
-        ]
+        return list(map(_pair, _within(x.take(_BATCHES), _DRAW_SECONDS)))
     if inspect.isgenerator(x) or x is None:
         return []  # A generator has no second beginning.
-    if hasattr(x, "__getitem__") and hasattr(x, "__len__") and not hasattr(x, "shape"):
-        if isinstance(x, list | dict):
-            return [(_first(x), _first(y))]
+    is_sequence = hasattr(x, "__getitem__") and hasattr(x, "__len__")
+    if is_sequence and not hasattr(x, "shape") and not isinstance(x, list | dict):
         batches = [x[index] for index in range(min(_BATCHES, len(x)))]
         return [(batch[0], batch[1]) for batch in batches if isinstance(batch, tuple)]
     return [(_first(x), _first(y))]
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    """Return the inputs and the labels of an element of a dataset; of inputs alone, None."""
+    return batch[:2] if isinstance(batch, tuple) and len(batch) > 1 else (batch, None)
 
 
 def _within(dataset: Any, seconds: float) -> Iterator[Any]:
@@ -438,8 +433,7 @@ def _rows(x: Any, is_train: bool) -> set[bytes] | None:
         rows: set[bytes] = set()
         num = 0
         for batch in _within(x, _DRAW_SECONDS):
-            arrays = _arrays(batch[0] if isinstance(batch, tuple) else batch)
-            labels = _arrays(batch[1]) if isinstance(batch, tuple) and len(batch) > 1 else []
+            arrays, labels = map(_arrays, _pair(batch))
             if labels and arrays and labels[0].shape == arrays[0].shape:
                 arrays = labels  # Inputs of an autoencoder may have noise.
             if not arrays or arrays[0].ndim < 2:
