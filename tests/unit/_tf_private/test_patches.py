@@ -37,7 +37,7 @@ PATCHES = {
     "callbacks of runs that are followed": "CallbackList.__init__",
     "calls around the steps of a watched program": 19,
     "cross entropies of a watched program": 3,
-    "datasets that a watched program makes": 27,
+    "datasets that a watched program makes": 30,
     "devices of gradients": 11,
     "devices of strategies": 5,
     "devices that scripts ask for": "device",
@@ -57,7 +57,9 @@ PATCHES = {
     "functions that name GPUs": 69,
     "fused BatchNormalization": "compat.v1.nn.fused_batch_norm",
     "generators of a strategy": "Generator._preprocess_key",
-    "gradients of a watched program": "GradientTape.gradient",
+    "gradients and updates of a watched program": (
+        "GradientTape.gradient optimizers.Optimizer.apply"
+    ),
     "gradients of audited programs": "GradientTape.gradient",
     "iterations over datasets in a watched program": (
         "DatasetV2.__iter__ DistributedDataset.__iter__"
@@ -83,7 +85,6 @@ PATCHES = {
     "optimizers of a watched program": "optimizers.Optimizer.__init__",
     "pinned layers": 5,
     "pins of a watched program": "device",
-    "readers of files in a watched program": 3,
     "reads of tensors on the host": "_EagerTensorBase._numpy",
     "reads of unknown dimensions": (
         "TensorShape.__getitem__ TensorShape.__iter__ TensorShape.as_list TensorShape.num_elements"
@@ -110,7 +111,6 @@ PATCHES = {
     "traced functions that a program makes and calls": "Function.__init__ Function.__call__",
     "trainers under a strategy": 4,
     "unseeded generators of NumPy": "default_rng",
-    "updates of a watched program": "optimizers.Optimizer.apply",
     "updates of scripts and audited programs": "optimizers.Optimizer.apply",
     "strategies of a watched program": 5,
     "weights and batches of workers": 5,
