@@ -425,7 +425,7 @@ class LossWatch:
 
 
 def _loss_use(loss: _Loss) -> LossUse:
-    rows = () if loss.gauge is None else loss.gauge.rows()
+    rows = np.zeros((0, 9)) if loss.gauge is None else loss.gauge.rows()
     rows = rows if len(rows) else np.full((1, 9), np.nan)
     low, high = (
         [float(each) if np.isfinite(each) else None for each in extreme.reduce(rows, axis=0)]

@@ -181,7 +181,7 @@ class Settings:
             if any(len(part.shape or ()) > 1 for part in batches):
                 self._count(strategy, "num_plain_batches")
 
-    def on_step(self, _: bool) -> None:
+    def on_step(self, _is_timed: bool) -> None:
         """Take note of a step: a strategy with a run, or that of the model, has trained."""
         for strategy, counts, _ in self._strategies.values():
             if counts["num_runs"]:
