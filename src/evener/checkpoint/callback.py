@@ -130,11 +130,9 @@ class FitFeed:
 
     @property
     def kind(self) -> str:
-        """Kind of the data; see `fits.data_kind`."""
         return fits.data_kind(self.iterator)
 
     def take_step(self, step: int) -> None:
-        """Note that a number of steps of the epoch are done."""
         self._step = step
         self._resumes_epoch = False
 
@@ -367,7 +365,6 @@ class _EpochLogs:
         return {"epochs": [*self._epochs], "logs": logs}
 
     def put_into(self, history: keras.callbacks.History) -> None:
-        """Let a history have these epochs."""
         history.epoch = [*self._epochs]
         history.history = {name: [*values] for name, values in self._logs.items()}
 

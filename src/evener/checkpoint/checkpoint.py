@@ -256,7 +256,6 @@ class Checkpoint:
         self._thread.start()
 
     def leave_folder(self) -> None:
-        """Leave the folder to other jobs."""
         self._lock = None
 
     def wait(self) -> None:
@@ -339,7 +338,6 @@ class Checkpoint:
             self._take_folder()
 
     def _take_folder(self) -> None:
-        """Take the folder for this job."""
         try:
             self._lock = storage.lock(self.path, others.job())
         except storage.LockedError as error:

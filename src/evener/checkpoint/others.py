@@ -34,7 +34,6 @@ def job() -> str:
 
 
 def are_there() -> bool:
-    """Return whether this process works with others."""
     return _workers is not None
 
 
@@ -49,5 +48,4 @@ def agree(name: str, value: Callable[[], Any]) -> Any:
 
 
 def stops(*, is_requested: bool) -> bool:
-    """Return whether the program stops behind this step."""
     return is_requested if _workers is None else _workers.stops(is_requested=is_requested)

@@ -20,7 +20,6 @@ State = dict[str, Any]
 
 
 def read() -> State:
-    """Return the states of Python's, NumPy's and TensorFlow's global generators."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     seeds = operation_seeds()
@@ -32,7 +31,6 @@ def read() -> State:
 
 
 def restore(state: State) -> None:
-    """Put back the states that `read` returned."""
     random.setstate(_python_state(state["python"]))
     np.random.set_state(_numpy_state(state["numpy"]))
     if state["tensorflow"] is not None:

@@ -107,7 +107,6 @@ def join(folder: str, name: str) -> str:
 
 
 def name_of(step: int) -> str:
-    """Return the name of the folder of a step, such as ``"step-00001234"``."""
     return f"step-{step:08d}"
 
 
@@ -121,7 +120,6 @@ def names_in(path: str) -> list[str]:
 
 
 def whole_names(path: str) -> list[str]:
-    """Return the names of all complete checkpoints of a folder; see `names_in`."""
     return [name for name in names_in(path) if tf.io.gfile.exists(join(join(path, name), DONE))]
 
 
@@ -274,8 +272,6 @@ class Contents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Whole checkpoint that was read and verified."""
-
     name: str
     specs: tuple[VariableSpec, ...]
     values: tuple[np.ndarray, ...]
@@ -357,7 +353,6 @@ def _write_weights(folder: str, contents: Contents, model: keras.Model) -> None:
 
 
 def read(folder: str, name: str, check_more: Check) -> Loaded:
-    """Read a checkpoint and verify all that it has."""
     if not tf.io.gfile.exists(join(folder, DONE)):
         raise DamagedError("its marker is missing")
     state, stored = _read_state(folder)

@@ -29,8 +29,6 @@ _NUMBER = re.compile(r"_\d+(?=/|$|_)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableSpec:
-    """Description of a variable, as it stands in a checkpoint."""
-
     path: str
     shape: tuple[int, ...]
     dtype: str
@@ -41,22 +39,17 @@ class VariableSpec:
 
     @property
     def kind(self) -> str:
-        """Type and shape, as messages say them."""
         return f"{self.dtype} of shape {list(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedVariable:
-    """Variable of the program with its description."""
-
     spec: VariableSpec
     variable: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramVariables:
-    """All variables of a program that a checkpoint keeps."""
-
     named: tuple[NamedVariable, ...]
     graph: bytes
 
@@ -99,7 +92,6 @@ def _variables_in(trackable: Any) -> Iterator[Any]:
 def matched(
     program: Sequence[NamedVariable], stored: Sequence[VariableSpec], where: str
 ) -> list[tuple[NamedVariable, VariableSpec]]:
-    """Pair the variables of a program with those of a checkpoint."""
     by_path = {spec.path: spec for spec in stored}
     if by_path.keys() == {item.spec.path for item in program}:
         pairs = [(item, by_path[item.spec.path]) for item in program]

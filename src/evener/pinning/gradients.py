@@ -230,7 +230,6 @@ class DeferredGradient:
 
 
 def _materialize(gradient: Any) -> Any:
-    """Return a gradient, computed on the current device if it was deferred."""
     return gradient.compute() if isinstance(gradient, DeferredGradient) else gradient
 
 

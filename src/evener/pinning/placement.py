@@ -122,7 +122,6 @@ def device_scope(device: str) -> contextlib.AbstractContextManager[Any]:
 
 
 def is_tracing_for_xla() -> bool:
-    """Return whether a function is traced now that XLA compiles."""
     if tf.executing_eagerly():
         return False
     return in_xla(tf.compat.v1.get_default_graph())

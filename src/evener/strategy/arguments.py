@@ -20,8 +20,6 @@ FOUND = "found"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """Arguments of one call of a step."""
-
     structure: Any  # Nested arguments with markers instead of tensors; other leaves stay
     tensors: tuple[Any, ...]
     axes: tuple[int | None, ...]  # Axis of each tensor that counts samples
@@ -48,7 +46,6 @@ class Arguments:
 
     @property
     def has_composites(self) -> bool:
-        """Whether sparse, ragged or other composite tensors are among them."""
         return any(isinstance(leaf, _Composite) for leaf in tf.nest.flatten(self.structure))
 
     def names(self, function: Callable[..., Any]) -> list[str]:

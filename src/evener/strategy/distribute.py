@@ -347,7 +347,6 @@ class DistributedStep(Generic[P, R]):
 
     @functools.cached_property
     def _traces_of_program(self) -> TracesOfProgram:
-        """The traces that the program's function would have."""
         return TracesOfProgram(self._program)
 
     @functools.cached_property
@@ -456,7 +455,6 @@ class StepTraces:
         self._of_program: dict[Any, ProgramTrace] = {}
 
     def of_program(self, key: Any) -> ProgramTrace:
-        """Return the trace of the program's function that a key stands for."""
         return self._of_program.setdefault(key, ProgramTrace())
 
     def find(

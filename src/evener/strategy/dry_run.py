@@ -101,8 +101,6 @@ def unchanged_random_state() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedCall:
-    """A call of a traced function that was stopped before it ran."""
-
     function: Any  # The function
     inputs: tuple[Any, ...]  # Its input tensors, captures included, of any shape and dtype
 
@@ -121,8 +119,6 @@ class _Stop(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A function, optimized and placed by TensorFlow."""
-
     graph: Any  # The placed graph: a ``GraphDef`` in which every node has a device
     parts: tuple[Any, ...]  # The graph of each device, with its ``_Send`` and ``_Recv`` nodes
     written: Any  # The placed graph without optimization
@@ -133,8 +129,6 @@ class Placed:
 
 
 def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCall | None:
-    """Make a call and stop it before a traced function runs."""
-
     def watch(function: Any, inputs: tuple[Any, ...]) -> None:
         if wanted(function):
             raise _Stop(StoppedCall(function=function, inputs=inputs))

@@ -152,7 +152,6 @@ def installed() -> dict[str, tuple[GpuKernel, ...]]:
 
 
 def packed_table() -> bytes:
-    """Return the table of the installed TensorFlow as compressed JSON."""
     found = {
         name: [[kernel.dtypes, kernel.on_host] for kernel in kernels]
         for name, kernels in installed().items()

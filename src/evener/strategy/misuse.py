@@ -72,7 +72,6 @@ class Warnings:
         return "ENG-088" in self._given
 
     def eager_run(self) -> None:
-        """Warn that a step runs eagerly: ENG-086."""
         self._warn(
             "ENG-086",
             f"A step runs eagerly, on {self._devices[0]} alone.",
@@ -83,7 +82,6 @@ class Warnings:
         )
 
     def multiplied_batch(self, caller: FrameType) -> None:
-        """Warn if a source line multiplies a batch by the number of replicas: ENG-083."""
         file = caller.f_code.co_filename
         text = linecache.getline(file, caller.f_lineno) if is_own(file) else ""
         if "*" in text and "batch" in text.lower():
@@ -98,7 +96,6 @@ class Warnings:
             )
 
     def unused(self, model: str, devices: Sequence[str]) -> None:
-        """Warn that a model trains on one device while the strategy is not used: ENG-088."""
         self._warn(
             "ENG-088",
             f"The model {model!r} trains on one device, and nothing uses the strategy on "

@@ -17,8 +17,6 @@ from evener.strategy.ownership import OwnerRegistry
 
 
 class OneReplica(tf.distribute.Strategy):
-    """Strategy of one replica, whose values need neither sums nor joins."""
-
     def __deepcopy__(self, memo: Any) -> Self:
         """Return the strategy: the variables of a copied model are on the same devices."""
         return self
@@ -161,11 +159,9 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """The device of the variables, as far as a program sees."""
         return (self._first,)
 
     def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
-        """Return the device for state that belongs to no variable."""
         del var_list
         return (self._first,)
 
@@ -199,17 +195,14 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def experimental_between_graph(self) -> bool:
-        """Whether each worker builds its own graph; there is one worker."""
         return False
 
     @property
     def experimental_require_static_shapes(self) -> bool:
-        """Whether batches must have a fixed size; they need not."""
         return False
 
     @property
     def experimental_should_init(self) -> bool:
-        """Whether this process initialises the variables."""
         return True
 
     @property
@@ -222,5 +215,4 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def should_save_summary(self) -> bool:
-        """Whether this process writes summaries."""
         return True

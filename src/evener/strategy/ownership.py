@@ -26,8 +26,6 @@ _SMALL_BYTES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedVariable:
-    """One entry of the registry: a variable, its owner, its size, and whether it is trained."""
-
     path: str
     device: str
     num_bytes: int
@@ -35,8 +33,6 @@ class OwnedVariable:
 
 
 class OwnerRegistry:
-    """Every variable made in a strategy's scope, with its owner."""
-
     def __init__(
         self,
         plan: Plan,

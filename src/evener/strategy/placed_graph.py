@@ -60,8 +60,6 @@ def is_gpu(name: str) -> bool:
 
 
 def present() -> tuple[str, ...]:
-    """Return the logical devices of TensorFlow, GPUs first."""
-
     def order(name: str) -> tuple[bool, str, int]:
         kind, _, number = name.rpartition(":")
         return not is_gpu(name), kind, int(number or 0)
@@ -229,7 +227,6 @@ def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[
 def kinds_after(
     flow: Flow, written: Flow, kinds: Mapping[str, Kind], origins: Origins
 ) -> dict[str, Kind]:
-    """Return the kind of work of every node of the optimized graph."""
     by_operation: dict[Any, Kind] = {
         origins.of(node): kinds[name] for name, node in written.nodes.items()
     }
@@ -348,8 +345,6 @@ _NO_WORK = frozenset(
 
 
 class GraphReader:
-    """Reads one placed graph."""
-
     def __init__(
         self, placed: Placed, assume_gpus: bool, drawn: Mapping[str, Sequence[Any]]
     ) -> None:
@@ -379,7 +374,6 @@ class GraphReader:
                 self._add_function(function, self._kinds[name], device, name, {name})
 
     def copies(self) -> tuple[Copy, ...]:
-        """Return all tensors that are copied from one device to another."""
         enters = [name for name, node in self._flow.nodes.items() if node.op == "Enter"]
         exits = frozenset(name for name, node in self._flow.nodes.items() if node.op == "Exit")
         looped = {*enters, *_reached(enters, self._flow.outputs, exits)} - exits
@@ -417,7 +411,6 @@ class GraphReader:
         return tuple(copies)
 
     def collectives(self) -> tuple[Collective, ...]:
-        """Return the collective operations, one for each participating device."""
         return tuple(
             Collective(
                 operation=name,

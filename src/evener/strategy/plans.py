@@ -33,7 +33,6 @@ _WHOLE_BATCHES = (
 
 
 def used_devices(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
-    """Take devices into use: those of a spec, those of some names, or all."""
     if devices is None or isinstance(devices, str):
         return use_devices(devices)
     return resolve_devices(devices)
@@ -181,7 +180,6 @@ def arrange(
     group.keep_common(controller.common_state, controller.begin_with)
 
     def own_rows(count: int) -> Rows:
-        """Return the rows of a batch that this worker computes by the present shares."""
         own = [replica for replica, each in enumerate(controller.workers) if each == group.index]
         return rows_of_parts(split_batch(count, controller.shares), own)
 

@@ -120,8 +120,6 @@ class StepContext:
 
 
 class PreparedStep:
-    """A step that was traced for arguments of one kind."""
-
     def __init__(
         self,
         step: Callable[..., Any],
@@ -260,8 +258,6 @@ class PreparedStep:
         return max((size for size in rows if isinstance(size, int)), default=1)
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
-        """Return whether tensors of other specs can be given to it."""
-
         def is_as_general(mine: tf.TensorShape, other: tf.TensorShape) -> bool:
             if mine.rank is None or other.rank is None:
                 return mine.rank is None
@@ -342,7 +338,6 @@ class PreparedStep:
         return repack(self.traced.structure, outputs)
 
     def _results(self, tensors: Sequence[Any], sizes: tf.Tensor) -> Any:
-        """Return the flat results of the step in the graph that is being made."""
         write_gathered(self.report.gathered)
 
         def first_rows() -> int | None:

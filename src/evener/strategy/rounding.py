@@ -163,8 +163,6 @@ def disturbed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Statistics of the difference of a tensor from the expected one."""
-
     largest: float  # Infinity for other shapes, exact numbers or nans
     typical: float = 0.0  # Root of the mean square of the difference
     along: float = 0.0  # Part of the difference along the expected tensor, of its length
@@ -260,7 +258,6 @@ def find_differences(
 def _differing(
     expected: Arrays, actual: Arrays, tolerance: float, kinds: Sequence[Any]
 ) -> dict[int, float]:
-    """Return the relative differences that are larger than a tolerance."""
     scales = [max(magnitude(a), magnitude(b)) for a, b in zip(expected, actual, strict=True)]
     largest: dict[Any, float] = {}
     for scale, kind in zip(scales, kinds, strict=True):

@@ -114,13 +114,11 @@ class RunTrial:
         return self._keep_start(run) if again is None else self._attempt(again)
 
     def _keep_start(self, run: Callable[[int], R]) -> R:
-        """Run a step, and end the trial with the plan of the start."""
         self._trial.stop()
         self._settle_if_over()
         return run(self.start)
 
     def _take_prepared(self) -> list[PreparedStep]:
-        """Return the steps that were traced since the last call."""
         traced = list(self._prepared)
         self._prepared.clear()
         self._cannot_change = self._cannot_change or not all(p.can_change_plan for p in traced)

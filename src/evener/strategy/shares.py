@@ -66,7 +66,6 @@ class StepSpans:
             self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_count")
 
     def record(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
-        """Enter one step; part of the step's graph."""
         with tf.device(HOST):
             number = tf.cast(self._count.assign_add(1), tf.float64) - 1.0
             trace = tf.constant(len(self._traces), tf.float64)
@@ -102,7 +101,6 @@ class StepHistory:
             self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_count")
 
     def record(self, began: tf.Tensor, samples: tf.Tensor, busy: Sequence[tf.Tensor]) -> None:
-        """Enter one step; part of the step's graph."""
         with tf.device(HOST):
             trace = tf.constant(self._num_traces, tf.float64)
             row = tf.concat([[began, trace], samples, tf.stack(busy)], axis=0)
@@ -179,7 +177,6 @@ class ShareController:
 
     @property
     def events(self) -> tuple[Rebalanced, ...]:
-        """Every change of shares so far, the newest last."""
         return tuple(self._events)
 
     def describe_changes(self) -> str:
@@ -264,7 +261,6 @@ class ShareController:
         self._history.record(began, samples, by_device)
 
     def assign(self, shares: Sequence[float]) -> None:
-        """Use other shares from the next step on."""
         with self._lock:
             self._rebalancer = dataclasses.replace(
                 self._rebalancer, shares=tuple(shares), doubted=None, trial=None
@@ -412,7 +408,6 @@ class SharesOfWorkers(ShareController):
             self._begin_anew([shares[replica] for replica in self._there])
 
     def common_state(self) -> Mapping[str, Any]:
-        """Return what all workers begin with after a change of the members."""
         return {"shares": self.shares, "steps": self.num_steps}
 
     def begin_with(self, state: Mapping[str, Any], view: View) -> None:

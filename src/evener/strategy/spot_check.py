@@ -127,8 +127,6 @@ def not_done(error: Exception) -> SpotCheck:
 
 
 class StepChecker:
-    """Checks a partitioned step once."""
-
     def __init__(
         self,
         step: PartitionedStep,
@@ -263,7 +261,6 @@ class StepChecker:
             self._end(dataclasses.replace(result, seconds=time.perf_counter() - began))
 
     def _compare(self, arrays: Sequence[np.ndarray], sizes: Sequence[int]) -> SpotCheck:
-        """Compare the parts of the step with the whole step, on copies of the variables."""
         traced = self._traced
         self._go_on()
         extent = extent_of(self._step)
@@ -539,8 +536,6 @@ def build_reference(
 
 
 class Sides:
-    """Both sides as one function on the host."""
-
     def __init__(
         self, step: PartitionedStep, traced: TracedStep, sizes: Sequence[int], extent: Extent
     ) -> None:

@@ -106,8 +106,6 @@ class Verification:
 
 
 class Verifier:
-    """Compares the first run of a step with the same step on one device."""
-
     def __init__(
         self,
         step: str,
@@ -134,7 +132,6 @@ class Verifier:
         """Run a step in the graph that is being made; in its first run, on one device as well."""
 
         def run_plain(arguments: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-            """Return the variables after a run on one device, and its results."""
             with tf.control_dependencies(after):
                 results = _numbers(plain(arguments))
             with tf.control_dependencies(results):

@@ -80,7 +80,6 @@ class Channel:
         return cast("dict[str, Any]", value)
 
     def finish_sending(self) -> None:
-        """Tell the other side that no more messages come."""
         self._shut(socket.SHUT_WR)
 
     def interrupt(self) -> None:
@@ -110,8 +109,6 @@ class NoPeer(ConnectionError):
 
 @dataclass(slots=True, eq=False)
 class _Handshake:
-    """Handshake of a client that has connected."""
-
     connected: socket.socket
     address: str
     limit: float
@@ -306,7 +303,6 @@ class Listener:
         threading.Thread(target=run, name="evener-connect", daemon=True).start()
 
     def take(self, view: int, index: int, deadline: float) -> socket.socket:
-        """Return the connection with a worker for a view."""
         key = (view, index)
         with self._changed:
             self._changed.wait_for(

@@ -24,8 +24,6 @@ _FAREWELL_SECONDS = 1.0
 
 
 class Coordinator:
-    """Keeps the membership of a job: which workers compute together."""
-
     def __init__(
         self,
         count: int,
@@ -101,7 +99,6 @@ class Coordinator:
                 thread.join()
 
     def absent(self) -> list[int]:
-        """Return the workers that have not joined yet."""
         with self._changed:
             return sorted(self._membership.absent())
 
@@ -113,13 +110,11 @@ class Coordinator:
             )
 
     def go_without(self, index: int) -> None:
-        """Do not wait for a worker that nobody starts again."""
         with self._changed:
             self._membership.go_without(index, time.monotonic())
             self._changed.notify_all()
 
     def expect(self, index: int, incarnation: int) -> None:
-        """Expect a replacement, whose process starts now, or lose it if it appears too late."""
         with self._changed:
             self._membership.expect(index, incarnation, time.monotonic())
             self._changed.notify_all()
@@ -138,7 +133,6 @@ class Coordinator:
             self._changed.notify_all()
 
     def _serve(self, line: _Connection) -> None:
-        """Read all messages of a connection: the thread of each line."""
         why = "its messages cannot be acted on"
         try:
             why = self._read_all(line)
@@ -175,7 +169,6 @@ class Coordinator:
             return f"it sent a message that cannot be read ({error})"
 
     def _watch(self) -> None:
-        """Act on deadlines, until the coordinator stops."""
         with self._changed:
             while not self._stopping:
                 now = time.monotonic()
@@ -233,7 +226,6 @@ class _Connection:
             self._outbox.put(message)
 
     def end(self) -> None:
-        """Close the connection when all messages are sent."""
         if not self.is_ending:
             self.is_ending = True
             self.limit = time.monotonic() + _GREETING_SECONDS

@@ -125,14 +125,12 @@ def other_states(told: Mapping[int, Summary]) -> RunError | None:
 
 
 def check_states(told: Mapping[int, Summary]) -> None:
-    """Raise RUN-079 if the states of workers differ by more than rounding."""
     error = other_states(told)
     if error is not None:
         raise error
 
 
 def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:
-    """Return the error for workers that have not given their value of an exchange."""
     return RunError(
         "RUN-069",
         f"{workers(indices)} is missing in the exchange {key!r}: it has not come within "
@@ -274,7 +272,6 @@ def other_program(
     "nobody seeded.",
     fix: str = "The job goes on without it. Seed the program: keras.utils.set_random_seed(1).",
 ) -> RunError:
-    """Return the error for a replacement whose program takes another way than the others."""
     return RunError(
         "RUN-094",
         f"A replacement does not come to where the other workers are: they have {found}.",

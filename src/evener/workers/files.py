@@ -49,7 +49,6 @@ _groups: list[Group] = []
 
 
 def error_to_json(error: Exception) -> Told:
-    """Return an error as a JSON object, without its traceback."""
     told: Told = {"type": type(error).__name__, "text": str(error)}
     if isinstance(error, OSError) and error.errno is not None:
         name = None if error.filename is None else str(error.filename)
@@ -302,7 +301,6 @@ class SharedText(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Give to the file system what this worker has written."""
         if self._file is not None:
             self._file.flush()
 
@@ -327,8 +325,6 @@ class SharedText(io.TextIOBase):
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """Writer of a worker that is not the chief."""
-
     logdir: str  # Folder that the program names.
     folder: str  # Folder that is written to instead.
     before: Sequence[str]  # Event files of the log folder that are older.
@@ -352,7 +348,6 @@ class Summaries:
     def choose_folder(
         self, resource: Any, logdir: str, reopen: Callable[[Any, str], object]
     ) -> str:
-        """Return the folder for a new summary writer."""
         if self._once.waits:
             before = self._once.write("summaries", logdir, lambda: _event_files(logdir))
         else:
@@ -397,7 +392,6 @@ class Summaries:
 
 
 def add_missing_events(source: str, target: str, older: Iterable[str] = ()) -> None:
-    """Write the events of a folder that are not in another one to a new file there."""
     there = collections.Counter(
         _name(event) for path in set(_event_files(target)) - set(older) for event in _events(path)
     )

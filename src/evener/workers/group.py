@@ -237,7 +237,6 @@ class Group:
             self._local.scope = self._batch = None
 
     def note_step(self) -> None:
-        """Note that a step is a part of the function that is traced."""
         scope = getattr(self._local, "scope", None)
         if scope is not None and not scope.has_steps:
             self._with_steps.add(scope.key)
@@ -338,7 +337,6 @@ class Group:
         return begin_step
 
     def is_compared(self) -> np.bool_:
-        """Return whether the fingerprints of this batch are compared."""
         return np.bool_(self._call.is_compared)
 
     def compare(self, batch: Sequence[np.ndarray]) -> np.bool_:
@@ -377,7 +375,6 @@ class Group:
         self._exchange(lambda mesh: mesh.gather(label, np.zeros(1, np.uint8)))
 
     def commit(self) -> None:
-        """Note that all exchanges of a step are over."""
         if self.collectives is not None:
             try:
                 self._meet("commit")
@@ -433,7 +430,6 @@ class Group:
             return None
 
     def _exchange(self, exchange: Callable[[Mesh], list[np.ndarray]]) -> list[np.ndarray]:
-        """Return the results of the next exchange of this attempt."""
         call = self._call
         # What all have exchanged by collectives, all commit: nobody hands over their results.
         assert call.replayed is None or self.collectives is None
@@ -687,7 +683,6 @@ class Group:
         self.close()
 
     def close(self) -> None:
-        """End the part of this process in the job at once."""
         self._mesh.close()
         self._network.close()
         self._member.close()

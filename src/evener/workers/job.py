@@ -154,8 +154,6 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A worker's part in a job of several workers."""
-
     index: int  # From 0.
     count: int  # Number of workers at the start of the job.
     coordinator: str  # ``host:port``.

@@ -192,8 +192,6 @@ def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Schedu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """A command ``evener run`` for every worker."""
-
     target: tuple[str, ...]  # Script, or ``-m`` and module, and its arguments.
     options: tuple[str, ...] = ()  # Options of every worker.
     # No device spec, that of every worker, or a spec for each worker.
@@ -201,7 +199,6 @@ class RunCommand:
     report_file: Path | None = None  # File for the report of worker 0.
 
     def words(self, index: int) -> tuple[str, ...]:
-        """Return the program and the arguments of a worker."""
         devices = self.devices[index] if len(self.devices) > 1 else next(iter(self.devices), None)
         options = list(self.options)
         if devices is not None:
@@ -253,7 +250,6 @@ def run_local(settings: LaunchSettings) -> int:
 
 
 def run_task(settings: LaunchSettings) -> int:
-    """Run the worker of a scheduler's task, and return its exit code."""
     return _run(settings, NoControl(), ThisMachine())
 
 

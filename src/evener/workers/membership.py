@@ -127,7 +127,6 @@ class Exchanges:
             self._fail(waiting.lines, key, error)
 
     def end(self, why: str) -> None:
-        """Fail all exchanges, because the view is over."""
         error = faults.view_over(self._view, why)
         for key, waiting in self._open.items():
             self._fail(waiting.lines, key, error)
@@ -200,7 +199,6 @@ class Membership:
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether replacements that have not joined are connected."""
         return any(newcomer.line is not None for newcomer in self._newcomers.values())
 
     def past(self) -> dict[str, Any]:

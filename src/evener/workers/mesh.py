@@ -141,16 +141,12 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """Elements of one array."""
-
     array: int
     start: int
     stop: int
 
 
 class Mesh(Wire):
-    """Connections to the other members of a view, with exchanges of arrays."""
-
     def __init__(
         self, index: int, connections: Mapping[int, socket.socket], *, patience_seconds: float
     ) -> None:

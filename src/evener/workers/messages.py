@@ -73,8 +73,6 @@ class _Message(
 
 
 class Hello(_Message, frozen=True):
-    """A process wants to join as a worker."""
-
     index: int
     count: int  # Number of workers that it expects.
     incarnation: int  # Number of its restarts.
@@ -99,8 +97,6 @@ class Beat(_Message, frozen=True):
 
 
 class Exchange(_Message, frozen=True):
-    """A member gives its JSON value of an exchange."""
-
     view: int
     key: str
     value: Any
@@ -116,8 +112,6 @@ class Stop(_Message, frozen=True):
 
 
 class Leave(_Message, frozen=True):
-    """A member has finished."""
-
     view: int
     done: int  # Calls that it has finished.
     state: dict[str, Any] = {}  # Summary of its variables; see `evener.workers.state`.
@@ -127,7 +121,6 @@ Message = Hello | Appear | Look | Beat | Exchange | Stop | Leave
 
 
 def encode(message: Message) -> dict[str, Any]:
-    """Return a message as a JSON object."""
     return msgspec.to_builtins(message)
 
 
@@ -148,8 +141,6 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formed:
-    """A view is formed, and its members were told."""
-
     view: View
 
 

@@ -202,8 +202,6 @@ class OutputBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """Place that Ray has given an actor."""
-
     host: str  # Address under which other nodes reach the node.
     gpus: tuple[str, ...] = ()  # GPUs of the actor, as ``CUDA_VISIBLE_DEVICES`` names them.
 
@@ -228,7 +226,6 @@ class NodeWorker:
         self._batch = OutputBatch(lines=())
 
     def host(self) -> str:
-        """Return the address under which other nodes reach this one."""
         return self._place().host
 
     def start(
@@ -353,7 +350,6 @@ class RayWorker:
         self._actor.send.remote(number)
 
     def kill(self) -> None:
-        """Kill the worker and all processes of its group."""
         with self._changed:
             self._give_up(_KILL_SECONDS if self._is_placed else 0.0)
             if not self._is_placed:
@@ -361,7 +357,6 @@ class RayWorker:
         self._actor.kill.remote()
 
     def join(self) -> None:
-        """Wait until the worker has ended and `on_end` was called."""
         self._thread.join()
 
     def _give_up(self, seconds: float) -> None:
@@ -397,7 +392,6 @@ class RayWorker:
             return self._code, f"was lost by Ray ({reason(error)})"
 
     def _read_all(self) -> int:
-        """Start the process, take its output, and return its exit code."""
         start, actor = self._start, self._actor
         host: str = self._get(actor.host.remote(), self._place_seconds)
         with self._changed:
@@ -495,7 +489,6 @@ class RayCluster:
 
     @property
     def host(self) -> str:
-        """Address of this machine that all nodes reach."""
         return self._ray.util.get_node_ip_address()
 
     def reserve(self, tell: Callable[[str], None]) -> None:

@@ -78,8 +78,6 @@ def _num_equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
 
 
 class Console:
-    """Standard output and error of a job, for several threads."""
-
     def __init__(self, stdout: BinaryIO, stderr: BinaryIO) -> None:
         self._streams: dict[Stream, BinaryIO] = {"stdout": stdout, "stderr": stderr}
         self._closed: set[Stream] = set()
@@ -118,7 +116,6 @@ class Console:
             self._show(stream, line)
 
     def message(self, text: str) -> None:
-        """Print a message of the supervisor on standard error."""
         with self._lock:
             lines = [f"evener: {printable(line)}\n".encode() for line in text.splitlines()]
             self._write("stderr", b"".join(lines))
@@ -167,7 +164,6 @@ class WorkerOutput:
         self._lock = threading.Lock()
 
     def begin(self, origin: str) -> None:
-        """Write the first line of the process to the log file."""
         index, incarnation = self._source
         self._write_log(f"--- worker {index}, incarnation {incarnation}, {origin} ---\n".encode())
 

@@ -121,7 +121,6 @@ class OwnRowsPipeline:
             return self._map_rows(tuple(elements))
 
     def pack(self, tensors: list[Any]) -> Any:
-        """Return flat tensors in the structure of a batch."""
         return tf.nest.pack_sequence_as(self._pipeline.spec, tensors)
 
     def _make(self) -> Any:
@@ -186,7 +185,6 @@ class OwnRowsPipeline:
 
 
 def _map_each(compute: Compute, elements: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Map rows one by one, several at the same time."""
     rows = tf.data.Dataset.from_tensor_slices(elements)
     mapped = rows.map(
         tf.autograph.experimental.do_not_convert(lambda *row: tuple(compute([*row]))),
@@ -274,7 +272,6 @@ class BatchOfOwnRows:
             raise RowsMissing
 
     def end(self) -> None:
-        """Note that the step is computed."""
         if self.needed is not None:
             self._pipeline.note_needed(self.needed)
         elif not self._is_mapped.all():

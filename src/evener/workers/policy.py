@@ -91,8 +91,6 @@ def ending(code: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Start a worker again."""
-
     index: int
     incarnation: int  # Number of the new incarnation.
     at: float  # Time of the start, on the clock of the policy.
@@ -111,8 +109,6 @@ class Shrink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """End the job with an exit code."""
-
     code: int
     failed: Source | None = None  # Worker whose error ends it; None for another cause.
     why: str = ""  # Sentence for the user; empty if the output of the workers says all.
@@ -171,7 +167,6 @@ class Policy:
         return sorted(new)
 
     def agreed(self) -> None:
-        """Note that all members have left: their program has come to its end."""
         self._is_over = True
 
     def lost(self, index: int, incarnation: int, why: str, at: float) -> None:

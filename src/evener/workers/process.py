@@ -271,7 +271,6 @@ def agree_on_seeds(
 
 
 def seed_all(seed: int) -> None:
-    """Seed all random sources of a program."""
     keras.utils.set_random_seed(seed)
     _seed_generators(seed)
 
@@ -282,7 +281,6 @@ def _seed_generators(seed: int) -> None:
 
 
 def _leave(group: Group, coordinator: Coordinator | None) -> None:
-    """Leave the job of this process."""
     code = 0
     try:
         if getattr(sys, "last_value", None) is None:
@@ -304,5 +302,4 @@ def _leave(group: Group, coordinator: Coordinator | None) -> None:
 
 
 def tell_person(text: str) -> None:
-    """Print a line for the person who started the job."""
     print(f"evener: {text}", file=sys.stderr)

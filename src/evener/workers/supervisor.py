@@ -182,7 +182,6 @@ class JobControl(Control):
         return WorkerLost(index=event.index, incarnation=number, why=why, wait_seconds=wait)
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
-        """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker."""
         assert self._coordinator is not None
         self._incarnations[index] = incarnation
         if incarnation:
@@ -202,12 +201,10 @@ class JobControl(Control):
         return job.to_environment()
 
     def go_without(self, index: int) -> None:
-        """Do not wait for a worker that nobody starts again."""
         assert self._coordinator is not None
         self._coordinator.go_without(index)
 
     def stop(self) -> None:
-        """Close all connections, and end all threads."""
         if self._coordinator is not None:
             self._coordinator.stop()
 

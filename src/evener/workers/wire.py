@@ -55,8 +55,6 @@ _SYSTEM_BUFFER = 4 << 20
 
 
 class _IoVector(ctypes.Structure):
-    """The ``struct iovec`` of the system."""
-
     _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
@@ -85,7 +83,6 @@ class Window:
         self._words[1] = exchange
 
     def close(self) -> None:
-        """Let no worker read them any more."""
         self._words[1] = 0
 
 
@@ -352,7 +349,6 @@ class _Pair:
         )
 
     def go_on(self, connection: socket.socket, events: int) -> None:
-        """Send and receive what is possible now."""
         # First its own header: the other worker must learn of an error that comes next.
         self._send(connection)
         if events & selectors.EVENT_READ:
@@ -394,7 +390,6 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 
 def other_step(label: str, peer: int | None = None) -> RunError:
-    """Return the error of workers that exchange different things."""
     who = "another worker" if peer is None else f"worker {peer}"
     return RunError(
         "RUN-090",

@@ -46,7 +46,6 @@ class Guard:
             self._process.wait()
 
     def watch(self, group: int) -> None:
-        """Have a process group killed if the supervisor dies."""
         self._write(f"+{group}\n")
 
     def forget(self, group: int) -> None:
@@ -132,7 +131,6 @@ class WorkerProcess:
                 self._kill_group()
 
     def join(self) -> None:
-        """Wait until the process has ended and `on_end` was called."""
         self._waiter.join()
 
     def _kill_group(self) -> None:
@@ -160,8 +158,6 @@ class WorkerProcess:
 
 
 class ThisMachine:
-    """Starts workers as processes on this machine."""
-
     def __init__(self) -> None:
         self._guard = Guard()
 
