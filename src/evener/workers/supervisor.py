@@ -20,20 +20,9 @@ from typing import Protocol
 
 from evener.workers.coordinator import Coordinator
 from evener.workers.job import Job, duration, join_address
-from evener.workers.messages import Event, Failed, Formed, Lost
+from evener.workers.messages import Ended, Event, Failed, Formed, Lost
 from evener.workers.output import Console, Source, Stream, WorkerOutput
-from evener.workers.policy import (
-    Agreed,
-    Finish,
-    JobEvent,
-    Joined,
-    MembershipChange,
-    Policy,
-    ProcessEnded,
-    Shrink,
-    Signalled,
-    WorkerLost,
-)
+from evener.workers.policy import Finish, Policy, ProcessEnded, Shrink
 
 OF_OTHER_JOBS = ("TF_CONFIG", "EVENER_JOB", "EVENER_JOB_SECRET", "EVENER_COORDINATOR")
 """Variables of the environment that describe the job of the workers."""
@@ -115,8 +104,8 @@ class Placement(Protocol):
 class Control(Protocol):
     """Membership of a job, as the supervisor needs it; by itself, one that is kept elsewhere."""
 
-    def start(self, on_change: Callable[[MembershipChange], None]) -> None:
-        """Begin to listen; ``on_change`` is told of changes of the membership, in any thread."""
+    def start(self, on_event: Callable[[Event], None]) -> None:
+        """Begin to listen; ``on_event`` is told of changes of the membership, in any thread."""
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         """Return the variables by which a worker finds the coordinator. For any thread."""
@@ -142,26 +131,8 @@ class JobControl(Control):
         self._patience = duration(settings.environ, "patience_seconds")
         self._secret = secrets.token_hex(32).encode()
         self._coordinator: Coordinator | None = None
-        self._incarnations: dict[int, int] = {}
 
-    def start(self, on_change: Callable[[MembershipChange], None]) -> None:
-        def on_event(event: Event) -> None:
-            if isinstance(event, Lost):
-                on_change(self._worker_lost(event))
-            elif isinstance(event, Formed):
-                step = max(event.view.done.values(), default=0) + 1
-                on_change(Joined(indices=event.view.members, step=step))
-            elif isinstance(event, Failed):
-                # The others have waited for them in vain.
-                why = "it has not joined the others in time"
-                for index in sorted(event.missing):
-                    number = self._incarnations.get(index, 0)
-                    on_change(
-                        WorkerLost(index=index, incarnation=number, why=why, wait_seconds=0.0)
-                    )
-            else:
-                on_change(Agreed())
-
+    def start(self, on_event: Callable[[Event], None]) -> None:
         self._coordinator = Coordinator(
             len(self._settings.workers),
             self._secret,
@@ -173,17 +144,8 @@ class JobControl(Control):
         )
         self._coordinator.start()
 
-    def _worker_lost(self, event: Lost) -> WorkerLost:
-        if not event.is_fault:
-            wait = self._settings.grace_seconds
-        else:
-            wait = 0.0 if "silent" in event.why else _CLOSING_SECONDS
-        number, why = event.incarnation, event.why
-        return WorkerLost(index=event.index, incarnation=number, why=why, wait_seconds=wait)
-
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
         assert self._coordinator is not None
-        self._incarnations[index] = incarnation
         if incarnation:
             # The others wait for all that are there from the start.
             self._coordinator.expect(index, incarnation)
@@ -209,6 +171,21 @@ class JobControl(Control):
             self._coordinator.stop()
 
 
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    number: int  # Of the signal that asks the supervisor to end.
+
+
+def seconds_to_end(lost: Lost, grace_seconds: float) -> float:
+    """Return how long the process of a worker that was given up may take to end by itself.
+
+    One that fails closes its connection before it ends: its own exit code is worth waiting for.
+    """
+    if not lost.is_fault:
+        return grace_seconds
+    return 0.0 if "silent" in lost.why else _CLOSING_SECONDS
+
+
 class Supervisor:
     """Runs a job to its end. To be used once, in the main thread. The clock returns seconds."""
 
@@ -227,9 +204,10 @@ class Supervisor:
         self._placement = placement
         self._clock = clock
         # Its `put` may be called in a handler of signals while this thread is in `get`.
-        self._events: queue.SimpleQueue[JobEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[ProcessEnded | Event | Signalled] = queue.SimpleQueue()
         self._commands = {command.index: command for command in settings.workers}
         self._running: dict[int, Worker] = {}
+        self._placed: dict[int, int] = {}  # Newest incarnation of each worker that has a host.
         self._killed: dict[int, str] = {}
         self._stop: Signalled | None = None
         self._stop_at = math.inf
@@ -279,7 +257,7 @@ class Supervisor:
                 self._killed[index] = why
                 self._running[index].kill()
 
-    def _handle(self, event: JobEvent) -> int | None:
+    def _handle(self, event: ProcessEnded | Event | Signalled) -> int | None:
         """Act on an event, and return the exit code if the job is over."""
         match event:
             case Signalled():
@@ -309,14 +287,20 @@ class Supervisor:
                     self._choose_chief()
                 # A replacement is started when it is due. A chief that has finished has said all.
                 return None
-            case Agreed():
+            case Ended():
                 self._policy.agreed()
-            case WorkerLost():
-                at = self._clock() + event.wait_seconds
+            case Lost():
+                at = self._clock() + seconds_to_end(event, self._settings.grace_seconds)
                 self._policy.lost(event.index, event.incarnation, event.why, at)
-            case Joined():
-                for index, number in self._policy.joined(event.indices):
-                    joins = f"computes with the others from step {event.step}"
+            case Failed():
+                # The others have waited for them in vain.
+                why = "it has not joined the others in time"
+                for index in sorted(event.missing):
+                    self._policy.lost(index, self._placed.get(index, 0), why, self._clock())
+            case Formed():
+                step = max(event.view.done.values(), default=0) + 1
+                for index, number in self._policy.joined(event.view.members):
+                    joins = f"computes with the others from step {step}"
                     self._console.message(f"worker {index} (restart {number}) {joins}")
         return None
 
@@ -343,6 +327,7 @@ class Supervisor:
             self._events.put(ProcessEnded(index=index, incarnation=incarnation, code=code, why=why))
 
         def environ(host: str) -> Mapping[str, str]:
+            self._placed[index] = incarnation
             job = self._control.environment(index, incarnation, host)
             return {**self._settings.environ, **job}
 
@@ -373,7 +358,7 @@ class Supervisor:
         """Turn signals into events, but not those that are ignored, as under `nohup`."""
 
         def handler(number: int, frame: object) -> None:
-            self._events.put(Signalled(number=number))
+            self._events.put(Signalled(number))
 
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("A supervisor handles signals, so it runs in the main thread.")

@@ -1,6 +1,7 @@
 """A job of small scripts, in a process that tests can kill: ``python supervised.py SETTINGS``.
 
-Lines of standard input are workers that the coordinator gives up: index, incarnation, seconds; or
+Lines of standard input are workers that the coordinator gives up: index, incarnation, and 0 for
+those that are killed at once, others may end by themselves; or
 workers that have joined: ``joined`` and their numbers; or ``agreed``: all of them have left.
 """
 
@@ -13,31 +14,33 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from evener.workers.messages import Ended, Event, Formed, Lost, View
 from evener.workers.on_ray import RayCluster, parse_resources
 from evener.workers.output import Console
-from evener.workers.policy import Agreed, Joined, MembershipChange, WorkerLost
 from evener.workers.supervisor import LaunchSettings, Supervisor, WorkerCommand
 from evener.workers.worker_process import ThisMachine
 
 
 class FakeControl:
-    def start(self, on_change: Callable[[MembershipChange], None]) -> None:
+    def start(self, on_event: Callable[[Event], None]) -> None:
         def read() -> None:
             for line in sys.stdin:
                 words = line.split()
                 if words[0] in ("joined", "agreed"):
                     indices = tuple(map(int, words[1:]))
-                    on_change(Joined(indices=indices, step=8) if indices else Agreed())
+                    done = dict.fromkeys(indices, 7)
+                    view = View(number=2, members=indices, addresses={}, done=done, joined=())
+                    on_event(Formed(view=view) if indices else Ended())
                     with Path(os.environ["NEWS"]).open("a") as news:
                         print("heard", file=news)
                     continue
                 index, incarnation, seconds = words
-                on_change(
-                    WorkerLost(
+                on_event(
+                    Lost(
                         index=int(index),
                         incarnation=int(incarnation),
                         why="it was silent",
-                        wait_seconds=float(seconds),
+                        is_fault=seconds == "0",
                     )
                 )
 

@@ -15,8 +15,13 @@ import pytest
 from evener.errors import RunError
 from evener.workers.job import Job, job_from_environment
 from evener.workers.member import Member
-from evener.workers.policy import Agreed, Joined, MembershipChange, WorkerLost
-from evener.workers.supervisor import JobControl, LaunchSettings, WorkerCommand
+from evener.workers.messages import Ended, Event, Formed, Lost
+from evener.workers.supervisor import (
+    JobControl,
+    LaunchSettings,
+    WorkerCommand,
+    seconds_to_end,
+)
 
 LONGEST_SECONDS = 60
 
@@ -24,7 +29,7 @@ LONGEST_SECONDS = 60
 @contextlib.contextmanager
 def running(
     num_workers: int, heartbeat_seconds: float = 30.0
-) -> Iterator[tuple[JobControl, queue.SimpleQueue[MembershipChange]]]:
+) -> Iterator[tuple[JobControl, queue.SimpleQueue[Event]]]:
     settings = LaunchSettings(
         workers=tuple(WorkerCommand(index=index, words=()) for index in range(num_workers)),
         environ={},
@@ -34,7 +39,7 @@ def running(
         grace_seconds=7.0,
     )
     control = JobControl(settings, "127.0.0.1")
-    events: queue.SimpleQueue[MembershipChange] = queue.SimpleQueue()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     control.start(events.put)
     try:
         yield control, events
@@ -52,6 +57,11 @@ def joined(job: Job) -> Member:
     member = Member(job, address="127.0.0.1:1", facts={}, on_view_over=lambda *_: None)
     member.join()
     return member
+
+
+def assert_formed(event: Event) -> None:
+    assert isinstance(event, Formed)
+    assert event.view.members == (0,)
 
 
 def test_workers_find_the_coordinator_by_their_environment() -> None:
@@ -76,20 +86,20 @@ def test_the_end_and_who_is_not_waited_for() -> None:
     with running(2) as (control, events):
         control.go_without(1)
         member = joined(job_of(control, 0))
-        assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
+        assert_formed(events.get(timeout=LONGEST_SECONDS))
         assert member.leave(5, {}) is None
-        assert events.get(timeout=LONGEST_SECONDS) == Agreed()
+        assert events.get(timeout=LONGEST_SECONDS) == Ended()
 
 
 def test_a_worker_whose_connection_closes_may_end_by_itself() -> None:
     with running(1) as (control, events):
         member = joined(job_of(control, 0))
-        assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
+        assert_formed(events.get(timeout=LONGEST_SECONDS))
         member.close()
         lost = events.get(timeout=LONGEST_SECONDS)
-        assert isinstance(lost, WorkerLost)
+        assert isinstance(lost, Lost)
         assert (lost.index, lost.incarnation) == (0, 0)
-        assert lost.wait_seconds > 0
+        assert seconds_to_end(lost, 0.0) > 0
 
 
 FROZEN = """
@@ -106,19 +116,14 @@ def test_a_worker_that_froze_is_killed_at_once() -> None:
     with running(1, heartbeat_seconds=0.3) as (control, events):
         environ = {**os.environ, **control.environment(0, 0, "127.0.0.1")}
         with subprocess.Popen([sys.executable, "-c", FROZEN], env=environ) as worker:
-            assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
+            assert_formed(events.get(timeout=LONGEST_SECONDS))
             lost = events.get(timeout=LONGEST_SECONDS)
             worker.kill()
-        assert isinstance(lost, WorkerLost)
-        assert lost.wait_seconds == 0
+        assert isinstance(lost, Lost)
+        assert seconds_to_end(lost, 7.0) == 0
 
 
 @pytest.mark.parametrize("is_fault", [True, False])
 def test_a_silent_worker_is_killed_at_once_unless_others_have_finished(is_fault: bool) -> None:
-    from evener.workers import messages as found
-
-    with running(1) as (control, _):
-        silent = found.Lost(
-            index=0, incarnation=0, why="it was silent for 10 seconds", is_fault=is_fault
-        )
-        assert control._worker_lost(silent).wait_seconds == (0.0 if is_fault else 7.0)
+    silent = Lost(index=0, incarnation=0, why="it was silent for 10 seconds", is_fault=is_fault)
+    assert seconds_to_end(silent, 7.0) == (0.0 if is_fault else 7.0)
