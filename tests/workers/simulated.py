@@ -238,7 +238,7 @@ class Process:
         late, view = process._begin(job, member)
         network: Any = self.network
         group = self.group = Group(job, member, network, view, late=late)
-        group._variables = self.values
+        group.variables = self.values
         groups.append(group)
         if not group.is_late:
             group.connect()

@@ -24,7 +24,7 @@ def takes_state(own: Any) -> bool:
     late = own._late
     if late is None or not late.is_with_others(own.point):
         return late is None
-    own._variables.assign(late.state.values)
+    own.variables.assign(late.state.values)
     own._late = None
     return True
 

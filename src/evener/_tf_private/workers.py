@@ -333,7 +333,7 @@ def repeat_calls(
     def stop(name: str, original: Callable[..., Any], callback, /, *args, **kwargs) -> None:
         restores = callback.restore_best_weights
         if restores and name == "on_train_begin":
-            group.hand_over(callback, "best_weights")
+            group.variables.add_list(callback, "best_weights")
         callback.restore_best_weights = restores and not group.is_late
         try:
             original(callback, *args, **kwargs)

@@ -202,7 +202,7 @@ class PreparedStep:
             # In the order of the captures, which is the same for all workers.
             written = set(self.partitioned.written)
             for tensor, variable in handles.items():
-                group.track(variable, is_written=tensor in written)
+                group.variables.add(variable, is_written=tensor in written)
         # Streams that begin with a fixed seed belong to the steps of one plan. What a step has
         # taken from a queue or an iterator is lost if a plan fails, since variables alone are put
         # back. Draws without a seed may be others.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evener.workers import faults
+from evener.errors import RunError
 from evener.workers.connections import Authenticator, Channel
 from evener.workers.job import join_address, split_address
 from evener.workers.membership import Membership
@@ -67,7 +67,13 @@ class Coordinator:
         try:
             server = socket.create_server((host, port), family=family, backlog=1024)
         except OSError as error:
-            raise faults.cannot_listen(self._wanted, error.strerror or str(error)) from error
+            raise RunError(
+                "RUN-060",
+                f"The coordinator cannot listen at {self._wanted}.",
+                why=f"{error.strerror or error}.",
+                fix="end the process that uses the port, or name another address: "
+                "EVENER_COORDINATOR under TF_CONFIG.",
+            ) from error
         self._bound = join_address(host, server.getsockname()[1])
         self._server = Authenticator(server, self._secret, self._admit)
         self._threads = [
@@ -157,10 +163,9 @@ class Coordinator:
                     if not line.is_known and not isinstance(message, Hello | Appear):
                         return "its first message is no hello"
                     line.is_known = True
-                    if not line.is_ending:
-                        line.limit = None
                     # A worker that was refused gets no second chance on the same connection.
                     if not line.is_ending:
+                        line.limit = None
                         self._membership.receive(line, message, time.monotonic())
                         self._changed.notify_all()
         except (OSError, EOFError):

@@ -45,44 +45,6 @@ def from_json(value: Mapping[str, Any], kind: type[RunError] = RunError) -> RunE
     return kind(value["code"], value["what"], why=value["why"], fix=value["fix"])
 
 
-def twice(index: int, incarnation: int, address: str) -> RunError:
-    return RunError(
-        "RUN-064",
-        f"Worker {index} is there already.",
-        why=f"another process has joined as worker {index}, incarnation {incarnation}, from "
-        f"{address}.",
-        fix="give each worker its own number; start a replacement with a higher incarnation.",
-    )
-
-
-def other_count(index: int, count: int, expected: int) -> RunError:
-    return RunError(
-        "RUN-065",
-        f"Worker {index} expects {count} workers; the job has {expected}.",
-        why="the number of workers must be the same for all of them.",
-        fix="start all workers with the same list of workers, or the same --workers.",
-    )
-
-
-def no_such_index(index: int, count: int) -> RunError:
-    return RunError(
-        "RUN-066",
-        f"The job has no worker {index}.",
-        why=f"it has {count} workers, with the numbers 0 to {count - 1}.",
-        fix="give each worker its own number below the number of workers.",
-    )
-
-
-def missing(indices: Iterable[int], seconds: float) -> RunError:
-    return RunError(
-        "RUN-067",
-        f"{workers(indices)} is missing: it has not joined within {seconds:g} seconds.",
-        why="the job begins when all workers are there.",
-        fix="look for an error in its output; check that it reaches the coordinator; set "
-        "EVENER_START_SECONDS if it starts slowly.",
-    )
-
-
 def difference(first: Hello, second: Hello) -> RunError | None:
     """Return the error for the first fact, by name, that differs between two workers."""
     ours, theirs = (dict(hello.facts.get("same") or {}) for hello in (first, second))
@@ -130,16 +92,6 @@ def check_states(told: Mapping[int, Summary]) -> None:
         raise error
 
 
-def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:
-    return RunError(
-        "RUN-069",
-        f"{workers(indices)} is missing in the exchange {key!r}: it has not come within "
-        f"{seconds:g} seconds.",
-        why=f"all workers must exchange {key!r} before any of them goes on.{instead}",
-        fix="check that the program takes the same path on all workers, and see its output there.",
-    )
-
-
 def exchanged_twice(index: int, key: str) -> RunError:
     return RunError(
         "RUN-075",
@@ -167,60 +119,12 @@ def expelled(index: int, why: str) -> RunError:
     )
 
 
-def not_come(indices: Iterable[int], number: int, seconds: float) -> RunError:
-    return RunError(
-        "RUN-073",
-        f"{workers(indices)} is missing in the next view: it has not come within {seconds:g} "
-        "seconds.",
-        why=f"view {number} is over, and all of its workers must stop at the end of a step.",
-        fix="look for a step that does not end in its output.",
-    )
-
-
 def job_over(index: int) -> RunError:
     return RunError(
         "RUN-074",
         f"Worker {index} comes too late: the job has ended.",
         why="all other workers have finished.",
         fix="start a new job to train on.",
-    )
-
-
-def cannot_listen(address: str, reason: str) -> RunError:
-    return RunError(
-        "RUN-060",
-        f"The coordinator cannot listen at {address}.",
-        why=f"{reason}.",
-        fix="end the process that uses the port, or name another address: EVENER_COORDINATOR "
-        "under TF_CONFIG.",
-    )
-
-
-def not_reached(address: str, seconds: float, reason: str) -> RunError:
-    return RunError(
-        "RUN-061",
-        f"The coordinator at {address} is not reached within {seconds:g} seconds.",
-        why=f"{reason}.",
-        fix="check that its process runs, that the address is right, and that no firewall is "
-        "between.",
-    )
-
-
-def wrong_secret(address: str) -> RunError:
-    return RunError(
-        "RUN-062",
-        f"The coordinator at {address} has another secret.",
-        why="only processes with the secret of the job may join it.",
-        fix="set EVENER_JOB_SECRET to the same text on all workers.",
-    )
-
-
-def no_coordinator(address: str) -> RunError:
-    return RunError(
-        "RUN-063",
-        f"The program that answers at {address} is no coordinator of evener.",
-        why="its answer has another form.",
-        fix="correct the address of the coordinator, or choose a port that is free.",
     )
 
 

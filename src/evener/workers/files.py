@@ -125,9 +125,7 @@ class Once:
         the writer if JSON has it, else None. An error of the action is raised on all workers;
         RUN-098 if a worker does not come to the same write.
         """
-        if self._is_writing:
-            return action()
-        if threading.get_ident() != self._thread or not tf.executing_eagerly():
+        if not self.waits:
             return action() if self.writes_alone else None
         return self._written(name, self.claim(name, path), action)
 

@@ -45,7 +45,7 @@ from evener.workers.late import (
     tensors_as_arrays,
 )
 from evener.workers.member import Member
-from evener.workers.mesh import Mesh, join_strings, pack, split_strings, unpack
+from evener.workers.mesh import Mesh, pack, unpack
 from evener.workers.messages import NOTHING, View, ViewOver
 from evener.workers.own_rows import BatchOfOwnRows, Rows, RowsMissing
 from evener.workers.state import (
@@ -121,11 +121,11 @@ class Group:
 
         self._local = threading.local()
         self._with_steps: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._before_steps: list[Callable[[], object]] = []
+        self.before_steps: list[Callable[[], object]] = []  # Called once, before the next step.
         self._call = Attempt()
         self._batch: BatchOfOwnRows | None = None
         self._draws: dict[object, deque[list[np.ndarray]]] = {}
-        self._variables = Variables()
+        self.variables = Variables()
 
         self._done = 0  # Calls with exchanges.
         self._last_log: Log = []
@@ -161,21 +161,11 @@ class Group:
 
     # What strategies and callbacks of Keras tell the group.
 
-    def track(self, variable: tf.Variable, *, is_written: bool) -> None:
-        """Take note of a variable of a step; steps are traced in the same order everywhere."""
-        self._variables.add(variable, is_written=is_written)
-
-    def hand_over(self, owner: object, name: str) -> None:
-        self._variables.add_list(owner, name)
-
     def keep_common(
         self, state: Callable[[], Any], begin_with: Callable[[Any, View], None]
     ) -> None:
         """Let all workers begin with the same state after each change of the members."""
         self._common.append((state, begin_with))
-
-    def before_steps(self, function: Callable[[], object]) -> None:
-        self._before_steps.append(function)
 
     def compare_state(self) -> None:
         """Compare the whole state of all workers before the next call with exchanges."""
@@ -183,7 +173,7 @@ class Group:
 
     def check_read(self, handle: Any) -> None:
         """Raise RUN-094 if a replacement does not know the value of this variable yet."""
-        if self._late is not None and self._variables.is_large(handle):
+        if self._late is not None and self.variables.is_large(handle):
             raise faults.weights_are_read()
 
     # A call, which may be made again.
@@ -228,7 +218,7 @@ class Group:
                         raise
                 if missed is not None:
                     self._results.add(*missed)
-                    self._variables.assign_small(missed.variables)
+                    self.variables.assign_small(missed.variables)
                     return outline.pack(missed.results)
                 self._is_with_others()
                 self._start(scope)
@@ -244,8 +234,8 @@ class Group:
 
     def _start(self, scope: _OutermostCall, replayed: Log | None = None) -> None:
         scope.has_steps = True
-        while self._before_steps:
-            self._before_steps.pop()()
+        while self.before_steps:
+            self.before_steps.pop()()
         # The same in all exchanges of a call, so all workers know it behind the same call.
         self._mesh.asks_to_stop = self._is_asked
         call = Attempt(replayed=replayed, is_repeatable=scope.is_repeatable)
@@ -256,7 +246,7 @@ class Group:
             call.is_compared = self._compares_state or is_compared(self._done)
             if self._compares_state:
                 with tf.init_scope():
-                    call.state = self._variables.by_name()
+                    call.state = self.variables.by_name()
         self._call = call
 
     def _repeat(self, function: Callable[[], R], scope: _OutermostCall) -> R:
@@ -290,7 +280,7 @@ class Group:
             self._stops |= self._mesh.asks_to_stop or self._mesh.is_asked_to_stop
             for kernel in self._call.drawn:
                 self._draws[kernel].popleft()
-            self._results.add(tensors_as_arrays(result), self._variables.small_values())
+            self._results.add(tensors_as_arrays(result), self.variables.small_values())
             if self._call.log:
                 self._done += 1
                 self._last_log = self._call.log
@@ -397,9 +387,7 @@ class Group:
     def gather(self, label: str, array: np.ndarray) -> list[np.ndarray]:
         """Return the arrays of all workers, in their order; their sizes may differ."""
         if array.dtype == object:
-            lengths, content = join_strings(array)
-            all_lengths = self.gather(f"{label} lengths", lengths)
-            return [*map(split_strings, all_lengths, self.gather(f"{label} bytes", content))]
+            return [unpack(each)[0][0] for each in self.gather(label, pack([[array]]))]
         return self._exchange(lambda mesh: mesh.gather(label, array))
 
     def draw(self, label: str, arrays: list[np.ndarray], kernel: object) -> list[np.ndarray]:
@@ -461,13 +449,13 @@ class Group:
 
         def own() -> Any:
             current = value() if callable(value) else value
-            return [current, digest(self._variables.by_name()) if is_new else None]
+            return [current, digest(self.variables.by_name()) if is_new else None]
 
         told = self._exchange_outside(name, own, seconds)
         if len({state for _, state in told} - {None}) > 1:
             # On all workers: they have been told the same.
             summaries = self._exchange_outside(
-                "states", lambda: [self.index, summarize(self._variables.by_name())], seconds
+                "states", lambda: [self.index, summarize(self.variables.by_name())], seconds
             )
             faults.check_states(dict(summaries))
         return [each for each, _ in told]
@@ -509,7 +497,7 @@ class Group:
         if self.point.calls:
             # Before the first call, its own values are right, and the others may not have theirs:
             # they connect anew before they begin the program, too.
-            self._variables.assign(late.state.values)
+            self.variables.assign(late.state.values)
         self._late = None
         self._compares_state = True
         return True
@@ -636,7 +624,7 @@ class Group:
             if in_last_call:
                 parcels.update(dict.fromkeys(in_last_call, pack(self._last_log)))
             if without_state := {*view.joined, *behind} - {*in_last_call}:
-                values = self._variables.values()
+                values = self.variables.values()
                 # Whoever takes it may be the next one to hand over.
                 log = self._last_log if in_last_call else []
                 state = State(point=self.point, done=self._done, values=values, log=log)
@@ -676,7 +664,7 @@ class Group:
         while True:
             # Whoever waits for this worker in a step from now on has to know that it has left.
             self._mesh.end_sending()
-            view = self._member.leave(self._done, summarize(self._variables.by_name()))
+            view = self._member.leave(self._done, summarize(self.variables.by_name()))
             if view is None:
                 break
             self._recover(view)

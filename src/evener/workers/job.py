@@ -15,7 +15,7 @@ import math
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -241,7 +241,16 @@ def _listed(environ: Mapping[str, str]) -> Job | None:
         if cluster[name]:
             _refuse_kind(name, "the cluster has")
     addresses = [split_address(text, "TF_CONFIG") for text in (*chief, *workers)]
-    _check_distinct(addresses)
+    first_with: dict[tuple[str, int], int] = {}
+    for number, address in enumerate(addresses):
+        if first_with.setdefault(address, number) != number:
+            raise RunError(
+                "RUN-055",
+                f"TF_CONFIG has the address {join_address(*address)} twice.",
+                why=f"the workers {first_with[address]} and {number} cannot share a host and a "
+                "port.",
+                fix="give each worker its own address.",
+            )
 
     index = task.get("index")
     # TensorFlow's resolver converts texts, and some launchers write them.
@@ -293,19 +302,6 @@ def _refuse_kind(kind: str, subject: str) -> None:
         )
     if kind not in ("chief", "worker"):
         raise wrong_value("The kind of a task in TF_CONFIG", kind, "'worker' or 'chief'")
-
-
-def _check_distinct(addresses: Sequence[tuple[str, int]]) -> None:
-    seen: dict[tuple[str, int], int] = {}
-    for index, address in enumerate(addresses):
-        if address in seen:
-            raise RunError(
-                "RUN-055",
-                f"TF_CONFIG has the address {join_address(*address)} twice.",
-                why=f"the workers {seen[address]} and {index} cannot share a host and a port.",
-                fix="give each worker its own address.",
-            )
-        seen[address] = index
 
 
 def _at_least(path: str, number: int, least: int = 0) -> int:

@@ -23,8 +23,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import tensorflow as tf
 
@@ -37,15 +38,15 @@ from evener.workers.mesh import Mesh, pack, unpack
 from evener.workers.messages import View
 from evener.workers.wire import PeerLost
 
+if TYPE_CHECKING:
+    from evener.workers.group import Group
+
 LIMIT_BYTES = 256 << 20
 """Most bytes of results that are kept for replacements."""
-_LENGTH_BYTES = 8
 _CONNECT_SECONDS = 30.0
 _ANSWER_SECONDS = 60.0
 _PATIENCE_SECONDS = 2.0
 """Time after which another worker is asked too."""
-_MARK = b"results"
-"""Begin of each answer: an empty one says that a worker keeps no results."""
 _NEAR = 2
 """Number of calls that a replacement may be behind the others when it joins them."""
 _MOST_ROUNDS = 20
@@ -58,20 +59,10 @@ class CallResults(NamedTuple):
     results: list[np.ndarray]  # Tensors among its results, in order.
     variables: list[np.ndarray]  # Values of the small variables that steps write, after the call.
 
-    def pack(self) -> bytes:
-        """Return the results as bytes, preceded by their size."""
-        data = pack(self).tobytes()
-        return len(data).to_bytes(_LENGTH_BYTES, "big") + data
-
     @classmethod
     def unpack_all(cls, packed: bytes) -> list[CallResults]:
-        calls, begin = [], 0
-        while begin < len(packed):
-            size = int.from_bytes(packed[begin : begin + _LENGTH_BYTES], "big")
-            begin += _LENGTH_BYTES
-            calls.append(cls(*unpack(np.frombuffer(packed, np.uint8, size, begin))))
-            begin += size
-        return calls
+        calls = msgspec.msgpack.decode(packed, type=list[bytes])
+        return [cls(*unpack(np.frombuffer(call, np.uint8))) for call in calls]
 
 
 class Results:
@@ -93,7 +84,7 @@ class Results:
             if self._kept is None:
                 return
             # Many small arrays would take many times the bytes of their elements.
-            self._kept.append(CallResults(results, variables).pack())
+            self._kept.append(pack([results, variables]).tobytes())
             self._num_bytes += sys.getsizeof(self._kept[-1])
             if self._num_bytes > self._limit:
                 self._kept = None
@@ -110,7 +101,7 @@ class Results:
                     fix="The job goes on without it. Start it again from a checkpoint to have all "
                     "workers.",
                 )
-            return b"".join(self._kept[number:])
+            return msgspec.msgpack.encode(self._kept[number:])
 
 
 class Network:
@@ -151,7 +142,7 @@ class Network:
 
     def answer(self, results_since: Callable[[int], bytes]) -> None:
         """Answer replacements that ask for the results of calls, from a number on."""
-        self._listener.answer = lambda question: _MARK + results_since(int(question["results"]))
+        self._listener.answer = lambda question: results_since(int(question["results"]))
 
     def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
         """Ask other workers for the results from a call on; OSError if none answers."""
@@ -163,7 +154,7 @@ class Network:
             seconds=_ANSWER_SECONDS,
             patience=_PATIENCE_SECONDS,
         )
-        return CallResults.unpack_all(answer[len(_MARK) :])
+        return CallResults.unpack_all(answer)
 
     def end(self, view: int) -> None:
         """End a view and all before: nobody connects for them any more. Safe from any thread."""
@@ -223,19 +214,6 @@ class ResultOutline(Protocol):
     def pack(self, arrays: Sequence[np.ndarray]) -> Any: ...
 
 
-class Joining(Protocol):
-    """The group that a replacement joins."""
-
-    view: View  # The view that it has joined.
-
-    @property
-    def point(self) -> Point: ...
-
-    def ask(self, view: View, number: int) -> list[CallResults]: ...
-
-    def join(self) -> State: ...
-
-
 class Late:
     """Calls and exchanges that a replacement has missed."""
 
@@ -255,7 +233,7 @@ class Late:
             raise nobody_tells("The others have begun the job again.")
         return False
 
-    def next_results(self, group: Joining) -> CallResults | None:
+    def next_results(self, group: Group) -> CallResults | None:
         """Return the results of the next call, or None when this worker has caught up."""
         while not self._waiting:
             if self.state is not None:
@@ -268,7 +246,7 @@ class Late:
                     return None
         return self._waiting.popleft()
 
-    def _join(self, group: Joining) -> None:
+    def _join(self, group: Group) -> None:
         """Join the others, and fetch all that is missed until the point of their state."""
         self.state = group.join()
         missed = self.state.point.calls - group.point.calls

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from evener.errors import RunError
 from evener.workers import faults
 from evener.workers.connections import Channel, NoPeer, WrongSecret, introduce
 from evener.workers.job import Job, split_address
@@ -42,14 +43,30 @@ def connect(job: Job, closed: threading.Event) -> Channel:
         try:
             return _dial(job, left)
         except WrongSecret:
-            raise faults.wrong_secret(address) from None
+            raise RunError(
+                "RUN-062",
+                f"The coordinator at {address} has another secret.",
+                why="only processes with the secret of the job may join it.",
+                fix="set EVENER_JOB_SECRET to the same text on all workers.",
+            ) from None
         except NoPeer as error:
-            raise faults.no_coordinator(address) from error
+            raise RunError(
+                "RUN-063",
+                f"The program that answers at {address} is no coordinator of evener.",
+                why="its answer has another form.",
+                fix="correct the address of the coordinator, or choose a port that is free.",
+            ) from error
         except OSError as error:
             reason = getattr(error, "strerror", None) or str(error) or "the connection closed"
         pause = min(0.1 * 1.5 ** min(attempt, 20), _LONGEST_PAUSE)
         if time.monotonic() + pause >= deadline:
-            raise faults.not_reached(address, seconds, reason)
+            raise RunError(
+                "RUN-061",
+                f"The coordinator at {address} is not reached within {seconds:g} seconds.",
+                why=f"{reason}.",
+                fix="check that its process runs, that the address is right, and that no firewall "
+                "is between.",
+            )
         if closed.wait(pause):
             raise faults.closed(job.index)
     raise AssertionError("the loop has no end of its own")

@@ -121,7 +121,14 @@ class Exchanges:
                 if other != key and index in absent
             ]
             instead = "".join(elsewhere[:3])
-            error = faults.not_given(absent, key, waiting.seconds, instead)
+            error = RunError(
+                "RUN-069",
+                f"{faults.workers(absent)} is missing in the exchange {key!r}: it has not come "
+                f"within {waiting.seconds:g} seconds.",
+                why=f"all workers must exchange {key!r} before any of them goes on.{instead}",
+                fix="check that the program takes the same path on all workers, and see its output "
+                "there.",
+            )
             del self._open[key]
             self._failed[key] = error
             self._fail(waiting.lines, key, error)
@@ -280,10 +287,25 @@ class Membership:
             return
         if self.phase is JobPhase.GATHERING:
             absent = self.absent()
-            self._fail(faults.missing(absent, self._start_seconds), absent)
+            error = RunError(
+                "RUN-067",
+                f"{faults.workers(absent)} is missing: it has not joined within "
+                f"{self._start_seconds:g} seconds.",
+                why="the job begins when all workers are there.",
+                fix="look for an error in its output; check that it reaches the coordinator; set "
+                "EVENER_START_SECONDS if it starts slowly.",
+            )
         else:
-            late = [seat.index for seat in self._members() if seat.done is None]
-            self._fail(faults.not_come(late, self._number, self._patience_seconds), late)
+            absent = {seat.index for seat in self._members() if seat.done is None}
+            error = RunError(
+                "RUN-073",
+                f"{faults.workers(absent)} is missing in the next view: it has not come within "
+                f"{self._patience_seconds:g} seconds.",
+                why=f"view {self._number} is over, and all of its workers must stop at the end of "
+                "a step.",
+                fix="look for a step that does not end in its output.",
+            )
+        self._fail(error, absent)
 
     def excuse_silence(self, now: float) -> None:
         """Count all members as heard now, because this process itself was stopped."""
@@ -322,13 +344,30 @@ class Membership:
     def _refusal(self, hello: Hello, older: _Seat | None) -> RunError | None:
         index, newest = hello.index, self._incarnations.get(hello.index, -1)
         if hello.count != self._count:
-            return faults.other_count(index, hello.count, self._count)
+            return RunError(
+                "RUN-065",
+                f"Worker {index} expects {hello.count} workers; the job has {self._count}.",
+                why="the number of workers must be the same for all of them.",
+                fix="start all workers with the same list of workers, or the same --workers.",
+            )
         if not 0 <= index < self._count:
-            return faults.no_such_index(index, self._count)
+            return RunError(
+                "RUN-066",
+                f"The job has no worker {index}.",
+                why=f"it has {self._count} workers, with the numbers 0 to {self._count - 1}.",
+                fix="give each worker its own number below the number of workers.",
+            )
         if self.phase is JobPhase.ENDED:
             return faults.job_over(index)
         if older is not None and hello.incarnation <= older.hello.incarnation:
-            return faults.twice(index, older.hello.incarnation, older.hello.address)
+            return RunError(
+                "RUN-064",
+                f"Worker {index} is there already.",
+                why=f"another process has joined as worker {index}, incarnation "
+                f"{older.hello.incarnation}, from {older.hello.address}.",
+                fix="give each worker its own number; start a replacement with a higher "
+                "incarnation.",
+            )
         if hello.incarnation <= newest:
             why = f"its incarnation {newest} was lost, and this is incarnation {hello.incarnation}"
             return faults.expelled(index, why)

@@ -95,23 +95,6 @@ def unpack(packed: np.ndarray) -> list[list[np.ndarray]]:
     return groups
 
 
-def join_strings(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths of byte strings, and their concatenation."""
-    texts = array.reshape(-1).tolist()
-    lengths = np.asarray([*map(len, texts)], np.int64).reshape(array.shape)
-    return lengths, np.frombuffer(b"".join(texts), np.uint8)
-
-
-def split_strings(lengths: np.ndarray, content: np.ndarray) -> np.ndarray:
-    ends = np.cumsum(lengths.reshape(-1))
-    texts = np.empty(lengths.size, object)
-    texts[:] = [
-        content[end - length : end].tobytes()
-        for end, length in zip(ends, lengths.reshape(-1), strict=True)
-    ]
-    return texts.reshape(lengths.shape)
-
-
 class Buffers:
     """Memory for arrays, used again as soon as nobody has them any more."""
 

@@ -26,7 +26,7 @@ from typing import Any
 from evener.errors import EvenerError, RunError
 from evener.workers.job import split_address
 from evener.workers.output import Source, Stream
-from evener.workers.supervisor import OF_OTHER_JOBS, WorkerStart
+from evener.workers.supervisor import OF_OTHER_JOBS, OutputSink, WorkerStart
 from evener.workers.worker_process import Guard, WorkerProcess
 
 _ALWAYS_SENT = ("EVENER_", "KERAS_", "NCCL_", "PYTHON", "TF_", "XLA_")
@@ -91,13 +91,6 @@ class Resources:
         found = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.others}
         return {name: number for name, number in found.items() if number}
 
-    def actor_options(self) -> dict[str, Any]:
-        return {
-            "num_cpus": self.num_cpus,
-            "num_gpus": self.num_gpus,
-            "resources": dict(self.others),
-        }
-
     def __str__(self) -> str:
         return ",".join(f"{name}={number:g}" for name, number in self.quantities().items())
 
@@ -156,10 +149,9 @@ def lacking(needs: Iterable[Resources], there: Mapping[str, float]) -> str:
     >>> lacking([Resources(num_gpus=1)] * 2, {"CPU": 4.0})
     'they need 2 GPU in all, and the cluster has 0'
     """
-    total: dict[str, float] = {}
+    total: Counter[str] = Counter()
     for need in needs:
-        for name, number in need.quantities().items():
-            total[name] = total.get(name, 0.0) + number
+        total.update(need.quantities())
     missing = [
         f"they need {number:g} {name} in all, and the cluster has {there.get(name, 0.0):g}"
         for name, number in total.items()
@@ -299,21 +291,15 @@ class NodeWorker:
         return OutputBatch(lines=tuple(lines))
 
 
-class _QueueOutput:
-    """Puts the lines of a process into a queue."""
+class _QueueOutput(OutputSink):
+    """Puts the lines of a process into a queue; the driver notes its start and its exit code."""
 
     def __init__(self, lines: queue.Queue[tuple[Stream, bytes] | int]) -> None:
         self._lines = lines
 
-    def begin(self, origin: str) -> None:
-        """Do nothing: the driver notes the start."""
-
     def line(self, stream: Stream, line: bytes) -> None:
         """Take a line; wait while too many are waiting."""
         self._lines.put((stream, line))
-
-    def close(self) -> None:
-        """Do nothing: the exit code follows."""
 
 
 class _GivenUp(Exception):
@@ -522,11 +508,15 @@ class RayCluster:
         place = strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=start.source[0]
         )
-        options = self._needs[start.source[0]].actor_options()
-        actor_class = self._ray.remote(**options)(NodeWorker)
-        actor = actor_class.options(
-            scheduling_strategy=place, max_concurrency=NUM_THREADS, max_restarts=0
-        ).remote()
+        need = self._needs[start.source[0]]
+        remote = self._ray.remote(
+            num_cpus=need.num_cpus, num_gpus=need.num_gpus, resources=dict(need.others)
+        )
+        actor = (
+            remote(NodeWorker)
+            .options(scheduling_strategy=place, max_concurrency=NUM_THREADS, max_restarts=0)
+            .remote()
+        )
         return RayWorker(
             start, self._ray, actor, folder=self._folder, place_seconds=self._place_seconds
         )

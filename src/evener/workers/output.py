@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -62,19 +63,14 @@ def continuation(shown: Sequence[bytes], own: Sequence[bytes]) -> Continuation:
 
 def _end_of(lines: Sequence[bytes], other: Sequence[bytes]) -> int | None:
     """Return the position behind the best match of the end of lines in other ones."""
-    matches = [(_num_equal(lines, other[:end]), end) for end in range(1, len(other) + 1)]
+    matches: list[tuple[int, int]] = []
+    for end in range(1, len(other) + 1):
+        pairs = zip(reversed(lines), reversed(other[:end]), strict=False)
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+        matches.append((len([*equal]), end))
     # The first of equally good ones: a line is rather printed twice than lost.
     longest, end = max(matches, key=lambda match: (match[0], -match[1]))
     return end if longest else None
-
-
-def _num_equal(first: Sequence[bytes], second: Sequence[bytes]) -> int:
-    count = 0
-    for line, other in zip(reversed(first), reversed(second), strict=False):
-        if line != other:
-            break
-        count += 1
-    return count
 
 
 class Console:

@@ -203,7 +203,7 @@ def agree_on_carrier(group: Group, job: Job, has_gpus: bool, tell: Callable[[str
     }
     why = next((reason for reason, holds in reasons.items() if holds), None)
     if why is not None:
-        group.before_steps(lambda: _tell_of_carrier(group, f"evener's mesh: {why}", tell))
+        group.before_steps.append(lambda: _tell_of_carrier(group, f"evener's mesh: {why}", tell))
         return
     with socket.socket(socket.AF_INET6 if ":" in job.host else socket.AF_INET) as free:
         free.bind(("", 0))
@@ -222,7 +222,7 @@ def agree_on_carrier(group: Group, job: Job, has_gpus: bool, tell: Callable[[str
             tell,
         )
 
-    group.before_steps(begin)
+    group.before_steps.append(begin)
 
 
 def _tell_of_carrier(group: Group, carrier: str, tell: Callable[[str], object]) -> None:
@@ -267,7 +267,7 @@ def agree_on_seeds(
                 "another"
             )
 
-    group.before_steps(tell_of_seed)
+    group.before_steps.append(tell_of_seed)
 
 
 def seed_all(seed: int) -> None:

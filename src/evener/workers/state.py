@@ -98,7 +98,7 @@ def _checksum(array: np.ndarray) -> int:
 
 
 class Variables:
-    """Variables of the steps so far, in the order in which the steps were traced."""
+    """Variables of the steps so far, which are traced in the same order by all workers."""
 
     def __init__(self) -> None:
         self._all: dict[int, weakref.ref[tf.Variable]] = {}

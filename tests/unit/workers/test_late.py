@@ -100,7 +100,9 @@ def test_a_replacement_does_not_read_best_weights(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(private, name, patch)
     given: list[Any] = []
     group: Any = SimpleNamespace(
-        is_late=True, hand_over=lambda *what: given.append(what), compare_state=None
+        is_late=True,
+        variables=SimpleNamespace(add_list=lambda *what: given.append(what)),
+        compare_state=None,
     )
     options: Any = {"take": None, "take_in_loops": None, "batch_type": None}
     private.repeat_calls(group, lambda *_: None, **options)
@@ -135,7 +137,7 @@ def test_results_that_are_too_many_are_not_kept() -> None:
     results = Results(limit_bytes=300)
     results.add([np.ones(2, np.float32)], [])
     assert len(CallResults.unpack_all(results.since(0))) == 1
-    results.add([np.ones(40, np.float32)], [])
+    results.add([np.ones(48, np.float32)], [])
     assert len(results) == 2
     with pytest.raises(RunError, match="RUN-093"):
         results.since(1)
@@ -262,7 +264,7 @@ def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
         index=0,
         point=Point(9, 0),
         _last_log=[[np.ones(2)]],
-        _variables=SimpleNamespace(values=lambda: ()),
+        variables=SimpleNamespace(values=lambda: ()),
         _mesh=SimpleNamespace(deliver=lambda label, parcels: sent.update(parcels) or {}),
         _done=5,
     )

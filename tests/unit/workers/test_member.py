@@ -16,7 +16,7 @@ import pytest
 
 from evener.errors import RunError
 from evener.workers.coordinator import Coordinator
-from evener.workers.faults import not_reached
+from evener.workers.faults import coordinator_gone
 from evener.workers.job import Job
 from evener.workers.late import ends_with_the_job
 from evener.workers.member import Member
@@ -212,5 +212,5 @@ def test_a_replacement_that_comes_when_all_have_finished(
 
 
 def test_other_errors_of_a_replacement_are_errors() -> None:
-    with pytest.raises(RunError, match="RUN-061"), ends_with_the_job():
-        raise not_reached("127.0.0.1:1", 1.0, "nobody listens")
+    with pytest.raises(RunError, match="RUN-072"), ends_with_the_job():
+        raise coordinator_gone("127.0.0.1:1", "nobody listens")

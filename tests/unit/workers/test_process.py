@@ -71,7 +71,7 @@ def test_a_worker_tells_for_whom_it_waits() -> None:
     [
         (faults.expelled(1, "its program ended while that of worker 0 went on"), 75),
         (faults.coordinator_gone("host:1", "its connection closed"), 75),
-        (faults.not_come([0], 1, 5.0), 1),
+        (faults.exchanged_twice(0, "x"), 1),
     ],
 )
 def test_a_worker_that_the_others_do_not_agree_with_does_not_end_with_0(
@@ -127,13 +127,10 @@ class Workers:
         self.other = other
         self.is_chief = True
         self.told: list[str] = []
-        self.steps_begin: list[Any] = []
+        self.before_steps: list[Any] = []
 
     def exchange(self, name: str, value: Any) -> list[Any]:
         return [value, {**(value or {}), **self.other}]
-
-    def before_steps(self, function: Any) -> None:
-        self.steps_begin.append(function)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +157,7 @@ def test_the_carrier_that_workers_agree_on(
     group.use_collectives = lambda server: None
     job = dataclasses.replace(job_of(0, 2), exchange=exchange)
     process.agree_on_carrier(group, job, has_gpus, group.told.append)
-    for begin in group.steps_begin:
+    for begin in group.before_steps:
         begin()
     assert [carrier in line for line in group.told] == [True]
 
