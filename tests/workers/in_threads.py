@@ -225,6 +225,7 @@ def distributed(
     group.keep_common(controller.common_state, controller.begin_with)
     plan = Plan.data_parallel(list(layout.devices))
     context = StepContext(
+        plan=plan,
         layout=layout,
         controller=controller,
         owners=OwnerRegistry(plan, ()),

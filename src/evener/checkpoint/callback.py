@@ -32,7 +32,8 @@ import tensorflow as tf
 from evener._tf_private import fits
 from evener.checkpoint import others, random_state
 from evener.checkpoint.checkpoint import Checkpoint, Position, Termination, wrong_number
-from evener.checkpoint.storage import Count, DamagedError, Loaded, check_random, read_record
+from evener.checkpoint.storage import DamagedError, Loaded, check_random, read_record
+from evener.checkpoint.variables import Count
 from evener.errors import CheckpointError, warn
 
 Plain = bool | int | float | None

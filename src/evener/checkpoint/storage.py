@@ -31,10 +31,9 @@ import tempfile
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import keras
-import msgspec
 import numpy as np
 import tensorflow as tf
 
@@ -42,7 +41,13 @@ from evener._tf_private.models import save_only_weights
 from evener._tf_private.tensors import aligned_copy, as_tensor
 from evener.base.records import from_plain
 from evener.checkpoint import random_state
-from evener.checkpoint.variables import COUNTER_KEY, GRAPH_KEY, ProgramVariables, VariableSpec
+from evener.checkpoint.variables import (
+    COUNTER_KEY,
+    GRAPH_KEY,
+    Count,
+    ProgramVariables,
+    VariableSpec,
+)
 
 DONE = "DONE"
 _TEMPORARY = ".tmp-"
@@ -198,9 +203,6 @@ _UNREADABLE = (tf.errors.OpError, OSError, TypeError, ValueError)
 Check = Callable[[Mapping[str, Any]], Any]
 """Function that returns what further entries of a state are, or raises `DamagedError`."""
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Whole number from 0, as JSON has it."""
-
 
 class DamagedError(Exception):
     """Damage of a checkpoint: a file is missing, torn, or has other bytes than were written."""
@@ -211,11 +213,7 @@ class UnknownFormatError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _StoredVariable:
-    path: str
-    shape: tuple[Count, ...]
-    dtype: str
-    key: str
+class _StoredVariable(VariableSpec):
     sha256: str
 
 
@@ -358,10 +356,6 @@ def read(folder: str, name: str, check_more: Check) -> Loaded:
     state, stored = _read_state(folder)
     more = check_more(state)
     entries = [*stored.variables, *stored.arrays]
-    specs = [
-        VariableSpec(path=each.path, shape=each.shape, dtype=each.dtype, key=each.key)
-        for each in entries
-    ]
     try:
         files = {name: _file_checksum(join(folder, name)) for name in _files_in(folder)}
         wrong = [name for name, _ in files.items() ^ stored.files.items()]
@@ -370,9 +364,9 @@ def read(folder: str, name: str, check_more: Check) -> Loaded:
         with tf.device("cpu:0"):
             tensors = tf.raw_ops.RestoreV2(
                 prefix=join(folder, PREFIX),
-                tensor_names=[spec.key for spec in specs],
-                shape_and_slices=[""] * len(specs),
-                dtypes=[tf.as_dtype(spec.dtype) for spec in specs],
+                tensor_names=[entry.key for entry in entries],
+                shape_and_slices=[""] * len(entries),
+                dtypes=[tf.as_dtype(entry.dtype) for entry in entries],
             )
         values = [tensor.numpy() for tensor in tensors]
         for entry, value in zip(entries, values, strict=True):
@@ -383,9 +377,9 @@ def read(folder: str, name: str, check_more: Check) -> Loaded:
     count = len(stored.variables)
     return Loaded(
         name=name,
-        specs=tuple(specs[:count]),
+        specs=stored.variables,
         values=tuple(values[:count]),
-        arrays={s.path: v for s, v in zip(specs[count:], values[count:], strict=True)},
+        arrays={s.path: v for s, v in zip(stored.arrays, values[count:], strict=True)},
         state=state,
         more=more,
     )

@@ -12,9 +12,10 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import keras
+import msgspec
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
@@ -24,13 +25,15 @@ GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _ATTRIBUTE = "VARIABLE_VALUE"
 # A variable that `tf.train.Checkpoint` has besides what it is given.
 COUNTER_KEY = f"save_counter/.ATTRIBUTES/{_ATTRIBUTE}"
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""Whole number from 0, as JSON has it."""
 _NUMBER = re.compile(r"_\d+(?=/|$|_)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableSpec:
     path: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     dtype: str
     key: str
 

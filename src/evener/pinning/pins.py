@@ -33,15 +33,10 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
+from evener._tf_private import tensors
 from evener._tf_private.functions import is_traced_function
 from evener._tf_private.models import SLOTS_AND_UPDATES, own_variables, sublayers
 from evener._tf_private.patches import Patch
-from evener._tf_private.tensors import (
-    current_device,
-    keep_devices_of_waiting_variables,
-    renew_variable,
-    waits_for,
-)
 from evener.devices.names import device_name
 from evener.errors import PlacementError
 from evener.pinning import gradients, placement
@@ -214,7 +209,7 @@ def _install() -> None:
         }
     )
     _MADE.apply(_init)
-    keep_devices_of_waiting_variables()
+    tensors.keep_devices_of_waiting_variables()
     SLOTS_AND_UPDATES.apply_each(
         {
             "add_variable_from_reference": _add_slot,
@@ -234,7 +229,7 @@ def _pin_layer(layer: keras.Layer, device: str) -> None:
     value. That is safe only while nothing else refers to the old one: a traced function would go on
     training it, and an optimizer would not know the new one.
     """
-    built = [v for v in _variables(layer) if not waits_for(v, device)]
+    built = [v for v in _variables(layer) if not tensors.waits_for(v, device)]
     if any(isinstance(v.value, tf.distribute.DistributedValues) for v in built):
         raise PlacementError(
             "PLACE-009",
@@ -258,7 +253,7 @@ def _pin_layer(layer: keras.Layer, device: str) -> None:
         )
     for variable in elsewhere:
         with tf.device(device):
-            old = renew_variable(variable)
+            old = tensors.renew_variable(variable)
         registry = getattr(getattr(old, "_distribute_strategy", None), "owner_registry", None)
         if registry is not None:
             registry.forget(old)
@@ -318,7 +313,7 @@ def _init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_weight(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    requested = current_device()
+    requested = tensors.current_device()
     with placement.on_device("" if requested else vars(layer).get(_DEVICE, "")):
         return original(layer, *args, **kwargs)
 

@@ -26,14 +26,8 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 import tensorflow as tf
 
+from evener._tf_private import functions
 from evener._tf_private.datasets import running_bodies, take_batches
-from evener._tf_private.functions import (
-    TracesOfProgram,
-    body_of,
-    converted_as_by,
-    is_traced_function,
-    shorten,
-)
 from evener._tf_private.random_numbers import num_drawing_operations
 from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tracing import noticing_unknown_sizes
@@ -180,6 +174,7 @@ def distribute(
     plan, group = chosen_plan(plan, devices=devices, shares=shares, batch_norm=batch_norm)
     layout, controller = arrange(plan, group, measured=is_measured)
     context = StepContext(
+        plan=plan,
         layout=layout,
         controller=controller,
         # Its variables stay where they are made.
@@ -202,8 +197,8 @@ class DistributedStep(Generic[P, R]):
         program: Callable[..., Any] | None = None,
         named_after: Callable[..., Any] | None = None,
     ) -> None:
-        self._step = body_of(step)
-        self._converted = converted_as_by(step, self._step)
+        self._step = functions.body_of(step)
+        self._converted = functions.converted_as_by(step, self._step)
         # Its parameters name the tensors in errors.
         self._named_after = named_after or self._converted
         self._program = program or step
@@ -263,7 +258,7 @@ class DistributedStep(Generic[P, R]):
         try:
             return self._call(_by_signature(self._signature, args), kwargs)
         except Exception as error:
-            shorten(error)
+            functions.shorten(error)
             raise
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -280,7 +275,13 @@ class DistributedStep(Generic[P, R]):
                 bodies = (step for body in self._bodies for step in body.partitioned_steps)
                 warn_of_one_device(self._function, args, kwargs, bodies, self.devices)
             return results
-        arguments = read_arguments((args, kwargs), self._axes(args, kwargs))
+        # A prefix of the nest of all arguments.
+        axes: Any = FOUND
+        if not (isinstance(self._in_axes, str) and self._in_axes == FOUND):
+            is_nest = isinstance(self._in_axes, tuple)
+            by_argument = self._in_axes if is_nest else (self._in_axes,) * len(args)
+            axes = by_argument, dict.fromkeys(kwargs)
+        arguments = read_arguments((args, kwargs), axes)
         num_samples = arguments.num_samples
         if is_recorded:
             warn_at_user_line(
@@ -298,7 +299,7 @@ class DistributedStep(Generic[P, R]):
         if not is_eager:
             shapes = [tensor.shape for tensor in arguments.tensors]
             program = self._traces.of_program((arguments.key(), *map(str, shapes)))
-            is_called = is_traced_function(self._program)
+            is_called = functions.is_traced_function(self._program)
             first = None if is_called else num_drawing_operations()
             if program.streams.draws_in_python and not is_called:
                 # The program runs its Python code for each call.
@@ -337,17 +338,9 @@ class DistributedStep(Generic[P, R]):
             )
             raise
 
-    def _axes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the axes that count samples, as a prefix of the nest of all arguments."""
-        in_axes = self._in_axes
-        if isinstance(in_axes, str) and in_axes == FOUND:
-            return in_axes
-        by_argument = in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args)
-        return by_argument, dict.fromkeys(kwargs)
-
     @functools.cached_property
-    def _traces_of_program(self) -> TracesOfProgram:
-        return TracesOfProgram(self._program)
+    def _traces_of_program(self) -> functions.TracesOfProgram:
+        return functions.TracesOfProgram(self._program)
 
     @functools.cached_property
     def _function(self) -> Any:
@@ -415,7 +408,8 @@ def _sizes_in_graph(
     pairs = zip(tensors, trace.batch_axes, strict=True)
     counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
     if not counts:
-        if trace.rows_without_batch == 1 and not trace.may_change_members:
+        # Of several workers, one may die.
+        if trace.rows_without_batch == 1 and trace.layout.group is None:
             return tf.constant(_sizes(None, trace, controller))
         with tf.device(HOST):
             count = tf.constant(trace.rows_without_batch)

@@ -11,13 +11,11 @@ operations runs: variables, slots, random states, datasets and files do not chan
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from evener._tf_private.functions import (
@@ -27,7 +25,7 @@ from evener._tf_private.functions import (
     placed_without_running,
 )
 from evener._tf_private.models import build_for_step
-from evener._tf_private.random_numbers import operation_seeds, set_operation_seeds
+from evener.checkpoint import random_state
 from evener.errors import EvenerError, PlacementError
 
 # Fragments of the errors of TensorFlow and NumPy for a symbolic tensor used as a value.
@@ -87,16 +85,13 @@ def unchanged_random_state() -> Iterator[None]:
         created = True
         return next_creator(**kwargs)
 
-    python, numpy = random.getstate(), np.random.get_state()
-    seeds = operation_seeds()
+    before = random_state.read()
     try:
         with tf.variable_creator_scope(observe):
             yield
     finally:
         if not created:
-            random.setstate(python)
-            np.random.set_state(numpy)
-            set_operation_seeds(seeds)
+            random_state.restore(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,42 +24,6 @@ _DEVICE = re.compile(r"/device:[A-Z]+:\d+")
 _MOST_OPERATIONS = 3
 
 
-def refuse_other_scope(strategy: tf.distribute.Strategy) -> None:
-    """Refuse to run a step of a strategy in the scope of another one: ENG-085."""
-    now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy
-    if now is not strategy:
-        raise EngineError(
-            "ENG-085",
-            "A model or a step of one strategy was run in the scope of another.",
-            why="Its variables are owned by the devices of its own strategy and cannot move.",
-            fix="Leave the other scope; or save the model, and load it with "
-            "keras.saving.load_model in the new scope.",
-        )
-
-
-def run_inside_xla(devices: Sequence[str]) -> EngineError:
-    """Return the error for a call of ``run`` inside of a function that XLA compiles."""
-    return EngineError(
-        "ENG-084",
-        "strategy.run was called inside of a function that XLA compiles.",
-        why="XLA compiles a function for one device, and the variables and the work of this "
-        f"strategy are on {', '.join(devices)}.",
-        fix="Leave out jit_compile=True where strategy.run is called.",
-    )
-
-
-def compiled_under_tape(devices: Sequence[str]) -> EngineError:
-    """Return the error for a function of XLA's that an outer tape differentiates."""
-    return EngineError(
-        "ENG-092",
-        "A function with jit_compile=True is differentiated from outside, and its variables "
-        f"are on {', '.join(devices)}.",
-        why="XLA compiles a function for one device, and a tape outside of it cannot "
-        "differentiate the parts.",
-        fix="Take the gradient inside the function, or leave out jit_compile=True.",
-    )
-
-
 class Warnings:
     """Warnings of a strategy on devices, each of which is given once."""
 

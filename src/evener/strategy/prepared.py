@@ -35,20 +35,14 @@ from evener.graph.draws import StreamState, draws, draws_from_seeds
 from evener.graph.nodes import Node, Tensor
 from evener.graph.ops.states import Sharded
 from evener.graph.trace import check_trace, repack, trace_step
+from evener.partition import memory
 from evener.partition.build import draws_numbers
 from evener.partition.emit import PartitionedStep, partition_step
 from evener.partition.layout import Layout
-from evener.partition.memory import (
-    LiveRange,
-    MemoryEstimate,
-    MemoryLimits,
-    estimate_memory,
-    live_ranges_of,
-)
 from evener.partition.report import StepReport, warn_at_user_line
 from evener.partition.tasks import HOST
 from evener.partition.times import STEP, SpanInfo, clock_after
-from evener.plan import Replica
+from evener.plan import Plan, Replica
 from evener.strategy.arguments import Arguments, read_arguments
 from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.rounding import rounding_of
@@ -69,18 +63,18 @@ class StepRecords:
         # Steps that were traced since a trial of plans has looked; None without a trial.
         self.prepared: list[PreparedStep] | None = None
         self._reports: list[StepReport] = []
-        self._live_ranges: list[list[LiveRange]] = []
+        self._live_ranges: list[list[memory.LiveRange]] = []
 
     def add(self, step: PreparedStep) -> None:
         self._reports.append(step.report)
-        self._live_ranges.append(live_ranges_of(step.partitioned))
+        self._live_ranges.append(memory.live_ranges_of(step.partitioned))
 
     def report(self) -> StepReport:
         return StepReport.merged(self._reports)
 
     def memory_estimate(
         self, replicas: Sequence[Replica], num_samples: int, owned: Mapping[str, int]
-    ) -> dict[str, MemoryEstimate]:
+    ) -> dict[str, memory.MemoryEstimate]:
         """Return the need of the most demanding step in the memory of every device."""
         names = [stage.device for replica in replicas for stage in replica.stages]
         if any(without_worker(name) != name for name in names):
@@ -100,18 +94,21 @@ class StepRecords:
                 "stages or micro-batches.",
                 fix="Call it after a first step, such as fit on one batch.",
             )
-        largest: dict[str, MemoryEstimate] = {}
+        largest: dict[str, memory.MemoryEstimate] = {}
         for live_ranges in self._live_ranges:
-            for name, need in estimate_memory(live_ranges, replicas, num_samples, owned).items():
+            for name, need in memory.estimate_memory(
+                live_ranges, replicas, num_samples, owned
+            ).items():
                 if name not in largest or need.total > largest[name].total:
                     largest[name] = need
         return largest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class StepContext:
-    """Surroundings of a step and of the bodies of its loops."""
+    """Surroundings of a step and of the bodies of its loops: a plan, and what runs it."""
 
+    plan: Plan
     layout: Layout
     controller: ShareController
     owners: OwnerRegistry  # Owners of the variables of the program, as far as they are chosen
@@ -155,8 +152,8 @@ class PreparedStep:
             return results
 
         leave_to_autograph(flat)
-        self._layout, controller, owners = context.layout, context.controller, context.owners
-        group = self._layout.group
+        layout, controller, owners = context.layout, context.controller, context.owners
+        self.layout, group = layout, layout.group
         if group is not None:
             keep_order_of_variables()
         self.specs = self.specs_of_program = tuple(specs)
@@ -177,8 +174,8 @@ class PreparedStep:
             autograph=True,
             unknown=arguments.unknown,
             num_samples=num_samples,
-            with_layers=self._layout.is_scheduled,
-            batch_norm_per_device=self._layout.batch_norm == "per_device",
+            with_layers=self.layout.is_scheduled,
+            batch_norm_per_device=self.layout.batch_norm == "per_device",
             # Workers take the numbers that one of them has drawn.
             takes_streams=tf.executing_eagerly() and group is None,
         )
@@ -190,7 +187,7 @@ class PreparedStep:
         paths = [variable.path for variable in owners.variables if variable.is_trainable]
         owner_of_handle = owners.common_owner if group is not None else lambda _: None
         self.partitioned: PartitionedStep = partition_step(
-            traced, self._layout, paths, owner_of_handle
+            traced, self.layout, paths, owner_of_handle
         )
         by_handle = {id(variable.handle): variable for variable in self.variables}
         handles: dict[Tensor, tf.Variable] = {
@@ -214,13 +211,28 @@ class PreparedStep:
         if context.records.prepared is not None:
             context.records.prepared.append(self)
         self.report = StepReport.of([self.partitioned])
-        _warn_about_obstacles(self.partitioned)
+        if without_xla := [each for each in self.partitioned.functions if each.obstacle]:
+            nodes = (node for function in without_xla for node in function.task.nodes)
+            numbers = (
+                "Random numbers that are drawn there are not those that XLA draws on one device: "
+                "the results differ."
+                if any(map(draws_numbers, nodes))
+                else "The results are the same up to rounding."
+            )
+            warn_at_user_line(
+                "ENG-082",
+                f"{len(without_xla)} of {len(self.partitioned.functions)} parts of a step with "
+                "jit_compile=True run without XLA.",
+                why="XLA compiles each part of a step by itself, and "
+                f"{without_xla[0].obstacle}. {numbers}",
+                fix="Leave out jit_compile=True, or use one device.",
+            )
         self._verifier: Verifier | None = None
         if context.verify and _can_run_twice(self, handles):
             self._verifier = Verifier(
                 _step_name(step, trains=self.trains),
                 self.variables,
-                rounding_of(traced, self._layout.devices),
+                rounding_of(traced, self.layout.devices),
                 context.records.verifications.append,
             )
         self._checker: StepChecker | None = None
@@ -233,22 +245,17 @@ class PreparedStep:
                 takes_all=arguments.has_composites,
             )
         self._recorder: ShareController | None = None
-        self.memory_limits: MemoryLimits | None = None
+        self.memory_limits: memory.MemoryLimits | None = None
         if self.trains:
             # Nothing may read the clock where all operations have to be deterministic.
             can_be_timed = not is_deterministic()
-            if can_be_timed and (len(self._layout.replicas) > 1 or controller.counts):
+            if can_be_timed and (len(self.layout.replicas) > 1 or controller.counts):
                 self._recorder = controller
             if controller.has_memory_limits:
                 owned_bytes = owners.owned_bytes if owners.variables else self.owned_bytes
-                self.memory_limits = MemoryLimits(
+                self.memory_limits = memory.MemoryLimits(
                     self.partitioned, controller.memory_bytes, owned_bytes
                 )
-
-    @property
-    def may_change_members(self) -> bool:
-        """Whether workers take part, of which one may die."""
-        return self._layout.group is not None
 
     @property
     def rows_without_batch(self) -> int:
@@ -292,7 +299,7 @@ class PreparedStep:
         specs = list(self.specs)
         if self.traced.streams is not None:
             specs.append(tf.TensorSpec([len(self.traced.streams.names), 2], tf.uint64))
-        signature = [tf.TensorSpec([len(self._layout.replicas)], tf.int32), specs]
+        signature = [tf.TensorSpec([len(self.layout.replicas)], tf.int32), specs]
 
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             return self._results(tensors, sizes)
@@ -357,7 +364,7 @@ class PreparedStep:
             return results
 
         def plain(arguments: Sequence[Any]) -> Any:
-            with tf.device(self._layout.first_device):
+            with tf.device(self.layout.first_device):
                 return self.traced.concrete(*arguments)
 
         if self._verifier is None:
@@ -410,27 +417,6 @@ def not_put_back(nodes: Iterable[Node], handles: Collection[Tensor]) -> Iterator
                 yield from not_put_back(body.nodes, inner)
         elif not resources:
             yield node
-
-
-def _warn_about_obstacles(step: PartitionedStep) -> None:
-    """Warn of parts of a function with ``jit_compile=True`` that run without XLA: ENG-082."""
-    without_xla = [function for function in step.functions if function.obstacle]
-    if not without_xla:
-        return
-    drawn = any(draws_numbers(node) for function in without_xla for node in function.task.nodes)
-    numbers = (
-        " Random numbers that are drawn there are not those that XLA draws on one device: "
-        "the results differ."
-        if drawn
-        else " The results are the same up to rounding."
-    )
-    warn_at_user_line(
-        "ENG-082",
-        f"{len(without_xla)} of {len(step.functions)} parts of a step with jit_compile=True run "
-        "without XLA.",
-        why=f"XLA compiles each part of a step by itself, and {without_xla[0].obstacle}.{numbers}",
-        fix="Leave out jit_compile=True, or use one device.",
-    )
 
 
 @tf.autograph.experimental.do_not_convert

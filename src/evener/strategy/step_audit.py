@@ -13,15 +13,7 @@ import tensorflow as tf
 from evener._tf_private.functions import function_graphs
 from evener.auditing import Audit, read_gathered
 from evener.errors import PlacementError
-from evener.strategy import kernels, placed_graph
-from evener.strategy.dry_run import (
-    StoppedCall,
-    draw_batches,
-    place,
-    stop_at,
-    traced,
-    unchanged_random_state,
-)
+from evener.strategy import dry_run, kernels, placed_graph
 from evener.strategy.placed_graph import GraphReader, Origins, writes_variables
 
 # TensorFlow's function that initializes new variables.
@@ -53,7 +45,9 @@ def writes(function: Any) -> bool:
 _MANY_BATCHES = (tf.data.Dataset, tf.distribute.DistributedDataset, keras.utils.PyDataset)
 
 
-def stopped_fit(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoppedCall:
+def stopped_fit(
+    model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dry_run.StoppedCall:
     """Call ``model.fit(*args, **kwargs)`` on one batch and stop it before its first step."""
     if not getattr(model, "compiled", False):
         raise _no_step(model, "it is not compiled", "call model.compile(...) first.")
@@ -65,7 +59,7 @@ def stopped_fit(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any
         )
     given = _one_batch(args, kwargs)
     with _without_resets(model):
-        stopped = stop_at(lambda: model.fit(**given, epochs=1, verbose=0), writes)
+        stopped = dry_run.stop_at(lambda: model.fit(**given, epochs=1, verbose=0), writes)
     if stopped is None or not trains(stopped.function):
         raise _no_step(
             model,
@@ -144,20 +138,20 @@ def audit(fn: Any, *args: Any, assume_gpus: bool = False, **kwargs: Any) -> Audi
     >>> sorted((op.kind, op.device) for op in audit.operations if op.type == "MatMul")
     [('forward', 'cpu:0'), ('gradient', 'cpu:0')]
     """
-    with unchanged_random_state():
+    with dry_run.unchanged_random_state():
         stopped = _stopped(fn, args, kwargs)
         return audit_of(stopped, step=_name(fn), assume_gpus=assume_gpus)
 
 
 def audit_of(
-    stopped: StoppedCall,
+    stopped: dry_run.StoppedCall,
     *,
     step: str,
     assume_gpus: bool = False,
     draw: bool = False,
 ) -> Audit:
-    placed = place(stopped)
-    reader = GraphReader(placed, assume_gpus, draw_batches(placed) if draw else {})
+    placed = dry_run.place(stopped)
+    reader = GraphReader(placed, assume_gpus, dry_run.draw_batches(placed) if draw else {})
     return Audit(
         step=step,
         devices=placed_graph.present(),
@@ -171,7 +165,7 @@ def audit_of(
     )
 
 
-def _stopped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoppedCall:
+def _stopped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dry_run.StoppedCall:
     if tf.config.functions_run_eagerly():
         raise PlacementError(
             "PLACE-032",
@@ -196,8 +190,8 @@ def _stopped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoppedC
             fix="Pass the function of a training step and its arguments: "
             "evener.audit(train_step, x, y).",
         )
-    call = traced(fn, args, kwargs)
-    stopped = stop_at(call, lambda function: True)
+    call = dry_run.traced(fn, args, kwargs)
+    stopped = dry_run.stop_at(call, lambda function: True)
     assert stopped is not None, "a traced function was called and none ran"
     return stopped
 

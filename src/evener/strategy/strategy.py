@@ -14,31 +14,24 @@ evener has no training step of its own; the patches of Keras are in one list,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import tensorflow as tf
 
-from evener._tf_private.functions import (
-    autographed,
-    body_of,
-    converted_as_by,
-    is_compiled,
-    is_traced_function,
-    leave_to_autograph,
-)
+from evener._tf_private import functions
 from evener._tf_private.models import owns_a_model, patch_keras
 from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tensors import in_xla
 from evener.devices import resolve_devices
 from evener.devices.names import device_name, tf_device
-from evener.partition.layout import Layout
+from evener.errors import EngineError
 from evener.partition.memory import MemoryEstimate
 from evener.partition.report import StepReport
 from evener.plan import BatchNormName, Plan, check_shares
@@ -57,15 +50,6 @@ from evener.strategy.verify import Verification, chosen_verification
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
 _STEPS = "_evener_steps"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
-class Arrangement:
-    """Plan with what runs it."""
-
-    plan: Plan
-    layout: Layout
-    controller: ShareController
 
 
 class Strategy(OneReplica):
@@ -132,14 +116,20 @@ class Strategy(OneReplica):
         plan, group = chosen_plan(
             plan, devices=devices, shares=shares, owners=owners, batch_norm=batch_norm
         )
-        self._verify = chosen_verification(verify)
         self._records = StepRecords()
         self._trial: RunTrial | None = None
         layout, controller = arrange(plan, group, measured=measured)
         self._owner_registry = OwnerRegistry(
             plan, devices_of_owners(plan), layout.own_name, all_alike=group is not None
         )
-        self._arrangement = Arrangement(plan=plan, layout=layout, controller=controller)
+        self._arrangement = StepContext(
+            plan=plan,
+            layout=layout,
+            controller=controller,
+            owners=self._owner_registry,
+            records=self._records,
+            verify=chosen_verification(verify),
+        )
         self._warnings = misuse.Warnings(layout.devices)
         patch_keras(Strategy)
         extended = self._extended_type(self, self._owner_registry, device_name(layout.first_device))
@@ -291,20 +281,34 @@ class Strategy(OneReplica):
             DataError: DATA-010 if tensors of the batch have unlike numbers of samples.
         """
         del options
-        misuse.refuse_other_scope(self)
+        now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else self
+        if now is not self:
+            raise EngineError(
+                "ENG-085",
+                "A model or a step of one strategy was run in the scope of another.",
+                why="Its variables are owned by the devices of its own strategy and cannot move.",
+                fix="Leave the other scope; or save the model, and load it with "
+                "keras.saving.load_model in the new scope.",
+            )
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
         is_eager = tf.executing_eagerly()
-        is_function = is_traced_function(fn) and not tf.config.functions_run_eagerly()
+        is_function = functions.is_traced_function(fn) and not tf.config.functions_run_eagerly()
         if not is_eager and not is_function:
-            fn = autographed(fn)
+            fn = functions.autographed(fn)
         if self.is_running():
             return fn(*args, **kwargs)
         # XLA takes variables of one device alone; metrics may be on the first.
-        is_compiled_elsewhere = not self.is_plain and is_compiled(fn)
+        is_compiled_elsewhere = not self.is_plain and functions.is_compiled(fn)
         if self.is_partitioned or is_compiled_elsewhere:
             if in_xla(tf.compat.v1.get_default_graph()):
-                raise misuse.run_inside_xla(self._arrangement.plan.device_names)
+                raise EngineError(
+                    "ENG-084",
+                    "strategy.run was called inside of a function that XLA compiles.",
+                    why="XLA compiles a function for one device, and the variables and the work of "
+                    f"this strategy are on {', '.join(self._arrangement.plan.device_names)}.",
+                    fix="Leave out jit_compile=True where strategy.run is called.",
+                )
             if is_eager and not is_function:
                 self._warnings.eager_run()
             elif is_eager and self.trial is not None:
@@ -318,7 +322,7 @@ class Strategy(OneReplica):
                 return run_timed(run_once, args, kwargs, device=first, recorder=controller)
             return run_once(args=args, kwargs=kwargs)
 
-    leave_to_autograph(run)
+    functions.leave_to_autograph(run)
 
     def _step_of(self, fn: Callable[..., Any]) -> DistributedStep[..., Any]:
         """Return the step of a function; a new one for every call in a graph."""
@@ -327,8 +331,8 @@ class Strategy(OneReplica):
         # Kept with the function, so that both are freed together.
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
         if self._arrangement not in steps:
-            body = body_of(fn)
-            converted = converted_as_by(fn, body)
+            body = functions.body_of(fn)
+            converted = functions.converted_as_by(fn, body)
             steps[self._arrangement] = self._make_step(converted, program=fn)
         return steps[self._arrangement]
 
@@ -341,14 +345,7 @@ class Strategy(OneReplica):
         def call(*args: Any, **kwargs: Any) -> Any:
             return run_once(fn, args=args, kwargs=kwargs)
 
-        context = StepContext(
-            layout=self._arrangement.layout,
-            controller=self._arrangement.controller,
-            owners=self._owner_registry,
-            records=self._records,
-            verify=self._verify,
-        )
-        return self._step_type(call, context, program=program, named_after=fn)
+        return self._step_type(call, self._arrangement, program=program, named_after=fn)
 
     @property
     def has_run(self) -> bool:
@@ -395,7 +392,7 @@ class Strategy(OneReplica):
         arrangements = {plans.index(own.plan): own}
         ways = (*map(TriedWay, plans), TriedWay(own.plan, by_xla=False))
 
-        def arranged(number: int) -> Arrangement:
+        def arranged(number: int) -> StepContext:
             if number not in arrangements:
                 way = ways[number]
                 layout, controller = arrange(way.plan, None, measured=False, by_xla=way.by_xla)
@@ -405,8 +402,8 @@ class Strategy(OneReplica):
                     controller.count([tf_device(name) for name in devices])
                 if own.controller.keeps_spans:
                     controller.keep_spans()
-                arrangements[number] = Arrangement(
-                    plan=way.plan, layout=layout, controller=controller
+                arrangements[number] = dataclasses.replace(
+                    own, plan=way.plan, layout=layout, controller=controller
                 )
             return arrangements[number]
 
@@ -457,7 +454,14 @@ class Strategy(OneReplica):
         """Run a `tf.function` that XLA cannot compile, since its variables are on other devices."""
         if not tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
-        raise misuse.compiled_under_tape(self._arrangement.plan.device_names)
+        raise EngineError(
+            "ENG-092",
+            "A function with jit_compile=True is differentiated from outside, and its variables "
+            f"are on {', '.join(self._arrangement.plan.device_names)}.",
+            why="XLA compiles a function for one device, and a tape outside of it cannot "
+            "differentiate the parts.",
+            fix="Take the gradient inside the function, or leave out jit_compile=True.",
+        )
 
     def _explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
         """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""

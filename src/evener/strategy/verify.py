@@ -256,26 +256,22 @@ class Verifier:
         print(f"evener: {verification}", file=sys.stderr)
         self._when_compared(verification)
         if differences:
-            _warn_of(verification)
+            worst = max(differences, key=lambda difference: difference.by)
+            others = len(differences) - 1
+            and_more = f", and {others} more" if others else ""
+            warn(
+                "ENG-080",
+                f"The first run of {self._step} differs from the same run on one device: "
+                f"{worst.name}, by {worst.by:.1e} of its largest number{and_more}.",
+                why="Rounding does not explain it. One device computed the same run with other "
+                f"last places of all numbers {NUM_DISTURBED} times, which changed {worst.name} by "
+                f"at most {worst.rounding:.1e}. BatchNormalization differs where "
+                'batch_norm="per_device" was chosen, which is not exact.',
+                fix="Run the program on one device. Unless per_device was chosen, please report it "
+                "as a fault of evener, with strategy.report() or step.report().",
+                stacklevel=1,
+            )
         return True
-
-
-def _warn_of(verification: Verification) -> None:
-    """Warn of tensors that differ by more than the rounding of the step: ENG-080."""
-    worst = max(verification.differences, key=lambda difference: difference.by)
-    others = len(verification.differences) - 1
-    and_more = f", and {others} more" if others else ""
-    warn(
-        "ENG-080",
-        f"The first run of {verification.step} differs from the same run on one device: "
-        f"{worst.name}, by {worst.by:.1e} of its largest number{and_more}.",
-        why="Rounding does not explain it. One device computed the same run with other last places "
-        f"of all numbers {NUM_DISTURBED} times, which changed {worst.name} by at most "
-        f'{worst.rounding:.1e}. BatchNormalization differs where batch_norm="per_device" was '
-        "chosen, which is not exact.",
-        fix="Run the program on one device. Unless per_device was chosen, please report it as a "
-        "fault of evener, with strategy.report() or step.report().",
-    )
 
 
 def _on_host(function: Callable[..., bool], tensors: Sequence[Any]) -> Any:

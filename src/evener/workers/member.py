@@ -12,23 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evener.errors import RunError
-from evener.workers import faults
+from evener.workers import faults, messages
 from evener.workers.connections import Channel, NoPeer, WrongSecret, introduce
 from evener.workers.job import Job, split_address
-from evener.workers.messages import (
-    BEATS,
-    Appear,
-    Beat,
-    Exchange,
-    Hello,
-    Leave,
-    Look,
-    Message,
-    Stop,
-    View,
-    ViewOver,
-    encode,
-)
 
 _LONGEST_PAUSE = 1.0
 _ANSWER_SECONDS = 5.0
@@ -104,7 +90,7 @@ class Member:
         on_view_over: Callable[[], None],
     ) -> None:
         self._job = job
-        self._hello = Hello(
+        self._hello = messages.Hello(
             index=job.index,
             count=job.count,
             incarnation=job.incarnation,
@@ -119,37 +105,41 @@ class Member:
         self._presence: threading.Thread | None = None
         self._has_joined = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._view: View | None = None
+        self._view: messages.View | None = None
         self._may_go = False
         self._failure: Exception | None = None
         # Exchanges of this process that wait, and their answers once they are there.
         self._answers: dict[tuple[int, str], Mapping[str, Any] | None] = {}
 
     @property
-    def view(self) -> View:
+    def view(self) -> messages.View:
         assert self._view is not None, "the worker has not joined"
         return self._view
 
     def appear(self) -> None:
         assert self._presence is None, "a member appears once"
         channel = connect(self._job, self._closed)
-        channel.send(encode(Appear(index=self._job.index, incarnation=self._job.incarnation)))
+        channel.send(
+            messages.encode(
+                messages.Appear(index=self._job.index, incarnation=self._job.incarnation)
+            )
+        )
 
         def beat() -> None:
             # A connection that is lost is the coordinator's to judge.
             with contextlib.suppress(OSError):
-                while not self._has_joined.wait(self._job.heartbeat_seconds / BEATS):
-                    channel.send(encode(Beat()))
+                while not self._has_joined.wait(self._job.heartbeat_seconds / messages.BEATS):
+                    channel.send(messages.encode(messages.Beat()))
             channel.close()
 
         self._presence = threading.Thread(target=beat, name="evener-presence-beat", daemon=True)
         self._presence.start()
 
-    def look(self) -> tuple[View | None, dict[str, list[Any]]]:
+    def look(self) -> tuple[messages.View | None, dict[str, list[Any]]]:
         """Return the newest view and the values of all exchanges so far, by key, before joining."""
         channel = connect(self._job, self._closed)
         try:
-            channel.send(encode(Look()))
+            channel.send(messages.encode(messages.Look()))
             if not channel.poll(self._job.start_seconds):
                 raise faults.coordinator_gone(self._job.coordinator, "it does not answer")
             past = channel.receive()
@@ -159,10 +149,10 @@ class Member:
             channel.close()
         if past["is_over"]:
             raise faults.job_over(self._job.index)
-        view = None if past["view"] is None else View.from_json(past["view"])
+        view = None if past["view"] is None else messages.View.from_json(past["view"])
         return view, past["exchanged"]
 
-    def join(self) -> View:
+    def join(self) -> messages.View:
         """Connect to the coordinator, and wait for the first view with this worker."""
         assert self._channel is None, "a member joins once"
         self._channel = connect(self._job, self._closed)
@@ -190,7 +180,9 @@ class Member:
                 raise faults.exchanged_twice(self._job.index, key)
             self._answers[slot] = None
         try:
-            self._send(Exchange(view=view, key=key, value=value, timeout_seconds=timeout_seconds))
+            self._send(
+                messages.Exchange(view=view, key=key, value=value, timeout_seconds=timeout_seconds)
+            )
             with self._changed:
                 self._wait_for(lambda: self._answers[slot] is not None)
                 answer = self._answers[slot]
@@ -202,16 +194,16 @@ class Member:
             return answer["values"]
         error = answer["error"]
         if error["code"] == "RUN-070":
-            raise faults.from_json(error, ViewOver)
+            raise faults.from_json(error, messages.ViewOver)
         raise faults.from_json(error)
 
-    def next_view(self, done: int, *, is_at_end: bool = False) -> View:
+    def next_view(self, done: int, *, is_at_end: bool = False) -> messages.View:
         """Stop at the end of a step, and wait for the next view."""
         number = self.view.number
-        self._send(Stop(view=number, done=done, is_at_end=is_at_end))
+        self._send(messages.Stop(view=number, done=done, is_at_end=is_at_end))
         return self._view_after(number)
 
-    def leave(self, done: int, state: Mapping[str, Any]) -> View | None:
+    def leave(self, done: int, state: Mapping[str, Any]) -> messages.View | None:
         """Wait until all members have finished, and close.
 
         The state, a summary of the variables, must be that of all members. Returns None at the end
@@ -219,7 +211,7 @@ class Member:
         again, a view with this worker is returned: the other one may need its state.
         """
         number = self.view.number
-        self._send(Leave(view=number, done=done, state=dict(state)))
+        self._send(messages.Leave(view=number, done=done, state=dict(state)))
         with self._changed:
             self._wait_for(lambda: self._may_go or self.view.number > number)
             if not self._may_go:
@@ -246,15 +238,15 @@ class Member:
         if self._presence is not None:
             self._presence.join()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: messages.Message) -> None:
         assert self._channel is not None, "the worker has not joined"
         try:
-            self._channel.send(encode(message))
+            self._channel.send(messages.encode(message))
         except OSError:
             # The thread that receives knows why, or will soon: callers wait for its error.
             return
 
-    def _view_after(self, number: int) -> View:
+    def _view_after(self, number: int) -> messages.View:
         with self._changed:
             self._wait_for(lambda: self._view is not None and self._view.number > number)
             return self.view
@@ -274,8 +266,8 @@ class Member:
             self._changed.notify_all()
 
     def _beat(self) -> None:
-        while not self._closed.wait(self._job.heartbeat_seconds / BEATS):
-            self._send(Beat())
+        while not self._closed.wait(self._job.heartbeat_seconds / messages.BEATS):
+            self._send(messages.Beat())
 
     def _receive(self) -> None:
         assert self._channel is not None
@@ -304,7 +296,7 @@ class Member:
         match message["kind"]:
             case "view":
                 with self._changed:
-                    self._view = View.from_json(message["view"])
+                    self._view = messages.View.from_json(message["view"])
                     self._changed.notify_all()
             case "values" | "exchange_failed":
                 with self._changed:

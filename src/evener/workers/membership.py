@@ -23,22 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from evener.errors import RunError
-from evener.workers import faults
-from evener.workers.messages import (
-    Appear,
-    Beat,
-    Ended,
-    Event,
-    Exchange,
-    Failed,
-    Formed,
-    Hello,
-    Leave,
-    Lost,
-    Message,
-    Stop,
-    View,
-)
+from evener.workers import faults, messages
 
 
 class JobPhase(enum.Enum):
@@ -87,7 +72,7 @@ class Exchanges:
         """Time at which the first exchange fails, or None."""
         return min((waiting.deadline for waiting in self._open.values()), default=None)
 
-    def give(self, index: int, line: MemberLine, message: Exchange, now: float) -> None:
+    def give(self, index: int, line: MemberLine, message: messages.Exchange, now: float) -> None:
         """Take the value of a member; with the last one, send all values to all members.
 
         A key that has failed fails again at once: the members must not disagree about it.
@@ -161,7 +146,7 @@ class _Newcomer:
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Seat:
     line: MemberLine
-    hello: Hello
+    hello: messages.Hello
     heard_at: float  # Time of its last message.
     in_view: bool = False  # True for a member of the view; others wait for the next one.
     done: int | None = None  # Calls that it has finished, once it has stopped or left.
@@ -183,7 +168,7 @@ class Membership:
         heartbeat_seconds: float,
         start_seconds: float,
         patience_seconds: float,
-        emit: Callable[[Event], None],
+        emit: Callable[[messages.Event], None],
     ) -> None:
         self._count = count
         # Workers that nobody starts again.
@@ -197,7 +182,7 @@ class Membership:
         self._number = 0
         self._exchanged: dict[str, list[Any]] = {}
         self._exchanges = Exchanges(0, (), self._exchanged)
-        self._view: View | None = None
+        self._view: messages.View | None = None
         self._why_over = ""
         self._deadline: float | None = None
         # The newest incarnation of each worker that was in a view.
@@ -218,13 +203,13 @@ class Membership:
             "is_over": self.phase is JobPhase.ENDED,
         }
 
-    def receive(self, line: MemberLine, message: Message, now: float) -> None:
+    def receive(self, line: MemberLine, message: messages.Message, now: float) -> None:
         seat = self._seats.get(line)
         if seat is None:
             # Others come from a line that was given up meanwhile.
-            if isinstance(message, Hello):
+            if isinstance(message, messages.Hello):
                 self._greet(line, message, now)
-            elif isinstance(message, Appear):
+            elif isinstance(message, messages.Appear):
                 self._newcomers[message.index] = _Newcomer(
                     incarnation=message.incarnation,
                     line=line,
@@ -238,11 +223,13 @@ class Membership:
             return
         seat.heard_at = now
         match message:
-            case Beat():
+            case messages.Beat():
                 line.send({"kind": "beat"})
-            case Exchange():
+            case messages.Exchange():
                 self._exchange(seat, message, now)
-            case Stop() | Leave() if seat.in_view and message.view == self._number:
+            case messages.Stop() | messages.Leave() if (
+                seat.in_view and message.view == self._number
+            ):
                 self._stop(seat, message, now)
             case _:
                 self._lose(seat, now, "it sent a message that does not fit the state of the job")
@@ -322,7 +309,7 @@ class Membership:
     def _members(self) -> list[_Seat]:
         return [seat for seat in self._seats.values() if seat.in_view]
 
-    def _greet(self, line: MemberLine, hello: Hello, now: float) -> None:
+    def _greet(self, line: MemberLine, hello: messages.Hello, now: float) -> None:
         older = next((s for s in self._seats.values() if s.index == hello.index), None)
         error = self._refusal(hello, older)
         if error is not None:
@@ -341,7 +328,7 @@ class Membership:
             # After the first has finished, nobody stops for a worker that would have no work.
             self._end_view(now, f"worker {hello.index} joins")
 
-    def _refusal(self, hello: Hello, older: _Seat | None) -> RunError | None:
+    def _refusal(self, hello: messages.Hello, older: _Seat | None) -> RunError | None:
         index, newest = hello.index, self._incarnations.get(hello.index, -1)
         if hello.count != self._count:
             return RunError(
@@ -393,7 +380,7 @@ class Membership:
         else:
             self._fail(error)
 
-    def _exchange(self, seat: _Seat, message: Exchange, now: float) -> None:
+    def _exchange(self, seat: _Seat, message: messages.Exchange, now: float) -> None:
         view, key = message.view, message.key
         if self.phase is JobPhase.RUNNING and seat.in_view and view == self._number:
             self._exchanges.give(seat.index, seat.line, message, now)
@@ -402,10 +389,10 @@ class Membership:
         error = faults.to_json(faults.view_over(view, self._why_over))
         seat.line.send({"kind": "exchange_failed", "view": view, "key": key, "error": error})
 
-    def _stop(self, seat: _Seat, message: Stop | Leave, now: float) -> None:
-        seat.done, seat.left = message.done, isinstance(message, Leave)
-        seat.is_at_end = isinstance(message, Leave) or message.is_at_end
-        seat.state = message.state if isinstance(message, Leave) else {}
+    def _stop(self, seat: _Seat, message: messages.Stop | messages.Leave, now: float) -> None:
+        seat.done, seat.left = message.done, isinstance(message, messages.Leave)
+        seat.is_at_end = isinstance(message, messages.Leave) or message.is_at_end
+        seat.state = message.state if isinstance(message, messages.Leave) else {}
         if self.phase is JobPhase.RUNNING and not seat.left:
             self._end_view(now, f"worker {seat.index} has stopped")
         else:
@@ -430,7 +417,7 @@ class Membership:
         self, index: int, incarnation: int, why: str, *, has_left: bool = False
     ) -> None:
         is_fault = not (has_left or self._any_left())
-        self._emit(Lost(index=index, incarnation=incarnation, why=why, is_fault=is_fault))
+        self._emit(messages.Lost(index=index, incarnation=incarnation, why=why, is_fault=is_fault))
 
     def _any_left(self) -> bool:
         return any(seat.left for seat in self._members())
@@ -481,7 +468,7 @@ class Membership:
     def _form(self) -> None:
         self._number += 1
         seats = sorted(self._seats.values(), key=lambda seat: seat.index)
-        view = View(
+        view = messages.View(
             number=self._number,
             members=tuple(seat.index for seat in seats),
             addresses={seat.index: seat.hello.address for seat in seats},
@@ -495,7 +482,7 @@ class Membership:
             seat.in_view, seat.done, seat.left = True, None, False
             self._incarnations[seat.index] = seat.hello.incarnation
             seat.line.send({"kind": "view", "view": view.to_json()})
-        self._emit(Formed(view=view))
+        self._emit(messages.Formed(view=view))
 
     def _end(self) -> None:
         error = faults.other_states({seat.index: seat.state for seat in self._members()})
@@ -504,7 +491,7 @@ class Membership:
             return
         self.phase, self._deadline = JobPhase.ENDED, None
         # Before any of them ends.
-        self._emit(Ended())
+        self._emit(messages.Ended())
         for seat in self._seats.values():
             if seat.in_view:
                 seat.line.send({"kind": "go"})
@@ -519,7 +506,7 @@ class Membership:
         for seat in self._seats.values():
             _refuse(seat.line, error)
         self._seats.clear()
-        self._emit(Failed(error=error, missing=frozenset(missing)))
+        self._emit(messages.Failed(error=error, missing=frozenset(missing)))
 
 
 def _refuse(line: MemberLine, error: RunError) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from evener.workers import guard
 from evener.workers.output import Source, Stream, read_lines
@@ -45,13 +45,6 @@ class Guard:
             # Its child is the guard.
             self._process.wait()
 
-    def watch(self, group: int) -> None:
-        self._write(f"+{group}\n")
-
-    def forget(self, group: int) -> None:
-        """Leave alone a group that has ended: its number may be used again."""
-        self._write(f"-{group}\n")
-
     def stop(self) -> None:
         """End the guard. Groups that it watches are killed."""
         assert self._process.stdin is not None
@@ -59,11 +52,15 @@ class Guard:
             self._process.stdin.close()
         self._process.wait()
 
-    def _write(self, line: str) -> None:
+    def tell(self, sign: Literal["+", "-"], group: int) -> None:
+        """Have a process group watched (+), or left alone when it has ended (-).
+
+        The number of a group that has ended may be used again.
+        """
         assert self._process.stdin is not None
         # A guard that was killed protects nothing, but the job goes on.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._process.stdin.fileno(), line.encode())
+            os.write(self._process.stdin.fileno(), f"{sign}{group}\n".encode())
 
 
 class WorkerProcess:
@@ -102,7 +99,7 @@ class WorkerProcess:
             start_new_session=True,
         )
         self.pid = self._process.pid  # Also the number of the process group.
-        guard.watch(self.pid)
+        guard.tell("+", self.pid)
         output.begin(f"process {self.pid}")
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
@@ -149,7 +146,7 @@ class WorkerProcess:
             self._kill_group()
             code = self._process.wait()
             self._is_reaped = True
-        self._guard.forget(self.pid)
+        self._guard.tell("-", self.pid)
         for reader in self._readers:
             # A process that left the group may hold a pipe open: what it writes later is lost.
             reader.join(_DRAIN_SECONDS)
