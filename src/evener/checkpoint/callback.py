@@ -199,7 +199,6 @@ class FitFeed:
         return dataset.skip(resumed.num_drawn) if resumed.num_drawn else dataset
 
     def validate(self) -> None:
-        """Note that an iterator of the validation data is made."""
         self._make_validations(self._num_validations_missed)
         self._num_validations_made += 1
 
@@ -233,7 +232,6 @@ class FitFeed:
                 yield begin, end, batches
 
     def end_epoch(self) -> None:
-        """Note that the epoch and its validation are done."""
         if fits.keeps_iterator(self.iterator):
             if self._is_made_again:
                 self._begin_iterator()
@@ -424,9 +422,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.checkpoint = Checkpoint(path, keep=keep, **trackables)
         self._trackables = trackables
         self._every_steps, self._every_seconds = every_steps, every_seconds
-        self._every_epoch = every_epoch
-        self._on_failure = on_failure
-        self._clock = clock
+        self._every_epoch, self._on_failure, self._clock = every_epoch, on_failure, clock
         self._feed: FitFeed | None = None
         self._loaded: Loaded | None = None
         self._logs = _EpochLogs()
@@ -552,7 +548,6 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._logs.put_into(self.model.history)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Save, if it is time to."""
         assert self._feed is not None
         self._total += batch + 1 - self._step
         self._step = batch + 1
@@ -574,13 +569,11 @@ class CheckpointCallback(keras.callbacks.Callback):
             self._stop_if_asked(self._validation_metrics)
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Forget the metrics of the epoch."""
         self._validation_metrics = None
         if self._feed is not None:
             self._feed.end_validation()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Save, if it is to."""
         assert self._feed is not None
         self._logs.add(epoch, logs or {})
         self._feed.end_epoch()

@@ -146,9 +146,7 @@ class Checkpoint:
         if not storage.is_remote(self.path):
             # A program may change its working folder.
             self.path = str(Path(self.path).expanduser().absolute())
-        self.keep = keep
-        self._model = model
-        self._optimizer = optimizer
+        self.keep, self._model, self._optimizer = keep, model, optimizer
         self._trackables = dict(trackables)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -449,18 +447,15 @@ class Checkpoint:
                 storage.write(folder, made)
             _LOG.info("checkpoint %s is written", storage.join(self.path, name))
             self._damaged.discard(name)
-            self._remove_old(name)
+            whole = [each for each in storage.whole_names(self.path) if each not in self._damaged]
+            # A worker that is replaced reads what the others have begun with.
+            kept = {name, self._begun} if others.are_there() else {name}
+            for old in whole[: -self.keep]:
+                if old not in kept:
+                    storage.remove(self.path, old)
         except BaseException as error:
             # `wait` raises it.
             self._error = error
-
-    def _remove_old(self, newest: str) -> None:
-        whole = [name for name in storage.whole_names(self.path) if name not in self._damaged]
-        # A worker that is replaced reads what the others have begun with.
-        kept = {newest, self._begun} if others.are_there() else {newest}
-        for name in whole[: -self.keep]:
-            if name not in kept:
-                storage.remove(self.path, name)
 
 
 def wrong_number(name: str, value: Any, why: str) -> CheckpointError:

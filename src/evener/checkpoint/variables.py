@@ -101,7 +101,18 @@ def matched(
     elif _unnumbered(item.spec for item in program) == _unnumbered(stored):
         pairs = list(zip(program, stored, strict=True))
     else:
-        raise _other_variables([item.spec for item in program], stored, where)
+        has = {item.spec.path: item.spec for item in program}
+        missing = [spec for path, spec in has.items() if path not in by_path]
+        extra = [spec for path, spec in by_path.items() if path not in has]
+        hint = did_you_mean(missing[0].path, [each.path for each in extra]) if missing else ""
+        raise CheckpointError(
+            "CKPT-002",
+            f"The checkpoint {where} is of another model.{hint}",
+            why=f"Expected and not in the checkpoint: {listed([*map(str, missing)], 3) or 'none'}; "
+            f"in the checkpoint and not expected: {listed([*map(str, extra)], 3) or 'none'}.",
+            fix="Build the model and the optimizer as the run that wrote the checkpoint, or use "
+            "another folder.",
+        )
     for item, spec in pairs:
         if (item.spec.shape, item.spec.dtype) != (spec.shape, spec.dtype):
             raise CheckpointError(
@@ -112,24 +123,6 @@ def matched(
                 fix="Build the model as the run that wrote the checkpoint, or use another folder.",
             )
     return pairs
-
-
-def _other_variables(
-    program: Sequence[VariableSpec], stored: Sequence[VariableSpec], where: str
-) -> CheckpointError:
-    has, keeps = {s.path: s for s in program}, {s.path: s for s in stored}
-    missing = [spec for path, spec in has.items() if path not in keeps]
-    extra = [spec for path, spec in keeps.items() if path not in has]
-    others = [spec.path for spec in extra]
-    hint = did_you_mean(missing[0].path, others) if missing else ""
-    return CheckpointError(
-        "CKPT-002",
-        f"The checkpoint {where} is of another model.{hint}",
-        why=f"Expected and not in the checkpoint: {listed([*map(str, missing)], 3) or 'none'}; "
-        f"in the checkpoint and not expected: {listed([*map(str, extra)], 3) or 'none'}.",
-        fix="Build the model and the optimizer as the run that wrote the checkpoint, or use "
-        "another folder.",
-    )
 
 
 def _unnumbered(specs: Iterable[VariableSpec]) -> list[str]:

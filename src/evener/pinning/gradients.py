@@ -306,7 +306,6 @@ def _num_elements(original: Callable[..., Any], gradient: Any) -> int:
 def _symbolic_scope(
     original: Callable[..., Any], operation: tf.Operation, uid: Any, colocate: bool
 ) -> Any:
-    """Return the context in which the gradient of an operation is made."""
     device = placement.device_of_operation(operation)
     if not device and not placement.calls_functions(operation):
         return original(operation, uid, colocate)

@@ -131,7 +131,6 @@ def is_tracing_for_xla() -> bool:
 
 
 def device_of_tensor(tensor: Any) -> str:
-    """Return the device of an eager or symbolic tensor, or an empty string."""
     if tensor.device:
         return tensor.device  # An eager tensor always has one.
     if tensor.op.type == "ReadVariableOp":
@@ -145,7 +144,6 @@ def device_of_tensor(tensor: Any) -> str:
 
 
 def device_of_operation(operation: tf.Operation) -> str:
-    """Return the device of an operation in a graph, or an empty string."""
     device = operation.device
     if not device and operation.type == "Placeholder":
         # The gradient of a captured variable in a loop is summed on the variable's device.
@@ -159,7 +157,6 @@ def device_of_operation(operation: tf.Operation) -> str:
 
 
 def calls_functions(operation: tf.Operation) -> bool:
-    """Return whether an operation is a function call, a condition or a loop."""
     return operation.type in _CALLS
 
 

@@ -226,7 +226,6 @@ def _broadcast_prefix(axes: Any, args: Any) -> list[int | None]:
 
 
 def different_sizes(sizes: str) -> DataError:
-    """Return the error for arguments that do not have the same number of samples."""
     return DataError(
         "DATA-010",
         f"The arguments have different numbers of samples: {sizes}.",

@@ -41,9 +41,7 @@ class OwnerRegistry:
         *,
         all_alike: bool = False,
     ) -> None:
-        self._plan = plan
-        self._own_name = own_name
-        self._all_alike = all_alike
+        self._plan, self._own_name, self._all_alike = plan, own_name, all_alike
         self._devices = tuple(devices)
         # Bytes of all variables by their owners, and of those that are gone.
         self._load = dict.fromkeys(devices, 0)
@@ -74,7 +72,6 @@ class OwnerRegistry:
         return device if device == HOST_DEVICE else self._own_name(device)
 
     def holds(self, variable: tf.Variable) -> bool:
-        """Return whether this variable was made in the strategy's scope."""
         return variable._unique_id in self._variables
 
     def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:

@@ -82,8 +82,7 @@ class Origins:
     """Finds the Python operations behind the nodes of one placed graph."""
 
     def __init__(self, functions: dict[str, tf.Graph], name: str) -> None:
-        self._functions = functions
-        self._name = name
+        self._functions, self._name = functions, name
         self._frames: dict[tf.Operation, list[tuple[str, int, str]]] = {}
 
     def of(self, node: Any, function: str | None = None) -> tf.Operation | None:
@@ -348,8 +347,7 @@ class GraphReader:
     def __init__(
         self, placed: Placed, assume_gpus: bool, drawn: Mapping[str, Sequence[Any]]
     ) -> None:
-        self._placed = placed
-        self._assume_gpus = assume_gpus
+        self._placed, self._assume_gpus = placed, assume_gpus
         self._origins = Origins(placed.functions, placed.name)
         self._flow = flow_of(placed.graph.node)
         written = flow_of(placed.written.node)

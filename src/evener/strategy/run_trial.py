@@ -100,7 +100,6 @@ class RunTrial:
         repeatable: Callable[[], Callable[[int], R] | None] | None = None,
         may_leave_xla: bool = False,
     ) -> R:
-        """Run a step of the program by the current plan."""
         traced = self._take_prepared()
         if self._cannot_change:
             return self._keep_start(run)

@@ -229,7 +229,6 @@ class ShareController:
 
     @property
     def timing(self) -> Timing:
-        """Measurements asked of the next step."""
         return Timing(
             counts=self.counts, keeps_spans=self.keeps_spans, before_part=self.before_part
         )

@@ -138,8 +138,7 @@ class StepChecker:
         self._when_checked = when_checked
         self._takes_all = takes_all or fits_one_batch_size(traced.graph)
         self._num_small = 0
-        self._step = step
-        self._traced = traced
+        self._step, self._traced = step, traced
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._due: tf.Variable | None = None
@@ -431,8 +430,6 @@ _NOT_COMPARED = (tf.resource, tf.variant, tf.string)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Extent of a check: the functions that are called, and the tensors that are compared."""
-
     runs: frozenset[int]  # Numbers of the functions that are called on the parts, or once
     given: tuple[Tensor, ...]  # Tensors that they read and that the whole side computes
     # Function with writes that reads each compared tensor; None for results of the step

@@ -72,16 +72,13 @@ def stopped_fit(
 def _one_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``fit`` for one batch of known size."""
     named = {**dict(zip(("x", "y", "sample_weight"), args, strict=False)), **kwargs}
-    if isinstance(named["x"], _MANY_BATCHES) or not _is_arrays(named["x"]):
+    are_arrays = all(hasattr(leaf, "shape") for leaf in tf.nest.flatten(named["x"]))
+    if isinstance(named["x"], _MANY_BATCHES) or not are_arrays:
         return {**named, "steps_per_epoch": named.get("steps_per_epoch", 1)}
     parts = [named.pop(name, None) for name in ("x", "y", "sample_weight")]
     while parts[-1] is None:
         parts.pop()
     return {**named, "x": tf.data.Dataset.from_tensors(tuple(parts)), "shuffle": False}
-
-
-def _is_arrays(x: Any) -> bool:
-    return all(hasattr(leaf, "shape") for leaf in tf.nest.flatten(x))
 
 
 @contextlib.contextmanager

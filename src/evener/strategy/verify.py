@@ -113,10 +113,8 @@ class Verifier:
         epsilon: float,
         when_compared: Callable[[Verification], None],
     ) -> None:
-        self._step = step
-        self._variables = variables
-        self._epsilon = epsilon
-        self._when_compared = when_compared
+        self._step, self._variables = step, variables
+        self._epsilon, self._when_compared = epsilon, when_compared
         self._is_begun = False
         self._before: list[np.ndarray] = []
         self._after: list[float] = []

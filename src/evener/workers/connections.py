@@ -374,7 +374,6 @@ class Listener:
 def connect(
     address: str, secret: bytes, *, view: int, index: int, deadline: float
 ) -> socket.socket:
-    """Connect a worker to the listener of another one, for a view."""
     return _open(address, secret, {"view": view, "index": index}, deadline)
 
 
@@ -389,8 +388,12 @@ def ask(
     answers: queue.SimpleQueue[tuple[str, bytes | Exception]] = queue.SimpleQueue()
 
     def run(address: str) -> None:
+        deadline = time.monotonic() + seconds
         try:
-            answers.put((address, _ask(address, secret, question, time.monotonic() + seconds)))
+            with _open(address, secret, {"question": question}, deadline) as connection:
+                connection.settimeout(max(deadline - time.monotonic(), 0.01))
+                length = int.from_bytes(_read(connection, _LENGTH), "big")
+                answers.put((address, _read(connection, length)))
         except (OSError, ValueError) as error:
             # A wrong address too: nobody would wait for a thread that has ended.
             answers.put((address, error))
@@ -409,12 +412,6 @@ def ask(
             return address, found
         problems.append(f"{address}: {found or 'it keeps no results'}")
     raise ConnectionError("; ".join(problems))
-
-
-def _ask(address: str, secret: bytes, question: Any, deadline: float) -> bytes:
-    with _open(address, secret, {"question": question}, deadline) as connection:
-        connection.settimeout(max(deadline - time.monotonic(), 0.01))
-        return _read(connection, int.from_bytes(_read(connection, _LENGTH), "big"))
 
 
 def _open(address: str, secret: bytes, hello: Any, deadline: float) -> socket.socket:

@@ -35,10 +35,8 @@ class Coordinator:
         patience_seconds: float = 600.0,
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        self._secret = secret
-        self._wanted = address
-        self._heartbeat_seconds = heartbeat_seconds
-        self._on_event = on_event
+        self._secret, self._wanted = secret, address
+        self._heartbeat_seconds, self._on_event = heartbeat_seconds, on_event
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._membership = Membership(
             count,

@@ -281,9 +281,7 @@ class SharedText(io.TextIOBase):
 
     def __init__(self, once: Once, path: str, claim: Claim, before: str) -> None:
         super().__init__()
-        self._once = once
-        self._path = path
-        self._claim = claim
+        self._once, self._path, self._claim = once, path, claim
         self._texts = [before]
         self._file: Any = None
 

@@ -106,10 +106,8 @@ class Group:
         self.view = view
         # Number of the first worker that lives: it draws random numbers, writes files and prints.
         self.chief = min(view.members)
-        self._job = job
-        self._member = member
-        self._network = network
-        self._late = late
+        self._job, self._member = job, member
+        self._network, self._late = network, late
         self._mesh = network.nobody()
         # Addresses of the members, in the order in which they came.
         self._seniority = [view.addresses[index] for index in view.members]

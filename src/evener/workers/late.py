@@ -112,9 +112,7 @@ class Network:
     """
 
     def __init__(self, job: Job, listener: Listener, *, patience_seconds: float) -> None:
-        self._job = job
-        self._listener = listener
-        self._patience = patience_seconds
+        self._job, self._listener, self._patience = job, listener, patience_seconds
         self._answered: str | None = None
 
     def nobody(self) -> Mesh:
@@ -141,7 +139,6 @@ class Network:
         return Mesh(index, connections, patience_seconds=self._patience)
 
     def answer(self, results_since: Callable[[int], bytes]) -> None:
-        """Answer replacements that ask for the results of calls, from a number on."""
         self._listener.answer = lambda question: results_since(int(question["results"]))
 
     def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
@@ -219,9 +216,7 @@ class Late:
 
     def __init__(self, view: View, member: Member, exchanged: Mapping[str, list[Any]]) -> None:
         self.state: State | None = None
-        self._view = view
-        self._member = member
-        self._exchanged = exchanged
+        self._view, self._member, self._exchanged = view, member, exchanged
         self._waiting: deque[CallResults] = deque()
         self._rounds = 0
 
@@ -247,7 +242,6 @@ class Late:
         return self._waiting.popleft()
 
     def _join(self, group: Group) -> None:
-        """Join the others, and fetch all that is missed until the point of their state."""
         self.state = group.join()
         missed = self.state.point.calls - group.point.calls
         while len(self._waiting) < missed:

@@ -61,8 +61,7 @@ class Exchanges:
     """
 
     def __init__(self, view: int, members: Collection[int], finished: dict[str, list[Any]]) -> None:
-        self._finished = finished
-        self._view = view
+        self._finished, self._view = finished, view
         self._members = sorted(members)
         self._open: dict[str, _Open] = {}
         self._failed: dict[str, RunError] = {}
@@ -173,10 +172,8 @@ class Membership:
         self._count = count
         # Workers that nobody starts again.
         self._gone: set[int] = set()
-        self._heartbeat_seconds = heartbeat_seconds
-        self._start_seconds = start_seconds
-        self._patience_seconds = patience_seconds
-        self._emit = emit
+        self._heartbeat_seconds, self._start_seconds = heartbeat_seconds, start_seconds
+        self._patience_seconds, self._emit = patience_seconds, emit
         self._seats: dict[MemberLine, _Seat] = {}
         self.phase = JobPhase.GATHERING
         self._number = 0

@@ -186,8 +186,6 @@ def node_environ(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputBatch:
-    """Output of a worker since the last batch."""
-
     lines: tuple[tuple[Stream, bytes], ...]  # Lines, each with its stream.
     code: int | None = None  # Exit code, if the process has ended and no line follows.
 
@@ -199,7 +197,6 @@ class NodePlace:
 
 
 def place_of_ray() -> NodePlace:
-    """Return the place of the actor in which this is called."""
     ray: Any = importlib.import_module("ray")
     gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     return NodePlace(host=ray.util.get_node_ip_address(), gpus=tuple(map(str, gpus)))
@@ -313,11 +310,8 @@ class RayWorker:
         self, start: WorkerStart, ray: Any, actor: Any, *, folder: str, place_seconds: float
     ) -> None:
         self.source = start.source  # Number and incarnation of the worker.
-        self._start = start
-        self._ray = ray
-        self._actor = actor
-        self._folder = folder
-        self._place_seconds = place_seconds
+        self._start, self._ray, self._actor = start, ray, actor
+        self._folder, self._place_seconds = folder, place_seconds
         self._changed = threading.Condition()
         self._is_placed = False
         self._give_up_at: float | None = None

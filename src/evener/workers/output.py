@@ -154,8 +154,7 @@ class WorkerOutput:
     """Writes the lines of a worker to its log file, which it appends to, and to the console."""
 
     def __init__(self, source: Source, logs: Path, console: Console) -> None:
-        self._source = source
-        self._console = console
+        self._source, self._console = source, console
         self._log = (logs / f"worker-{source[0]}.log").open("ab", buffering=0)
         self._lock = threading.Lock()
 

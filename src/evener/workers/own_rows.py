@@ -47,8 +47,7 @@ class OwnRowsOfPipelines:
     """
 
     def __init__(self, own_rows: Callable[[int], Rows], *, is_late: Callable[[], bool]) -> None:
-        self._own_rows = own_rows
-        self._is_late = is_late
+        self._own_rows, self._is_late = own_rows, is_late
         self._obstacle: str | None = None
         self._made: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
 
@@ -91,8 +90,7 @@ class OwnRowsPipeline:
     def __init__(
         self, pipeline: LastMaps, *, maps_first: bool, own_rows: Callable[[int], Rows]
     ) -> None:
-        self._pipeline = pipeline
-        self._own_rows = own_rows
+        self._pipeline, self._own_rows = pipeline, own_rows
         self._needed = np.full(pipeline.batch_size, maps_first)
         self._needs_all = True
         with tf.init_scope(), tf.device(_HOST):
@@ -197,8 +195,7 @@ class OwnRowsIterator:
     """Iterator over batches that have all rows."""
 
     def __init__(self, pipeline: OwnRowsPipeline, iterator: Iterator[Any]) -> None:
-        self._pipeline = pipeline
-        self._iterator = iterator
+        self._pipeline, self._iterator = pipeline, iterator
 
     def __iter__(self) -> OwnRowsIterator:
         return self
@@ -221,10 +218,8 @@ class BatchOfOwnRows:
     def __init__(
         self, pipeline: OwnRowsPipeline, tensors: list[Any], elements: list[Any], is_mapped: Rows
     ) -> None:
-        self._pipeline = pipeline
-        self._tensors = tensors
-        self._elements = elements
-        self._is_mapped = is_mapped
+        self._pipeline, self._tensors = pipeline, tensors
+        self._elements, self._is_mapped = elements, is_mapped
         self.needed: Rows | None = None
 
     @property

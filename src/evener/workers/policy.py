@@ -100,8 +100,7 @@ class Policy:
         self._incarnations = dict.fromkeys(workers, 0)
         self._running = set(workers)
         self._pending: dict[int, Replace] = {}
-        self._num_left = num_restarts
-        self._num_restarts = num_restarts
+        self._num_left = self._num_restarts = num_restarts
         self._wait_seconds = error_wait_seconds
         self._window_seconds = error_window_seconds
         self._grace_seconds = grace_seconds

@@ -92,8 +92,6 @@ class Worker(Protocol):
 
 
 class Placement(Protocol):
-    """Starts workers: on this machine, or on the nodes of Ray."""
-
     def start(self, start: WorkerStart) -> Worker: ...
 
     def stop(self) -> None:
@@ -126,8 +124,7 @@ class JobControl(Control):
     """Runs the coordinator of a job, with a secret of its own; all workers reach ``host``."""
 
     def __init__(self, settings: LaunchSettings, host: str) -> None:
-        self._settings = settings
-        self._host = host
+        self._settings, self._host = settings, host
         self._patience = duration(settings.environ, "patience_seconds")
         self._secret = secrets.token_hex(32).encode()
         self._coordinator: Coordinator | None = None
@@ -198,11 +195,8 @@ class Supervisor:
         placement: Placement,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings = settings
-        self._control = control
-        self._console = console
-        self._placement = placement
-        self._clock = clock
+        self._settings, self._control, self._console = settings, control, console
+        self._placement, self._clock = placement, clock
         # Its `put` may be called in a handler of signals while this thread is in `get`.
         self._events: queue.SimpleQueue[ProcessEnded | Event | Signalled] = queue.SimpleQueue()
         self._commands = {command.index: command for command in settings.workers}

@@ -83,9 +83,7 @@ class WorkerProcess:
         on_end: Callable[[int], None],
     ) -> None:
         self.source = source  # Number and incarnation of the worker.
-        self._output = output
-        self._guard = guard
-        self._on_end = on_end
+        self._output, self._guard, self._on_end = output, guard, on_end
         self._lock = threading.Lock()
         self._is_reaped = False
         self._process = subprocess.Popen(
