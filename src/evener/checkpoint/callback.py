@@ -17,6 +17,7 @@ depends on the data:
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import numbers
 import os
@@ -343,31 +344,6 @@ def is_plain(value: Any) -> bool:
     return _plain(value) is not _ABSENT
 
 
-class _EpochLogs:
-    """Logs of all epochs, as `keras.callbacks.History` has them."""
-
-    def __init__(self, stored: _History | None = None) -> None:
-        self._epochs = [] if stored is None else [*stored.epochs]
-        logs = {} if stored is None else stored.logs
-        self._logs: dict[str, list[Any]] = {name: [*values] for name, values in logs.items()}
-
-    def add(self, epoch: int, logs: Mapping[str, Any]) -> None:
-        """Add the logs of an epoch; values that are no numbers are left out."""
-        self._epochs.append(epoch)
-        for name, value in logs.items():
-            plain = _plain(value)
-            self._logs.setdefault(name, []).append(None if plain is _ABSENT else plain)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return a copy of the logs as JSON has them, which is written while the fit goes on."""
-        logs = {name: [*values] for name, values in self._logs.items()}
-        return {"epochs": [*self._epochs], "logs": logs}
-
-    def put_into(self, history: keras.callbacks.History) -> None:
-        history.epoch = [*self._epochs]
-        history.history = {name: [*values] for name, values in self._logs.items()}
-
-
 class CheckpointCallback(keras.callbacks.Callback):
     """Saves checkpoints in ``fit``, and resumes from the newest one.
 
@@ -425,7 +401,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._every_epoch, self._on_failure, self._clock = every_epoch, on_failure, clock
         self._feed: FitFeed | None = None
         self._loaded: Loaded | None = None
-        self._logs = _EpochLogs()
+        # Logs of all epochs, as JSON has them.
+        self._history: dict[str, Any] = {"epochs": [], "logs": {}}
         fits.follow_fits(_run_fit)
 
     def run_fit(
@@ -468,7 +445,10 @@ class CheckpointCallback(keras.callbacks.Callback):
                 fingerprint=self.fingerprint,
                 validation=arguments.get("validation_data"),
             )
-            self._logs = _EpochLogs(stored and stored.history)
+            self._history = {"epochs": [], "logs": {}}
+            if stored is not None:
+                logs = {name: [*values] for name, values in stored.history.logs.items()}
+                self._history = {"epochs": [*stored.history.epochs], "logs": logs}
             with fits.following(self._feed, model), self._termination, fits.beginning_at(model):
                 # Other callbacks change what it saves, such as the learning rate.
                 return proceed([*before_self, self])
@@ -545,7 +525,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         for callback in self._callbacks.values():
             fits.set_up_monitor(callback)
         _set_attributes(self._callbacks, stored.callbacks)
-        self._logs.put_into(self.model.history)
+        self._put_back_history()
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         assert self._feed is not None
@@ -575,7 +555,12 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         assert self._feed is not None
-        self._logs.add(epoch, logs or {})
+        self._history["epochs"].append(epoch)
+        for name, value in (logs or {}).items():
+            plain = _plain(value)
+            values = self._history["logs"].setdefault(name, [])
+            # Values that are no numbers are left out.
+            values.append(None if plain is _ABSENT else plain)
         self._feed.end_epoch()
         self._epoch, self._step = epoch + 1, 0
         self._stop_if_asked()
@@ -587,8 +572,13 @@ class CheckpointCallback(keras.callbacks.Callback):
         if self._loaded is not None:
             # All epochs were done before.
             _set_attributes(self._callbacks, self._loaded.more.callbacks)
-            self._logs.put_into(self.model.history)
+            self._put_back_history()
         self._wait()
+
+    def _put_back_history(self) -> None:
+        history: Any = self.model.history
+        history.epoch = [*self._history["epochs"]]
+        history.history = copy.deepcopy(self._history["logs"])
 
     def _is_due(self) -> bool:
         if self._every_steps and self._total - self._saved_total >= self._every_steps:
@@ -620,7 +610,8 @@ class CheckpointCallback(keras.callbacks.Callback):
             "callbacks": changed,
             "best_weights": {name: len(arrays) for name, arrays in best.items()},
             "log_bytes": log_bytes,
-            "history": self._logs.as_json(),
+            # It is written while the fit goes on.
+            "history": copy.deepcopy(self._history),
             "has_stopped": bool(self.model.stop_training),
         }
         self.checkpoint.write(

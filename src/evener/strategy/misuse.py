@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +11,6 @@ import tensorflow as tf
 from evener._tf_private.graphs import written_resources
 from evener.auditing import GatheredOperation
 from evener.base.text import format_bytes
-from evener.base.user_code import is_own
 from evener.devices.names import device_name
 from evener.errors import EngineError
 from evener.graph.rewrites import CONDITIONS
@@ -22,56 +19,6 @@ from evener.partition.report import NEARLY_ALL, StepReport, warn_at_user_line
 
 _DEVICE = re.compile(r"/device:[A-Z]+:\d+")
 _MOST_OPERATIONS = 3
-
-
-class Warnings:
-    """Warnings of a strategy on devices, each of which is given once."""
-
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._devices = tuple(devices)
-        self._given: set[str] = set()
-
-    @property
-    def has_given_unused(self) -> bool:
-        return "ENG-088" in self._given
-
-    def eager_run(self) -> None:
-        self._warn(
-            "ENG-086",
-            f"A step runs eagerly, on {self._devices[0]} alone.",
-            why="Only the graph of a step can be partitioned. Eager steps give the same results, "
-            "and are good for debugging, but use one device.",
-            fix="Call strategy.run from inside a @tf.function, or give it one; leave out "
-            "run_functions_eagerly(True), run_eagerly=True, and dynamic=True of layers of Keras 2.",
-        )
-
-    def multiplied_batch(self, caller: FrameType) -> None:
-        file = caller.f_code.co_filename
-        text = linecache.getline(file, caller.f_lineno) if is_own(file) else ""
-        if "*" in text and "batch" in text.lower():
-            self._warn(
-                "ENG-083",
-                "strategy.num_replicas_in_sync is 1, whatever the number of devices is.",
-                why="A program sees one device, and a batch is divided among "
-                f"{', '.join(self._devices)}. A batch size that is multiplied by the "
-                "number of replicas stays what it is, and so do the results.",
-                fix=f"For a batch of that size on each device, multiply by "
-                f"{len(self._devices)} instead, and adapt the learning rate.",
-            )
-
-    def unused(self, model: str, devices: Sequence[str]) -> None:
-        self._warn(
-            "ENG-088",
-            f"The model {model!r} trains on one device, and nothing uses the strategy on "
-            f"{', '.join(devices)}.",
-            why="It was created, and is fitted, outside of strategy.scope().",
-            fix="Create the model inside `with strategy.scope():`, or call fit inside it.",
-        )
-
-    def _warn(self, code: str, what: str, *, why: str, fix: str) -> None:
-        if code not in self._given:
-            self._given.add(code)
-            warn_at_user_line(code, what, why=why, fix=fix)
 
 
 def warn_of_one_device(

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import linecache
 import sys
 import time
 import weakref
@@ -29,11 +30,12 @@ from evener._tf_private import functions
 from evener._tf_private.models import owns_a_model, patch_keras
 from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tensors import in_xla
+from evener.base.user_code import is_own
 from evener.devices import resolve_devices
 from evener.devices.names import device_name, tf_device
 from evener.errors import EngineError
 from evener.partition.memory import MemoryEstimate
-from evener.partition.report import StepReport
+from evener.partition.report import StepReport, warn_at_user_line
 from evener.plan import BatchNormName, Plan, check_shares
 from evener.strategy import misuse
 from evener.strategy.distribute import DistributedStep
@@ -130,7 +132,8 @@ class Strategy(OneReplica):
             records=self._records,
             verify=chosen_verification(verify),
         )
-        self._warnings = misuse.Warnings(layout.devices)
+        self._devices = layout.devices
+        self._warned: set[str] = set()
         patch_keras(Strategy)
         extended = self._extended_type(self, self._owner_registry, device_name(layout.first_device))
         super().__init__(extended)
@@ -221,7 +224,19 @@ class Strategy(OneReplica):
     def num_replicas_in_sync(self) -> int:
         """1: a program sees one device, and batches are those of all devices together."""
         if len(self.replica_devices) > 1:
-            self._warnings.multiplied_batch(sys._getframe(1))
+            caller = sys._getframe(1)
+            file = caller.f_code.co_filename
+            text = linecache.getline(file, caller.f_lineno) if is_own(file) else ""
+            if "*" in text and "batch" in text.lower():
+                self._warn_once(
+                    "ENG-083",
+                    "strategy.num_replicas_in_sync is 1, whatever the number of devices is.",
+                    why="A program sees one device, and a batch is divided among "
+                    f"{', '.join(self._devices)}. A batch size that is multiplied by the "
+                    "number of replicas stays what it is, and so do the results.",
+                    fix=f"For a batch of that size on each device, multiply by "
+                    f"{len(self._devices)} instead, and adapt the learning rate.",
+                )
         return 1
 
     def memory_estimate(self, num_samples: int) -> dict[str, MemoryEstimate]:
@@ -310,7 +325,15 @@ class Strategy(OneReplica):
                     fix="Leave out jit_compile=True where strategy.run is called.",
                 )
             if is_eager and not is_function:
-                self._warnings.eager_run()
+                self._warn_once(
+                    "ENG-086",
+                    f"A step runs eagerly, on {self._devices[0]} alone.",
+                    why="Only the graph of a step can be partitioned. Eager steps give the same "
+                    "results, and are good for debugging, but use one device.",
+                    fix="Call strategy.run from inside a @tf.function, or give it one; leave out "
+                    "run_functions_eagerly(True), run_eagerly=True, and dynamic=True of layers of "
+                    "Keras 2.",
+                )
             elif is_eager and self.trial is not None:
                 return self.trial.run(fn, lambda _: self._step_of(fn)(*args, **kwargs))
             else:
@@ -481,10 +504,21 @@ class Strategy(OneReplica):
             """Return whether it has run nothing on several devices, and has not warned of that."""
             if not strategy.is_partitioned or strategy._has_run:
                 return False
-            return not strategy._warnings.has_given_unused and not owns_a_model(strategy)
+            return "ENG-088" not in strategy._warned and not owns_a_model(strategy)
 
         # A strategy that the program has dropped is part of reference cycles.
         if any(map(is_unused, tuple(_STRATEGIES))):
             gc.collect()
         for strategy in filter(is_unused, tuple(_STRATEGIES)):
-            strategy._warnings.unused(name, strategy._arrangement.plan.device_names)
+            strategy._warn_once(
+                "ENG-088",
+                f"The model {name!r} trains on one device, and nothing uses the strategy on "
+                f"{', '.join(strategy._arrangement.plan.device_names)}.",
+                why="It was created, and is fitted, outside of strategy.scope().",
+                fix="Create the model inside `with strategy.scope():`, or call fit inside it.",
+            )
+
+    def _warn_once(self, code: str, what: str, *, why: str, fix: str) -> None:
+        if code not in self._warned:
+            self._warned.add(code)
+            warn_at_user_line(code, what, why=why, fix=fix)
