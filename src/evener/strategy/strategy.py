@@ -118,6 +118,7 @@ class Strategy(OneReplica):
         plan, group = chosen_plan(
             plan, devices=devices, shares=shares, owners=owners, batch_norm=batch_norm
         )
+        verify = chosen_verification(verify)
         self._records = StepRecords()
         self._trial: RunTrial | None = None
         layout, controller = arrange(plan, group, measured=measured)
@@ -130,7 +131,7 @@ class Strategy(OneReplica):
             controller=controller,
             owners=self._owner_registry,
             records=self._records,
-            verify=chosen_verification(verify),
+            verify=verify,
         )
         self._devices = layout.devices
         self._warned: set[str] = set()

@@ -393,7 +393,8 @@ def ask(
             with _open(address, secret, {"question": question}, deadline) as connection:
                 connection.settimeout(max(deadline - time.monotonic(), 0.01))
                 length = int.from_bytes(_read(connection, _LENGTH), "big")
-                answers.put((address, _read(connection, length)))
+                found = _read(connection, length)
+            answers.put((address, found))
         except (OSError, ValueError) as error:
             # A wrong address too: nobody would wait for a thread that has ended.
             answers.put((address, error))

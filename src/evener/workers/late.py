@@ -90,7 +90,7 @@ class Results:
                 self._kept = None
 
     def since(self, number: int) -> bytes:
-        """Return the packed results from a call (from 0) on; RUN-093 if they are not kept."""
+        """Return the packed results from a call (from 0) on, never empty; RUN-093 if not kept."""
         with self._lock:
             if self._kept is None:
                 raise RunError(
