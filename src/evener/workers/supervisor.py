@@ -58,11 +58,13 @@ class LaunchSettings:
 class OutputSink(Protocol):
     """Takes the output of a worker's process. Its methods may be called in any thread."""
 
-    def begin(self, origin: str) -> None: ...
+    def begin(self, origin: str) -> None:
+        """Note where the process runs, before its first line."""
 
     def line(self, stream: Stream, line: bytes) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Note that no line follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
