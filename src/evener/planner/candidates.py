@@ -93,11 +93,6 @@ class PlanEvaluator:
         self.profile = profile
         self.choices = choices
 
-    def predict(self, assignment: Assignment) -> tuple[Prediction, bool]:
-        """Return the prediction, and whether every device has enough memory."""
-        prediction = predict(assignment, self.profile)
-        return prediction, not any(shortages(prediction.memory, self.profile.cluster))
-
     def candidate(self, assignment: Assignment, grouping: Grouping | None = None) -> Candidate:
         prediction = predict(assignment, self.profile)
         return Candidate(
@@ -109,24 +104,26 @@ class PlanEvaluator:
 
     def rank(self, candidate: Candidate) -> tuple[float, int]:
         """Return the sort key of a candidate, lower for better ones: seconds, then devices."""
-        num_devices = sum(map(len, candidate.grouping))
-        return self.weighed(candidate.assignment, candidate.prediction), num_devices
+        return self.weighed(candidate), sum(map(len, candidate.grouping))
 
     def seconds(self, assignment: Assignment) -> float:
         """Return the weighed seconds of a step, as in `rank`; infinite if it does not fit."""
-        prediction, fits = self.predict(assignment)
-        return self.weighed(assignment, prediction) if fits else math.inf
+        candidate = self.candidate(assignment)
+        return self.weighed(candidate) if candidate.fits else math.inf
 
-    def weighed(self, assignment: Assignment, prediction: Prediction) -> float:
+    def weighed(self, candidate: Candidate) -> float:
         """Return the seconds of a step, plus a fraction for everything that is not simple."""
         layers, cluster = self.profile.model.layers, self.profile.cluster
+        assignment = candidate.assignment
         less_simple = [
             HOST_OWNER in assignment.owners,
             assignment.owners != spread_owners(layers, assignment.replicas, cluster),
             any(assignment.recompute),
             assignment.is_split_in_time,
         ]
-        return prediction.step_seconds * (1 + self.choices.simpler_within * sum(less_simple))
+        return candidate.prediction.step_seconds * (
+            1 + self.choices.simpler_within * sum(less_simple)
+        )
 
     def polished(
         self,
@@ -468,29 +465,26 @@ class _FewestRecomputed:
 
     def _find(self, assignment: Assignment) -> tuple[float, Assignment | None]:
         evaluator = self._evaluator
-        none = dataclasses.replace(assignment, recompute=(False,) * len(assignment.recompute))
-        prediction, fits = evaluator.predict(none)
-        seconds = evaluator.weighed(none, prediction)
-        if fits:
-            return seconds, none
-        # Recomputation never makes a step faster.
-        every = dataclasses.replace(
-            assignment, recompute=recomputed_layers(evaluator.profile.model)
+        none = evaluator.candidate(
+            dataclasses.replace(assignment, recompute=(False,) * len(assignment.recompute))
         )
-        if not evaluator.choices.recompute or seconds >= self._least or not any(every.recompute):
+        seconds = evaluator.weighed(none)
+        if none.fits:
+            return seconds, none.assignment
+        # Recomputation never makes a step faster.
+        recompute = recomputed_layers(evaluator.profile.model)
+        if not evaluator.choices.recompute or seconds >= self._least or not any(recompute):
             return math.inf, None
-        prediction, fits = evaluator.predict(every)
-        if not fits:
+        every = evaluator.candidate(dataclasses.replace(assignment, recompute=recompute))
+        if not every.fits:
             return math.inf, None
-        fewer, prediction = keep_activations(every, prediction, evaluator)
-        return evaluator.weighed(fewer, prediction), fewer
+        fewer = keep_activations(every, evaluator)
+        return evaluator.weighed(fewer), fewer.assignment
 
 
-def keep_activations(
-    assignment: Assignment, prediction: Prediction, evaluator: PlanEvaluator
-) -> tuple[Assignment, Prediction]:
+def keep_activations(best: Candidate, evaluator: PlanEvaluator) -> Candidate:
     for _ in range(_MOST_TIMES):
-        left, needs, ranked = _activations(assignment, prediction, evaluator)
+        left, needs, ranked = _activations(best, evaluator)
         kept: set[int] = set()
         for index in ranked:
             if all(more <= left[device] for device, more, _ in needs[index] if device in left):
@@ -498,48 +492,52 @@ def keep_activations(
                 for device, more, _ in needs[index]:
                     if device in left:
                         left[device] -= more
-        fewer = _without(assignment, kept, evaluator) if kept else None
+        fewer = _without(best.assignment, kept, evaluator) if kept else None
         if fewer is None:
             break
-        assignment, prediction = fewer
+        best = fewer
     for _ in range(_MOST_TIMES):
-        left, needs, ranked = _activations(assignment, prediction, evaluator)
+        left, needs, ranked = _activations(best, evaluator)
         # These fit if the peak is in their own backward pass, where their activations are anyway.
         nearly = (
             index
-            for index in _unlike(ranked, assignment, evaluator)
+            for index in _unlike(ranked, best.assignment, evaluator)
             if all(more - anyway <= left[d] for d, more, anyway in needs[index] if d in left)
         )
-        ways = (_without(assignment, {k}, evaluator) for k in itertools.islice(nearly, _MOST_TRIED))
+        tried = itertools.islice(nearly, _MOST_TRIED)
+        ways = (_without(best.assignment, {index}, evaluator) for index in tried)
         fewer = next((way for way in ways if way is not None), None)
         if fewer is None:
             break
-        assignment, prediction = fewer
-    return assignment, prediction
+        best = fewer
+    return best
 
 
 def _without(
     assignment: Assignment, kept: Collection[int], evaluator: PlanEvaluator
-) -> tuple[Assignment, Prediction] | None:
-    """Return an assignment that keeps the activations of some layers; None if it does not fit."""
+) -> Candidate | None:
+    """Return a plan that keeps the activations of some layers; None if it does not fit."""
     recompute = tuple(
         is_recomputed and index not in kept
         for index, is_recomputed in enumerate(assignment.recompute)
     )
     if not any(recompute):
         return None
-    fewer = dataclasses.replace(assignment, recompute=recompute)
-    prediction = predict(fewer, evaluator.profile)
-    is_over = min(_free_bytes(prediction, evaluator).values(), default=0.0) < 0
-    return None if is_over else (fewer, prediction)
+    fewer = evaluator.candidate(dataclasses.replace(assignment, recompute=recompute))
+    return fewer if fewer.fits else None
 
 
 def _activations(
-    assignment: Assignment, prediction: Prediction, evaluator: PlanEvaluator
+    candidate: Candidate, evaluator: PlanEvaluator
 ) -> tuple[dict[int, float], Needs, list[int]]:
     """Return free bytes, the needs of kept activations, and the layers, the most worth first."""
-    profile = evaluator.profile
-    model, left = profile.model, _free_bytes(prediction, evaluator)
+    profile, assignment, prediction = evaluator.profile, candidate.assignment, candidate.prediction
+    model, devices = profile.model, profile.cluster.devices
+    left: dict[int, float] = {
+        device: limit - needed.total
+        for device, needed in prediction.memory.items()
+        if device >= 0 and (limit := devices[device].memory_bytes) is not None
+    }
     last_barrier = model.last_barrier if step_has_barriers(assignment, model) else -1
     needs: dict[int, list[tuple[int, float, float]]] = {k: [] for k in range(len(model.layers))}
     for replica, times in zip(assignment.replicas, prediction.timelines, strict=True):
@@ -560,9 +558,7 @@ def _activations(
         # Seconds that recomputing the layer takes, in the slowest replica.
         seconds = max(
             replica.num_micro_batches
-            * profile.times[profile.cluster.devices[device].type][index].forward(
-                replica.micro_batch
-            )
+            * profile.times[devices[device].type][index].forward(replica.micro_batch)
             for replica, device in _holders(index, assignment)
         )
         return seconds / max(filled, 1e-12)
@@ -571,15 +567,6 @@ def _activations(
         index for index, is_recomputed in enumerate(assignment.recompute) if is_recomputed
     ]
     return left, needs, sorted(recomputed, key=worth, reverse=True)
-
-
-def _free_bytes(prediction: Prediction, evaluator: PlanEvaluator) -> dict[int, float]:
-    limits = [device.memory_bytes for device in evaluator.profile.cluster.devices]
-    return {
-        device: limit - needed.total
-        for device, needed in prediction.memory.items()
-        if device >= 0 and (limit := limits[device]) is not None
-    }
 
 
 def swaps(assignment: Assignment, evaluator: PlanEvaluator) -> Iterator[Assignment]:

@@ -35,7 +35,6 @@ from evener.planner.candidates import (
     Choices,
     PlanEvaluator,
     Start,
-    recut,
     refine,
 )
 from evener.planner.groups import (
@@ -66,11 +65,8 @@ _SLACK_OF_MANY = 1.02
 
 _MOST_PREDICTED = 100
 _MOST_OF_MANY = 6
-_MOST_RECUT, _MOST_POLISHED = 24, 6
+_MOST_POLISHED = 6
 _MOST_LACKING = 6
-
-_MOST_CUTS = 8
-"""Number of other cuts of a plan to try before it is compared with others."""
 
 _NO_SLOWER = 1.0005
 """Factor within which a plan that fits counts as fast as one with unlimited memory."""
@@ -238,8 +234,6 @@ class _Search:
             distinct.setdefault(candidate.assignment.replicas, candidate)
         candidates = list(distinct.values())
         if self._few:
-            candidates[:_MOST_RECUT] = map(self._recut, candidates[:_MOST_RECUT])
-            candidates.sort(key=evaluator.rank)
             for index, candidate in enumerate(candidates[:_MOST_POLISHED]):
                 grouping = candidate.grouping
                 better = evaluator.polished(grouping, candidate.assignment, host=self._host)
@@ -261,31 +255,6 @@ class _Search:
             first.setdefault(candidate.grouping, candidate)
         ranked = list(first.values())
         return (ranked[0], ranked[1:]) if ranked else (None, [])
-
-    def _recut(self, candidate: Candidate) -> Candidate:
-        assignment = candidate.assignment
-        layers, cluster = self._profile.model.layers, self._profile.cluster
-        if assignment.owners != spread_owners(layers, assignment.replicas, cluster):
-            return candidate
-        ways = [
-            recut(replica, assignment.recompute, self._profile) or [replica]
-            for replica in assignment.replicas
-        ]
-        # The best cuts of each replica, then the second best of each, and so on.
-        ranked_together = (
-            tuple(some[min(rank, len(some) - 1)] for some in ways)
-            for rank in range(min(_MOST_CUTS, max(map(len, ways))))
-        )
-        others = (
-            dataclasses.replace(
-                assignment, replicas=replicas, owners=spread_owners(layers, replicas, cluster)
-            )
-            for replicas in ranked_together
-        )
-        best = min(itertools.chain([assignment], others), key=self._evaluator.seconds)
-        if best is assignment:
-            return candidate
-        return self._evaluator.candidate(best, candidate.grouping)
 
 
 _MOST_ROUNDS = 3

@@ -44,7 +44,7 @@ def with_all_recomputed(assignment: Assignment, profile: CostProfile) -> Assignm
 def kept(profile: CostProfile) -> Assignment:
     everything = with_all_recomputed(assigned(profile), profile)
     evaluator = PlanEvaluator(profile, AT_ONCE)
-    return keep_activations(everything, predict(everything, evaluator.profile), evaluator)[0]
+    return keep_activations(evaluator.candidate(everything), evaluator).assignment
 
 
 def test_some_layers_are_faster_than_all_and_none_does_not_fit() -> None:
