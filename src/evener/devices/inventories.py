@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from evener.base.notebook import ShownAsText
 from evener.base.text import format_bytes
 from evener.devices.machine import (
     Host,
@@ -69,7 +70,7 @@ class GpuLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class Inventory(ShownAsText):
     """The devices of the machine, and which of them a device spec uses.
 
     Args:
@@ -111,11 +112,6 @@ class Inventory:
         from evener.base.terminal import WIDTH, text_of
 
         return text_of(lambda console: print_inventory(self, console), WIDTH)
-
-    def _repr_html_(self) -> str:
-        from evener.base.terminal import html_of
-
-        return html_of(str(self))
 
 
 def inventory(spec: str | None = None) -> Inventory:

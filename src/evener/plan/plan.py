@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal, cast, get_args, get_type_hints
 
+from evener.base.notebook import ShownAsText
 from evener.base.records import RecordError, from_plain, shorten, to_plain
 from evener.errors import PlanError, did_you_mean
 from evener.plan.parts import (
@@ -56,7 +57,7 @@ _MOST_SAMPLES = 2**50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(ShownAsText):
     """Plan of a distributed training step: owners of the variables, and devices that compute.
 
     A plan is checked for consistency when it is made; `check_devices` compares it with the
@@ -379,11 +380,6 @@ class Plan:
         # By name, since it reads plans. rich takes longer to import than everything else here.
         table = importlib.import_module("evener.plan.table")
         return cast("str", table.render_plan(self))
-
-    def _repr_html_(self) -> str:
-        from evener.base.terminal import html_of
-
-        return html_of(str(self))
 
 
 def plan_schema() -> dict[str, Any]:
