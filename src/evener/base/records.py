@@ -17,15 +17,12 @@ import functools
 import json
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from evener.errors import did_you_mean
 
 T = TypeVar("T")
-
-Parsers = Mapping[type, Callable[[Any], Any]]
-"""Function from a plain value to a value of a type, such as a quantity; a ValueError refuses it."""
 
 # Types by their names in the messages of msgspec.
 _WORDS = {
@@ -105,9 +102,9 @@ def to_plain(record: object) -> Any:
     return msgspec.to_builtins(record, enc_hook=convert)
 
 
-def to_json(record: object, *, indent: int | None = None) -> str:
+def to_json(record: object) -> str:
     """Return a record as JSON. Infinity and NaN, which JSON does not have, are a ValueError."""
-    return json.dumps(to_plain(record), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(to_plain(record), ensure_ascii=False, allow_nan=False)
 
 
 def from_json(text: str | bytes, kind: type[T]) -> T:
@@ -128,7 +125,6 @@ def from_plain(
     kind: type[T],
     *,
     place: str = "",
-    parsers: Parsers | None = None,
     complete: bool = False,
 ) -> T:
     """Return the record of plain values; parts of it may be records already.
@@ -137,7 +133,6 @@ def from_plain(
         value: Dicts, lists, text and numbers.
         kind: Type of the record.
         place: Place of the value in a larger record.
-        parsers: Parsers of types that are not plain.
         complete: Whether fields with a default must be there as well.
 
     Raises:
@@ -147,7 +142,7 @@ def from_plain(
 
     _check_structure(value, kind, place, complete=complete)
     try:
-        return msgspec.convert(value, kind, dec_hook=lambda of, plain: (parsers or {})[of](plain))
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         if error.__cause__ is not None and type(error.__cause__) is not ValueError:
             raise error.__cause__ from None

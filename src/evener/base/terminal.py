@@ -36,15 +36,13 @@ class PrintableConsole(Console):
     def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
         """Render an object."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else self._encodable(printable(text)), style, control)
-
-    def _encodable(self, text: str) -> str:
-        """Return a text that a stream of another encoding than UTF-8 takes."""
-        try:
-            text.encode(self.encoding)
-        except UnicodeEncodeError:
-            return text.translate(_PLAIN).encode(self.encoding, "replace").decode(self.encoding)
-        return text
+            shown = text if control else printable(text)
+            try:
+                shown.encode(self.encoding)
+            except UnicodeEncodeError:
+                plain = shown.translate(_PLAIN).encode(self.encoding, "replace")
+                shown = plain.decode(self.encoding)
+            yield Segment(shown, style, control)
 
 
 def standard_output(*, highlight: bool = True) -> Console:

@@ -270,7 +270,7 @@ def import_tensorflow() -> Any:
     return tf
 
 
-def read_tensorflow(environ: Mapping[str, str] | None = None) -> TensorFlowView:
+def read_tensorflow() -> TensorFlowView:
     tf = import_tensorflow()
     build = tf.sysconfig.get_build_info()
     visible = tf.config.get_visible_devices("GPU")
@@ -303,7 +303,7 @@ def read_tensorflow(environ: Mapping[str, str] | None = None) -> TensorFlowView:
         num_logical_cpus=sum(map(len, logical)),
         cuda_12_packages=_nvidia_packages("-cu12"),
         cuda_13_packages=_nvidia_packages("-cu13"),
-        environment=read_cuda_environment(os.environ if environ is None else environ),
+        environment=read_cuda_environment(os.environ),
     )
 
 

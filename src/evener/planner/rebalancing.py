@@ -245,7 +245,15 @@ def rebalance_shares(
             maximum_shares=rebalancer.maximum_shares,
         )
 
-    whole = _speed_of_steps(window)
+    # The speed of whole steps, each as long as its slowest replica; None if unknown.
+    whole = None
+    if len({len(steps) for steps in window}) == 1:
+        whole = measured_speed(
+            [
+                (math.fsum(samples for samples, _ in step), max(seconds for _, seconds in step))
+                for step in zip(*window, strict=True)
+            ]
+        )
     if trial is not None and whole is not None:
         gain = 1.0 - trial.speed.median / whole.median
         spread = math.hypot(trial.speed.relative_error, whole.relative_error)
@@ -301,18 +309,6 @@ def rebalance_shares(
     return dataclasses.replace(
         rebalancer, shares=ideal, doubted=None, num_doubtful=0, trial=begun
     ), event
-
-
-def _speed_of_steps(window: Window) -> MeasuredSpeed | None:
-    """Return the speed of whole steps, each as long as its slowest replica; None if unknown."""
-    if len({len(steps) for steps in window}) != 1:
-        return None
-    return measured_speed(
-        [
-            (math.fsum(samples for samples, _ in step), max(seconds for _, seconds in step))
-            for step in zip(*window, strict=True)
-        ]
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
