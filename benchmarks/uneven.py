@@ -78,8 +78,7 @@ class Profiled:
         from evener.plan import Plan
         from evener.planner import check_plan, plan_profile
         from evener.profile import ClusterDevice, CostProfile
-        from evener.profiler.keras_profile import trace_keras_step
-        from evener.profiler.profile import profile_step
+        from evener.profiler.profile import profile_step, trace_keras_step
 
         problem = PROBLEMS[case.problem]
         size = problem.batch_size

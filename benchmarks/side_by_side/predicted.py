@@ -64,8 +64,7 @@ class Planned:
         import tensorflow as tf
 
         from evener.devices import resolve_devices
-        from evener.profiler.keras_profile import trace_keras_step
-        from evener.profiler.profile import profile_step
+        from evener.profiler.profile import profile_step, trace_keras_step
 
         used = resolve_devices(DEVICES)
         x, y = self._trained.batch()

@@ -15,8 +15,8 @@ from evener.planner.assignment import assignment_of
 from evener.planner.memory import MemoryPrediction
 from evener.planner.prediction import predict
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
-from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layer_costs import layer_costs
+from evener.profiler.profile import trace_keras_step
 
 NUM_SAMPLES, WIDTH = 64, 64
 ANY = Curve(((1, 1.0),))

@@ -78,7 +78,7 @@ def make_plan(
         return plan_profile(model, batch_size)
     # Planning for a profile does not need TensorFlow.
     check_installed()
-    from evener.profiler.keras_profile import profile_model
+    from evener.profiler.profile import profile_model
 
     most = _MOST_MEASURED if isinstance(batch_size, str) else batch_size
     profile = profile_model(

@@ -11,8 +11,8 @@ from keras import layers
 
 from evener.graph.trace import TracedStep
 from evener.profile import LayerCosts, ModelCosts
-from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layer_costs import layer_costs
+from evener.profiler.profile import trace_keras_step
 
 FLOAT = 4
 

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layer_costs import layer_costs
+from evener.profiler.profile import trace_keras_step
 from unit.profiler.models import by_name, costs_of, dense, sequence
 
 

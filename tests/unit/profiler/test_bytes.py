@@ -93,7 +93,7 @@ def test_updates_wait_where_all_gradients_are_clipped_together(
 PINNED = """
     import evener, keras, tensorflow as tf
     from evener.profiler.layer_costs import layer_costs
-    from evener.profiler.keras_profile import trace_keras_step
+    from evener.profiler.profile import trace_keras_step
 
     def costs():
         dense = [keras.layers.Dense(4, name=name) for name in "abc"]

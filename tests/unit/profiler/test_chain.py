@@ -9,9 +9,9 @@ import tensorflow as tf
 from keras import layers
 
 from evener.graph.trace import trace_step
-from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
+from evener.profiler.profile import trace_keras_step
 from unit.profiler.models import FLOAT, by_name, costs_of, custom_step, dense, sequence, traced
 
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from evener.devices import UsedDevice
 from evener.profiler import profile
-from evener.profiler.keras_profile import trace_keras_step
-from evener.profiler.profile import affinity, cores_of_each, held_to
+from evener.profiler.profile import affinity, cores_of_each, held_to, trace_keras_step
 
 CPUS = [
     UsedDevice(name=f"cpu:{k}", kind="cpu", memory_bytes=None, physical="cpu:0") for k in range(2)

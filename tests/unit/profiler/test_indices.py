@@ -9,9 +9,9 @@ from keras import layers
 from evener.graph.functions import TensorArgument
 from evener.graph.ops.states import Sharded
 from evener.graph.trace import TracedStep
-from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layers import split_step
 from evener.profiler.measure import SyntheticValues, index_limits
+from evener.profiler.profile import trace_keras_step
 from unit.profiler.models import dense, sequence, traced
 
 ROWS, CLASSES = 50, 7

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import ProfileError
-from evener.profiler.keras_profile import trace_keras_step
 from evener.profiler.layer_costs import layer_costs
 from evener.profiler.measure import measure_step
+from evener.profiler.profile import trace_keras_step
 from unit.profiler.models import dense, sequence
 
 

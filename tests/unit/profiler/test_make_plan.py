@@ -15,7 +15,7 @@ from evener.errors import PlanError, ProfileError
 from evener.plan import Plan
 from evener.planner import plan_profile
 from evener.profiler import measure
-from evener.profiler.keras_profile import input_specs, target_specs
+from evener.profiler.profile import input_specs, target_specs
 from unit.profiler.models import dense, sequence
 from unit.profiler.test_measure import Counting
 
