@@ -22,9 +22,7 @@ from tensorflow.python.framework import (
     kernels,
     op_def_registry,
 )
-from tensorflow.python.ops import (
-    handle_data_util,
-)
+from tensorflow.python.ops import handle_data_util
 
 from evener._tf_private.patches import Patch, wrap_with
 from evener.base.user_code import is_evener

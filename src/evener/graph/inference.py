@@ -15,14 +15,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from evener.graph.dims import (
-    Dim,
-    Size,
-    evaluate,
-    is_at_least,
-    per_sample,
-    symbols_of,
-)
+from evener.graph.dims import Dim, Size, evaluate, is_at_least, per_sample, symbols_of
 from evener.graph.nodes import Graph, Node, Role, RowLoop, SymbolTable, Tensor
 from evener.graph.ops.lists import UNLIKE_ELEMENTS, any_length, list_length, origin
 from evener.graph.ops.registry import COPY, Shape, has_trait, operation, truth_of

@@ -23,7 +23,7 @@ shape in the other. A task that needs one of these runs without XLA.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,8 +100,8 @@ class NodeFunction(FunctionBuilder):
             outputs = add_functional(self, node, inputs, decision)
         else:
             after = [self.names[before] for before in node.after if before in self.names]
-            is_functional = node.op in LOOPS | CONDITIONS
-            attrs = _lowered(self, node.attrs) if is_functional and node.xla else node.attrs
+            is_compiled = node.op in LOOPS | CONDITIONS and node.xla
+            attrs = _lowered(self, node.op, node.attrs) if is_compiled else node.attrs
             outputs = self.copy(node.op, node.name, inputs, attrs, after=after)
         if node.is_stateful:
             self.names[node] = self.definition.node_def[-1].name
@@ -297,9 +297,8 @@ def add_functional(
         results = None if name == "cond" else states if name == "body" else decision.outputs
         sharding = decision.bodies[name]
         functions[name] = _build_body(builder, body, sharding, states, results)
-    extra = _share_numbers(builder, functions.values(), len(states))
+    extra, types = _share_numbers(builder, functions.values(), node.inputs[first:])
     numbers = [builder.symbol(argument.name) for argument in extra]
-    types = _types(builder, node.inputs[first:], extra)
     if node.op in LOOPS:
         body_function = functions["body"]
         for argument in extra:
@@ -342,26 +341,22 @@ def _build_body(
 
 
 def _share_numbers(
-    builder: FunctionBuilder, functions: Iterable[FunctionBuilder], count: int
-) -> list[NumberArgument]:
-    """Let functions have the same numbers behind their first arguments; return these numbers."""
-    functions = list(functions)
+    builder: FunctionBuilder, functions: Collection[FunctionBuilder], tensors: Sequence[Tensor]
+) -> tuple[list[NumberArgument], Any]:
+    """Let functions have the same numbers behind their arguments for tensors.
+
+    Returns the numbers and the types of all arguments.
+    """
     extra: dict[NumberArgument, None] = {}
     for function in functions:
-        for argument in list(function.arguments)[count:]:
+        for argument in list(function.arguments)[len(tensors) :]:
             assert isinstance(argument, NumberArgument)
             extra[argument] = None
     for function in functions:
         function.end_with(list(extra))
         builder.include(function)
-    return list(extra)
-
-
-def _types(
-    builder: FunctionBuilder, tensors: Sequence[Tensor], extra: Sequence[NumberArgument]
-) -> Any:
-    numbers = [builder.table.dtype_of(argument.name) for argument in extra]
-    return graphs.type_list([*(tensor.dtype for tensor in tensors), *numbers])
+    dtypes = [builder.table.dtype_of(argument.name) for argument in extra]
+    return list(extra), graphs.type_list([*(tensor.dtype for tensor in tensors), *dtypes])
 
 
 def _add_branches(
@@ -387,15 +382,11 @@ def _add_branches(
     return builder.op("StatelessIf", inputs, attrs, private=graphs.LOWERED)
 
 
-def _lowered(builder: FunctionBuilder, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a loop or condition whose body may run on several devices.
+def _lowered(builder: FunctionBuilder, op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a node whose loops and conditions may run on several devices.
 
     TensorFlow makes those of functions with ``jit_compile=True`` for one device, at any depth.
     """
-    return {**_with_lowered_bodies(builder, attrs), **graphs.LOWERED}
-
-
-def _with_lowered_bodies(builder: FunctionBuilder, attrs: Mapping[str, Any]) -> dict[str, Any]:
     copies: dict[str, Any] = {}
     for key, value in attrs.items():
         copy = copies[key] = graphs.AttrValue()
@@ -405,12 +396,10 @@ def _with_lowered_bodies(builder: FunctionBuilder, attrs: Mapping[str, Any]) -> 
             body.definition.CopyFrom(graphs.function_definition(reference.name))
             body.definition.signature.name = reference.name = body.name
             for node in body.definition.node_def:
-                is_functional = node.op in LOOPS or node.op in CONDITIONS
-                change = _lowered if is_functional else _with_lowered_bodies
-                for name, changed in change(body, node.attr).items():
+                for name, changed in _lowered(body, node.op, node.attr).items():
                     node.attr[name].CopyFrom(changed)
             builder.include(body)
-    return copies
+    return copies | graphs.LOWERED if op in LOOPS | CONDITIONS else copies
 
 
 def branches_of(
@@ -501,12 +490,11 @@ def _add_guarded(
             outputs = function.copy(node.op, node.name, arguments, node.attrs)
         for reference, tensor in zip(outputs, node.outputs, strict=True):
             function.output(reference, tensor.dtype)
-    extra = _share_numbers(builder, functions.values(), len(inputs))
+    extra, types = _share_numbers(builder, functions.values(), node.inputs)
     numbers = [builder.symbol(argument.name) for argument in extra]
     in_part = builder.number(Sharded(0, 1, rows_of(decision)).in_part, tf.int32)
     has_samples = builder.op("Greater", [in_part, builder.constant(0, tf.int32)], {"T": tf.int32})
-    operands = [*has_samples, *inputs, *numbers]
-    return _add_branches(builder, node, operands, _types(builder, node.inputs, extra), functions)
+    return _add_branches(builder, node, [*has_samples, *inputs, *numbers], types, functions)
 
 
 def _without_samples(builder: FunctionBuilder, tensor: Tensor, state: State) -> str:

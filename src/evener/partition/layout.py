@@ -21,12 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from evener.devices.names import device_name, kind_of, tf_device
 from evener.errors import EngineError
-from evener.plan import (
-    BatchNormName,
-    Plan,
-    Replica,
-    Stage,
-)
+from evener.plan import BatchNormName, Plan, Replica, Stage
 from evener.plan.parts import parse_device_name, parts_of_path
 
 R = TypeVar("R")
@@ -39,68 +34,53 @@ Stages: TypeAlias = tuple[int, ...]
 class WorkerGroup(Protocol):
     """Workers of a program, seen by one of them."""
 
+    # Number of this worker, from 0.
     @property
-    def index(self) -> int:
-        """Number of this worker, from 0."""
-        ...
+    def index(self) -> int: ...
 
-    def call(self, function: Callable[[], R], *, outline: Any) -> R:
-        """Call a function that runs steps; again if the death of a worker broke it off."""
-        ...
+    # Calls a function that runs steps; again if the death of a worker broke it off.
+    def call(self, function: Callable[[], R], *, outline: Any) -> R: ...
 
-    def track(self, variable: Any, *, is_written: bool) -> None:
-        """Take note of a variable of a step that is traced."""
-        ...
+    # Takes note of a variable of a step that is traced.
+    def track(self, variable: Any, *, is_written: bool) -> None: ...
 
-    def note_step(self) -> None:
-        """Say that a step is a part of the function that is traced."""
-        ...
+    # Says that a step is a part of the function that is traced.
+    def note_step(self) -> None: ...
 
+    # TensorFlow's server for collectives, if they carry the exchanges; else None.
     @property
-    def collectives(self) -> Any:
-        """TensorFlow's server for collectives, if they carry the exchanges; else None."""
-        ...
+    def collectives(self) -> Any: ...
 
+    # Time that workers wait for each other.
     @property
-    def patience_seconds(self) -> float:
-        """Time that workers wait for each other."""
-        ...
+    def patience_seconds(self) -> float: ...
 
-    def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
-        """Return what a step calls before its first exchange."""
-        ...
+    # Returns what a step calls before its first exchange.
+    def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]: ...
 
-    def begin_collectives(self, step: str) -> Any:
-        """Meet the others; return the size and key of the group, and whether this is the chief."""
-        ...
+    # Meets the others; returns the size and key of the group, and whether this is the chief.
+    def begin_collectives(self, step: str) -> Any: ...
 
-    def is_compared(self) -> Any:
-        """Return whether the fingerprints of this batch are compared, a NumPy boolean."""
-        ...
+    # Returns whether the fingerprints of this batch are compared, a NumPy boolean.
+    def is_compared(self) -> Any: ...
 
-    def compare(self, batch: Sequence[Any]) -> Any:
-        """Compare a batch with those of the other workers; return True as a NumPy boolean."""
-        ...
+    # Compares a batch with those of the other workers; returns True as a NumPy boolean.
+    def compare(self, batch: Sequence[Any]) -> Any: ...
 
-    def commit(self) -> None:
-        """Say that all exchanges of a step are over: from now on it writes its variables."""
-        ...
+    # Says that all exchanges of a step are over: from now on it writes its variables.
+    def commit(self) -> None: ...
 
-    def reduce(self, label: str, arrays: list[Any], combine: str) -> list[Any]:
-        """Combine arrays of all workers, which have the same shapes and one type."""
-        ...
+    # Combines arrays of all workers, which have the same shapes and one type.
+    def reduce(self, label: str, arrays: list[Any], combine: str) -> list[Any]: ...
 
-    def draw(self, label: str, arrays: list[Any], kernel: object) -> list[Any]:
-        """Return random numbers that one of the workers has drawn, for all."""
-        ...
+    # Returns random numbers that one of the workers has drawn, for all.
+    def draw(self, label: str, arrays: list[Any], kernel: object) -> list[Any]: ...
 
-    def first_unused(self, arrays: list[Any], kernel: object) -> list[Any]:
-        """Return the first random numbers of a kernel that no call has used."""
-        ...
+    # Returns the first random numbers of a kernel that no call has used.
+    def first_unused(self, arrays: list[Any], kernel: object) -> list[Any]: ...
 
-    def gather(self, label: str, array: Any) -> list[Any]:
-        """Return the arrays of all workers, in their order; their sizes may differ."""
-        ...
+    # Returns the arrays of all workers, in their order; their sizes may differ.
+    def gather(self, label: str, array: Any) -> list[Any]: ...
 
 
 class MicroBatch(NamedTuple):

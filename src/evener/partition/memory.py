@@ -10,6 +10,7 @@ The figures of a device are those at its peak. Workspaces of kernels come on top
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 import math
@@ -313,8 +314,9 @@ class _Reader:
                 for index, (_, _, shape, num_bytes) in at_peaks:
                     unit = Unit(number, micro_batch)
                     device, peak = self._device(unit), Moment(self._call_of[unit], index)
-                    kind: Kind = "activations"
-                    yield LiveRange(device, kind, peak, peak, shape, num_bytes, micro_batch)
+                    yield LiveRange(
+                        device, "activations", peak, peak, shape, num_bytes, micro_batch
+                    )
 
     def _number_calls(self) -> None:
         stages: dict[str, object] = {}
@@ -396,9 +398,8 @@ class _Reader:
                         copies.append((sorted(numbers)[1], max(numbers)))
                     for begin, end in copies:
                         first, last = Moment(begin, self._index[tensor.node]), Moment(end, _LAST)
-                        kind: Kind = "gradients"
-                        num_bytes = tensor.dtype.size
-                        yield LiveRange(device, kind, first, last, tensor.shape, num_bytes, None)
+                        size = tensor.dtype.size
+                        yield LiveRange(device, "gradients", first, last, tensor.shape, size, None)
 
     def _device(self, unit: Unit) -> str:
         assert unit.micro_batch is not None
@@ -462,8 +463,4 @@ class MemoryLimits:
 
         if fits(num_samples):
             return num_samples
-        low, high = 0, num_samples
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        return bisect.bisect(range(1, num_samples), False, key=lambda count: not fits(count))

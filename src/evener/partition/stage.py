@@ -15,6 +15,7 @@ Stages are a matter of speed: a node computes the same in every stage.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections import defaultdict
@@ -233,32 +234,21 @@ class _Copies:
                 self._copied(t, stage, new) if self._regions.get(t.node) == region else t
                 for t in node.inputs
             ]
-            copy = self._copies[node, stage] = _copy(node, inputs, self._sharding)
-            self.stages[copy], self.passes[copy] = stage, BACKWARD
-            self.gates[copy] = self._gates_of_regions[region, stage]
-            new.append(copy)
+            copied = self._copies[node, stage] = _copy(node, inputs, self._sharding)
+            self.stages[copied], self.passes[copied] = stage, BACKWARD
+            self.gates[copied] = self._gates_of_regions[region, stage]
+            new.append(copied)
         return self._copies[node, stage].outputs[tensor.index]
 
 
-def _copy(node: Node, inputs: Sequence[Tensor], sharding: Sharding) -> Node:
-    copy = Node(
-        f"{node.name}/recompute",
-        node.op,
-        inputs,
-        node.attrs,
-        dtypes=[t.dtype for t in node.outputs],
-        device=node.device,
-        static_shapes=node.static_shapes,
-        source=node.source,
-        xla=node.xla,
-    )
-    copy.bodies = node.bodies
-    copy.row_loop = node.row_loop
-    sharding.decisions[copy] = sharding.decisions[node]
-    for old, new in zip(node.outputs, copy.outputs, strict=True):
-        new.shape, new.value, new.is_sizes = old.shape, old.value, old.is_sizes
-        sharding.states[new] = sharding.states[old]
-    return copy
+def _copy(node: Node, inputs: list[Tensor], sharding: Sharding) -> Node:
+    copied = copy.copy(node)
+    copied.name, copied.inputs, copied.after = f"{node.name}/recompute", inputs, frozenset()
+    copied.outputs = tuple(map(copy.copy, node.outputs))
+    sharding.decisions[copied] = sharding.decisions[node]
+    for old, new in zip(node.outputs, copied.outputs, strict=True):
+        new.node, sharding.states[new] = copied, sharding.states[old]
+    return copied
 
 
 def stage_step(sharded: ShardedStep, layout: Layout, scopes: Scopes) -> StagedStep:

@@ -479,10 +479,7 @@ def _fuse_last_stages(
 
 
 def _compute_late(
-    staged: StagedStep,
-    levels: dict[Node, int],
-    late: Collection[Node],
-    dependencies: _Dependencies,
+    staged: StagedStep, levels: dict[Node, int], late: Collection[Node], dependencies: _Dependencies
 ) -> None:
     """Raise the levels of some nodes to those of their readers in the same pass: fewer tasks.
 

@@ -38,13 +38,7 @@ import tensorflow as tf
 from evener.graph.dims import BATCH, Size, divide, product
 from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node
-from evener.graph.ops.registry import (
-    Shape,
-    first_batch_axis,
-    given_by_input,
-    rule,
-    shape_rule,
-)
+from evener.graph.ops.registry import Shape, first_batch_axis, given_by_input, rule, shape_rule
 from evener.graph.ops.states import (
     PART_BATCH,
     PART_OFFSET,

@@ -28,15 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from evener._tf_private import graphs
-from evener.graph.dims import (
-    BATCH,
-    Dim,
-    PartSymbol,
-    Size,
-    divide,
-    symbol,
-    symbols_of,
-)
+from evener.graph.dims import BATCH, Dim, PartSymbol, Size, divide, symbol, symbols_of
 from evener.graph.nodes import Node, Tensor
 
 
