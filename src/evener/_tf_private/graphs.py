@@ -68,8 +68,7 @@ def output_dtypes(node: Any) -> list[tf.DType]:
             dtypes.extend(node.attr[arg.type_list_attr].list.type)
             continue
         dtype = node.attr[arg.type_attr].type if arg.type_attr else arg.type
-        count = node.attr[arg.number_attr].i if arg.number_attr else 1
-        dtypes.extend([dtype] * count)
+        dtypes.extend([dtype] * _num_tensors(arg, node.attr))
     return [tf.as_dtype(number) for number in dtypes]
 
 
@@ -80,13 +79,13 @@ def input_names(op_type: str) -> tuple[str, ...]:
 
 def input_counts(op_type: str, attrs: Any) -> list[int]:
     """Return how many tensors a node has for each input of its definition. See `op_definition`."""
-    counts: list[int] = []
-    for arg in op_definition(op_type).input_arg:
-        if arg.type_list_attr:
-            counts.append(len(attrs[arg.type_list_attr].list.type))
-        else:
-            counts.append(attrs[arg.number_attr].i if arg.number_attr else 1)
-    return counts
+    return [_num_tensors(arg, attrs) for arg in op_definition(op_type).input_arg]
+
+
+def _num_tensors(arg: Any, attrs: Any) -> int:
+    if arg.type_list_attr:
+        return len(attrs[arg.type_list_attr].list.type)
+    return attrs[arg.number_attr].i if arg.number_attr else 1
 
 
 def output_names(op_type: str, attrs: Any) -> list[str]:
@@ -95,15 +94,8 @@ def output_names(op_type: str, attrs: Any) -> list[str]:
     Why: inside function definitions, outputs are named by the operation's definition.
     If it changes: functions of parts are refused when they are registered.
     """
-    names: list[str] = []
-    for arg in op_definition(op_type).output_arg:
-        count = 1
-        if arg.type_list_attr:
-            count = len(attrs[arg.type_list_attr].list.type)
-        elif arg.number_attr:
-            count = attrs[arg.number_attr].i
-        names.extend(f"{arg.name}:{k}" for k in range(count))
-    return names
+    outputs = op_definition(op_type).output_arg
+    return [f"{arg.name}:{k}" for arg in outputs for k in range(_num_tensors(arg, attrs))]
 
 
 # Definition of a type of operation, or None if there is none.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import threading
 from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -36,8 +35,6 @@ Why: other functions of libraries that read None give what they give for a numbe
 count. This one distorts all images by the numbers that it draws for one.
 If it changes: steps with such a layer, called with tensors, differ from one device.
 """
-_lock = threading.Lock()
-_watched = 0
 
 
 @dataclass(slots=True)
@@ -53,21 +50,13 @@ _ASKED: ContextVar[AskedSizes | None] = ContextVar("evener_asked_sizes", default
 @contextlib.contextmanager
 def noticing_unknown_sizes() -> Generator[AskedSizes]:
     """Detect that user code of this thread gets None for a dimension."""
-    global _watched
     asked = AskedSizes()
     token = _ASKED.set(asked)
-    with _lock:
-        _watched += 1
-        if _watched == 1:
-            _READS.apply(_noticing)
     try:
-        yield asked
+        with _READS.applied(_noticing):
+            yield asked
     finally:
         _ASKED.reset(token)
-        with _lock:
-            _watched -= 1
-            if _watched == 0:
-                _READS.undo()
 
 
 def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -72,10 +72,6 @@ class FunctionBuilder:
             self._dtypes[name] = dtype
         return self.arguments[argument]
 
-    def is_argument(self, reference: str) -> bool:
-        """Return whether a tensor is given to the function, and not computed in it."""
-        return reference in self._dtypes
-
     def end_with(self, numbers: Sequence[NumberArgument]) -> None:
         """Let numbers be the last arguments, in the order that all branches share."""
         for number in numbers:
@@ -129,10 +125,6 @@ class FunctionBuilder:
         known = {a.name for a in graphs.op_definition(op).attr}
         values = {key: _attribute(value) for key, value in attrs.items() if key in known}
         return self.copy(op, op, inputs, {**values, **(private or {})})
-
-    @property
-    def last_name(self) -> str:
-        return self.definition.node_def[-1].name
 
     def include(self, function: FunctionBuilder) -> None:
         """Register another function, which a node of this one calls, together with this one."""

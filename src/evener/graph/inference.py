@@ -19,6 +19,7 @@ from evener.graph.dims import Dim, Size, evaluate, is_at_least, per_sample, symb
 from evener.graph.nodes import Graph, Node, Role, RowLoop, SymbolTable, Tensor
 from evener.graph.ops.lists import UNLIKE_ELEMENTS, any_length, list_length, origin
 from evener.graph.ops.registry import COPY, Shape, has_trait, operation, truth_of
+from evener.graph.ops.states import UnknownError, known, numbers_of, require
 from evener.graph.rewrites import LOOPS, num_leading
 
 # Loops over rows, as `tf.map_fn` makes them: a round has one row of lists, and no other.
@@ -40,17 +41,10 @@ _SUMS = frozenset({"Add", "AddN", "AddV2"})
 def find_row_loop(node: Node) -> RowLoop | None:
     if node.op not in LOOPS or not node.bodies:
         return None
-    finder = _RowLoopFinder(node)
-    if not finder.is_certain():
+    try:
+        return _RowLoopFinder(node).find()
+    except UnknownError:
         return None
-    return RowLoop(
-        count=next(iter(finder.counts)),
-        roles=tuple(finder.roles),
-        tests=frozenset(finder.tests),
-        at_rows=finder.at_rows,
-        made=frozenset(finder.made),
-        indices=frozenset(finder.indices),
-    )
 
 
 class _RowLoopFinder:
@@ -66,41 +60,45 @@ class _RowLoopFinder:
                     self._uses[origin(tensor)].append((user, index))
         for index, tensor in enumerate(self._body.outputs):
             self._uses[origin(tensor)].append((None, index))
-        self.roles: list[Role] = []
-        self.at_rows: dict[Node, int] = {}
-        self.made: set[Node] = set()
-        self.indices: set[int] = set()
-        self.tests: set[Node] = set()
-        self.counts: set[Size] = set()
+        self._roles: list[Role] = []
+        self._at_rows: dict[Node, int] = {}
+        self._made: set[Node] = set()
+        self._indices: set[int] = set()
+        self._tests: set[Node] = set()
+        self._counts: set[Size] = set()
 
-    def is_certain(self) -> bool:
-        for index in range(len(self._body.inputs)):
-            role = self._simple_role(index)
-            if role is None:
-                return False
-            self.roles.append(role)
-        if not self._find_tests(self._node.bodies["cond"].outputs[0]) or len(self.counts) != 1:
-            return False
-        if not isinstance(next(iter(self.counts)), Dim):
-            return False
-        lists = [k for k, role in enumerate(self.roles) if role is Role.WRITTEN]
-        if not all(map(self._follow, lists)):
-            return False
+    def find(self) -> RowLoop:
+        """Return what the loop does; raise `UnknownError` where it is not certain."""
+        self._roles = [known(self._simple_role(k)) for k in range(len(self._body.inputs))]
+        self._find_tests(self._node.bodies["cond"].outputs[0])
+        require(len(self._counts) == 1)
+        (count,) = self._counts
+        require(isinstance(count, Dim))
+        for index in [k for k, role in enumerate(self._roles) if role is Role.WRITTEN]:
+            self._follow(index)
         self._find_reads()
-        if Role.POPPED in self.roles:
-            counters = [k for k, role in enumerate(self.roles) if role is Role.COUNTER]
+        if Role.POPPED in self._roles:
+            counters = [k for k, role in enumerate(self._roles) if role is Role.COUNTER]
             # Rows from the last to the first have other numbers than the rounds of a part.
-            if Role.PUSHED in self.roles or not all(map(self._only_counts, counters)):
-                return False
-        if not all(map(self._is_at_row, self.at_rows)):
-            return False
+            require(Role.PUSHED not in self._roles and all(map(self._only_counts, counters)))
+        require(all(map(self._is_at_row, self._at_rows)))
         # Lists that change have as many elements as there are rounds.
-        for role, given in zip(self.roles, self._node.inputs, strict=True):
-            if role is Role.PUSHED and origin(given).node.op != "EmptyTensorList":
-                return False
-            if role in (Role.WRITTEN, Role.POPPED) and list_length(given) not in self.counts:
-                return False
-        return True
+        for role, given in zip(self._roles, self._node.inputs, strict=True):
+            if role is Role.PUSHED:
+                require(origin(given).node.op == "EmptyTensorList")
+            elif role in (Role.WRITTEN, Role.POPPED):
+                require(list_length(given) in self._counts)
+        return RowLoop(
+            count=count,
+            roles=tuple(self._roles),
+            tests=frozenset(self._tests),
+            at_rows=self._at_rows,
+            made=frozenset(self._made),
+            indices=frozenset(self._indices),
+        )
+
+    def _role_of(self, tensor: Tensor, arguments: Sequence[Tensor]) -> Role | None:
+        return self._roles[arguments.index(tensor)] if tensor in arguments else None
 
     def _simple_role(self, index: int) -> Role | None:
         """Return a role; of a list that changes ``WRITTEN``, whatever changes it."""
@@ -131,101 +129,90 @@ class _RowLoopFinder:
                 return False
             tensor = node.outputs[0]
 
-    def _find_tests(self, tensor: Tensor) -> bool:
-        """Return whether a condition only compares counters with known numbers."""
-        tensor = origin(tensor)
-        node, arguments = tensor.node, self._node.bodies["cond"].inputs
+    def _find_tests(self, tensor: Tensor) -> None:
+        """Find the comparisons of a condition that only compares counters with known numbers."""
+        node, arguments = origin(tensor).node, self._node.bodies["cond"].inputs
         if node.op == "LogicalAnd":
-            return all(map(self._find_tests, node.inputs))
-        if node.op != "Less":
-            return False
+            for part in node.inputs:
+                self._find_tests(part)
+            return
+        require(node.op == "Less")
         counter, limit = map(origin, node.inputs)
-        if counter not in arguments or self.roles[arguments.index(counter)] is not Role.COUNTER:
-            return False
+        require(self._role_of(counter, arguments) is Role.COUNTER)
         if limit in arguments:
-            if self.roles[arguments.index(limit)] is not Role.SAME:
-                return False
+            require(self._role_of(limit, arguments) is Role.SAME)
             limit = self._node.inputs[arguments.index(limit)]
-        if limit.value is None:
-            return False
-        self.tests.add(node)
-        self.counts |= set(limit.value)
-        return True
+        self._counts |= set(numbers_of(limit))
+        self._tests.add(node)
 
-    def _follow(self, index: int) -> bool:
-        """Follow a list through a round; return whether only the row of the round changes."""
-        tensor, changes = self._body.inputs[index], set()
+    def _follow(self, index: int) -> None:
+        """Follow a list through a round, in which only the row of the round may change."""
+        tensor, changes = self._body.inputs[index], set[str]()
         while True:
             changing: list[tuple[Node | None, int]] = []
             for node, position in self._uses[tensor]:
                 if node is not None and node.op == "TensorListGetItem":
-                    self.at_rows[node] = index
+                    self._at_rows[node] = index
                 elif node is None or not _asks_a_size(node):
                     changing.append((node, position))
-            if len(changing) != 1:
-                return False
+            require(len(changing) == 1)
             ((node, position),) = changing
             if node is None:
-                return position == index and self._set_role(index, changes)
-            if not self._is_change(node, position, index):
-                return False
+                require(position == index)
+                self._set_role(index, changes)
+                return
+            self._follow_change(node, position, index)
             changes.add(node.op)
             tensor = node.outputs[0]
 
-    def _is_change(self, node: Node, position: int, index: int) -> bool:
+    def _follow_change(self, node: Node, position: int, index: int) -> None:
         if node.op == "TensorListSetItem":
-            self.at_rows[node] = index
-            return position == 0 and not node.bool_attr("resize_if_index_out_of_bounds")
-        if node.op == "AddN":
-            others = [origin(t) for k, t in enumerate(node.inputs) if k != position]
-            return all(self._is_made_here(other, index) for other in others)
-        if node.op == "TensorListPushBack" and position == 0:
-            item = origin(node.inputs[1])
-            arguments = self._body.inputs
-            if item in arguments and self.roles[arguments.index(item)] is Role.COUNTER:
-                self.indices.add(index)
-            return True
-        return node.op == "TensorListPopBack"
+            self._at_rows[node] = index
+            require(position == 0 and not node.bool_attr("resize_if_index_out_of_bounds"))
+        elif node.op == "AddN":
+            for number, other in enumerate(node.inputs):
+                if number != position:
+                    self._follow_made(origin(other), index)
+        elif node.op == "TensorListPushBack" and position == 0:
+            if self._role_of(origin(node.inputs[1]), self._body.inputs) is Role.COUNTER:
+                self._indices.add(index)
+        else:
+            require(node.op == "TensorListPopBack")
 
-    def _is_made_here(self, tensor: Tensor, index: int) -> bool:
-        """Return whether a list has been made in this round and has the row of the round alone."""
+    def _follow_made(self, tensor: Tensor, index: int) -> None:
+        """Hold a list to be made in this round, and to have the row of the round alone."""
         write = tensor.node
-        if write.op != "TensorListSetItem" or len(self._uses[tensor]) != 1:
-            return False
+        require(write.op == "TensorListSetItem" and len(self._uses[tensor]) == 1)
         fresh = origin(write.inputs[0])
-        if fresh.node.op != "TensorListReserve" or len(self._uses[fresh]) != 1:
-            return False
-        if write.bool_attr("resize_if_index_out_of_bounds"):
-            return False
-        self.at_rows[write] = index
-        self.made.add(fresh.node)
-        return (list_length(fresh) or 0) in self.counts
+        require(fresh.node.op == "TensorListReserve" and len(self._uses[fresh]) == 1)
+        require(not write.bool_attr("resize_if_index_out_of_bounds"))
+        require((list_length(fresh) or 0) in self._counts)
+        self._at_rows[write] = index
+        self._made.add(fresh.node)
 
-    def _set_role(self, index: int, changes: set[str]) -> bool:
+    def _set_role(self, index: int, changes: set[str]) -> None:
         once = {"TensorListPushBack": Role.PUSHED, "TensorListPopBack": Role.POPPED}
-        for op, role in once.items():
-            if op in changes:
-                self.roles[index] = role
-                tensor, steps = origin(self._body.outputs[index]), 0
-                while tensor is not self._body.inputs[index]:
-                    steps += tensor.node.op == op
-                    tensor = origin(tensor.node.inputs[0])
-                return changes == {op} and steps == 1 and index not in self.at_rows.values()
-        return True
+        op = next((op for op in once if op in changes), None)
+        if op is None:
+            return
+        self._roles[index] = once[op]
+        tensor, steps = origin(self._body.outputs[index]), 0
+        while tensor is not self._body.inputs[index]:
+            steps += tensor.node.op == op
+            tensor = origin(tensor.node.inputs[0])
+        require(changes == {op} and steps == 1 and index not in self._at_rows.values())
 
     def _find_reads(self) -> None:
         """Find the lists that are handed through and read at the row of the round alone."""
-        for index, role in enumerate(self.roles):
+        for index, role in enumerate(self._roles):
             tensor = self._body.inputs[index]
-            if role is not Role.SAME or tensor.dtype != tf.variant:
-                continue
-            users = [node for node, _ in self._uses[tensor] if node is not None]
-            reads = [node for node in users if node.op == "TensorListGetItem"]
-            if all(node in reads or _asks_a_size(node) for node in users) and all(
-                self._is_at_row(node) for node in reads
-            ):
-                self.roles[index] = Role.READ
-                self.at_rows |= dict.fromkeys(reads, index)
+            if role is Role.SAME and tensor.dtype == tf.variant:
+                users = [node for node, _ in self._uses[tensor] if node is not None]
+                reads = [node for node in users if node.op == "TensorListGetItem"]
+                others = [node for node in users if node not in reads]
+                if all(map(_asks_a_size, others)) and all(map(self._is_at_row, reads)):
+                    self._roles[index] = Role.READ
+                    self._at_rows |= dict.fromkeys(reads, index)
 
     def _only_counts(self, index: int) -> bool:
         """Return whether a counter is read by its increment alone."""
@@ -236,8 +223,8 @@ class _RowLoopFinder:
     def _is_at_row(self, node: Node) -> bool:
         """Return whether a list is read or written at the row of the round."""
         position, arguments = origin(node.inputs[1]), self._body.inputs
-        if Role.POPPED not in self.roles:
-            return position in arguments and self.roles[arguments.index(position)] is Role.COUNTER
+        if Role.POPPED not in self._roles:
+            return self._role_of(position, arguments) is Role.COUNTER
         if position.node.op != "TensorListPopBack" or position.index != 1:
             return False
         popped = origin(position.node.inputs[0])
@@ -299,11 +286,12 @@ class Inference(SymbolTable):
 
         Samples beside other rows stay a number: the gradients behind them know no other size.
         """
-        if self.num_samples is None or not isinstance(inferred, Dim):
-            return False
-        if per_sample(inferred) is None or symbols_of(inferred) != {"B"}:
-            return False
-        return evaluate(inferred, {"B": self.num_samples}) == size
+        return (
+            self.num_samples is not None
+            and symbols_of(inferred) == {"B"}
+            and per_sample(inferred) is not None
+            and evaluate(inferred, {"B": self.num_samples}) == size
+        )
 
     def infer(self, node: Node) -> None:
         if node.bodies:

@@ -254,6 +254,11 @@ class Graph:
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
 
+    def operations(self) -> list[Node]:
+        """Return the nodes that are no arguments."""
+        arguments = {tensor.node for tensor in self.inputs}
+        return [node for node in self.nodes if node not in arguments]
+
 
 class _GraphReader:
     def __init__(self, functions: Any, nodes: list[Node], *, prefix: str, xla: str) -> None:
@@ -272,20 +277,13 @@ class _GraphReader:
         self, func_graph: Any, arguments: Sequence[Tensor] | None, after: frozenset[Node]
     ) -> frozenset[Node]:
         definition = func_graph.as_graph_def(add_shapes=True)
-        replaced = {}
         if arguments is not None:
-            replaced = {t.op.name: a for t, a in zip(func_graph.inputs, arguments, strict=True)}
-        by_name = {node.name: node for node in definition.node}
-        for definition_node in in_order(by_name):
-            if definition_node.name in replaced:
-                self._tensors[definition_node.name] = replaced[definition_node.name]
-                self._ends[definition_node.name] = frozenset()
-            else:
-                self._read_node(definition_node, func_graph, after)
-        ends: frozenset[Node] = frozenset()
-        for operation in func_graph.control_outputs:
-            ends |= self._ends[operation.name]
-        return ends
+            for tensor, argument in zip(func_graph.inputs, arguments, strict=True):
+                self._tensors[tensor.op.name], self._ends[tensor.op.name] = argument, frozenset()
+        for node in in_order({node.name: node for node in definition.node}):
+            if node.name not in self._ends:
+                self._read_node(node, func_graph, after)
+        return frozenset[Node]().union(*(self._ends[op.name] for op in func_graph.control_outputs))
 
     def _read_node(self, definition: Any, func_graph: Any, after: frozenset[Node]) -> None:
         inputs, waits = [], after

@@ -55,14 +55,14 @@ _STATEFUL = frozenset({*WRITES, "ReadVariableOp"})
 
 
 def can_be_predicated(node: Node, bodies: Mapping[str, Graph]) -> bool:
-    if list(bodies) != ["then_branch", "else_branch"]:
-        return False
     choice = node.inputs[0]
-    if choice.dtype != tf.bool or _shape(choice) != ():
-        return False
-    if not all(map(_can_be_selected, node.outputs)):
-        return False
-    return all(_is_total(inner, body) for body in bodies.values() for inner in body)
+    return (
+        list(bodies) == ["then_branch", "else_branch"]
+        and choice.dtype == tf.bool
+        and _shape(choice) == ()
+        and all(map(_can_be_selected, node.outputs))
+        and all(_is_total(inner, body) for body in bodies.values() for inner in body)
+    )
 
 
 def predicate(
@@ -76,11 +76,8 @@ def predicate(
         # not come between a read and a write of the other.
         before = {handle: frozenset(users) for handle, users in touched.items()}
         outside = dict(zip(body.inputs, node.inputs[1:], strict=True))
-        arguments = {tensor.node for tensor in body.inputs}
         branch: list[Node] = []
-        for inner in body:
-            if inner in arguments:
-                continue
+        for inner in body.operations():
             inner.name = f"{node.name}/{name}/{inner.name}"
             inner.inputs = [outside.get(tensor, tensor) for tensor in inner.inputs]
             inner.after = inner.after | node.after
@@ -297,10 +294,7 @@ def _only_reads(body: Graph, node: Node) -> bool:
         pairs = zip(body.inputs, body.outputs, strict=True)
         handles = [t for t, after in pairs if t.dtype == tf.resource and t is after]
     reads = {read for handle in handles for read in _reads_of(handle, body) or ()}
-    arguments = {tensor.node for tensor in body.inputs}
-    return all(
-        node in reads or node in arguments or node.bodies or not node.is_stateful for node in body
-    )
+    return all(node in reads or node.bodies or not node.is_stateful for node in body.operations())
 
 
 def _take_reads_out(node: Node) -> Iterator[Node]:
@@ -377,11 +371,8 @@ def take_known_branches(graph: Graph) -> bool:
 def _branch(node: Node, name: str, instead: dict[Tensor, Tensor]) -> list[Node]:
     body = node.bodies[name]
     outside = dict(zip(body.inputs, node.inputs[1:], strict=True))
-    arguments = {tensor.node for tensor in body.inputs}
     nodes: list[Node] = []
-    for inner in body:
-        if inner in arguments:
-            continue
+    for inner in body.operations():
         inner.inputs = [outside.get(t, t) for t in inner.inputs]
         inner.name = f"{node.name}/{inner.name}"
         value = _kept(inner)

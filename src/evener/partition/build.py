@@ -165,11 +165,10 @@ class NodeFunction(FunctionBuilder):
         """Add the number of a symbol, from a tensor in the function if it has the source."""
         source = self.table.symbols.get(name)
         reference = None if source is None else self.references.get(source.tensor)
-        if source is None or reference is None:
-            return super().read_symbol(name)
-        if not is_known_to_parts(source, self.sharding.states[source.tensor]):
-            return super().read_symbol(name)
-        return _read_source(self, name, source, reference)
+        if source is not None and reference is not None:
+            if is_known_to_parts(source, self.sharding.states[source.tensor]):
+                return _read_source(self, name, source, reference)
+        return super().read_symbol(name)
 
 
 def _read_source(builder: FunctionBuilder, name: str, source: SymbolSource, reference: str) -> str:
@@ -330,9 +329,8 @@ def _build_body(
     for tensor, state in zip(graph.inputs, states, strict=True):
         argument = TensorArgument(tensor, state)
         builder.references[tensor] = builder.argument(argument, tensor.dtype)
-    arguments = {tensor.node for tensor in graph.inputs}
-    for node in graph:
-        if node not in arguments and node.op != "Const" and not is_made_of_sizes(node):
+    for node in graph.operations():
+        if node.op != "Const" and not is_made_of_sizes(node):
             builder.add(node)
     for index, tensor in enumerate(graph.outputs):
         state = sharding.states[tensor] if results is None else results[index]

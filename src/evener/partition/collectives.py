@@ -216,7 +216,8 @@ class TensorFlowCollectives(Collectives):
             return super().reduce(values, combine)
         with tf.device(self._group.collectives.device):
             flat = [tf.reshape(tf.cast(value, carried), [-1]) for value in values]
-            flat += [tf.zeros([1], carried)] * _may_be_empty(values)
+            if not any(value.shape.num_elements() for value in values):
+                flat.append(tf.zeros([1], carried))  # TensorFlow's ring crashes at no element.
             whole = self._run(
                 tf.raw_ops.CollectiveReduceV2,
                 combine,
@@ -328,11 +329,6 @@ class TensorFlowCollectives(Collectives):
         result = tf.cast(tf.reshape(result[:-1], tf.shape(like)), like.dtype)
         result.set_shape(like.shape)
         return result
-
-
-def _may_be_empty(values: Sequence[Any]) -> bool:
-    """Return whether tensors may have no element at all, at which TensorFlow's ring crashes."""
-    return not any(value.shape.num_elements() for value in values)
 
 
 def _is_carried(dtype: tf.DType, but: tf.DType | None = None) -> bool:

@@ -291,10 +291,23 @@ class _Reader:
         self._call_of: dict[Unit, int] = {}
         self._turn_of: dict[Unit, int] = {}
         self._turns: dict[str, list[range]] = defaultdict(list)
+        stages: dict[str, object] = {}
+        for unit in self._units:
+            if unit.micro_batch is None:
+                continue
+            device = self._device(unit)
+            number = self._call_of[unit] = self._calls[device]
+            self._calls[device] += 1
+            now, turns = self._functions[unit.task].task.place.stages, self._turns[device]
+            if turns and stages[device] == now:
+                turns[-1] = range(turns[-1].start, number + 1)
+            else:
+                turns.append(range(number, number + 1))
+            stages[device] = now
+            self._turn_of[unit] = len(turns) - 1
 
     def read(self) -> Iterator[LiveRange]:
         """Yield all live ranges."""
-        self._number_calls()
         users: dict[tuple[Tensor, int | None], list[Unit]] = defaultdict(list)
         for unit in self._units:
             if unit.micro_batch is None:
@@ -317,22 +330,6 @@ class _Reader:
                     yield LiveRange(
                         device, "activations", peak, peak, shape, num_bytes, micro_batch
                     )
-
-    def _number_calls(self) -> None:
-        stages: dict[str, object] = {}
-        for unit in self._units:
-            if unit.micro_batch is None:
-                continue
-            device = self._device(unit)
-            number = self._call_of[unit] = self._calls[device]
-            self._calls[device] += 1
-            now, turns = self._functions[unit.task].task.place.stages, self._turns[device]
-            if turns and stages[device] == now:
-                turns[-1] = range(turns[-1].start, number + 1)
-            else:
-                turns.append(range(number, number + 1))
-            stages[device] = now
-            self._turn_of[unit] = len(turns) - 1
 
     def _of_tensor(
         self, tensor: Tensor, micro_batch: int | None, units: Sequence[Unit]

@@ -20,6 +20,7 @@ from evener.devices.names import device_name
 from evener.errors import EvenerWarning, house_form
 from evener.graph.inference import Inference
 from evener.graph.nodes import Node, Tensor
+from evener.graph.ops.states import Sharded
 from evener.graph.rewrites import CONDITIONS, LOOPS, bodies_of, num_leading, open_functions
 from evener.partition.emit import PartitionedStep
 from evener.partition.memory import node_flops
@@ -64,15 +65,17 @@ class StepReport(ShownAsText):
         count, flops_of_parts, flops_in_turns = 0, 0.0, 0.0
         flops_once: dict[str, float] = defaultdict(float)
         for step in steps:
-            partition = step.partition
+            partition, sharding = step.partition, step.partition.sharding
             # The work by device of each level of tasks, which may run at the same time.
             by_level: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
             for task in partition.tasks:
                 where = _PARTS if task.is_parts else device_name(task.where)
                 for node in task.nodes:
                     by_level[task.level][where] += _flops(partition, node)
-                    count += node in partition.sharding.decisions
-                    tensors = partition.sharding.gathers(node)
+                    if node in sharding.decisions:
+                        count += 1
+                        continue
+                    tensors = [t for t in node.inputs if isinstance(sharding.states[t], Sharded)]
                     if tensors:
                         gathered.append(_describe(node, tensors))
             for flops in by_level.values():

@@ -328,9 +328,8 @@ def _mean_per_part(node: Node, states: Sequence[State]) -> Decision | None:
 def _elementwise_per_part(node: Node, states: Sequence[State]) -> Decision | None:
     """Operations on statistics, alone or with the samples of the part."""
     rule = operation(node.op).rule
-    if PER_PART not in states or rule is None or rule.decide is not elementwise:
-        return None
-    if any(isinstance(state, Partial) for state in states):
+    is_partial = any(isinstance(state, Partial) for state in states)
+    if PER_PART not in states or rule is None or rule.decide is not elementwise or is_partial:
         return None
     if not any(isinstance(state, Sharded) for state in states):
         return Decision(inputs=tuple(states), outputs=(PER_PART,))
@@ -480,9 +479,8 @@ def _can_run_alone(graph: Graph, sharding: Sharding, symbols: Symbols) -> bool:
     What needs no samples is computed by every part; a part without samples can skip what needs
     them, as the shapes are known.
     """
-    arguments = {tensor.node for tensor in graph.inputs}
-    for node in graph:
-        if node in arguments or is_made_of_sizes(node):
+    for node in graph.operations():
+        if is_made_of_sizes(node):
             continue
         for name in symbols_read(sharding, node, symbols, is_in_body=True):
             state = sharding.states.get(symbols[name].tensor, REPLICATED)
@@ -630,11 +628,14 @@ def _is_row_wise(step: ShardedStep, node: Node) -> bool:
     """Return whether a node computes rows from the same rows, or is the same for all batches."""
     sharding = step.sharding
     decision = sharding.decisions.get(node)
-    if node.has_side_effect or node.bodies or node.op in LOOPS | CONDITIONS:
-        return False
-    if decision is not None and decision.lower is not None and node.op not in _SAME_FOR_ROWS:
-        return False
-    if any(True for _ in symbol_sources(sharding, node, step.inference.symbols)):
+    is_replaced = decision is not None and decision.lower is not None
+    if (
+        node.has_side_effect
+        or node.bodies
+        or node.op in LOOPS | CONDITIONS
+        or (is_replaced and node.op not in _SAME_FOR_ROWS)
+        or any(True for _ in symbol_sources(sharding, node, step.inference.symbols))
+    ):
         return False
     for tensor, request in requests_of(sharding, node):
         state = sharding.states.get(tensor, REPLICATED)

@@ -181,64 +181,47 @@ def _recompute(staged: StagedStep, scopes: Scopes) -> StagedStep:
     waits for the gradient that its layer receives, so that the activations of a single layer are in
     memory at a time.
     """
-    copies = _Copies(staged, scopes)
-    nodes: list[Node] = []
+    sharding = staged.sharded.sharding
+    regions: dict[Node, str] = {}
     for node in staged.nodes:
-        if staged.passes.get(node, FORWARD) != FORWARD:
-            nodes.extend(copies.replace_inputs(node))
-        nodes.append(node)
-    return dataclasses.replace(
-        staged, nodes=nodes, stages=copies.stages, passes=copies.passes, gates=copies.gates
-    )
+        if staged.passes.get(node) == FORWARD and not node.is_stateful:
+            region = scopes.region(node, staged.layout.recompute)
+            if region:
+                regions[node] = region
+    nodes: list[Node] = []
+    stages, passes = dict(staged.stages), dict(staged.passes)
+    gates: dict[Node, tuple[Tensor, ...]] = {}
+    gates_of_regions: dict[tuple[str, Stages], tuple[Tensor, ...]] = {}
+    copies: dict[tuple[Node, Stages], Node] = {}  # One for each stage that reads it
 
-
-class _Copies:
-    """Copies of the nodes of recomputed layers, one for each stage that reads them."""
-
-    def __init__(self, staged: StagedStep, scopes: Scopes) -> None:
-        self._sharding = staged.sharded.sharding
-        self._regions: dict[Node, str] = {}
-        for node in staged.nodes:
-            if staged.passes.get(node) == FORWARD and not node.is_stateful:
-                region = scopes.region(node, staged.layout.recompute)
-                if region:
-                    self._regions[node] = region
-        self.stages = dict(staged.stages)
-        self.passes = dict(staged.passes)
-        self.gates: dict[Node, tuple[Tensor, ...]] = {}
-        self._copies: dict[tuple[Node, Stages], Node] = {}
-        self._gates_of_regions: dict[tuple[str, Stages], tuple[Tensor, ...]] = {}
-
-    def replace_inputs(self, node: Node) -> list[Node]:
-        """Let a node of the backward pass read copies; return the new ones, in order."""
-        stage = self.stages[node]
-        # A stage recomputes only its own layers: activations of other stages are saved.
-        own = [t for t in node.inputs if self.stages.get(t.node) == stage]
-        arrived = tuple(t for t in node.inputs if self.passes.get(t.node) == BACKWARD)
-        for tensor in own:
-            if tensor.node in self._regions:
-                # Gate on the first consumer's inputs; they cannot depend on the recomputed layer.
-                self._gates_of_regions.setdefault((self._regions[tensor.node], stage), arrived)
-        new: list[Node] = []
-        node.inputs = [self._copied(t, stage, new) if t in own else t for t in node.inputs]
-        return new
-
-    def _copied(self, tensor: Tensor, stage: Stages, new: list[Node]) -> Tensor:
+    def copied(tensor: Tensor, stage: Stages) -> Tensor:
         """Return the copy of a tensor of a recomputed layer; append the nodes that are new."""
         node = tensor.node
-        if node not in self._regions:
+        if node not in regions:
             return tensor
-        region = self._regions[node]
-        if (node, stage) not in self._copies:
-            inputs = [
-                self._copied(t, stage, new) if self._regions.get(t.node) == region else t
-                for t in node.inputs
-            ]
-            copied = self._copies[node, stage] = _copy(node, inputs, self._sharding)
-            self.stages[copied], self.passes[copied] = stage, BACKWARD
-            self.gates[copied] = self._gates_of_regions[region, stage]
-            new.append(copied)
-        return self._copies[node, stage].outputs[tensor.index]
+        region = regions[node]
+        if (node, stage) not in copies:
+            inputs = [copied(t, stage) if regions.get(t.node) == region else t for t in node.inputs]
+            new = copies[node, stage] = _copy(node, inputs, sharding)
+            stages[new], passes[new] = stage, BACKWARD
+            gates[new] = gates_of_regions[region, stage]
+            nodes.append(new)
+        return copies[node, stage].outputs[tensor.index]
+
+    for node in staged.nodes:
+        if staged.passes.get(node, FORWARD) != FORWARD:
+            stage = stages[node]
+            # A stage recomputes only its own layers: activations of other stages are saved.
+            own = [t for t in node.inputs if stages.get(t.node) == stage]
+            arrived = tuple(t for t in node.inputs if passes.get(t.node) == BACKWARD)
+            for tensor in own:
+                if tensor.node in regions:
+                    # Gate on the first consumer's inputs; they cannot depend on the recomputed
+                    # layer.
+                    gates_of_regions.setdefault((regions[tensor.node], stage), arrived)
+            node.inputs = [copied(t, stage) if t in own else t for t in node.inputs]
+        nodes.append(node)
+    return dataclasses.replace(staged, nodes=nodes, stages=stages, passes=passes, gates=gates)
 
 
 def _copy(node: Node, inputs: list[Tensor], sharding: Sharding) -> Node:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from evener.partition.report import StepReport
 from unit.partition.steps import caller, ops_in, partitioned, run, tasks_of
 
 # With parts without samples at the beginning, in the middle and at the end.
@@ -37,8 +38,7 @@ def check(
     spec = [None if k == axis else size for k, size in enumerate(shape)]
     step = partitioned(function, spec, axes=[axis], dtype=dtype)
     if gathers is not None:
-        partition = step.partition
-        found = [n for t in partition.tasks for n in t.nodes if partition.sharding.gathers(n)]
+        found = StepReport.of([step]).gathered
         assert bool(found) == gathers, found
     call = caller(step)
     for parts in sizes:

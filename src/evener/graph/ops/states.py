@@ -231,12 +231,6 @@ class Sharding:
     # Decision of every node that the parts compute; the others are computed once
     decisions: dict[Node, Decision] = field(default_factory=dict)
 
-    def gathers(self, node: Node) -> list[Tensor]:
-        """Return the sharded inputs of a node that is computed once."""
-        if node in self.decisions:
-            return []
-        return [t for t in node.inputs if isinstance(self.states[t], Sharded)]
-
 
 Decide: TypeAlias = Callable[[Node, Sequence[State]], "Decision | None"]
 """Returns what the parts compute of a node with inputs in these states; None: nothing."""
