@@ -123,11 +123,9 @@ def follow_fits(run: Callable[..., Any]) -> None:
 
 
 class IterableOf(Protocol):
-    """Function that returns what Keras iterates."""
+    """Function that returns what is iterated, of Keras's iterator of the epochs and its dataset."""
 
-    def __call__(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:
-        """Return what is iterated, of Keras's iterator of the epochs and its dataset."""
-        ...
+    def __call__(self, epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any: ...
 
 
 def _dataset_itself(epochs: Any, dataset: Any, *, only_steps_read: bool) -> Any:

@@ -166,10 +166,13 @@ class FunctionBuilder:
         return self.number(sizes[0], dtype) if is_scalar else self.vector(sizes, dtype)
 
     def element(self, vector: str, index: int, dtype: tf.DType) -> str:
-        begin, end, stride = (self.constant([k], tf.int32) for k in (index, index + 1, 1))
-        attrs = {"T": dtype, "Index": tf.int32, "shrink_axis_mask": 1, "begin_mask": 0}
-        attrs |= {"end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0}
-        return self.op("StridedSlice", [vector, begin, end, stride], attrs)[0]
+        bounds = [self.constant([k], tf.int32) for k in (index, index + 1, 1)]
+        return self.strided_slice([vector, *bounds], dtype, shrink_axis_mask=1)
+
+    def strided_slice(self, inputs: Sequence[str], dtype: tf.DType, **masks: int) -> str:
+        names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+        masks = {**dict.fromkeys((f"{name}_mask" for name in names), 0), **masks}
+        return self.op("StridedSlice", inputs, {"T": dtype, "Index": tf.int32, **masks})[0]
 
     def keep(self, name: str) -> None:
         """Let a node run although nothing uses its outputs."""

@@ -11,7 +11,7 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -79,16 +79,14 @@ SIDE_EFFECT_FREE = CHECKS | frozenset(
 """Operations that TensorFlow calls stateful but that change nothing."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Tensor:
-    __slots__ = ("dtype", "index", "is_sizes", "node", "shape", "value")
-
-    def __init__(self, node: Node, index: int, dtype: tf.DType) -> None:
-        self.node = node
-        self.index = index
-        self.dtype = dtype
-        self.shape: tuple[Size, ...] | None = None
-        self.value: tuple[Size, ...] | None = None
-        self.is_sizes = False
+    node: Node
+    index: int
+    dtype: tf.DType
+    shape: tuple[Size, ...] | None = None
+    value: tuple[Size, ...] | None = None
+    is_sizes: bool = False
 
     @property
     def rank(self) -> int | None:
@@ -98,47 +96,26 @@ class Tensor:
         return f"{self.node.name}:{self.index}{self.shape}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
-    __slots__ = (
-        "after",
-        "attrs",
-        "bodies",
-        "device",
-        "inputs",
-        "name",
-        "op",
-        "outputs",
-        "row_loop",
-        "source",
-        "static_shapes",
-        "xla",
-    )
+    name: str
+    op: str
+    inputs: list[Tensor]
+    attrs: Mapping[str, Any]
+    _: KW_ONLY
+    dtypes: InitVar[Sequence[tf.DType]]
+    device: str = ""
+    static_shapes: tuple[tuple[int | None, ...] | None, ...] = ()
+    source: tuple[Any, str] | None = None
+    xla: str = ""
+    outputs: tuple[Tensor, ...] = field(init=False)
+    after: frozenset[Node] = field(default=frozenset(), init=False)
+    bodies: dict[str, Graph] = field(default_factory=dict, init=False)
+    row_loop: RowLoop | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        name: str,
-        op: str,
-        inputs: Sequence[Tensor],
-        attrs: Mapping[str, Any],
-        *,
-        dtypes: Sequence[tf.DType],
-        device: str = "",
-        static_shapes: Sequence[tuple[int | None, ...] | None] = (),
-        source: tuple[Any, str] | None = None,
-        xla: str = "",
-    ) -> None:
-        self.name = name
-        self.op = op
-        self.inputs = list(inputs)
-        self.attrs = attrs
-        self.device = device
+    def __post_init__(self, dtypes: Sequence[tf.DType]) -> None:
         self.outputs = tuple(Tensor(self, k, dtype) for k, dtype in enumerate(dtypes))
-        self.after: frozenset[Node] = frozenset()
-        self.bodies: dict[str, Graph] = {}
-        self.row_loop: RowLoop | None = None
-        self.static_shapes = tuple(static_shapes) or (None,) * len(self.outputs)
-        self.source = source
-        self.xla = xla
+        self.static_shapes = self.static_shapes or (None,) * len(self.outputs)
 
     @property
     def is_stateful(self) -> bool:
@@ -209,7 +186,7 @@ class Graph:
 
     def new_input(self, spec: tf.TensorSpec) -> Tensor:
         name, shape = f"argument_{len(self.inputs)}", tuple(spec.shape)
-        node = Node(name, "Placeholder", [], {}, dtypes=[spec.dtype], static_shapes=[shape])
+        node = Node(name, "Placeholder", [], {}, dtypes=[spec.dtype], static_shapes=(shape,))
         self.nodes.append(node)
         self.inputs += node.outputs
         return node.outputs[0]
@@ -313,7 +290,7 @@ class _GraphReader:
             for index, tensor in enumerate(inputs):
                 self._enter(definition.name, index, tensor)
             return
-        shapes = [static_shape(s) for s in definition.attr["_output_shapes"].list.shape]
+        shapes = definition.attr["_output_shapes"].list.shape
         node = Node(
             self._prefix + definition.name,
             definition.op,
@@ -321,7 +298,7 @@ class _GraphReader:
             definition.attr,
             dtypes=graphs.output_dtypes(definition),
             device=definition.device,
-            static_shapes=shapes,
+            static_shapes=tuple(map(static_shape, shapes)),
             source=(func_graph, definition.name),
             xla=xla,
         )

@@ -153,11 +153,11 @@ def _node_beside(
     beside = Node(
         f"{node.name}/{name}",
         op,
-        inputs,
+        list(inputs),
         attrs,
         dtypes=[like.dtype],
         device=node.device if op == "ReadVariableOp" else "",
-        static_shapes=[_shape(like) if shape is None else shape],
+        static_shapes=(_shape(like) if shape is None else shape,),
         source=node.source,
         xla=node.xla,
     )

@@ -167,7 +167,7 @@ def _whole(node: Node, target: Sharded) -> Decision:
     def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         drawn = builder.op(node.op, inputs, node.attrs)
         bounds = [builder.vector(numbers, "int32") for numbers in (begins, ends, [1] * len(shape))]
-        return _slice(builder, [drawn[0], *bounds], node.outputs[0].dtype)
+        return [builder.strided_slice([drawn[0], *bounds], node.outputs[0].dtype)]
 
     inputs = (Numbers(wanted), *[REPLICATED] * (len(node.inputs) - 1))
     return Decision(inputs=inputs, outputs=(target,), lower=lower)
@@ -196,7 +196,7 @@ def _lower_draw(per_sample: Size) -> Lower:
         attrs = {"dtype": dtype, "Tshape": tf.int32}
         flat = builder.op(op, [_vector(builder, count), key, counter, alg, *others], attrs)[0]
         bounds = [_vector(builder, k) for k in (rest, count, builder.constant(1, tf.int32))]
-        flat = _slice(builder, [flat, *bounds], dtype)[0]
+        flat = builder.strided_slice([flat, *bounds], dtype)
         return builder.op("Reshape", [flat, inputs[0]], {"T": dtype, "Tshape": shape_dtype})
 
     return lower
@@ -270,10 +270,3 @@ def advanced_counter(builder: FunctionBuilder, node: Node, counter: str, blocks:
 
 def _vector(builder: FunctionBuilder, number: str) -> str:
     return builder.op("Pack", [number], {"T": tf.int32, "N": 1, "axis": 0})[0]
-
-
-def _slice(builder: FunctionBuilder, arguments: Sequence[str], dtype: tf.DType) -> list[str]:
-    attrs: dict[str, Any] = {"T": dtype, "Index": tf.int32}
-    for mask in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"):
-        attrs[f"{mask}_mask"] = 0
-    return builder.op("StridedSlice", arguments, attrs)
