@@ -55,11 +55,10 @@ _STATEFUL = frozenset({*WRITES, "ReadVariableOp"})
 
 
 def can_be_predicated(node: Node, bodies: Mapping[str, Graph]) -> bool:
-    choice = node.inputs[0]
     return (
         list(bodies) == ["then_branch", "else_branch"]
-        and choice.dtype == tf.bool
-        and _shape(choice) == ()
+        and node.inputs[0].dtype == tf.bool
+        and _shape(node.inputs[0]) == ()
         and all(map(_can_be_selected, node.outputs))
         and all(_is_total(inner, body) for body in bodies.values() for inner in body)
     )

@@ -216,8 +216,7 @@ def _recompute(staged: StagedStep, scopes: Scopes) -> StagedStep:
             arrived = tuple(t for t in node.inputs if passes.get(t.node) == BACKWARD)
             for tensor in own:
                 if tensor.node in regions:
-                    # Gate on the first consumer's inputs; they cannot depend on the recomputed
-                    # layer.
+                    # The inputs of the first consumer cannot depend on the recomputed layer.
                     gates_of_regions.setdefault((regions[tensor.node], stage), arrived)
             node.inputs = [copied(t, stage) if t in own else t for t in node.inputs]
         nodes.append(node)
