@@ -90,8 +90,7 @@ def _loop(
         leave_to_autograph(step)
         set_state(run(step, iterate))
 
-    chosen = body if run is None else run_body
-    original(feed, extra_test, chosen, get_state, set_state, *rest)
+    original(feed, extra_test, body if run is None else run_body, get_state, set_state, *rest)
 
 
 _TAKEN = Patch(

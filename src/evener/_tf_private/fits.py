@@ -200,8 +200,7 @@ def _get_iterator(original: Callable[..., Any], epochs: Any) -> Any:
         dataset = feed.iterate(epochs, dataset)
     elif _here.feed is not None and getattr(_here.model, "_eval_epoch_iterator", None) is epochs:
         _here.feed.validate()
-    only_steps_read = getattr(epochs, "_evener_predicts", False)
-    return _iterable_of(epochs, dataset, only_steps_read=only_steps_read)
+    return _iterable_of(epochs, dataset, only_steps_read=getattr(epochs, "_evener_predicts", False))
 
 
 def _enumerate_iterator(original: Callable[..., Any], epochs: Any) -> Iterator[Any]:

@@ -386,8 +386,7 @@ def mark_read_only(operation: tf.Operation) -> None:
     only read it. If it changes: the parts wait for one another.
     """
     places = [k for k, tensor in enumerate(operation.inputs) if tensor.dtype == tf.resource]
-    value = AttrValue(list=AttrValue.ListValue(i=places))
-    operation._set_attr("_read_only_resource_inputs", value)
+    operation._set_attr("_read_only_resource_inputs", AttrValue(list=AttrValue.ListValue(i=places)))
 
 
 def type_list(dtypes: Sequence[tf.DType]) -> Any:

@@ -355,5 +355,4 @@ def save_only_weights(model: keras.Model | None, path: str) -> None:
     Why: ``save_weights`` writes the optimizer too, twice as many bytes as the weights for Adam.
     If it changes: checkpoints cannot be written.
     """
-    optimizer = getattr(model, "optimizer", None)
-    saving_lib.save_weights_only(model, path, objects_to_skip=[optimizer])
+    saving_lib.save_weights_only(model, path, objects_to_skip=[getattr(model, "optimizer", None)])

@@ -109,8 +109,7 @@ def write_once(
     def wrap(original: Any, name: str) -> Any:
         if name == "file_utils":
             return _CallbackFiles(original, write, open_text)
-        action = actions.get(name) or functools.partial(_save_model, write, name)
-        return wrap_with(action)(original)
+        return wrap_with(actions.get(name) or functools.partial(_save_model, write, name))(original)
 
     _FILES.apply_by_name(wrap)
 
@@ -167,8 +166,7 @@ def _load_model(
     path = args[position] if len(args) > position else kwargs.get("filepath")
     # Keras itself fetches from Hugging Face.
     if isinstance(path, str | os.PathLike) and not os.fspath(path).startswith("hf://"):
-        is_there = tf.io.gfile.exists(os.fspath(path))
-        check_there("the load of a model", path, is_there=is_there)
+        check_there("the load of a model", path, is_there=tf.io.gfile.exists(os.fspath(path)))
     return original(*args, **kwargs)
 
 

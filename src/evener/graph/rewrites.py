@@ -403,8 +403,7 @@ def merge_reads(graph: Graph) -> None:
         node.inputs = [instead.get(t, t) for t in node.inputs]
         if node.op == "ReadVariableOp":
             writes = frozenset(n for n in node.after if n.has_side_effect)
-            key = (node.inputs[0], writes, node.device)
-            known = first.setdefault(key, node)
+            known = first.setdefault((node.inputs[0], writes, node.device), node)
             if known is not node:
                 instead[node.outputs[0]] = known.outputs[0]
                 known.after = known.after | {n for n in node.after if not n.has_side_effect}
@@ -488,8 +487,7 @@ def _small(tensor: Tensor) -> Tensor | None:
     if small.shape is None or len(small.shape) > len(tensor.shape):
         return None
     pairs = zip(reversed(small.shape), reversed(tensor.shape), strict=False)
-    is_certain = all(size in (1, whole) for size, whole in pairs)
-    return small if is_certain else None
+    return small if all(size in (1, whole) for size, whole in pairs) else None
 
 
 def _node_of_shape(

@@ -153,8 +153,7 @@ class NodeFunction(FunctionBuilder):
         begin[axis] = request.before_part * rows
         size[axis] = request.in_part * rows
         numbers = [self.vector(begin, tf.int32), self.vector(size, tf.int32)]
-        attrs = {"T": tensor.dtype, "Index": tf.int32}
-        part = self.op("Slice", [reference, *numbers], attrs)[0]
+        part = self.op("Slice", [reference, *numbers], {"T": tensor.dtype, "Index": tf.int32})[0]
         return part if is_whole else self._reshape(tensor, part, part_sizes(tensor.shape, request))
 
     def _reshape(self, tensor: Tensor, reference: str, shape: Sequence[Size]) -> str:
@@ -294,8 +293,7 @@ def add_functional(
     for name, body in node.bodies.items():
         # The condition of a loop answers in the state that it has.
         results = None if name == "cond" else states if name == "body" else decision.outputs
-        sharding = decision.bodies[name]
-        functions[name] = _build_body(builder, body, sharding, states, results)
+        functions[name] = _build_body(builder, body, decision.bodies[name], states, results)
     extra, types = _share_numbers(builder, functions.values(), node.inputs[first:])
     numbers = [builder.symbol(argument.name) for argument in extra]
     if node.op in LOOPS:
@@ -327,8 +325,7 @@ def _build_body(
         "body", sharding, table=parent.table, may_be_on_cpu=parent.may_be_on_cpu, is_body=True
     )
     for tensor, state in zip(graph.inputs, states, strict=True):
-        argument = TensorArgument(tensor, state)
-        builder.references[tensor] = builder.argument(argument, tensor.dtype)
+        builder.references[tensor] = builder.argument(TensorArgument(tensor, state), tensor.dtype)
     for node in graph.operations():
         if node.op != "Const" and not is_made_of_sizes(node):
             builder.add(node)
@@ -611,8 +608,7 @@ class _NoSamples(FunctionBuilder):
         is_data = tensor.dtype.is_floating or tensor.dtype.is_complex or wanted != REPLICATED
         if tensor.shape is None or not is_data or tensor.dtype in (tf.variant, tf.string):
             raise _UnknownSizeError(tensor.node.name)
-        is_part = isinstance(wanted, Sharded)
-        sizes = part_sizes(tensor.shape, wanted) if is_part else tensor.shape
+        sizes = part_sizes(tensor.shape, wanted) if isinstance(wanted, Sharded) else tensor.shape
         return _fill(self, sizes, 0, tensor.dtype)
 
 

@@ -249,8 +249,7 @@ class StepRun:
             done.append(end.op)
         for tensor, result in zip(task.fetches, results, strict=True):
             state = self._partition.sharding.states[tensor]
-            no_parts = [None] * len(tensors.sizes)
-            tensors.parts.setdefault((tensor, state), no_parts)[part] = result
+            tensors.parts.setdefault((tensor, state), [None] * len(tensors.sizes))[part] = result
             # Do not accumulate partial sums that parts read.
             is_read = state == SUM and tensor not in self._partition.summed
             if self._turns is not None and isinstance(state, Partial) and not is_read:

@@ -210,8 +210,7 @@ class Layout:
     def device(self, micro_batch: int, stages: Stages) -> str:
         """Return TensorFlow's name of the device that computes a micro-batch in a stage."""
         replica = self.micro_batches[micro_batch].replica
-        name = self.replicas[replica].stages[stages[replica] if stages else 0].device
-        return tf_device(name)
+        return tf_device(self.replicas[replica].stages[stages[replica] if stages else 0].device)
 
     def stages_of(self, path: str) -> tuple[int | None, ...]:
         """Return the stage of a layer in each replica; None where no stage names it."""

@@ -107,8 +107,7 @@ def num_bytes(tensor: Tensor, num_samples: int) -> int:
         while source.op == "Identity":
             source = source.inputs[0].node
         if source.op in _ELEMENT:
-            element = source.inputs[_ELEMENT[source.op]]
-            return num_iterations(node) * num_bytes(element, num_samples)
+            return num_iterations(node) * num_bytes(source.inputs[_ELEMENT[source.op]], num_samples)
     return num_elements(tensor, num_samples) * element_dtype(tensor).size
 
 
@@ -265,8 +264,7 @@ def peak_of(
         num_bytes = counts[tensor.shape, samples] * tensor.num_bytes
         changes.append((tensor.begin, 1, tensor.kind, num_bytes))
         # It is freed before the next node makes something.
-        end = Moment(tensor.end.call, tensor.end.node + 1)
-        changes.append((end, 0, tensor.kind, -num_bytes))
+        changes.append((Moment(tensor.end.call, tensor.end.node + 1), 0, tensor.kind, -num_bytes))
     now: dict[Kind, int] = {"fetched": 0, "gradients": 0, "activations": 0}
     peak = dict(now)
     for _, _, kind, num_bytes in sorted(changes):

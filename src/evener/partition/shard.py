@@ -609,8 +609,7 @@ def is_row_wise(function: Callable[..., Sequence[Any]], specs: Sequence[tf.Tenso
     replaced by one that knows where its rows are.
     """
     try:
-        traced = trace_step(function, specs, [0] * len(specs), autograph=False)
-        step = shard_step(traced)
+        step = shard_step(trace_step(function, specs, [0] * len(specs), autograph=False))
     # Then it stays as it is: whoever asks can do without an answer, and not without the function.
     except Exception as error:
         _LOG.debug("a function of a batch is not partitioned: %s", error)

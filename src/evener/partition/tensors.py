@@ -91,8 +91,7 @@ def _split(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list
     parts, begin = [], tf.constant(0)
     for size in sizes:
         begins = [begin if k == axis else 0 for k in range(rank)]
-        lengths = [size if k == axis else -1 for k in range(rank)]
-        parts.append(tf.slice(whole, begins, lengths))
+        parts.append(tf.slice(whole, begins, [size if k == axis else -1 for k in range(rank)]))
         begin = begin + size
     return parts
 
@@ -147,8 +146,7 @@ class RunTensors:
                     value = tf.reshape(self.whole(source.tensor, HOST), [-1])[source.index]
                 else:
                     value = self._length(source.tensor, source.axis)
-                dtype = self._partition.inference.dtype_of(name)
-                self._symbols[name] = tf.cast(value, dtype)
+                self._symbols[name] = tf.cast(value, self._partition.inference.dtype_of(name))
         return self._symbols[name]
 
     def can_number(self, name: str) -> bool:
@@ -167,8 +165,7 @@ class RunTensors:
                 samples, count = tf.stack(self.sizes), len(self.sizes)
                 first = tf.one_hot(0, count, dtype=tf.int32)
                 shares = tf.where(tf.reduce_sum(samples) > 0, samples, first)
-                all_rows = self._size(rows, tf.int32)
-                split = part_sizes_in_graph(all_rows, tf.cast(shares, tf.float64))
+                split = part_sizes_in_graph(self._size(rows, tf.int32), tf.cast(shares, tf.float64))
                 sizes = tf.unstack(split, num=count)
                 self._split_rows[rows] = (sizes, _offsets(sizes))
         return self._split_rows[rows]

@@ -452,8 +452,7 @@ def _diagonal_shape(table: SymbolTable, node: Node) -> Shapes:
     inner = 1 if node.op == "MatrixDiagV3" and len(set(diagonals)) == 1 else 2
     static = known(node.static_shapes[0])
     require(len(shape) >= inner and None not in static[-inner:])
-    front = shape[: len(shape) - inner]
-    return [behind(table, node.outputs[0], front)]
+    return [behind(table, node.outputs[0], shape[: len(shape) - inner])]
 
 
 @rule("MatrixDiagV3", inputs=(ROWS, WHOLE, WHOLE, WHOLE, WHOLE))

@@ -259,8 +259,7 @@ _CACHED = (tf.float32, tf.bfloat16, tf.float16)
 def per_sample(node: Node, states: Sequence[State]) -> Decision:
     """Return a decision by rows of images; what is smaller than a matrix is the same for all."""
     rows = first_of(first_sharded([state for state in states if is_first(state)]))
-    tensors = (*node.inputs, *node.outputs)
-    require(all(is_shardable(t.shape, rows) or not t.rank for t in tensors))
+    require(all(is_shardable(t.shape, rows) or not t.rank for t in (*node.inputs, *node.outputs)))
     wanted = tuple(rows if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
     return Decision(inputs=wanted, outputs=(rows,) * len(node.outputs), needs_samples=True)
 

@@ -125,8 +125,7 @@ def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
         per_sample = _elements_per_sample(shape, target)
     local = Numbers(part_sizes(shape, target))
     lower = _lower_gamma(PART_OFFSET * per_sample)
-    wanted = (local, *states[1:-1], state)
-    return Decision(inputs=wanted, outputs=(target,), lower=lower)
+    return Decision(inputs=(local, *states[1:-1], state), outputs=(target,), lower=lower)
 
 
 def _by_seed(node: Node, states: Sequence[State]) -> Decision | None:
@@ -232,8 +231,7 @@ def _lower_gamma(before: Size) -> Lower:
         counter = advanced_counter(builder, node, counter, blocks)
         alg = builder.constant(PHILOX, tf.int32)
         attrs = {"dtype": node.outputs[0].dtype, "shape_dtype": node.inputs[0].dtype}
-        arguments = [inputs[0], key, counter, alg, *others]
-        return builder.op("StatelessRandomGammaV3", arguments, attrs)
+        return builder.op("StatelessRandomGammaV3", [inputs[0], key, counter, alg, *others], attrs)
 
     return lower
 

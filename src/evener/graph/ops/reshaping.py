@@ -201,8 +201,7 @@ def _squeezed(node: Node) -> set[int]:
 def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     order, state = numbers_of(node.inputs[1]), sharded(states[0])
     require(state.axis in order)
-    target = state.at(order.index(state.axis))
-    return Decision(inputs=(state, REPLICATED), outputs=(target,))
+    return Decision(inputs=(state, REPLICATED), outputs=(state.at(order.index(state.axis)),))
 
 
 value_rule.table(

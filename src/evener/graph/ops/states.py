@@ -280,8 +280,7 @@ class ShardingRule:
     def __call__(self, node: Node, states: Sequence[State]) -> Decision | None:
         if self.inexact and not all(map(is_inexact, node.outputs)):
             return None
-        counts = graphs.input_counts(node.op, node.attrs)
-        pairs = zip(self.inputs, counts, strict=True)
+        pairs = zip(self.inputs, graphs.input_counts(node.op, node.attrs), strict=True)
         takes = [taken for taken, count in pairs for _ in range(count)]
         seen = [
             state if kind_of(state) & ~taken == WHOLE else REPLICATED
