@@ -286,8 +286,7 @@ def keras_variable_being_made(initial_value: Any) -> Any | None:
     creators are only given the initial value, a closure over the Keras variable. If it changes:
     owners are chosen by the order of creation alone, and owner rules by path match the short name.
     """
-    closure = getattr(initial_value, "__closure__", None) or ()
-    for cell in closure:
+    for cell in getattr(initial_value, "__closure__", None) or ():
         if isinstance(cell.cell_contents, keras.Variable):
             return cell.cell_contents
     return None

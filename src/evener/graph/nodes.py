@@ -290,7 +290,6 @@ class _GraphReader:
             for index, tensor in enumerate(inputs):
                 self._enter(definition.name, index, tensor)
             return
-        shapes = definition.attr["_output_shapes"].list.shape
         node = Node(
             self._prefix + definition.name,
             definition.op,
@@ -298,7 +297,7 @@ class _GraphReader:
             definition.attr,
             dtypes=graphs.output_dtypes(definition),
             device=definition.device,
-            static_shapes=tuple(map(static_shape, shapes)),
+            static_shapes=tuple(map(static_shape, definition.attr["_output_shapes"].list.shape)),
             source=(func_graph, definition.name),
             xla=xla,
         )

@@ -300,8 +300,7 @@ def _take_reads_out(node: Node) -> Iterator[Node]:
     """Change handles among the inputs into values; yield the reads, for before the operation."""
     first = num_leading(node)
     for index in range(first, len(node.inputs)):
-        handle = node.inputs[index]
-        if handle.dtype != tf.resource:
+        if node.inputs[index].dtype != tf.resource:
             continue
         reads = [_reads_of(body.inputs[index - first], body) for body in node.bodies.values()]
         flat = [read for nodes in reads for read in nodes or ()]

@@ -279,11 +279,10 @@ def add_functional(
     """Add a loop or a condition, which every part runs as decided, or one device of all samples."""
     inputs, first = list(inputs), num_leading(node)
     if decision is None:
-        bodies = {name: replicated_sharding(body) for name, body in node.bodies.items()}
         decision = Decision(
             inputs=(REPLICATED,) * len(inputs),
             outputs=(REPLICATED,) * len(node.outputs),
-            bodies=bodies,
+            bodies={name: replicated_sharding(body) for name, body in node.bodies.items()},
         )
     for index, length in decision.list_lengths.items():
         numbers = [inputs[index], builder.number(length, tf.int32)]

@@ -359,8 +359,7 @@ class _Reader:
         """Yield the fetched copies of a tensor for each turn, from the begin of the turn before."""
         turns = self._turns[device]
         # The first two turns begin with the step, so they share one copy.
-        numbers = sorted({max(1, self._turn_of[unit]) for unit in units})
-        for number in numbers:
+        for number in sorted({max(1, self._turn_of[unit]) for unit in units}):
             used = [self._call_of[u] for u in units if max(1, self._turn_of[u]) == number]
             begin, end = Moment(turns[number - 1].start), Moment(max(used), _LAST)
             shape = tensor.shape or ()

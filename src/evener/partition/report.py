@@ -116,8 +116,7 @@ def _flops(partition: Partition, node: Node) -> float:
         return node_flops(node, COUNTED_SAMPLES)
     of_bodies = [0.0]
     for body in bodies_of(node, partition.graph).values():
-        inputs = node.inputs[num_leading(node) :]
-        for inner, outer in zip(body.inputs, inputs, strict=True):
+        for inner, outer in zip(body.inputs, node.inputs[num_leading(node) :], strict=True):
             inner.shape, inner.value = outer.shape, outer.value
         open_functions(body)
         # The sizes around the body are made of symbols of the step.
@@ -129,12 +128,11 @@ def _flops(partition: Partition, node: Node) -> float:
 def _describe(node: Node, tensors: list[Tensor]) -> GatheredOperation:
     counts = [math.prod(n for n in tensor.shape or () if isinstance(n, int)) for tensor in tensors]
     bytes_per_sample = sum(n * t.dtype.size for n, t in zip(counts, tensors, strict=True))
-    is_known = all(tensor.dtype.size for tensor in tensors)
     return GatheredOperation(
         operation=node.op,
         name=node.name,
         line=line_of(node),
-        num_bytes=bytes_per_sample if is_known else None,
+        num_bytes=bytes_per_sample if all(tensor.dtype.size for tensor in tensors) else None,
     )
 
 

@@ -258,11 +258,10 @@ def _reduction(node: Node, states: Sequence[State]) -> Decision | None:
         return Decision(inputs=(state, REPLICATED), outputs=(state.at(axis),))
     if node.op in COMBINE:
         # TensorFlow rewrites max(log(x)) to log(max(x)), which of no samples is log(-inf).
-        is_rewritten = node.op in ("Max", "Min") and node.outputs[0].dtype.is_floating
         return Decision(
             inputs=(state, REPLICATED),
             outputs=(Partial(COMBINE[node.op]),),
-            needs_samples=is_rewritten,
+            needs_samples=node.op in ("Max", "Min") and node.outputs[0].dtype.is_floating,
         )
     require(node.op == "Mean" and is_inexact(node.outputs[0]))
     count = product(shape[k] for k in sorted(gone))

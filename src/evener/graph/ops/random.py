@@ -97,9 +97,8 @@ def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
     shape, target = shape_of(node.outputs[0]), _batch_of(node)
     if not _is_philox(node) or product(shape[: target.axis]) != 1:
         return _whole(node, target)
-    local = Numbers(part_sizes(shape, target))
     return Decision(
-        inputs=(local, *states[1:]),
+        inputs=(Numbers(part_sizes(shape, target)), *states[1:]),
         outputs=(target,),
         lower=_lower_draw(_elements_per_sample(shape, target)),
     )

@@ -245,9 +245,8 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
         # an end behind the last row is the last row.
         require(samples.is_whole)
         return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
-    numbers = [Numbers(span) for span in _part_slices(taken, state)]
     return Decision(
-        inputs=(state, *numbers),
+        inputs=(state, *[Numbers(span) for span in _part_slices(taken, state)]),
         outputs=(target,),
         lower=_with_plain_masks(taken, "StridedSlice"),
         lower_rows=state.rows,
