@@ -168,7 +168,7 @@ def _cause(traced: Traced) -> str | None:
     are_rare = traced.num_traces * 5 < traced.num_calls and traced.num_traces < 10
     if traced.num_traces < 3 or len(known) < 2 or are_rare:
         return None
-    return max(set(known), key=known.count)
+    return max(known, key=known.count)  # The first of equals
 
 
 def eager_steps(case: Case) -> Iterator[Violation]:
