@@ -12,4 +12,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     is_error = pytest.mark.filterwarnings("error:.ENG-086.")
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(is_error)
+            item.add_marker(is_error, append=False)

@@ -285,6 +285,7 @@ def test_sparse_gradients_of_a_scalar_loss() -> None:
         agree(lambda place, c=compiled: fit_model(place, build, (x, y), lambda: c), THREE)
 
 
+@pytest.mark.filterwarnings("ignore:.ENG-086.")
 def test_synchronised_batchnorm_run_eagerly() -> None:
     """Replicas that advance together, without tf.function."""
     compiled = {**classes(), "run_eagerly": True}

@@ -199,6 +199,7 @@ def test_changing_shares_does_not_retrace() -> None:
     agree(experiment, THREE)
 
 
+@pytest.mark.filterwarnings("ignore:.ENG-086.")
 def test_run_eagerly() -> None:
     """Without tf.function."""
     compiled = {**classes(), "run_eagerly": True}

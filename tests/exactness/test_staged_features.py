@@ -147,6 +147,7 @@ def test_several_steps_per_execution() -> None:
 
 
 @pytest.mark.sampled(16)
+@pytest.mark.filterwarnings("ignore:.ENG-086.")
 @pytest.mark.parametrize("how", ["run_eagerly", "jit_compile"])
 def test_compiled_by_xla_and_eager(how: str) -> None:
     """The stages' functions under XLA, and called one by one."""

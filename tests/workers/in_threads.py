@@ -81,7 +81,7 @@ class FaultyGroup(Group):
     def __init__(self, seats: Seats, index: int, faults: Sequence[Fault]) -> None:
         self.seats = seats
         self.faults = [fault for fault in faults if fault.worker == index]
-        self.variables: Sequence[Any] = ()
+        self.compared: Sequence[Any] = ()
         self.step = -1
         self.counts: list[int] = []
         self.needed_rows: dict[int, np.ndarray] = {}
@@ -112,7 +112,7 @@ class FaultyGroup(Group):
         self.counts.append(0)
         self._attempt = self._count = 0
         self._is_put_back = False
-        self._before = [np.array(variable) for variable in self.variables]
+        self._before = [np.array(variable) for variable in self.compared]
 
     def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
         begun = super().begin(handles, is_repeatable=is_repeatable)
@@ -192,7 +192,7 @@ class FaultyGroup(Group):
     def _check_put_back(self) -> None:
         if not self._is_put_back:
             return  # Only left the program: nothing is repeated.
-        for variable, before in zip(self.variables, self._before, strict=True):
+        for variable, before in zip(self.compared, self._before, strict=True):
             now = np.array(variable)
             if now.tobytes() != before.tobytes():
                 raise AssertionError(f"{variable.name} was {before}, and is {now}")
@@ -250,7 +250,7 @@ def run_case(
         axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
         layout = layout_of(group, num_devices)
         step = distributed(group, change_step(case.step), layout, shares, **axes)
-        group.variables = case.variables
+        group.compared = case.variables
 
         def call(*arguments: Any) -> Any:
             group.begin_step()
