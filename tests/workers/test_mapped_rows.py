@@ -114,7 +114,7 @@ def run(name: str, *faults: Fault) -> tuple[Outcome, list[Any]]:
 
     def work(group: FaultyGroup, case: BuiltStep) -> Run:
         step = distributed(group, case.step, layout_of(group, (1, 1, 1)), SHARES)
-        group.variables = case.variables
+        group.compared = case.variables
         rows = _EagerRows(
             LastMaps.of(mapped(case), is_row_wise), maps_first=False, own_rows=nothing
         )
