@@ -148,7 +148,8 @@ def test_rows_that_are_missing_are_mapped_and_the_step_is_begun_again(name: str)
     Those of the first worker are among the rows that it has mapped of larger batches.
     """
     found, made = run(name)
-    assert found.num_retries == len(SHARES) - 1
+    # The first begins again too if it was ahead of the step that says which rows are needed.
+    assert len(SHARES) - 1 <= found.num_retries <= len(SHARES)
     lacking = [batch for batch in made if not np.all(batch._is_mapped)]
     assert len(lacking) == 3 * len(SHARES)
 
