@@ -26,7 +26,9 @@ FIGURE = re.compile(
     r"(?:\(?[\d.,/]*\d[%x]?(?:[mµ]?s(?:/step)?)?[),;.]?|(?:[mµ]?s|[KMG]?i?B)[),;.]?|[─━]+)"
 )
 VARYING_LINE = re.compile(
-    r"^(?:What limits it|evener: shares|evener: .PROF-|  (?:Why|Fix):).*\n", re.MULTILINE
+    r"^(?:What limits it|evener: shares|Shares changed|  step \d|evener: .PROF-|  (?:Why|Fix):)"
+    r".*\n",
+    re.MULTILINE,
 )
 OF_MACHINE = re.compile(r"Intel.*|Processor|\S+/evener-launch-\S+|process \d+;")
 PAGES = (
