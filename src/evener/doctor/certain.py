@@ -306,8 +306,7 @@ def whole_batches(case: Case) -> Iterator[Violation]:
 
 
 def unscaled_loss(case: Case) -> Iterator[Violation]:
-    text = "\n".join(line for source in case.reading.sources for line in source.lines)
-    if case.has_trained or not _spreads(case) or _SCALED.search(text):
+    if case.has_trained or not _spreads(case) or _SCALED.search(case.reading.text):
         return
     for call in _reached(case, "tape.gradient"):
         made = made_by(call.argument(0, "target"))
@@ -331,7 +330,7 @@ def eager_steps(case: Case) -> Iterator[Violation]:
             found.append((call, "take this out: it is for debugging."))
     for call in _reached(case, *_UPDATES[:2]) if not case.has_trained else ():
         if call.context.loops and not call.context.roles & {"traced", "keras", "replica"}:
-            step = eager_step_of("\n".join(call.source.lines), call.location.line)
+            step = eager_step_of(call.source.text, call.location.line)
             change = "put the step into a tf.function" if step is None else step.change
             found.append((call, f"{change}."))
     for call, fix in found:

@@ -400,10 +400,9 @@ def removed_names(case: Case) -> Iterator[Violation]:
     if case.has_trained:
         return
     is_old = any(case.reading.named("tf.Session", "tf.placeholder", "tf.InteractiveSession"))
-    text = "\n".join(line for source in case.reading.sources for line in source.lines)
     # TensorFlow's name of Keras has these still.
     kept = ("keras." if case.has_keras_2 else "", "compat.v1")
-    if re.search(r"(tensorflow|tf)\.keras\.preprocessing", text):
+    if re.search(r"(tensorflow|tf)\.keras\.preprocessing", case.reading.text):
         kept = (*kept, "keras.preprocessing.")
     for call in case.reading.calls:
         name = call.name if call.name != "import" else str(call.constant(0, ""))

@@ -115,7 +115,7 @@ class Reading:
         """Return the training step that no `tf.function` traces, if there is one."""
         for call in self.named("optimizer.apply_gradients", "optimizer.apply", "?.apply_gradients"):
             if not call.context.roles & {"traced", "keras", "replica"}:
-                return eager_step_of("\n".join(call.source.lines), call.location.line)
+                return eager_step_of(call.source.text, call.location.line)
         return None
 
     def num_trainings(self) -> int:
@@ -127,6 +127,11 @@ class Reading:
                 is_loop = call.name != "model.fit" and loops
                 found.add(loops[-1].node if is_loop else call.node)
         return len(found)
+
+    @property
+    def text(self) -> str:
+        """Text of all files."""
+        return "\n".join(source.text for source in self.sources)
 
     def imports(self, *roots: str) -> bool:
         return any(
@@ -149,11 +154,9 @@ class Case:
 
     @property
     def has_keras_2(self) -> bool:
-        return "TF_USE_LEGACY_KERAS" in self.surroundings.environment or any(
-            "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text
-            for source in self.reading.sources
-            for text in source.lines
-        )
+        text = self.reading.text
+        is_in_text = "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text
+        return "TF_USE_LEGACY_KERAS" in self.surroundings.environment or is_in_text
 
     @property
     def are_unequal(self) -> bool:

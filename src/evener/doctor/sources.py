@@ -30,6 +30,10 @@ class Source:
     tree: ast.Module  # Its syntax tree
     lines: tuple[str, ...]  # The lines of its text
 
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
     def location(self, node: ast.AST) -> Location:
         """Return the line on which a node begins; that of the last name for ``a.b.c()``."""
         line = getattr(node, "lineno", 0)

@@ -44,6 +44,7 @@ from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
 from evener.profiler.profile import KnownDevices, batch_sizes, costing_strategy, profile_step
 from evener.run.device_calls import answer_as_gpus, skip_late_settings, watch_environment
+from evener.run.hoister import value_bytes
 from evener.run.loops import name_in_program
 from evener.run.questions import (
     Answer,
@@ -244,7 +245,7 @@ class EagerSteps:
         ):
             yield
         # Whether the last gradients were followed by a step: no others come after them.
-        if any(_value(variable) != before for variable, before in self._before.values()):
+        if any(value_bytes(variable) != before for variable, before in self._before.values()):
             self._taken(self.first_line)
 
     def _gradient(
@@ -259,16 +260,11 @@ class EagerSteps:
                     is_mirrored = isinstance(variable, tf.distribute.DistributedValues)
                     if is_mirrored or not isinstance(variable, tf.Variable):
                         continue
-                    value = _value(variable)
+                    value = value_bytes(variable)
                     _, before = self._before.setdefault(variable._unique_id, (variable, value))
                     if value != before:
                         self._taken(line)
         return original(tape, target, sources, *more, **options)
-
-
-def _value(variable: tf.Variable) -> bytes:
-    # As bytes: NaN is equal to itself.
-    return variable.numpy().tobytes()
 
 
 def call_step(

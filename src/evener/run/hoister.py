@@ -88,6 +88,11 @@ class VariableState:
         self.assign(values)
 
 
+def value_bytes(variable: tf.Variable) -> bytes:
+    """Return the value of a variable as bytes, in which NaN is equal to itself."""
+    return variable.numpy().tobytes()
+
+
 def all_variables() -> list[tf.Variable]:
     # isinstance() would ask lazily imported modules, which are among all objects, for their class.
     variables = (each for each in gc.get_objects() if issubclass(type(each), tf.Variable))

@@ -41,7 +41,7 @@ from evener.devices.names import device_name
 from evener.partition.report import NEARLY_ALL
 from evener.plan.parts import parse_device_name
 from evener.run.eager_steps import advice_for, eager_step_of
-from evener.run.hoister import Hoister
+from evener.run.hoister import Hoister, value_bytes
 from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, callers, is_other, line_of_loop, user_line
 from evener.strategy import Strategy
@@ -278,7 +278,7 @@ class IdleDevices:
         if self._before is None:
             return 0.0
         variable, before = self._before
-        return self._seconds_of_tapes if _bytes(variable) != before else 0.0
+        return self._seconds_of_tapes if value_bytes(variable) != before else 0.0
 
     def _compute(
         self, original: Any, tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
@@ -301,7 +301,7 @@ class IdleDevices:
             asked = line_of_loop() is None or tf.config.functions_run_eagerly()
             self._asks_for_tapes = _asks_for_eager_steps() if asked else ""
             smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
-            self._before = smallest, _bytes(smallest)
+            self._before = smallest, value_bytes(smallest)
 
 
 def _begin(original: Callable[..., Any], tape: Any) -> Any:
@@ -322,11 +322,6 @@ def _asks_for_eager_steps() -> str:
     if any(getattr(model, "dynamic", False) for model in trainers):
         return "a layer with dynamic=True"
     return "run_eagerly=True"
-
-
-def _bytes(variable: tf.Variable) -> bytes:
-    # As bytes: NaN is equal to itself.
-    return variable.numpy().tobytes()
 
 
 def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:

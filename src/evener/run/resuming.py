@@ -38,7 +38,7 @@ from evener.checkpoint.callback import CheckpointCallback, added_to_fits, is_pla
 from evener.checkpoint.storage import Count
 from evener.errors import CheckpointError
 from evener.run.hoisted_guards import file_of
-from evener.run.hoister import all_variables
+from evener.run.hoister import all_variables, value_bytes
 from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, user_line
 from evener.workers.process import draw_seed
@@ -232,7 +232,7 @@ class ResumableFit(CheckpointCallback):
         known = {id(variable) for variable in self.checkpoint.variables()}
         # Those of evener tell times and shares.
         others = (v for v in all_variables() if not v.name.startswith("evener_"))
-        self._lost = [(v, _bytes(v)) for v in others if id(v) not in known]
+        self._lost = [(v, value_bytes(v)) for v in others if id(v) not in known]
         self._first_step = contextlib.ExitStack()
         self._first_step.enter_context(
             before_functions_run(lambda _, inputs: self._handles.extend(inputs))
@@ -263,7 +263,7 @@ class ResumableFit(CheckpointCallback):
                 "keras.layers.Dropout.",
             )
         for variable, before in self._lost:
-            if _bytes(variable) != before:
+            if value_bytes(variable) != before:
                 raise not_resumable(
                     self._line,
                     f"Its step changes the variable {variable.name}, which does not belong to the "
@@ -317,7 +317,7 @@ def not_resumable(
         "CKPT-017",
         f"The fit at {line} cannot be resumed.",
         why=f"{why}.",
-        fix=f"{fix or 'Change that'} Or leave out --checkpoint.",
+        fix=f"{fix} Or leave out --checkpoint.",
     )
 
 
@@ -360,7 +360,3 @@ def checksum(array: np.ndarray) -> str:
     sample = np.ascontiguousarray(rows[::step])
     data = repr(sample.tolist()).encode() if sample.dtype.hasobject else sample.tobytes()
     return f"{array.dtype} {array.shape} {zlib.crc32(data):08x}"
-
-
-def _bytes(variable: Any) -> bytes:
-    return variable.numpy().tobytes()

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CellType, CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 from evener.base.user_code import is_own, is_rewritten
 from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, to_bytes
@@ -31,6 +31,8 @@ _BUSY_SHARE = 0.3
 _BUSY_LOAD = 3.0  # waiting processes per core
 
 
+Event = Literal["apply", "difference", "draw", "fit", "gradient", "run", "step", "tape"]
+"""What a part may listen to, by a method with its name."""
 Original = Callable[..., Any]
 """A function of a library that the watcher replaces, and calls."""
 
@@ -46,7 +48,7 @@ class Recorder:
         self.is_busy = False
         self._here = threading.local()
         # Each has `facts`, which returns fields of `Facts` as far as they are known now, and a
-        # method `on_EVENT` for each kind of event that it listens to.
+        # method `on_EVENT` for each `Event` that it listens to.
         self.parts: list[Any] = []
         self.ending: Ending | None = None
         self.missed: dict[str, None] = {}
@@ -82,7 +84,7 @@ class Recorder:
         finally:
             self._here.looking -= 1
 
-    def tell(self, event: str, *args: Any) -> None:
+    def tell(self, event: Event, *args: Any) -> None:
         """Call the methods of the parts that listen to an event."""
         for part in self.parts:
             listen = getattr(part, f"on_{event}", None)
