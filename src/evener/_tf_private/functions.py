@@ -10,6 +10,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from tensorflow.python.eager.polymorphic_function import (
     function_type_utils,
     polymorphic_function,
 )
+from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
 from tensorflow.python.util import tf_stack, traceback_utils
 
 from evener._tf_private.graphs import kept_functions
@@ -360,6 +362,65 @@ def before_functions_run(
         return original(function, *inputs)
 
     return _RUNS.applied(wrap_with(call_flat))
+
+
+def running_functions_by(run: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    """Let ``run(original, function, *inputs)`` run every traced function that Python runs."""
+
+    def call_flat(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
+        if tf.executing_eagerly():
+            return run(original, function, *inputs)
+        return original(function, *inputs)
+
+    return _RUNS.applied(wrap_with(call_flat))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    has_resources: bool
+    written: tuple[int, ...]  # Places of the resources among the inputs that it may change.
+    others: tuple[str, ...]  # Types of operations that change or draw what is no variable.
+
+
+# Operations with a state that is in their variables, or none that a program gets back.
+_OF_VARIABLES = re.compile(
+    "Assign|ReadVariable|Resource|Variable|VarIsInitialized|Rng|Stateful|Stateless|While|If|Case|"
+    "PartitionedCall|Assert|Print|NoOp|Timestamp|CheckNumerics|Write.*Summary|LookupTable"
+)
+_EFFECTS: weakref.WeakKeyDictionary[Any, Effects] = weakref.WeakKeyDictionary()
+
+
+def effects_of(function: Any) -> Effects:
+    """Return what a function changes that is run from Python; see `running_functions_by`.
+
+    Why: a run whose results are told instead must not have changed what the program sees later.
+    There is no public way to a function's operations and to the resources that it only reads.
+    If it changes: loops of scripts cannot be resumed.
+    """
+    if (known := _EFFECTS.get(function)) is not None:
+        return known
+    resources = [k for k, each in enumerate(function.graph.inputs) if each.dtype == tf.resource]
+    reads = auto_control_deps_utils.get_read_only_resource_input_indices_graph(function.graph)
+    context, found = eager_context.context(), dict[str, None]()
+    definitions, seen = [function.definition], set[str]()
+    for definition in definitions:
+        for node in definition.node_def:
+            kind = op_def_registry.get(node.op)
+            if kind is not None and kind.is_stateful and not _OF_VARIABLES.match(node.op):
+                found[node.op] = None
+            for attribute in node.attr.values():
+                for called in (attribute.func, *attribute.list.func):
+                    # A check takes samples of a batch, which is nothing that the program sees.
+                    is_own = called.name.startswith("evener_spot_check")
+                    if called.name and not is_own and called.name not in seen:
+                        seen.add(called.name)
+                        definitions.append(context.get_function_def(called.name))
+    _EFFECTS[function] = effects = Effects(
+        has_resources=bool(resources),
+        written=tuple(place for place in resources if place not in reads),
+        others=tuple(found),
+    )
+    return effects
 
 
 def around_functions_run(scope: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:

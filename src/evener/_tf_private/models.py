@@ -43,6 +43,14 @@ SLOTS_AND_UPDATES = Patch(
     "pass all gradients through one operation, even of one replica. Keras has no hooks for it.",
     if_it_changes="Slots, updates and gradients are on the first device.",
 )
+EVALUATIONS = Patch(
+    "evaluations of loops that are resumed",
+    "keras:Model.evaluate",
+    "keras:Model.predict",
+    why="They take their batches inside of functions, so a loop that runs again with what its "
+    "steps returned has to be told what they returned, as a whole.",
+    if_it_changes="`evener run --checkpoint` refuses loops that call them.",
+)
 EAGER_UPDATES = Patch(
     "updates of scripts and audited programs",
     "keras:optimizers.Optimizer.apply",

@@ -299,7 +299,7 @@ def plain_variable(initial_value: Any, dtype: tf.DType) -> tf.Variable:
     them an owner or mirror them. If it changes: the doctor's watched run fails.
     """
     return resource_variable_ops.ResourceVariable(
-        initial_value=initial_value, dtype=dtype, trainable=False
+        initial_value=initial_value, dtype=dtype, trainable=False, name="evener_plain"
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import io
 import itertools
 import os
+import sys
 import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -270,20 +273,30 @@ Take = Callable[[Callable[[], Sequence[Any]]], Sequence[Any]]
 
 _TRAINING = Patch(
     "weights and batches of workers",
-    "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable._read_variable_op",
     "keras.src.callbacks.early_stopping:EarlyStopping.on_train_begin",
     "keras.src.callbacks.early_stopping:EarlyStopping.on_epoch_end",
     "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._make_function",
     "tensorflow.python.data.ops.iterator_ops:OwnedIterator.__next__",
-    why="A replacement runs the program with the results of the other workers, and its weights are "
-    "not theirs before it stands with them; there is no public hook around reads. `EarlyStopping` "
-    "reads weights between two steps, and is handed over the best ones of another worker instead. "
-    "Keras's step takes its batch from an iterator inside of a traced function, and a batch that "
-    "was taken is lost when the function fails. Here it is taken before. In loops of the program, "
-    "it is told what it costs that every worker reads whole batches.",
-    if_it_changes="A replacement gives wrong weights to a program that reads them between steps, "
-    "or cannot join one with `restore_best_weights=True`; the death of a worker ends `fit` of the "
-    "others, and workers do not tell that loops wait for their data.",
+    why="`EarlyStopping` reads weights between two steps, and a replacement is handed over the "
+    "best ones of another worker instead. Keras's step takes its batch from an iterator inside of "
+    "a traced function, and a batch that was taken is lost when the function fails. Here it is "
+    "taken before. In loops of the program, it is told what it costs that every worker reads whole "
+    "batches.",
+    if_it_changes="A replacement cannot join a program with `restore_best_weights=True`; the death "
+    "of a worker ends `fit` of the others, and workers do not tell that loops wait for their data.",
+)
+
+
+_VARIABLES = "tensorflow.python.ops.resource_variable_ops"
+_READS = ("_read_variable_op", "read_and_set_handle", "sparse_read", "gather_nd")
+_HANDLES = Patch(
+    "handles of variables",
+    f"{_VARIABLES}:BaseResourceVariable._handle",
+    is_new=True,
+    why="A replacement, and a loop that is resumed, run the program with results of before, and "
+    "its variables do not have their values yet. Python functions read variables, and so does "
+    "TensorFlow's C code where one is the argument of an operation: both take the handle.",
+    if_it_changes="A program that reads weights between steps gets wrong ones.",
 )
 
 
@@ -323,11 +336,6 @@ def repeat_calls(
             batch=batch,
         )
 
-    def read(original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.executing_eagerly():
-            group.check_read(variable.handle)
-        return original(variable, *args, **kwargs)
-
     def stop(name: str, original: Callable[..., Any], callback, /, *args, **kwargs) -> None:
         restores = callback.restore_best_weights
         if restores and name == "on_train_begin":
@@ -344,9 +352,63 @@ def repeat_calls(
         "__next__": functools.partial(_take_next, take_in_loops),
     }
     if group.is_late:
-        replacements["_read_variable_op"] = read
+        _HANDLES.apply(lambda _: _Handle(lambda variable: group.check_read(variable.handle)))
     TRACED_FUNCTIONS.apply_each({"__call__": call}, "workers", by=left_to_autograph)
     _TRAINING.apply_each(replacements)
+
+
+def before_reads(
+    note: Callable[[Any], None],
+) -> contextlib.AbstractContextManager[None]:
+    """Call ``note(variable)`` before a variable is read outside of graphs."""
+    return _HANDLES.applied(lambda _: _Handle(note))
+
+
+class _Handle:
+    """Attribute ``_handle`` of variables, which calls a function before a read."""
+
+    def __init__(self, note: Callable[[Any], None]) -> None:
+        self._note = note
+        self._is_noting = False
+
+    def __get__(self, variable: Any, kind: Any = None) -> Any:
+        if variable is None:
+            return self
+        caller, handle = sys._getframe(1), vars(variable)["_handle"]
+        if self._is_noting or not tf.executing_eagerly() or not _reads(caller):
+            return handle
+        self._is_noting = True
+        try:
+            self._note(variable)
+        except Exception as error:
+            if caller.f_code.co_name == "handle":
+                raise
+            # C code takes what it gets for a handle. The text is in TensorFlow's error.
+            self._unreadable = tf.raw_ops.VarHandleOp(
+                dtype=variable.dtype, shape=variable.shape, shared_name=f"({error})"
+            )
+            return self._unreadable
+        finally:
+            self._is_noting = False
+        return handle
+
+    def __set__(self, variable: Any, handle: Any) -> None:
+        vars(variable)["_handle"] = handle
+
+
+def _reads(caller: FrameType) -> bool:
+    """Return whether whoever takes the handle of a variable reads it.
+
+    Python functions that read take ``handle``, as those do that assign, trace or describe. C code
+    takes ``_handle``; its caller is the function of an operation.
+    """
+    is_property = caller.f_code.co_name == "handle"
+    if is_property and caller.f_back is not None:
+        caller = caller.f_back
+    module = str(caller.f_globals.get("__name__"))
+    if module == _VARIABLES:
+        return caller.f_code.co_name.startswith(_READS)
+    return not is_property and not module.startswith("evener.")
 
 
 class _Outline:

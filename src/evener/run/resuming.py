@@ -18,7 +18,6 @@ import contextlib
 import operator
 import random
 import types
-import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,15 +37,14 @@ from evener.checkpoint.callback import CheckpointCallback, added_to_fits, is_pla
 from evener.checkpoint.storage import Count
 from evener.errors import CheckpointError
 from evener.run.hoisted_guards import file_of
-from evener.run.hoister import all_variables, value_bytes
+from evener.run.hoister import Hoister, all_variables, value_bytes
 from evener.run.replace import replace_with
+from evener.run.replaying import KeptHoister, Loop, checksum
 from evener.run.script import Notes, UserLine, user_line
-from evener.workers.process import draw_seed
+from evener.workers.process import draw_seed, group_of_process
 
 _SECONDS = 60.0
 """Time between two checkpoints, if the number of steps is not given."""
-_SAMPLE_BYTES = 1 << 20
-"""Bytes of an array whose checksum is taken, spread over the array."""
 _CONSTANT = (types.FunctionType, types.ModuleType, type)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
@@ -78,10 +76,11 @@ def seed_of(folder: str) -> int:
 
 class Resumption:
     def __init__(self, folder: str, every_steps: int | None, notes: Notes) -> None:
+        self.loop = Loop(storage.join(folder, "loop"), every_steps, notes, self)
         self._folder = folder
         self._every_steps = every_steps
         self.notes = notes
-        self._num_fits = 0
+        self.num_fits = 0
         self.open: list[UserLine | None] = []  # Lines of the fits that run
         self._iterators: list[Any] = []
         # Those that fits have had so far; with ``steps_per_epoch``, a pass begins in mid-epoch.
@@ -90,24 +89,36 @@ class Resumption:
 
     @contextlib.contextmanager
     def resuming(self) -> Generator[None]:
-        """Let the fits of a script go on, and refuse what cannot; until the end of the block."""
-        refuse_loops = replace_with(self._refuse_loop)
-        with added_to_fits(self._callback), EAGER_UPDATES.applied(refuse_loops):
+        """Let the script go on, and refuse what cannot; until the end of the block."""
+        keeping = self.loop.keeping() if group_of_process() is None else contextlib.nullcontext()
+        update = replace_with(self._update)
+        with added_to_fits(self._callback), EAGER_UPDATES.applied(update), keeping:
             yield
-        if not self._num_fits:
-            self.notes.add("--checkpoint has kept nothing: the script has called no fit of Keras")
+        if not self.num_fits and self.loop.line is None:
+            self.notes.add("--checkpoint has kept nothing: the script has made no step")
 
-    def _refuse_loop(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.open:
-            raise CheckpointError(
-                "CKPT-018",
-                f"The training loop at {user_line()} cannot be resumed.",
-                why="--checkpoint resumes calls of fit. What a loop of the script has computed in "
-                "Python is not known to it.",
-                fix="Train with model.fit, save and restore in the loop (evener.Checkpoint), or "
-                "leave out --checkpoint.",
+    def kept(self, hoister: Hoister) -> Hoister | KeptHoister:
+        """Return what the script calls for the steps that are made of its eager lines."""
+        return hoister if group_of_process() is not None else KeptHoister(hoister, self.loop)
+
+    def _update(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Update variables by an optimizer; refuse what is in no step that can be told."""
+        loop = self.loop
+        if self.open or loop.is_inside:
+            return original(*args, **kwargs)
+        if group_of_process() is not None:
+            raise loop.not_resumable(
+                "With several workers, --checkpoint resumes calls of fit alone"
             )
-        return original(*args, **kwargs)
+        if tf.executing_eagerly() and not loop.is_as_written:
+            raise loop.not_resumable(
+                "Its step runs as single operations: no @tf.function, and no lines that evener run "
+                "makes a step of"
+            )
+        result = original(*args, **kwargs)
+        if tf.executing_eagerly() and loop.line is None:
+            loop.begin()
+        return result
 
     def _callback(
         self, model: keras.Model, callbacks: list[Any], arguments: Mapping[str, Any]
@@ -116,6 +127,8 @@ class Resumption:
         if self.open:
             raise not_resumable(line, f"It is called within the fit at {self.open[-1]}")
         data = arguments.get("x")
+        if self.loop.line is not None:
+            raise not_resumable(line, f"The script also trains in a loop, at {self.loop.line}")
         if any(data is used for used in self._iterators):
             raise not_resumable(line, "Another fit has taken data from the same generator before")
         if hasattr(data, "__next__"):
@@ -135,8 +148,8 @@ class Resumption:
                     raise not_resumable(
                         line, f"{type(data).__name__} draws from a generator of its own: {name}"
                     )
-        self._num_fits += 1
-        folder = storage.join(self._folder, f"fit-{self._num_fits:03d}")
+        self.num_fits += 1
+        folder = storage.join(self._folder, f"fit-{self.num_fits:03d}")
         every = {"every_steps": self._every_steps}
         if self._every_steps is None:
             every = {"every_seconds": _SECONDS}
@@ -351,12 +364,3 @@ def _is_same(before: Any, now: Any) -> bool:
     if type(before) is type(now) is list:
         return len(before) == len(now) and all(map(operator.is_, before, now))
     return before is now or (type(before) is type(now) is str and before == now)
-
-
-def checksum(array: np.ndarray) -> str:
-    """Return the type, the shape and a checksum of an array; of a large one, of parts."""
-    rows = array.reshape(array.shape[0] if array.ndim else 1, -1) if array.size else array
-    step = max(1, array.nbytes // _SAMPLE_BYTES)
-    sample = np.ascontiguousarray(rows[::step])
-    data = repr(sample.tolist()).encode() if sample.dtype.hasobject else sample.tobytes()
-    return f"{array.dtype} {array.shape} {zlib.crc32(data):08x}"

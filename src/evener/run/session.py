@@ -154,7 +154,10 @@ class Session:
         if self.verify:
             atexit.register(self._report_unverified, os.getpid())
         # A name that only a rewritten script uses.
-        names = {} if tree is None else {HOOK: hoister}
+        hook = hoister
+        if hoister is not None and self.resumption is not None:
+            hook = self.resumption.kept(hoister)
+        names = {} if tree is None else {HOOK: hook}
         try:
             with self.resumption.resuming() if self.resumption else contextlib.nullcontext():
                 run_as_main(self.script, args, tree=tree, names=names)

@@ -51,6 +51,8 @@ from evener.strategy.spot_check import SpotCheck, StepChecker
 from evener.strategy.verify import Verification, Verifier
 from evener.workers.late import pack_results
 
+DISTRIBUTED_STEP = "evener_step"
+"""Name of the function of a step that is called outside of graphs: sizes of parts, then tensors."""
 _HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
 
 
@@ -304,6 +306,7 @@ class PreparedStep:
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             return self._results(tensors, sizes)
 
+        run.__name__ = DISTRIBUTED_STEP
         function: Any = tf.function(run, input_signature=signature, autograph=False)
         return function.get_concrete_function()
 
