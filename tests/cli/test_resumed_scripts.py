@@ -203,7 +203,9 @@ for epoch in range(3):
             os.kill(os.getpid(), number)
     if epoch == 1:
         optimizer.learning_rate.assign(0.005)
-    found = float(validate(x, y)) if kind != "train_on_batch" else model.evaluate(x, y, verbose=0)[0]
+    found = float(validate(x, y))
+    if kind == "train_on_batch":
+        found = model.evaluate(x, y, verbose=0)[0]
     if found < best:
         best = found
         model.save_weights("best.weights.h5")

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -115,6 +115,16 @@ def write_once(
         return wrap_with(actions.get(name) or functools.partial(_save_model, write, name))(original)
 
     _FILES.apply_by_name(wrap)
+
+
+@contextlib.contextmanager
+def writing_by(write: Write, check_there: Callable[..., None]) -> Generator[None]:
+    """Let functions of one process write and look for files, until the end of the block."""
+    write_once(write, check_there, tf.io.gfile.GFile)
+    try:
+        yield
+    finally:
+        _FILES.undo()
 
 
 def _save_model(write: Write, name: str, original, model, filepath, *args, **kwargs) -> Any:

@@ -79,8 +79,8 @@ CheckpointOption = Annotated[
     str | None,
     option(
         "--checkpoint FOLDER",
-        "Write checkpoints of every fit, and go on from the newest ones when the same command "
-        "is run again.",
+        "Write checkpoints of every fit and of loops, and go on from the newest ones when the same "
+        "command is run again.",
     ),
 ]
 

@@ -136,8 +136,8 @@ class Loop:
     @contextlib.contextmanager
     def keeping(self) -> Generator[None]:
         """Keep what the script does, or tell it, until the end of the block."""
-        private.write_once(self._write, self._check_there, tf.io.gfile.GFile)
         with (
+            private.writing_by(self._write, self._check_there),
             running_functions_by(self._run),
             private.before_reads(self._read),
             EVALUATIONS.applied(replace_with(self._evaluate)),

@@ -89,6 +89,8 @@ PATCHES = {
     "reads of unknown dimensions": (
         "TensorShape.__getitem__ TensorShape.__iter__ TensorShape.as_list TensorShape.num_elements"
     ),
+    "evaluations of loops that are resumed": "Model.evaluate Model.predict",
+    "handles of variables": "BaseResourceVariable._handle",
     "runs of traced functions": "AtomicFunction.call_flat",
     "settings of a watched program": 15,
     "shuffles of arrays": "random.shuffle",
@@ -113,7 +115,7 @@ PATCHES = {
     "unseeded generators of NumPy": "default_rng",
     "updates of scripts and audited programs": "optimizers.Optimizer.apply",
     "strategies of a watched program": 5,
-    "weights and batches of workers": 5,
+    "weights and batches of workers": 4,
     "settings of devices and threads": 7,
     "variables of custom gradients": "frozenset sorted",
 }
