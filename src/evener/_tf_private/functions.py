@@ -25,7 +25,7 @@ from tensorflow.python.eager.polymorphic_function import (
     function_type_utils,
     polymorphic_function,
 )
-from tensorflow.python.framework import auto_control_deps_utils, op_def_registry
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.util import tf_stack, traceback_utils
 
 from evener._tf_private.graphs import kept_functions
@@ -387,6 +387,7 @@ _OF_VARIABLES = re.compile(
     "Assign|ReadVariable|Resource|Variable|VarIsInitialized|Rng|Stateful|Stateless|While|If|Case|"
     "PartitionedCall|Assert|Print|NoOp|Timestamp|CheckNumerics|Write.*Summary|LookupTable"
 )
+_READING = re.compile("ReadVariable|ResourceGather|VariableShape|VarIsInitialized|Identity")
 _EFFECTS: weakref.WeakKeyDictionary[Any, Effects] = weakref.WeakKeyDictionary()
 
 
@@ -394,33 +395,57 @@ def effects_of(function: Any) -> Effects:
     """Return what a function changes that is run from Python; see `running_functions_by`.
 
     Why: a run whose results are told instead must not have changed what the program sees later.
-    There is no public way to a function's operations and to the resources that it only reads.
+    There is no public way to the operations that run, and to the resources that they only read.
     If it changes: loops of scripts cannot be resumed.
     """
-    if (known := _EFFECTS.get(function)) is not None:
-        return known
-    resources = [k for k, each in enumerate(function.graph.inputs) if each.dtype == tf.resource]
-    reads = auto_control_deps_utils.get_read_only_resource_input_indices_graph(function.graph)
-    context, found = eager_context.context(), dict[str, None]()
-    definitions, seen = [function.definition], set[str]()
-    for definition in definitions:
-        for node in definition.node_def:
-            kind = op_def_registry.get(node.op)
-            if kind is not None and kind.is_stateful and not _OF_VARIABLES.match(node.op):
-                found[node.op] = None
-            for attribute in node.attr.values():
-                for called in (attribute.func, *attribute.list.func):
-                    # A check takes samples of a batch, which is nothing that the program sees.
-                    is_own = called.name.startswith("evener_spot_check")
-                    if called.name and not is_own and called.name not in seen:
-                        seen.add(called.name)
-                        definitions.append(context.get_function_def(called.name))
-    _EFFECTS[function] = effects = Effects(
-        has_resources=bool(resources),
-        written=tuple(place for place in resources if place not in reads),
-        others=tuple(found),
-    )
-    return effects
+    if (known := _EFFECTS.get(function)) is None:
+        found: dict[str, None] = {}
+        definition = function.definition
+        kinds = [argument.type for argument in definition.signature.input_arg]
+        known = _EFFECTS[function] = Effects(
+            has_resources=tf.resource.as_datatype_enum in kinds,
+            written=tuple(sorted(_written(definition, {}, found))),
+            others=tuple(found),
+        )
+    return known
+
+
+def _written(definition: Any, seen: dict[str, set[int]], others: dict[str, None]) -> set[int]:
+    """Return the places of the resources that a function writes; add its other stateful types."""
+    context, written = eager_context.context(), set[int]()
+    resources = {
+        argument.name: place
+        for place, argument in enumerate(definition.signature.input_arg)
+        if argument.type == tf.resource.as_datatype_enum
+    }
+    for node in definition.node_def:
+        kind = op_def_registry.get(node.op)
+        if kind is not None and kind.is_stateful and not _OF_VARIABLES.match(node.op):
+            others[node.op] = None
+        functions = [
+            called.name
+            for attribute in node.attr.values()
+            for called in (attribute.func, *attribute.list.func)
+            # A check takes samples of a batch, which is nothing that the program sees.
+            if called.name and not called.name.startswith("evener_spot_check")
+        ]
+        for name in functions:
+            if name not in seen:
+                seen[name] = set()
+                seen[name] = _written(context.get_function_def(name), seen, others)
+        # The first input of a condition chooses the branch.
+        first = int(node.op.endswith(("If", "Case")))
+        for place, source in enumerate(node.input):
+            resource = resources.get(source)
+            if resource is None:
+                continue
+            if functions:
+                is_written = any(place - first in seen[name] for name in functions)
+            else:
+                is_written = not _READING.match(node.op)
+            if is_written:
+                written.add(resource)
+    return written
 
 
 def around_functions_run(scope: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -162,6 +163,10 @@ class Loop:
     def begin(self) -> None:
         """Begin with the first step: read the checkpoint of the run that is resumed."""
         self.line = user_line()
+        with self._inside():
+            self._begin()
+
+    def _begin(self) -> None:
         if self._fits.num_fits:
             raise self.not_resumable("The script calls fit, too")
         self._termination.__enter__()
@@ -179,6 +184,10 @@ class Loop:
         )
 
     # The events.
+
+    @property
+    def is_telling(self) -> bool:
+        return bool(self._waiting)
 
     @property
     def _is_asked(self) -> bool:
@@ -293,18 +302,17 @@ class Loop:
             raise self._other_program(_as_text(told), "other values there" if is_batch else found)
         draws = told is None and kind not in ("run", "read")
         before = random_state.read() if draws else None
-        self.is_inside = True
-        try:
+        with self._inside():
             if told is not None:
                 value, event = give(told.told), told
             else:
                 value = act()
                 after = random_state.read() if draws else None
-                event = Event(kind, key, keep(value), None if after == before else after)
-        except (NotImplementedError, TypeError) as error:
-            raise self.not_resumable(f"{key} gives what cannot be kept: {error}") from error
-        finally:
-            self.is_inside = False
+                try:
+                    kept = keep(value)
+                except (NotImplementedError, TypeError) as error:
+                    raise self.not_resumable(f"{key} gives what cannot be kept: {error}") from error
+                event = Event(kind, key, kept, None if after == before else after)
         self._keep(event)
         self._num_steps += is_step(value)
         if told is None:
@@ -340,7 +348,8 @@ class Loop:
         if random_state.read() != loaded.state["random"]:
             raise self._other_program("other random numbers", "its own")
         self._checkpoint.wanted = frozenset(spec.path for spec in loaded.specs)
-        self._checkpoint.assign(loaded)
+        with self._inside():
+            self._checkpoint.assign(loaded)
         self._checkpoint.wanted = None
         self._saved_at = time.monotonic()
 
@@ -360,16 +369,25 @@ class Loop:
         if self._kept is None:
             return
         self._saved_at = time.monotonic()
-        self.is_inside = True
-        try:
+        with self._inside():
             events = zlib.compress(msgspec.msgpack.encode(self._kept), 1)
             self._checkpoint.write(
                 Position(step=self._num_steps),
                 {"loop": {"loads": self._loads}},
                 {"events": np.frombuffer(events, np.uint8)},
             )
+
+    @contextlib.contextmanager
+    def _inside(self) -> Generator[None]:
+        """Do what is no part of the program, and seen by no observer of it."""
+        observer = sys.getprofile()
+        sys.setprofile(None)
+        self.is_inside = True
+        try:
+            yield
         finally:
             self.is_inside = False
+            sys.setprofile(observer)
 
     # Errors.
 
@@ -399,6 +417,8 @@ class KeptHoister:
         self._hoister, self._loop = hoister, loop
 
     def __call__(self, number: int, body: Any, read: Any) -> Any:
+        # Of a step that is told, nothing says that its lines run as written.
+        self._hoister.num_begun += self._loop.is_telling
         return self._loop.step(lambda: self._hoister(number, body, read))
 
     @contextlib.contextmanager
