@@ -460,10 +460,11 @@ def _plain(value: Any) -> Any:
         return {"kind": kind, "items": pack([[np.asarray(value)]]).tobytes()}
     if isinstance(value, _PLAIN):
         return value
+    items: Any = value
     if type(value) in (list, tuple):
-        return {"kind": type(value).__name__, "items": [_plain(each) for each in value]}
-    if type(value) is dict and all(type(key) is str for key in value):
-        return {"kind": "dict", "items": [[key, _plain(each)] for key, each in value.items()]}
+        return {"kind": type(value).__name__, "items": [*map(_plain, items)]}
+    if type(value) is dict and all(type(key) is str for key in items):
+        return {"kind": "dict", "items": [[key, _plain(each)] for key, each in items.items()]}
     if isinstance(value, tf.Tensor) and value.dtype not in (tf.resource, tf.variant):
         return {"kind": f"tensor {value.dtype.name}", "items": pack([[_as_bytes(value)]]).tobytes()}
     raise TypeError(f"{type(value).__name__} is no tensor and no number")

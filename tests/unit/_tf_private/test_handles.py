@@ -34,7 +34,7 @@ OTHERS: dict[str, Callable[[tf.Variable], object]] = {
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_read_is_told_before(read: Callable[[tf.Variable], object]) -> None:
-    variable = tf.Variable([1.0, 2.0])
+    variable = tf.Variable(tf.constant([1.0, 2.0]))
     with before_reads(lambda each: each.assign([5.0, 6.0])):
         read(variable)
     assert variable.numpy().tolist() == [5.0, 6.0]
@@ -44,7 +44,7 @@ def test_a_read_is_told_before(read: Callable[[tf.Variable], object]) -> None:
 def test_other_uses_are_not(use: Callable[[tf.Variable], object]) -> None:
     told: list[tf.Variable] = []
     with before_reads(told.append):
-        use(tf.Variable([1.0, 2.0]))
+        use(tf.Variable(tf.constant([1.0, 2.0])))
     assert told == []
 
 
@@ -61,7 +61,7 @@ def test_an_error_ends_the_read(read: Callable[[tf.Variable], object]) -> None:
     def refuse(_: tf.Variable) -> None:
         raise CheckpointError("CKPT-020", "It is another program.", why="A test.", fix="None.")
 
-    variable = tf.Variable([1.0, 2.0])
+    variable = tf.Variable(tf.constant([1.0, 2.0]))
     with (
         before_reads(refuse),
         pytest.raises((CheckpointError, tf.errors.FailedPreconditionError), match="CKPT-020"),
