@@ -23,6 +23,7 @@ from unit.graph.ops.op_case import (
     f32,
     inside,
     ints,
+    loose,
     normal,
     off,
     positive,
@@ -282,7 +283,7 @@ CASES: tuple[OpCase, ...] = (
         f32(B, 4),
         expect=lambda states: SHARDED_ROWS(states) if set(states) <= {0, None} else "any",
     ),
-    case("where_true", lambda x: tf.where(x > 0), f32(B, 4), expect="any", gradient=False),
+    loose("where_true", lambda x: tf.where(x > 0), f32(B, 4), gradient=False),
     case("clip_by_norm", lambda x: tf.clip_by_norm(x, 0.7), f32(B, 4)),
     case("clip_each_by_norm", lambda x: tf.clip_by_norm(x, 0.7, axes=[1]), f32(B, 4)),
     case(

@@ -7,7 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.graph.ops.op_case import B, OpCase, Shape, case, distinct, f32, i32, ints, positive
+from unit.graph.ops.op_case import (
+    B,
+    OpCase,
+    Shape,
+    below,
+    case,
+    distinct,
+    f32,
+    loose,
+    positive,
+)
 
 IMAGE: Shape = (B, 4, 6, 3)
 IMAGES: dict[str, Callable[[Any], Any]] = {
@@ -71,48 +81,33 @@ def suppressed(boxes: Any, scores: Any) -> Any:
 
 
 CASES: tuple[OpCase, ...] = (
-    case(
-        "transform_of_each",
-        transformed,
-        f32(B, 4, 5, 2),
-        f32(B, 8),
-        expect="any",
-        gradient=False,
-        tolerance=1e-3,
+    loose(
+        "transform_of_each", transformed, f32(B, 4, 5, 2), f32(B, 8), gradient=False, tolerance=1e-3
     ),
-    case(
-        "transform_of_all",
-        transformed,
-        f32(B, 4, 5, 2),
-        f32(1, 8),
-        expect="any",
-        gradient=False,
-        tolerance=1e-3,
+    loose(
+        "transform_of_all", transformed, f32(B, 4, 5, 2), f32(1, 8), gradient=False, tolerance=1e-3
     ),
-    case(
+    loose(
         "combined_suppression",
         suppressed,
         f32(B, 5, 4, values=positive),
         f32(B, 5, values=distinct),
         gradient=False,
-        expect="any",
     ),
-    case(
+    loose(
         "drawn_boxes",
         # The kernel draws on images of 1, 3 or 4 channels.
         lambda x, b: tf.image.draw_bounding_boxes(x, b - 0.5, [[1.0, 0.0, 0.5]]),
         f32(B, 4, 4, 3, values=positive),
         f32(B, 2, 4, values=positive),
         gradient=False,
-        expect="any",
     ),
-    case(
+    loose(
         "glimpse",
         lambda x, at: tf.image.extract_glimpse(x, [3, 3], 0.1 * at, noise="zero"),
         f32(B, 5, 5, 1),
         f32(B, 2),
         gradient=False,
-        expect="any",
     ),
     case(
         "blocks_as_rows",
@@ -121,12 +116,11 @@ CASES: tuple[OpCase, ...] = (
         ),
         f32(B, 4, 4, 2),
     ),
-    case(
+    loose(
         "dilated_convolution",
         lambda x, w: tf.nn.convolution(x, w, dilations=2, padding="SAME"),
         f32(B, 5, 5, 2),
         f32(2, 2, 2, 3),
-        expect="any",
         tolerance=3e-5,
     ),
     *(
@@ -140,55 +134,48 @@ CASES: tuple[OpCase, ...] = (
         )
         for name, fn in IMAGES.items()
     ),
-    case(
+    loose(
         "crop_and_resize",
         crop_and_resize,
         f32(B, 4, 4, 2),
         f32(3, 4, values=positive),
-        i32(3, values=ints(0, B)),
-        expect="any",
+        below(B, 3),
         tolerance=1e-4,
     ),
-    case(
+    loose(
         "crop_for_each_sample",
         lambda x, boxes: crop_and_resize(x, boxes, tf.range(tf.shape(x)[0])),
         f32(B, 4, 4, 2),
         f32(B, 4, values=positive),
-        expect="any",
         tolerance=1e-4,
     ),
-    case(
+    loose(
         "fractional_max_pool",
         lambda x: tf.nn.fractional_max_pool(x, 1.5, seed=3)[0],
         f32(B, 5, 5, 1, values=distinct),
-        expect="any",
     ),
-    case(
+    loose(
         "adjust_hue",
         lambda x: tf.image.adjust_hue(x, 0.2),
         f32(*IMAGE, values=positive),
         gradient=False,
-        expect="any",
     ),
-    case(
+    loose(
         "non_max_suppression",
         lambda x, s: tf.image.non_max_suppression(x, s, 3),
         f32(B, 4, values=positive),
         f32(B, values=distinct),
         gradient=False,
-        expect="any",
     ),
-    case(
+    loose(
         "max_pool_with_argmax",
         lambda x: tuple(tf.nn.max_pool_with_argmax(x, 2, 2, "VALID")),
         f32(B, 4, 4, 2, values=distinct),
-        expect="any",
     ),
-    case(
+    loose(
         "max_pool_with_argmax_of_batch",
         lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "VALID", include_batch_in_index=True).argmax,
         f32(B, 4, 4, 2, values=distinct),
-        expect="any",
         gradient=False,
     ),
 )

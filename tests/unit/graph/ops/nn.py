@@ -16,11 +16,13 @@ from unit.graph.ops.op_case import (
     Shape,
     States,
     avoiding,
+    below,
     case,
     distinct,
     f32,
     i32,
     ints,
+    loose,
     positive,
 )
 
@@ -222,7 +224,7 @@ CASES: tuple[OpCase, ...] = (
     case("layer_norm", layer_norm, f32(B, 3, 4), f32(4), f32(4), tolerance=1e-4),
     case("group_norm", group_norm, f32(B, 5, 4), tolerance=1e-4),
     case("bias_add", tf.nn.bias_add, f32(B, 3, 4), f32(4)),
-    case("bias_add_to_columns", tf.nn.bias_add, f32(3, B), f32(B), expect="any"),
+    loose("bias_add_to_columns", tf.nn.bias_add, f32(3, B), f32(B)),
     case(
         "bias_add_channels_first", lambda x, b: tf.nn.bias_add(x, b, "NC..."), f32(B, 3, 4), f32(3)
     ),
@@ -233,10 +235,8 @@ CASES: tuple[OpCase, ...] = (
         f32(B, 4),
     ),
     case("softmax_of_time", tf.nn.softmax, f32(3, B, 4)),
-    case("sparse_cross_entropy", sparse_softmax, i32(B, values=ints(0, 4)), f32(B, 4)),
-    case(
-        "sparse_cross_entropy_of_time", sparse_softmax, i32(B, 3, values=ints(0, 4)), f32(B, 3, 4)
-    ),
+    case("sparse_cross_entropy", sparse_softmax, below(4, B), f32(B, 4)),
+    case("sparse_cross_entropy_of_time", sparse_softmax, below(4, B, 3), f32(B, 3, 4)),
     case(
         "sigmoid_cross_entropy",
         lambda x, y: tf.nn.sigmoid_cross_entropy_with_logits(tf.sigmoid(y), x),
@@ -262,29 +262,28 @@ CASES: tuple[OpCase, ...] = (
         ),
         f32(B, 4),
     ),
-    case("embedding", tf.nn.embedding_lookup, f32(6, 3), i32(B, 4, values=ints(0, 6))),
+    case("embedding", tf.nn.embedding_lookup, f32(6, 3), below(6, B, 4)),
     case(
         "embedding_of_sum",
         lambda w, i: tf.reduce_mean(tf.nn.embedding_lookup(w, i, max_norm=1.0), 1),
         f32(6, 3),
-        i32(B, 4, values=ints(0, 6)),
+        below(6, B, 4),
     ),
     case(
         "in_top_k",
         lambda x, y: tf.math.in_top_k(y, x, 2),
         f32(B, 4, values=distinct),
-        i32(B, values=ints(0, 4)),
+        below(4, B),
         expect=along_batch(0, 0),
         gradient=False,
     ),
-    case(
+    loose(
         "ctc_loss",
         ctc,
         i32(B, 2, values=ints(1, 4)),
         f32(5, B, 4),
         i32(B, values=ints(1, 3)),
         i32(B, values=ints(4, 6)),
-        expect="any",
         tolerance=1e-4,
     ),
     case("moments_of_all", lambda x: tf.nn.moments(x, [0, 1, 2]), f32(B, 2, 3), expect="sharded"),
@@ -294,5 +293,5 @@ CASES: tuple[OpCase, ...] = (
         f32(B, 4),
         f32(B, 4),
     ),
-    case("softmax_of_batch", lambda x: tf.nn.softmax(x, 0), f32(B, 4), expect="any"),
+    loose("softmax_of_batch", lambda x: tf.nn.softmax(x, 0), f32(B, 4)),
 )

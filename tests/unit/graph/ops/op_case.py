@@ -120,6 +120,11 @@ def i32(*shape: Size, values: Values, states: States | None = None) -> Arg:
     return Arg(shape, values, "int32", states)
 
 
+def below(high: Size, *shape: Size) -> Arg:
+    """Integers from 0 to below `high`, which may be B."""
+    return i32(*shape, values=ints(0, high))
+
+
 @dataclasses.dataclass(frozen=True)
 class Drawn:
     """A function with its attributes, templates of its arguments, and what is expected.
@@ -159,9 +164,15 @@ def case(
     expect_gradient: Expect | None = None,
     **options: Any,
 ) -> OpCase:
-    """Return a case of which nothing but the states is drawn."""
+    """Return a case of which nothing but the states is drawn; integers have no gradient."""
     drawn = Drawn(fn, args, expect, expect_gradient)
+    options = {"gradient": any(arg.is_float for arg in args), **options}
     return OpCase(name, lambda draw: drawn, **options)
+
+
+def loose(name: str, fn: Callable[..., Any], *args: Arg, **options: Any) -> OpCase:
+    """Return a case as `case` does, of which all may be gathered or nothing."""
+    return case(name, fn, *args, expect="any", **options)
 
 
 def aligned(*shapes: Shape) -> Callable[[States], str]:

@@ -19,11 +19,13 @@ from unit.graph.ops.op_case import (
     Shape,
     aligned,
     avoiding,
+    below,
     case,
     distinct,
     f32,
     i32,
     ints,
+    loose,
     normal,
 )
 
@@ -207,38 +209,17 @@ CASES: tuple[OpCase, ...] = (
     OpCase("split", split),
     OpCase("broadcast_to", broadcast_to),
     case("reshape_like", lambda x, y: tf.reshape(x, tf.shape(y)), f32(B, 12), f32(B, 3, 4)),
-    case(
-        "reshape_of_ints",
-        lambda x: tf.reshape(x, [-1, 6]),
-        i32(B, 2, 3, values=ints(0, 9)),
-        gradient=False,
-    ),
+    case("reshape_of_ints", lambda x: tf.reshape(x, [-1, 6]), below(9, B, 2, 3)),
     case(
         "bitcast_to_bytes",
         lambda x: tf.bitcast(x, tf.uint8),
         f32(B, 3, states=(0,)),
         gradient=False,
     ),
-    case("one_hot", lambda x: tf.one_hot(x, 4), i32(B, values=ints(-1, 5)), gradient=False),
-    case(
-        "one_hot_in_front",
-        lambda x: tf.one_hot(x, 4, axis=0),
-        i32(B, 2, values=ints(0, 4)),
-        gradient=False,
-    ),
-    case(
-        "one_hot_between",
-        lambda x: tf.one_hot(x, 4, 2.0, -1.0, axis=1),
-        i32(3, B, values=ints(0, 4)),
-        gradient=False,
-    ),
-    case(
-        "one_hot_of_batch",
-        lambda x: tf.one_hot(x, tf.shape(x)[0]),
-        i32(B, values=ints(0, B)),
-        gradient=False,
-        expect="any",
-    ),
+    case("one_hot", lambda x: tf.one_hot(x, 4), i32(B, values=ints(-1, 5))),
+    case("one_hot_in_front", lambda x: tf.one_hot(x, 4, axis=0), below(4, B, 2)),
+    case("one_hot_between", lambda x: tf.one_hot(x, 4, 2.0, -1.0, axis=1), below(4, 3, B)),
+    loose("one_hot_of_batch", lambda x: tf.one_hot(x, tf.shape(x)[0]), below(B, B)),
     case(
         "outer_by_shapes",
         lambda x, y: x[:, None] * y[None, :],
@@ -246,11 +227,8 @@ CASES: tuple[OpCase, ...] = (
         f32(B),
         expect=lambda states: "any" if states == (0, 0) else "sharded",
     ),
-    case(
-        "pairwise_distances",
-        lambda x: tf.reduce_sum((x[:, None] - x[None]) ** 2, -1),
-        f32(B, 3),
-        expect="any",
+    loose(
+        "pairwise_distances", lambda x: tf.reduce_sum((x[:, None] - x[None]) ** 2, -1), f32(B, 3)
     ),
     case(
         "stack_of_sizes",
