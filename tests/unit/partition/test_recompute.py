@@ -14,7 +14,7 @@ from keras import layers
 from evener.partition.stage import BACKWARD, FORWARD
 from evener.partition.tasks import StepTask
 from evener.plan import Plan
-from unit.partition.staged_steps import Step, is_gradient, name_of, stack, step_of
+from unit.partition.steps import Step, is_gradient, name_of, stack, step_of
 
 X = np.random.default_rng(0).normal(size=(12, 8)).astype("float32")
 STAGES = {"cpu:1": "a*", "cpu:2": "b*"}

@@ -14,7 +14,7 @@ from evener.graph.nodes import Node
 from evener.partition.layout import Layout
 from evener.partition.stage import BACKWARD, FORWARD, Scopes
 from evener.plan import Plan
-from unit.partition.staged_steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
+from unit.partition.steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
 
 TWO = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=2)
 PATHS = {"m": "m", "m/block_1": "m/block", "m/block_1/dense": "m/block/dense", "x": "x"}

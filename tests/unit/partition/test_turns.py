@@ -14,7 +14,7 @@ from evener.partition.build import is_added_inside
 from evener.partition.emit import Turns
 from evener.partition.tasks import Place, StepTask
 from evener.plan import Plan
-from unit.partition.staged_steps import NAMES, WIDTH, ancestors, calls, stack, step_of, waits_for
+from unit.partition.steps import NAMES, WIDTH, ancestors, calls, stack, step_of, waits_for
 
 FIRST, SECOND = Place("parts", (0,)), Place("parts", (1,))
 ALONE = ("cpu:1",) * 4
