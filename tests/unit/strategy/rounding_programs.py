@@ -1,4 +1,4 @@
-"""Models whose rounding differs: what is held of them is in `test_rounding_of_steps`."""
+"""Models whose rounding differs: what is held of them is in `test_rounding`."""
 
 from __future__ import annotations
 
