@@ -247,9 +247,10 @@ def test_a_step_in_a_function_for_all_sizes(parts: list[tuple[int, ...]]) -> Non
 def test_unknown_sizes_are_equal_where_the_step_needs_it() -> None:
     """Tensors that never meet may have sizes of their own."""
 
-    def in_a_function(step: Callable[..., Any]) -> Any:
+    def in_a_function(function: Callable[..., Any]) -> Any:
         specs = [tf.TensorSpec([None, 3]), tf.TensorSpec([None])]
-        return tf.function(lambda x, y: distributed(step)[0](x, y), input_signature=specs)
+        step, _ = distributed(function)
+        return tf.function(lambda x, y: step(x, y), input_signature=specs)
 
     product = in_a_function(lambda x, y: tf.reduce_sum(x * y[:, None]))
     assert float(product(tf.ones([4, 3]), tf.ones([4]))) == 12.0

@@ -49,14 +49,9 @@ def fitted(model: keras.Model, **options: Any) -> list[np.ndarray]:
 
 def small_model() -> keras.Model:
     keras.utils.set_random_seed(2)
+    layers = [keras.layers.Dense(7, activation="tanh"), keras.layers.BatchNormalization()]
     return keras.Sequential(
-        [
-            keras.Input((5,)),
-            keras.layers.Dense(7, activation="tanh"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dropout(0.3),
-            keras.layers.Dense(1),
-        ]
+        [keras.Input((5,)), *layers, keras.layers.Dropout(0.3), keras.layers.Dense(1)]
     )
 
 
@@ -135,14 +130,9 @@ def test_what_cannot_be_undone_is_not_done_twice(kind: str, capsys: Any) -> None
             return x + tf.random.uniform([])
         if kind == "python":
             return tf.numpy_function(count, [x], tf.float32)
-        return tf.while_loop(
-            lambda k, _: k < 1,
-            lambda k, value: (
-                k + 1,
-                tf.ensure_shape(tf.numpy_function(count, [value], tf.float32), [3]),
-            ),
-            [0, x],
-        )[1]
+        for _ in tf.range(1):
+            x = tf.ensure_shape(tf.numpy_function(count, [x], tf.float32), [3])
+        return x
 
     distributed = evener.distribute(step, devices=DEVICES, verify=True)
     with pytest.warns(EvenerWarning, match="ENG-087"):
