@@ -15,8 +15,8 @@ from unit.graph.ops.op_case import Arg, B, Draw, Drawn, OpCase, Shape, f32, i32,
 SHAPES: tuple[Shape, ...] = ((B,), (B, 3), (3, B), (2, B, 3), (2, 3, B), (B, 2, 5), (B, 1), (B, B))
 ALGORITHMS = ("philox", "threefry", "auto_select")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-SEED = (7, -11)
-RAW: Any = tf.raw_ops
+INTS = ("int32", "int64", "uint32", "uint64")
+SEED = (7, 11)
 
 
 def size_of(draw: Draw, shape: Shape) -> Callable[[Any], Any]:
@@ -50,49 +50,47 @@ def sized(name: str, make: Callable[[Draw], Callable[[Any, Any], Any]], **option
     return OpCase(name, draw, exact=True, gradient=False, **options)
 
 
-def integers(dtype: str, low: int | None, high: int | None) -> Callable[..., Any]:
-    def draw(shape: Any, seed: Any, alg: str = "auto_select") -> Any:
-        return tf.random.stateless_uniform(shape, seed, low, high, dtype, alg)
-
-    return draw
-
-
-def floats(law: Callable[..., Any], dtype: str) -> Callable[..., Any]:
-    return lambda shape, seed, alg="auto_select": law(shape, seed, dtype=dtype, alg=alg)
-
-
-def old(name: str, dtype: str) -> Callable[..., Any]:
-    """Return an operation without a counter; it takes no algorithm."""
-
-    def draw(shape: Any, seed: Any, alg: str = "") -> Any:
-        rest: dict[str, Any] = {"dtype": tf.as_dtype(dtype)}
-        if name == "StatelessRandomUniformInt":
-            rest = {"minval": tf.constant(-3, dtype), "maxval": tf.constant(1000, dtype)}
-        return getattr(RAW, name)(shape=shape, seed=seed, **rest)
-
-    return draw
-
-
-LAWS: dict[str, Callable[..., Any]] = {
-    **{f"uniform_{d}": floats(tf.random.stateless_uniform, d) for d in FLOATS},
-    **{f"normal_{d}": floats(tf.random.stateless_normal, d) for d in FLOATS},
-    **{f"truncated_{d}": floats(tf.random.stateless_truncated_normal, d) for d in FLOATS},
-    **{f"ints_{d}": integers(d, -3, 1000) for d in ("int32", "int64")},
-    **{f"bits_{d}": integers(d, None, None) for d in ("int32", "int64", "uint32", "uint64")},
-    "old_uniform": old("StatelessRandomUniform", "float32"),
-    "old_normal": old("StatelessRandomNormal", "float64"),
-    "old_truncated": old("StatelessTruncatedNormal", "bfloat16"),
-    "old_ints": old("StatelessRandomUniformInt", "int64"),
-    "old_bits": old("StatelessRandomUniformFullInt", "uint32"),
-}
-
-
-def by_law(law: str) -> Callable[[Draw], Callable[[Any, Any], Any]]:
+def uniform(dtype: str) -> Callable[[Draw], Callable[[Any, Any], Any]]:
     def make(draw: Draw) -> Callable[[Any, Any], Any]:
         alg = draw(st.sampled_from(ALGORITHMS))
-        return lambda size, x: LAWS[law](size, SEED, alg)
+        low, high = draw(st.sampled_from([(0, 1), (-2, 3), (0, 100)]))
+        if dtype in INTS:
+            low, high = draw(st.sampled_from([(0, 2), (3, 10), (0, 1000), (None, None)]))
+        if dtype in ("uint32", "uint64"):
+            # Of unsigned numbers only all bits can be drawn.
+            low, high = None, None
+
+        def fn(size: Any, x: Any) -> Any:
+            return tf.random.stateless_uniform(size, SEED, low, high, dtype, alg)
+
+        return fn
 
     return make
+
+
+def normal(dtype: str) -> Callable[[Draw], Callable[[Any, Any], Any]]:
+    def make(draw: Draw) -> Callable[[Any, Any], Any]:
+        alg = draw(st.sampled_from(ALGORITHMS))
+        draw_numbers = draw(
+            st.sampled_from([tf.random.stateless_normal, tf.random.stateless_truncated_normal])
+        )
+        return lambda size, x: draw_numbers(size, SEED, 1.0, 2.0, dtype, alg)
+
+    return make
+
+
+def old(draw: Draw) -> Callable[[Any, Any], Any]:
+    """The operations without a choice of the algorithm, as older graphs have them."""
+    op, dtype = draw(
+        st.sampled_from(
+            [
+                (tf.raw_ops.StatelessRandomUniform, tf.float32),
+                (tf.raw_ops.StatelessRandomNormal, tf.float32),
+                (tf.raw_ops.StatelessTruncatedNormal, tf.float64),
+            ]
+        )
+    )
+    return lambda size, x: op(shape=size, seed=list(SEED), dtype=dtype)
 
 
 def seeds(draw: Draw) -> Callable[[Any, Any], Any]:
@@ -175,7 +173,9 @@ RATE = f32(B, 3, values=positive, states=(0, None))
 BESIDE = f32(B, 3, values=positive, states=(0, None))
 
 CASES: tuple[OpCase, ...] = (
-    *(sized(law, by_law(law)) for law in LAWS),
+    *(sized(f"uniform_{dtype}", uniform(dtype)) for dtype in (*FLOATS, *INTS)),
+    *(sized(f"normal_{dtype}", normal(dtype)) for dtype in FLOATS),
+    sized("old", old),
     sized("seeds", seeds),
     sized("mask", mask),
     sized("noise", noise),

@@ -16,16 +16,18 @@ from evener.graph.dims import symbols_of
 from evener.graph.nodes import Node
 from evener.graph.ops import random
 from evener.graph.ops.states import Numbers
-from unit.graph.ops.random import LAWS, RAW, SEED
 
 Step = Callable[[tf.Tensor], Any]
 
 SHARES = ([13, 4, 7], [4, 0, 5], [1, 0, 0])
+SEED = (7, -11)
 B = -1
 # No axis in front of the batch; rows of a multiple of 4 elements, of one of 2, of neither.
 CONTIGUOUS = ((B,), (B, 3), (B, 4), (B, 2, 3), (1, B, 5), (B, 1, 67))
 SCATTERED = ((3, B), (2, B, 3), (2, 3, B))
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 COUNTERS = ((0, 0), (2**64 - 1, 5), (2**64 - 9, 2**64 - 1))
+RAW: Any = tf.raw_ops
 CONTROL = ("StatelessWhile", "StatelessIf")
 
 
@@ -77,6 +79,43 @@ def drawn_by_parts(decisions: dict[Node, Any]) -> list[bool]:
 
 def whole(template: Sequence[int], x: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.shape(x)[0] if size == B else size for size in template])
+
+
+def ints(dtype: str, low: int | None, high: int | None) -> Callable[..., Any]:
+    def draw(shape: Any, seed: Any, alg: str = "auto_select") -> Any:
+        return tf.random.stateless_uniform(shape, seed, low, high, dtype, alg)
+
+    return draw
+
+
+def floats(law: Callable[..., Any], dtype: str) -> Callable[..., Any]:
+    return lambda shape, seed, alg="auto_select": law(shape, seed, dtype=dtype, alg=alg)
+
+
+def old(name: str, dtype: str) -> Callable[..., Any]:
+    """Return an operation without a counter; it takes no algorithm."""
+
+    def draw(shape: Any, seed: Any, alg: str = "") -> Any:
+        rest: dict[str, Any] = {"dtype": tf.as_dtype(dtype)}
+        if name == "StatelessRandomUniformInt":
+            rest = {"minval": tf.constant(-3, dtype), "maxval": tf.constant(1000, dtype)}
+        return getattr(RAW, name)(shape=shape, seed=seed, **rest)
+
+    return draw
+
+
+LAWS: dict[str, Callable[..., Any]] = {
+    **{f"uniform_{d}": floats(tf.random.stateless_uniform, d) for d in FLOATS},
+    **{f"normal_{d}": floats(tf.random.stateless_normal, d) for d in FLOATS},
+    **{f"truncated_{d}": floats(tf.random.stateless_truncated_normal, d) for d in FLOATS},
+    **{f"ints_{d}": ints(d, -3, 1000) for d in ("int32", "int64")},
+    **{f"bits_{d}": ints(d, None, None) for d in ("int32", "int64", "uint32", "uint64")},
+    "old_uniform": old("StatelessRandomUniform", "float32"),
+    "old_normal": old("StatelessRandomNormal", "float64"),
+    "old_truncated": old("StatelessTruncatedNormal", "bfloat16"),
+    "old_ints": old("StatelessRandomUniformInt", "int64"),
+    "old_bits": old("StatelessRandomUniformFullInt", "uint32"),
+}
 
 
 @pytest.mark.sampled(4)
