@@ -190,7 +190,7 @@ def aligned(*shapes: Shape) -> Callable[[States], str]:
 
 
 def avoiding(*axes: int) -> Callable[[States], str]:
-    """Expect "sharded" where all that is sharded is so along one axis, none of `axes`."""
+    """Expect "sharded" where all that is sharded is so along one axis, which is none of `axes`."""
 
     def expect(states: States) -> str:
         sharded = {state for state in states if isinstance(state, int)}

@@ -152,9 +152,7 @@ def searchsorted(draw: Draw) -> Drawn:
     def expect(states: States) -> str:
         if len(bins) == 1:
             return "sharded" if states == (None, 0) else "any"
-        return (
-            "sharded" if len({state for state in states if isinstance(state, int)}) <= 1 else "any"
-        )
+        return avoiding()(states)
 
     def fn(x: Any, y: Any) -> Any:
         return tf.searchsorted(tf.sort(x), y, side)
