@@ -1,4 +1,4 @@
-"""Models whose rounding differs: what is held of them is in `test_rounding`."""
+"""Models whose rounding differs: what is held of them is in `test_verify`."""
 
 from __future__ import annotations
 
