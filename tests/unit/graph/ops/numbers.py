@@ -139,9 +139,8 @@ CASES: tuple[OpCase, ...] = (
     *(
         loose(
             f"beyond_int32_{name}",
+            [f32(B, 4, states=(0,)), Arg((B,), beyond_int32, "int64", (0, None))],
             fn,
-            f32(B, 4, states=(0,)),
-            Arg((B,), beyond_int32, "int64", (0, None)),
             gradient=False,
         )
         for name, fn in LARGE.items()
@@ -149,8 +148,8 @@ CASES: tuple[OpCase, ...] = (
     *(
         case(
             name,
+            "B 4",
             fn,
-            f32(B, 4),
             gradient=name not in NUMBERS_ONLY,
             expect="any" if name in ACROSS else "sharded",
         )

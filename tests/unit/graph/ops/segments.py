@@ -9,7 +9,6 @@ import hypothesis.strategies as st
 import tensorflow as tf
 
 from unit.graph.ops.op_case import (
-    Arg,
     B,
     Draw,
     Drawn,
@@ -18,7 +17,6 @@ from unit.graph.ops.op_case import (
     Values,
     avoiding,
     below,
-    bools,
     case,
     distinct,
     f32,
@@ -28,7 +26,6 @@ from unit.graph.ops.op_case import (
     normal,
     positive,
     sorted_ints,
-    ties,
 )
 
 UNSORTED: dict[str, tuple[Callable[..., Any], Values]] = {
@@ -161,49 +158,40 @@ def searchsorted(draw: Draw) -> Drawn:
 
 
 INT_CASES = (
-    loose("bincount", bincount, below(5, B)),
-    loose("bincount_of_table", bincount, below(7, B, 3)),
+    loose("bincount", "int<5 B", bincount),
+    loose("bincount_of_table", "int<7 B 3", bincount),
     loose(
         "bincount_each",
+        "int<5 B 3",
         lambda x: tf.math.bincount(x, minlength=5, maxlength=5, axis=-1),
-        below(5, B, 3),
     ),
+    loose("confusion_matrix", "int<4 B, int<4 B", lambda x, y: tf.math.confusion_matrix(x, y, 4)),
     loose(
-        "confusion_matrix", lambda x, y: tf.math.confusion_matrix(x, y, 4), below(4, B), below(4, B)
-    ),
-    loose(
-        "histogram",
-        lambda x: tf.histogram_fixed_width(x, [-2.0, 2.0], 5),
-        f32(B, 3),
-        gradient=False,
+        "histogram", "B 3", lambda x: tf.histogram_fixed_width(x, [-2.0, 2.0], 5), gradient=False
     ),
     loose(
         "histogram_bins",
+        "B 3",
         lambda x: tf.histogram_fixed_width_bins(x, [-2.0, 2.0], 5),
-        f32(B, 3),
         gradient=False,
     ),
     case(
         "bucketize",
+        "B 3",
         lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 1.0]),
-        f32(B, 3),
         gradient=False,
     ),
     case(
         "segment_sum_of_ints",
+        "int<9 B 2, int<4 B",
         lambda x, i: tf.math.unsorted_segment_sum(x, i, 4),
-        below(9, B, 2),
-        below(4, B),
         expect=rows_and_segments,
     ),
-    case(
-        "count_of_true", lambda x: tf.reduce_sum(tf.cast(x, tf.int32)), Arg((B, 3), bools, "bool")
-    ),
+    case("count_of_true", "bools B 3", lambda x: tf.reduce_sum(tf.cast(x, tf.int32))),
     case(
         "accuracy",
+        "distinct B 4, int<4 B",
         lambda x, y: tf.reduce_mean(tf.cast(tf.argmax(x, 1, tf.int32) == y, tf.float32)),
-        f32(B, 4, values=distinct),
-        below(4, B),
         gradient=False,
     ),
 )
@@ -218,60 +206,53 @@ CASES: tuple[OpCase, ...] = (
     *INT_CASES,
     loose(
         "tensor_scatter_update",
+        [f32(12, 3), i32(B, 1, values=unlike_rows), f32(B, 3)],
         tf.tensor_scatter_nd_update,
-        f32(12, 3),
-        i32(B, 1, values=unlike_rows),
-        f32(B, 3),
     ),
     loose(
         "tensor_scatter_update_of_first",
+        "B 3, 1 3",
         lambda x, y: tf.tensor_scatter_nd_update(x, [[0]], y),
-        f32(B, 3),
-        f32(1, 3),
     ),
     loose(
         "scatter_to_samples",
+        "B 3",
         lambda x: tf.scatter_nd(tf.range(tf.shape(x)[0])[:, None], x, tf.shape(x)),
-        f32(B, 3),
     ),
     case(
         "embedding_gradient",
+        "6 2, int<6 B 3",
         lambda w, i: tf.reduce_sum(tf.gather(w, i) ** 2, [1, 2]),
-        f32(6, 2),
-        below(6, B, 3),
     ),
     loose(
         "sparse_segment_mean",
+        "5 B",
         lambda x: tf.sparse.segment_mean(x, tf.constant([0, 1, 4, 2]), tf.constant([0, 0, 1, 1])),
-        f32(5, B),
     ),
     case(
         "segment_sum_by_rule",
+        "ties B 3",
         lambda x: tf.math.unsorted_segment_sum(x, tf.cast(x[:, 0] > 0.5, tf.int32), 2),
-        f32(B, 3, values=ties),
         expect="sharded",
     ),
     case(
         "mean_of_each_class",
+        "B 3, int<3 B",
         lambda x, i: tf.math.divide_no_nan(
             tf.math.unsorted_segment_sum(x, i, 3),
             tf.math.unsorted_segment_sum(tf.ones_like(x), i, 3),
         ),
-        f32(B, 3),
-        below(3, B),
         expect=rows_and_segments,
     ),
     loose(
         "centre_by_class",
+        "B 3, int<3 B",
         lambda x, i: x - tf.gather(tf.math.unsorted_segment_mean(x, i, 3), i),
-        f32(B, 3),
-        below(3, B),
     ),
     case(
         "sum_of_products_by_class",
+        "B 2, int<3 B",
         lambda x, i: tf.matmul(tf.one_hot(i, 3), x, transpose_a=True),
-        f32(B, 2),
-        below(3, B),
         expect=lambda states: avoiding(1)(states) if set(states) <= {0, None} else "any",
     ),
 )

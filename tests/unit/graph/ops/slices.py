@@ -167,9 +167,9 @@ def reverse_sequence(draw: Draw) -> Drawn:
 
 
 CASES: tuple[OpCase, ...] = (
-    *(case(f"slice_{name}", fn, f32(*shape)) for name, (shape, fn) in BESIDE.items()),
+    *(case(f"slice_{name}", [f32(*shape)], fn) for name, (shape, fn) in BESIDE.items()),
     *(
-        loose(f"cut_{name}", fn, f32(*shape), shares=EVEN_SHARES)
+        loose(f"cut_{name}", [f32(*shape)], fn, shares=EVEN_SHARES)
         for name, (shape, fn) in THROUGH.items()
     ),
     along_axis("cumsum", cumulative(tf.cumsum)),
@@ -185,7 +185,7 @@ CASES: tuple[OpCase, ...] = (
     OpCase("mirror_pad_of_batch", mirror_pad_of_batch),
     OpCase("space_and_depth", space_and_depth),
     OpCase("reverse_sequence", reverse_sequence),
-    case("roll_of_two_axes", lambda x: tf.roll(x, [1, -2], [1, 2]), f32(B, 3, 4)),
-    loose("pad_of_all", lambda x: tf.pad(x, [[1, 2], [0, 1]]), f32(B, 3)),
-    case("pad_of_columns", lambda x: tf.pad(x, [[0, 0], [2, 1]]), f32(B, 3)),
+    case("roll_of_two_axes", "B 3 4", lambda x: tf.roll(x, [1, -2], [1, 2])),
+    loose("pad_of_all", "B 3", lambda x: tf.pad(x, [[1, 2], [0, 1]])),
+    case("pad_of_columns", "B 3", lambda x: tf.pad(x, [[0, 0], [2, 1]])),
 )
