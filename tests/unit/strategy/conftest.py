@@ -1,4 +1,4 @@
-"""What devices were given, for the tests beside this file."""
+"""Samples that devices were given, for the tests beside this file."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from unit.graph.ops.op_case import (
     OpCase,
     States,
     case,
-    f32,
     gathered_if_sharded,
     i32,
     ints,
@@ -199,7 +198,6 @@ def assertion(x: Any) -> Any:
 
 
 ROW_NUMBERS, NUMBERS = i32(B, 4, values=ints(-4, 9)), i32(4, values=ints(-4, 9))
-ROWS, TIMED, WEIGHTS = f32(B, 4), f32(B, 3, 4), f32(4, 4)
 
 CASES: tuple[OpCase, ...] = (
     loose("loop_over_time", "B 3 4, 4 4", loop_over_time),
