@@ -19,34 +19,35 @@ EVEN: tuple[Run, ...] = ({B: 4, T: 6, S: 2}, {B: 2, T: 2, S: 4})
 
 @dataclasses.dataclass(frozen=True)
 class Arg:
-    """An argument: its shape in numbers and `B`, `T`, `S`; whole numbers are below `high`."""
+    """An argument: its shape in numbers and `B`, `T`, `S`; integers are below `high`."""
 
-    shape: tuple[int | str, ...]
-    dtype: tf.DType = tf.float32
-    high: int = 3
+    shape: tuple[str, ...]
+    high: int | None
 
     def spec(self) -> tf.TensorSpec:
-        return tf.TensorSpec(
-            [size if isinstance(size, int) else None for size in self.shape], self.dtype
-        )
+        dtype = tf.float32 if self.high is None else tf.int32
+        return tf.TensorSpec([int(size) if size.isdigit() else None for size in self.shape], dtype)
 
     def draw(self, rng: np.random.Generator, run: Run) -> tf.Tensor:
-        shape = [size if isinstance(size, int) else run[size] for size in self.shape]
-        if self.dtype.is_floating or self.dtype.is_complex:
-            return tf.constant(rng.uniform(0.5, 1.5, shape), self.dtype)
-        return tf.cast(rng.integers(0, self.high, shape), self.dtype)
+        shape = [int(size) if size.isdigit() else run[size] for size in self.shape]
+        if self.high is None:
+            return tf.constant(rng.uniform(0.5, 1.5, shape), tf.float32)
+        return tf.cast(rng.integers(0, self.high, shape), tf.int32)
 
     @property
     def batch_axis(self) -> int | None:
         return self.shape.index(B) if B in self.shape else None
 
 
-def f32(*shape: int | str) -> Arg:
-    return Arg(shape)
-
-
-def i32(*shape: int | str, high: int = 3) -> Arg:
-    return Arg(shape, tf.int32, high)
+def arguments(shapes: str) -> list[Arg]:
+    """Read shapes: "B T 3, int B, int<40" is floats, integers below 3, and a number below 40."""
+    found = []
+    for words in map(str.split, shapes.split(",")):
+        if words[0].startswith("int"):
+            found.append(Arg(tuple(words[1:]), int(words[0].removeprefix("int").strip("<") or 3)))
+        else:
+            found.append(Arg(tuple(words), None))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,13 +55,13 @@ class Case:
     """A function of tensors."""
 
     name: str
+    shapes: str
     function: Callable[..., Any]
-    args: tuple[Arg, ...]
     runs: Sequence[Run] = RUNS
 
-
-def case(name: str, function: Callable[..., Any], *args: Arg, runs: Sequence[Run] = RUNS) -> Case:
-    return Case(name, function, args, runs)
+    @property
+    def args(self) -> list[Arg]:
+        return arguments(self.shapes)
 
 
 def size(x: tf.Tensor, axis: int = 0) -> tf.Tensor:

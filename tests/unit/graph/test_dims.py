@@ -78,11 +78,6 @@ def test_division_is_exact_or_refused(size: Any, divisor: Any, values: dict[str,
         assert evaluate(quotient, values) * evaluate(divisor, values) == evaluate(size, values)
     if divisor != 0:
         assert divide(size * divisor, divisor) == size
-
-
-@settings(max_examples=50)
-@given(SIZES)
-def test_a_size_divides_by_itself_and_not_by_zero(size: Any) -> None:
     if size != 0:
         assert divide(size, size) == 1
         assert divide(size, 0) is None

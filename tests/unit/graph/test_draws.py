@@ -32,15 +32,9 @@ def in_a_loop(seed: int) -> Any:
     return step
 
 
-def test_draws_of_a_step_are_not_hidden() -> None:
+def test_draws_in_a_loop_are_hidden_and_need_a_seed() -> None:
     assert not has_hidden_draws(graph_of(lambda x: tf.random.normal([2]) + tf.reduce_sum(x)))
-
-
-def test_draws_in_a_loop_are_hidden() -> None:
     assert has_hidden_draws(graph_of(in_a_loop(3)))
-
-
-def test_draws_in_a_loop_without_a_seed() -> None:
     with pytest.raises(EngineError, match="ENG-097"):
         has_hidden_draws(graph_of(in_a_loop(0)))
 

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from keras import layers
 
 from unit.profiler.models import by_name, costs_of, dense, sequence
 
 
-def test_a_dense_layer() -> None:
-    costs = costs_of(sequence((3,), dense(5, "a"), dense(1, "b")), (1,)).layers[0]
+@pytest.mark.parametrize(("shape", "positions"), [((3,), 1), ((7, 3), 7)])
+def test_a_dense_layer(shape: tuple[int, ...], positions: int) -> None:
+    costs = costs_of(sequence(shape, dense(5, "a"), dense(1, "b")), (*shape[:-1], 1)).layers[0]
     # Products and sums, and one addition of the bias for each result.
-    assert costs.forward_flops == 2 * 3 * 5 + 5
+    assert costs.forward_flops == positions * (2 * 3 * 5 + 5)
 
 
-@pytest.mark.parametrize(("strides", "padding", "places"), [(1, "valid", 16), (2, "same", 9)])
-def test_a_convolution(strides: int, padding: str, places: int) -> None:
-    conv = layers.Conv2D(4, 3, strides=strides, padding=padding, use_bias=False, name="conv")
-    costs = by_name(costs_of(sequence((6, 6, 2), conv, layers.Flatten(), dense(1, "b")), (1,)))
-    assert costs["conv"].forward_flops == 2 * places * 4 * (3 * 3 * 2)
-
-
-def test_a_depthwise_convolution() -> None:
-    conv = layers.DepthwiseConv2D(3, use_bias=False, name="conv")
-    costs = by_name(costs_of(sequence((6, 6, 5), conv, layers.Flatten(), dense(1, "b")), (1,)))
-    assert costs["conv"].forward_flops == 2 * 16 * 5 * 9
-
-
-def test_a_product_for_each_place() -> None:
-    costs = costs_of(sequence((7, 3), dense(5, "a"), dense(1, "b")), (7, 1)).layers[0]
-    assert costs.forward_flops == 7 * (2 * 3 * 5 + 5)
+@pytest.mark.parametrize(
+    ("kind", "shape", "settings", "products"),
+    [
+        (layers.Conv2D, (6, 6, 2), {"filters": 4}, 16 * 4 * (3 * 3 * 2)),
+        (layers.Conv2D, (6, 6, 2), {"filters": 4, "strides": 2, "padding": "same"}, 9 * 4 * 18),
+        (layers.DepthwiseConv2D, (6, 6, 5), {}, 16 * 5 * 9),
+    ],
+)
+def test_a_convolution(kind: Any, shape: Any, settings: dict[str, Any], products: int) -> None:
+    conv = kind(kernel_size=3, use_bias=False, name="conv", **settings)
+    costs = by_name(costs_of(sequence(shape, conv, layers.Flatten(), dense(1, "b")), (1,)))
+    assert costs["conv"].forward_flops == 2 * products
 
 
 def test_a_loop_counts_its_iterations() -> None:

@@ -63,18 +63,22 @@ def test_texts_are_joined() -> None:
     assert joined.numpy().tolist() == [b"a", b"", b"a", b""]
 
 
-def test_texts_are_not_combined() -> None:
+@pytest.mark.parametrize(
+    ("exchange", "kind"),
+    [
+        (lambda found: found.reduce([tf.constant(["a"])], "max"), "string"),
+        (
+            lambda found: found.join_rows(tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[]), 0),
+            "resource",
+        ),
+    ],
+    ids=["texts", "resources"],
+)
+def test_what_is_not_exchanged_is_refused(exchange: Any, kind: str) -> None:
     _, found = collectives()
     with tf.Graph().as_default(), pytest.raises(EngineError, match="ENG-094") as caught:
-        found.reduce([tf.constant(["a"])], "max")
-    assert "string" in str(caught.value)
-
-
-def test_resources_are_not_joined() -> None:
-    _, found = collectives()
-    with tf.Graph().as_default(), pytest.raises(EngineError, match="ENG-094") as caught:
-        found.join_rows(tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[]), 0)
-    assert "resource" in str(caught.value)
+        exchange(found)
+    assert kind in str(caught.value)
 
 
 def layout(*replicas: tuple[str, ...]) -> Layout:

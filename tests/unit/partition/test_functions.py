@@ -82,8 +82,8 @@ def test_large_products_do_not_wrap(dtype: tf.DType) -> None:
     assert number == np.asarray(30_000_000_007, dtype.as_numpy_dtype)
 
 
-def test_numbers_are_computed_once() -> None:
-    builder = FunctionBuilder("test", table=SymbolTable())
+def test_numbers_and_constants_are_made_once() -> None:
+    builder = made()
     first = builder.number(BATCH * 3 + 1, tf.int32)
     count = len(builder.definition.node_def)
     assert builder.number(BATCH * 3 + 1, tf.int32) == first
@@ -91,19 +91,10 @@ def test_numbers_are_computed_once() -> None:
     assert builder.number(BATCH * 3 + 1, tf.int64) != first
     assert len(builder.definition.node_def) > count
     assert list(builder.arguments) == [NumberArgument("B")]
-
-
-def test_constants_are_told_by_dtype_shape_and_value() -> None:
-    builder = FunctionBuilder("test", table=SymbolTable())
-    constants = [
-        builder.constant(1, tf.int32),
-        builder.constant(1, tf.int64),
-        builder.constant([1], tf.int32),
-        builder.constant([[1]], tf.int32),
-        builder.constant(2, tf.int32),
-        builder.constant(1.0, tf.float32),
-        builder.constant(True, tf.bool),
-    ]
+    # Constants are told by dtype, shape and value.
+    values = [(1, "int32"), (1, "int64"), ([1], "int32"), ([[1]], "int32"), (2, "int32")]
+    values += [(1.0, "float32"), (True, "bool")]
+    constants = [builder.constant(value, tf.as_dtype(dtype)) for value, dtype in values]
     assert len(set(constants)) == len(constants)
     assert builder.constant(1, tf.int32) == constants[0]
     assert builder.vector([1], "int32") == constants[2]
@@ -118,15 +109,11 @@ def test_constants_have_their_values() -> None:
         (np.zeros([0, 2]), tf.float32),
         (float("-inf"), tf.bfloat16),
     ]
-    builder = made(
-        *(
-            (lambda builder, v=value, d=dtype: builder.constant(v, d), dtype)
-            for value, dtype in values
-        )
-    )
+    builder = made()
+    for value, dtype in values:
+        builder.output(builder.constant(value, dtype), dtype)
     for (value, dtype), result in zip(values, call(builder, {}), strict=True):
-        expected = tf.constant(value, dtype).numpy()
-        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(result, tf.constant(value, dtype).numpy())
     empty = made((lambda builder: builder.vector([], tf.int32), tf.int32))
     assert call(empty, {})[0].shape == (0,)
 
@@ -138,7 +125,7 @@ def argument_of(shape: tuple[Any, ...], dtype: tf.DType) -> TensorArgument:
 
 
 def test_arguments_are_added_when_they_are_asked_for() -> None:
-    builder = FunctionBuilder("test", table=SymbolTable())
+    builder = made()
     x = argument_of((3,), tf.float32)
     name = builder.argument(x, tf.float32)
     assert builder.argument(x, tf.float32) == name
@@ -150,26 +137,29 @@ def test_arguments_are_added_when_they_are_asked_for() -> None:
 
 
 def test_elements_and_casts() -> None:
-    builder = FunctionBuilder("test", table=SymbolTable())
+    builder = made()
     x = builder.argument(argument_of((3,), tf.int64), tf.int64)
     element = builder.element(x, 1, tf.int64)
     builder.output(element, tf.int64)
     builder.output(builder.cast(element, tf.int64, tf.float32), tf.float32)
+    # Attributes that an operation does not have are left out.
+    (cast,) = builder.op("Cast", [element], {"SrcT": tf.int64, "DstT": "int32", "nope": 1})
+    builder.output(cast, tf.int32)
+    assert "nope" not in builder.definition.node_def[-1].attr
     assert builder.cast(element, tf.int64, tf.int64) == element
     assert builder.cast(element, tf.int64, tf.int32) == builder.cast(element, tf.int64, tf.int32)
     results = call(builder, {}, (np.asarray([5, 6, 7]),))
-    assert [result.tolist() for result in results] == [6, 6.0]
-    assert [result.dtype.name for result in results] == ["int64", "float32"]
+    assert [result.tolist() for result in results] == [6, 6.0, 6]
+    assert [result.dtype.name for result in results] == ["int64", "float32", "int32"]
 
 
 def test_names_are_unique_and_allowed() -> None:
-    builder = FunctionBuilder("test", table=SymbolTable())
+    builder = made()
     x = builder.argument(argument_of((), tf.float32), tf.float32)
     for name in ("a/b", "a_b", "a0", "_hidden", "1st", "", "Exp", "Exp"):
         x = builder.op("Exp", [x], {"T": tf.float32})[0] if name == "Exp" else x
-        (x,) = builder.copy(
-            "Identity", name, [x], {"T": graphs.AttrValue(type=tf.float32.as_datatype_enum)}
-        )
+        attrs = {"T": graphs.AttrValue(type=tf.float32.as_datatype_enum)}
+        (x,) = builder.copy("Identity", name, [x], attrs)
     builder.output(x, tf.float32)
     names = [node.name for node in builder.definition.node_def]
     assert len(set(names)) == len(names)
@@ -178,18 +168,9 @@ def test_names_are_unique_and_allowed() -> None:
     assert result == pytest.approx(np.e)
 
 
-def test_attributes_that_an_operation_does_not_have_are_left_out() -> None:
-    builder = FunctionBuilder("test", table=SymbolTable())
-    x = builder.argument(argument_of((), tf.float32), tf.float32)
-    (y,) = builder.op("Cast", [x], {"SrcT": tf.float32, "DstT": "int64", "nope": 1})
-    builder.output(y, tf.int64)
-    assert "nope" not in builder.definition.node_def[-1].attr
-    assert call(builder, {}, (np.float32(2.5),))[0] == 2
-
-
 def test_what_is_kept_runs_though_nobody_uses_it() -> None:
     variable = tf.Variable(1.0)
-    builder = FunctionBuilder("test", table=SymbolTable())
+    builder = made()
     handle = builder.argument(argument_of((), tf.resource), tf.resource)
     value = builder.constant(5.0, tf.float32)
     builder.op("AssignVariableOp", [handle, value], {"dtype": tf.float32})

@@ -12,9 +12,8 @@ import tensorflow as tf
 from keras import layers
 
 from evener.partition.stage import BACKWARD, FORWARD
-from evener.partition.tasks import StepTask
 from evener.plan import Plan
-from unit.partition.staged_steps import Step, is_gradient, name_of, stack, step_of
+from unit.partition.steps import Step, is_gradient, name_of, stack, step_of
 
 X = np.random.default_rng(0).normal(size=(12, 8)).astype("float32")
 STAGES = {"cpu:1": "a*", "cpu:2": "b*"}
@@ -79,57 +78,27 @@ def test_values_are_equal(recompute: tuple[str, ...], schedule: str) -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_what_is_inside_a_layer_is_not_kept() -> None:
+@pytest.fixture(scope="module")
+def step() -> Step:
+    """A step that recomputes the first of two blocks."""
+    return step_of(plan("a0"), blocks())
+
+
+def test_what_is_inside_a_layer_is_not_kept(step: Step) -> None:
     """The backward pass fetches activations of the other layer, and of this one its result."""
-    step = step_of(plan("a0"), blocks())
     assert "Tanh" in kept_for_backward(step, "b0")
     assert kept_for_backward(step, "a0") == {"BiasAdd"}  # the input of b0
 
 
-def test_copies_run_in_the_backward_pass_of_the_stage() -> None:
-    step = step_of(plan("a0"), blocks())
+def test_copies_run_in_the_backward_pass_of_the_stage(step: Step) -> None:
+    """Behind the gradient of what follows: when the pass comes to the layer, and not earlier."""
     found = copies(step)
     assert {"Tanh", "MatMul"} <= {node.op for node in found}
-    tasks: set[StepTask] = {step.partition.task_of[node] for node in found}
-    assert {(task.place.stages, task.place.role) for task in tasks} == {((0,), BACKWARD)}
+    # The last product of a layer is needed by the next one alone.
+    assert [node.outputs[0].shape[1] for node in found if node.op == "MatMul"] == [32]
     assert {step.partition.staged.passes[node] for node in found} == {BACKWARD}
-
-
-def test_gradients_read_the_copies() -> None:
-    step = step_of(plan("a0"), blocks())
-    (product,) = (node for node in step.nodes("inner", "TanhGrad") if "/a0" in name_of(node))
-    assert [t.node.name.endswith("/recompute") for t in product.inputs if t.node.op == "Tanh"] == [
-        True
-    ]
-    whole = step_of(plan("b0"), blocks())
-    (product,) = (node for node in whole.nodes("inner", "TanhGrad") if "/a0" in name_of(node))
-    assert not [t for t in product.inputs if t.node.name.endswith("/recompute")]
-
-
-def test_nothing_is_copied_without_a_pattern() -> None:
-    assert not copies(step_of(plan(), blocks()))
-
-
-def test_only_what_the_backward_pass_needs_is_computed_again() -> None:
-    """The last product of a layer is needed by the next one alone."""
-    step = step_of(plan("a0"), blocks())
-    again = [node for node in copies(step) if node.op == "MatMul"]
-    assert [node.outputs[0].shape[1] for node in again] == [32]
-
-
-def test_what_draws_numbers_is_not_run_twice() -> None:
-    step = step_of(plan("*"), blocks())
-    stateful = [
-        node for node in step.partition.task_of if node.is_stateful and not is_gradient(node)
-    ]
-    assert stateful
-    assert not [node for node in copies(step) if node.is_stateful]
-
-
-def test_copies_wait_for_the_gradient_of_what_follows() -> None:
-    """They are made when the backward pass comes to the layer, and not earlier."""
-    step = step_of(plan("a0"), blocks())
-    (task,) = {step.partition.task_of[node] for node in copies(step)}
+    (task,) = {step.partition.task_of[node] for node in found}
+    assert (task.place.stages, task.place.role) == ((0,), BACKWARD)
     given = {
         tensor.node
         for node in task.nodes
@@ -137,6 +106,21 @@ def test_copies_wait_for_the_gradient_of_what_follows() -> None:
         if step.partition.task_of.get(tensor.node) not in (None, task)
     }
     assert any(is_gradient(node) and "/b0" in name_of(node) for node in given)
+
+
+def test_gradients_read_the_copies_where_there_are_any(step: Step) -> None:
+    for partitioned, read in ((step, [True]), (step_of(plan("b0"), blocks()), [False])):
+        nodes = partitioned.nodes("inner", "TanhGrad")
+        (product,) = (node for node in nodes if "/a0" in name_of(node))
+        tanhs = [tensor.node.name for tensor in product.inputs if tensor.node.op == "Tanh"]
+        assert [name.endswith("/recompute") for name in tanhs] == read
+    assert not copies(step_of(plan(), blocks()))
+
+
+def test_what_draws_numbers_is_not_run_twice() -> None:
+    step = step_of(plan("*"), blocks())
+    assert any(node.is_stateful and not is_gradient(node) for node in step.partition.task_of)
+    assert not [node for node in copies(step) if node.is_stateful]
 
 
 def test_a_replica_of_one_stage() -> None:

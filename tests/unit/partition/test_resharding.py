@@ -21,8 +21,8 @@ from evener.graph.ops.states import (
     rows_of,
     rows_per_sample,
 )
+from unit.partition.steps import DEVICES
 
-DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 WEIGHTS = np.random.default_rng(0).normal(size=[6, 4]).astype("float32")
 
 
@@ -43,68 +43,59 @@ def normal(*shape: int) -> tf.Tensor:
     return tf.random.stateless_normal(shape, (3, 4))
 
 
-def test_noise_of_a_known_number_of_rows() -> None:
-    def step(x: tf.Tensor) -> Any:
-        noise = tf.random.stateless_normal([16, 6], (5, 6))
-        return tf.tanh(noise @ WEIGHTS), tf.reduce_sum(x)
-
-    found = rows_by_op(sharding_of(step, normal(9, 6)))
-    assert found["MatMul"] == 16 and found["Tanh"] == 16
+def noise(x: tf.Tensor) -> Any:
+    return tf.tanh(tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS), tf.reduce_sum(x)
 
 
-def test_rows_of_two_batches_that_are_joined() -> None:
-    def step(x: tf.Tensor, u: tf.Tensor) -> Any:
-        return tf.tanh(tf.concat([x, u], 0) @ WEIGHTS)
-
-    found = rows_by_op(sharding_of(step, normal(13, 6), normal(8, 6)))
-    assert found["MatMul"] == found["Tanh"] == BATCH + 8
+def joined(x: tf.Tensor, u: tf.Tensor) -> Any:
+    return tf.tanh(tf.concat([x, u], 0) @ WEIGHTS)
 
 
-def test_numbers_of_the_rows_are_split_with_them() -> None:
+def numbers_of_rows(x: tf.Tensor) -> Any:
     """All parts know tensors that are made of sizes alone; each needs the numbers of its rows."""
-
-    def step(x: tf.Tensor) -> Any:
-        scores = tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS
-        best = tf.argmax(scores, 1, output_type=tf.int32)
-        first = tf.range(16)
-        chosen = tf.gather_nd(scores, tf.stack([first, best], 1))
-        return tf.cast(best + first, tf.float32), chosen, tf.reduce_sum(x)
-
-    found = rows_by_op(sharding_of(step, normal(9, 6)))
-    assert found["AddV2"] == found["Pack"] == 16
+    scores = tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS
+    best = tf.argmax(scores, 1, output_type=tf.int32)
+    first = tf.range(16)
+    chosen = tf.gather_nd(scores, tf.stack([first, best], 1))
+    return tf.cast(best + first, tf.float32), chosen, tf.reduce_sum(x)
 
 
-def test_a_few_rows_and_weights_are_not_split() -> None:
-    def step(x: tf.Tensor) -> Any:
-        few = tf.random.stateless_normal([4, 6], (5, 6))
-        return few @ WEIGHTS, tf.matmul(WEIGHTS, WEIGHTS, transpose_b=True), tf.reduce_sum(x)
+def few_rows_and_weights(x: tf.Tensor) -> Any:
+    few = tf.random.stateless_normal([4, 6], (5, 6))
+    return few @ WEIGHTS, tf.matmul(WEIGHTS, WEIGHTS, transpose_b=True), tf.reduce_sum(x)
 
-    assert "MatMul" not in rows_by_op(sharding_of(step, normal(9, 6)))
+
+@pytest.mark.parametrize(
+    ("step", "sizes", "rows"),
+    [
+        (noise, [9], {"MatMul": 16, "Tanh": 16}),
+        (joined, [13, 8], {"MatMul": BATCH + 8, "Tanh": BATCH + 8}),
+        (numbers_of_rows, [9], {"AddV2": 16, "Pack": 16}),
+        (few_rows_and_weights, [9], {"MatMul": None}),
+    ],
+)
+def test_costly_work_is_split(step: Callable[..., Any], sizes: list[int], rows: Any) -> None:
+    found = rows_by_op(sharding_of(step, *(normal(size, 6) for size in sizes)))
+    assert {op: found.get(op) for op in rows} == rows
+
+
+MICRO_BATCHES = evener.Plan.data_parallel(list(DEVICES), num_micro_batches=2)
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"plan": evener.Plan.data_parallel(list(DEVICES), num_micro_batches=2)},
-        {"batch_norm": "per_device"},
-    ],
+    [{"plan": MICRO_BATCHES, "devices": None, "shares": None}, {"batch_norm": "per_device"}],
     ids=["micro_batches", "per_device"],
 )
 def test_nothing_but_samples_is_split(options: dict[str, Any]) -> None:
-    def step(x: tf.Tensor) -> Any:
-        return tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS, tf.reduce_sum(x)
-
-    if "plan" in options:
-        options = {**options, "devices": None, "shares": None}
-    assert set(rows_by_op(sharding_of(step, normal(9, 6), **options)).values()) <= {BATCH}
+    assert set(rows_by_op(sharding_of(noise, normal(9, 6), **options)).values()) <= {BATCH}
 
 
 def test_rows_of_unlike_sizes_never_meet() -> None:
     """Two splits of one node: of the other tensor all parts read the whole."""
 
     def step(x: tf.Tensor) -> Any:
-        noise = tf.tanh(tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS)
-        return tf.matmul(tf.tanh(x @ WEIGHTS), noise, transpose_b=True)
+        return tf.matmul(tf.tanh(x @ WEIGHTS), noise(x)[0], transpose_b=True)
 
     sharding = sharding_of(step, normal(9, 6))
     for decision in sharding.decisions.values():
@@ -124,11 +115,8 @@ def test_a_rule_that_knows_of_samples_alone_is_not_used(monkeypatch: pytest.Monk
     ignorant = ShardingRule(decide=of_samples, inputs=(ROWS,))
     monkeypatch.setattr(OPERATIONS["Softplus"], "rule", ignorant)
 
-    def step(x: tf.Tensor) -> Any:
-        noise = tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS
-        return tf.math.softplus(noise), tf.reduce_sum(x)
-
-    assert "Softplus" not in rows_by_op(sharding_of(step, normal(9, 6)))
+    found = rows_by_op(sharding_of(lambda x: tf.math.softplus(noise(x)[0]), normal(9, 6)))
+    assert found["Tanh"] == 16 and "Softplus" not in found
 
 
 def test_an_axis_of_size_one_has_no_rows() -> None:

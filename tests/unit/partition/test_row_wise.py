@@ -43,30 +43,14 @@ ROW_WISE: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-def shuffled(x: Any, k: Any, s: Any) -> Any:
-    return tf.random.experimental.stateless_shuffle(k, seed=[1, 2])
-
-
 def mixed(x: Any, k: Any, s: Any) -> Any:
     other = tf.random.stateless_uniform([tf.shape(x)[0]], [1, 2], 0, 4, tf.int32)
     return x + tf.cast(tf.reshape(other, [-1, 1, 1, 1]), tf.float32)
 
 
-def row_by_row(x: Any, k: Any, s: Any) -> Any:
-    return tf.map_fn(lambda row: row + 1, x)
-
-
-def by_a_condition(x: Any, k: Any, s: Any) -> Any:
-    return tf.cond(tf.reduce_sum(k) > 3, lambda: x, lambda: x + 1)
-
-
 def printed(x: Any, k: Any, s: Any) -> Any:
     tf.print(k)
     return x
-
-
-def longest(x: Any, k: Any, s: Any) -> Any:
-    return tf.cast(tf.sequence_mask(k), tf.float32)
 
 
 OTHERS: dict[str, Callable[[Any, Any, Any], Any]] = {
@@ -91,11 +75,11 @@ OTHERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "masked": lambda x, k, s: tf.boolean_mask(k, k > 2),
     "a constant": lambda x, k, s: (x, tf.constant([1.0, 2.0])),
     "first row": lambda x, k, s: x - x[:1],
-    "longest of the batch": longest,
-    "shuffled": shuffled,
+    "longest of the batch": lambda x, k, s: tf.cast(tf.sequence_mask(k), tf.float32),
+    "shuffled": lambda x, k, s: tf.random.experimental.stateless_shuffle(k, seed=[1, 2]),
     "drawn by rows": mixed,
-    "row by row": row_by_row,
-    "a condition on the batch": by_a_condition,
+    "row by row": lambda x, k, s: tf.map_fn(lambda row: row + 1, x),
+    "a condition": lambda x, k, s: tf.cond(tf.reduce_sum(k) > 3, lambda: x, lambda: x + 1),
     "printed": printed,
 }
 

@@ -14,7 +14,7 @@ from evener.graph.nodes import Node
 from evener.partition.layout import Layout
 from evener.partition.stage import BACKWARD, FORWARD, Scopes
 from evener.plan import Plan
-from unit.partition.staged_steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
+from unit.partition.steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
 
 TWO = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=2)
 PATHS = {"m": "m", "m/block_1": "m/block", "m/block_1/dense": "m/block/dense", "x": "x"}
@@ -56,19 +56,27 @@ def test_a_region_is_the_outermost_layer_that_matches(patterns: list[str], regio
     assert Scopes(PATHS).region(node("m/block_1/dense/MatMul"), patterns) == region
 
 
-def test_nodes_and_gradients_of_a_layer_are_in_its_stage() -> None:
-    step = step_of(TWO)
+@pytest.fixture(scope="module")
+def two() -> Step:
+    """A training step of two stages."""
+    return step_of(TWO)
+
+
+def test_nodes_and_gradients_of_a_layer_are_in_its_stage_and_in_their_passes(two: Step) -> None:
     for name in NAMES:
-        of_parts = [n for n in step.nodes(name) if step.partition.task_of[n].is_parts]
+        of_parts = [node for node in two.nodes(name) if two.partition.task_of[node].is_parts]
         assert {is_gradient(node) for node in of_parts} == {False, True}
-        assert stages_of(step, name) == {(int(name.startswith("b")),)}
+        for node in of_parts:
+            expected = BACKWARD if is_gradient(node) else FORWARD
+            assert two.partition.staged.passes[node] == expected
+        assert stages_of(two, name) == {(int(name.startswith("b")),)}
 
 
-def test_the_loss_is_in_the_stage_of_the_outputs() -> None:
-    step = step_of(TWO)
-    squares = [n for n in step.partition.task_of if n.op in ("Square", "SquaredDifference")]
-    assert squares
-    assert {step.partition.task_of[node].place.stages for node in squares} == {(1,)}
+def test_the_loss_is_in_the_stage_of_the_outputs(two: Step) -> None:
+    """Though it is returned after the updates."""
+    (square,) = [n for n in two.partition.task_of if n.op == "Square"]
+    assert two.partition.task_of[square].place.stages == (1,)
+    assert two.partition.task_of[square] is two.task("b1", "MatMul")
 
 
 def weighed(model: keras.Model) -> Any:
@@ -90,7 +98,7 @@ def weighed(model: keras.Model) -> Any:
     return step
 
 
-def test_what_is_made_of_samples_alone_is_where_it_is_read() -> None:
+def test_what_is_made_of_samples_alone_is_where_it_is_read(two: Step) -> None:
     step = step_of(TWO, function=weighed(stack()))
     (targets,) = [n for n in step.partition.task_of if n.op == "Abs"]
     assert step.partition.task_of[targets].place.stages == (1,)
@@ -98,8 +106,7 @@ def test_what_is_made_of_samples_alone_is_where_it_is_read() -> None:
     (half,) = [n for n in step.partition.task_of if targets.inputs[0].node is n]
     assert half.op == "Mul"
     assert step.partition.task_of[half].place.stages == (0,)
-    step = step_of(TWO)
-    assert step.task("a0", "MatMul").place.stages == (0,)
+    assert two.task("a0", "MatMul").place.stages == (0,)
 
 
 @pytest.mark.parametrize(
@@ -114,12 +121,6 @@ def test_both_passes_of_the_last_stage_are_one_task(plan: Plan) -> None:
     (square,) = [n for n in step.partition.task_of if n.op == "Square"]
     assert step.partition.task_of[square] is task
     assert len(step.parts) == 2 * len(plan.replicas[0].stages) - 1
-
-
-def test_a_loss_that_is_returned_after_the_updates_is_computed_with_its_stage() -> None:
-    step = step_of(TWO)
-    (square,) = [n for n in step.partition.task_of if n.op == "Square"]
-    assert step.partition.task_of[square] is step.task("b1", "MatMul")
 
 
 def test_rows_of_a_table_that_both_passes_need_are_found_in_the_passes() -> None:
@@ -140,29 +141,6 @@ def test_rows_of_a_table_that_both_passes_need_are_found_in_the_passes() -> None
     assert found == [(0,), (1,), (0,)]
 
 
-def test_a_layer_in_no_stage_is_where_its_inputs_are() -> None:
-    step = step_of(Plan.pipeline({"cpu:1": "a0", "cpu:2": "b0"}))
-    stages = {name: stages_of(step, name, forward=True) for name in NAMES}
-    assert stages == {"a0": {(0,)}, "a1": {(0,)}, "b0": {(1,)}, "b1": {(1,)}}
-
-
-def test_a_layer_of_an_earlier_stage_behind_a_later_one() -> None:
-    step = step_of(Plan.pipeline({"cpu:1": ["a0", "b0"], "cpu:2": ["a1", "b1"]}))
-    assert {name: stages_of(step, name) for name in NAMES} == {
-        "a0": {(0,)}, "a1": {(1,)}, "b0": {(0,)}, "b1": {(1,)},
-    }  # fmt: skip
-
-
-def test_every_replica_has_stages_of_its_own() -> None:
-    reverse = Plan.pipeline({"cpu:2": "a0", "cpu:1": ["a1", "b*"]})
-    step = step_of(
-        Plan(devices=TWO.devices, replicas=(*TWO.replicas, *reverse.replicas), owners="sharded")
-    )
-    assert stages_of(step, "a0") == {(0, 0)}
-    assert stages_of(step, "a1") == {(0, 1)}
-    assert stages_of(step, "b1") == {(1, 1)}
-
-
 class Twice(keras.Model):
     """Calls one layer in both stages."""
 
@@ -175,36 +153,63 @@ class Twice(keras.Model):
         return self.last(self.shared(self.first(self.shared(x))))
 
 
-def built(model: keras.Model) -> keras.Model:
-    model(tf.zeros([1, 8]))
+def called_twice() -> keras.Model:
+    model = Twice()
+    model(tf.zeros([1, WIDTH]))
     return model
 
 
-def test_a_layer_that_is_called_twice_stays_in_its_stage() -> None:
-    step = step_of(Plan.pipeline({"cpu:1": ["shared"], "cpu:2": ["first", "last"]}), built(Twice()))
-    assert stages_of(step, "shared") == {(0,)}
-    assert {stages_of(step, name) == {(1,)} for name in ("first", "last")} == {True}
+def nested() -> keras.Model:
+    blocks = [keras.Sequential([dense("inner"), dense("outer")], name=name) for name in "xy"]
+    return keras.Sequential([keras.Input((WIDTH,)), *blocks])
 
 
-def test_layers_inside_of_layers_by_their_paths() -> None:
-    def block(name: str) -> keras.Model:
-        return keras.Sequential([dense("inner"), dense("outer")], name=name)
-
-    model = keras.Sequential([keras.Input((8,)), block("one"), block("two")])
-    plan = Plan.pipeline({"cpu:1": ["one/inner"], "cpu:2": ["one/outer", "two"]})
-    step = step_of(plan, model)
-    assert stages_of(step, "one/inner") == {(0,)}
-    assert stages_of(step, "one/outer") == {(1,)}
-    assert stages_of(step, "two/inner") == {(1,)}
+def with_activation() -> keras.Model:
+    return keras.Sequential(
+        [keras.Input((8,)), dense("a0"), layers.Activation("relu", name="between"), dense("b0")]
+    )
 
 
-def test_passes_are_told_apart() -> None:
-    step = step_of(TWO)
-    for name in NAMES:
-        for node in step.nodes(name):
-            if step.partition.task_of[node].is_parts:
-                expected = BACKWARD if is_gradient(node) else FORWARD
-                assert step.partition.staged.passes[node] == expected
+@pytest.mark.parametrize(
+    ("plan", "model", "forward", "expected"),
+    [
+        # A layer in no stage is where its inputs are.
+        ({"cpu:1": "a0", "cpu:2": "b0"}, stack, True, {"a0": 0, "a1": 0, "b0": 1, "b1": 1}),
+        ({"cpu:1": "a0", "cpu:2": "b0"}, with_activation, True, {"between": 0}),
+        # A layer of an earlier stage may be behind a later one.
+        (
+            {"cpu:1": ["a0", "b0"], "cpu:2": ["a1", "b1"]},
+            stack,
+            False,
+            {"a0": 0, "a1": 1, "b0": 0, "b1": 1},
+        ),
+        (
+            {"cpu:1": ["shared"], "cpu:2": ["first", "last"]},
+            called_twice,
+            False,
+            {"shared": 0, "first": 1, "last": 1},
+        ),
+        (
+            {"cpu:1": ["x/inner"], "cpu:2": ["x/outer", "y"]},
+            nested,
+            False,
+            {"x/inner": 0, "x/outer": 1, "y/inner": 1},
+        ),
+    ],
+    ids=["no_stage", "activation", "forth_and_back", "called_twice", "nested"],
+)
+def test_stages_of_layers(plan: Any, model: Any, forward: bool, expected: dict[str, int]) -> None:
+    step = step_of(Plan.pipeline(plan), model())
+    found = {name: stages_of(step, name, forward=forward) for name in expected}
+    assert found == {name: {(stage,)} for name, stage in expected.items()}
+
+
+def test_every_replica_has_stages_of_its_own() -> None:
+    reverse = Plan.pipeline({"cpu:2": "a0", "cpu:1": ["a1", "b*"]})
+    replicas = (*TWO.replicas, *reverse.replicas)
+    step = step_of(Plan(devices=TWO.devices, replicas=replicas, owners="sharded"))
+    found = {name: stages_of(step, name) for name in ("a0", "a1", "b1")}
+    assert found == {"a0": {(0, 0)}, "a1": {(0, 1)}, "b1": {(1, 1)}}
 
 
 def test_a_step_without_gradients_is_all_forward() -> None:
@@ -212,18 +217,22 @@ def test_a_step_without_gradients_is_all_forward() -> None:
     assert set(step.partition.staged.passes.values()) == {FORWARD}
 
 
-def check(plan: Plan, paths: dict[str, str], *variables: str) -> None:
-    Scopes(paths).check(Layout.of(plan), variables)
-
-
 CALLED = {"m": "m", "m/dense_1": "m/dense_1", "m/dense_2": "m/dense_2", "m/drop": "m/drop"}
 WEIGHTS_OF = ("m/dense_1/kernel", "m/dense_2/kernel", "m/dense_2/bias")
 
 
-def test_a_pattern_that_names_no_layer_is_refused() -> None:
-    plan = Plan.pipeline({"cpu:1": ["dense_1"], "cpu:2": ["dense_3"]})
-    with pytest.raises(EngineError, match=r"(?s)'dense_3'.*'m/dense_2'") as caught:
-        check(plan, CALLED, *WEIGHTS_OF)
+@pytest.mark.parametrize(
+    ("stages", "recompute", "text"),
+    [
+        ({"cpu:1": ["dense_1"], "cpu:2": ["dense_3"]}, (), r"(?s)'dense_3'.*'m/dense_2'"),
+        ({"cpu:1": "dense_*", "cpu:2": "drop"}, ["dense"], r"(?s)recompute.*'dense'"),
+    ],
+    ids=["stages", "recompute"],
+)
+def test_a_pattern_that_names_no_layer_is_refused(stages: Any, recompute: Any, text: str) -> None:
+    layout = Layout.of(Plan.pipeline(stages, recompute=recompute))
+    with pytest.raises(EngineError, match=text) as caught:
+        Scopes(CALLED).check(layout, WEIGHTS_OF)
     assert caught.value.code == "ENG-042"
 
 
@@ -242,26 +251,5 @@ def test_a_pattern_that_names_no_layer_is_refused() -> None:
 def test_patterns_that_are_in_order(
     first: list[str], last: list[str], variables: tuple[str, ...]
 ) -> None:
-    check(Plan.pipeline({"cpu:1": first, "cpu:2": last}), CALLED, *variables)
-
-
-def test_recomputation_of_a_layer_that_is_not_there_is_refused() -> None:
-    plan = Plan.pipeline({"cpu:1": "dense_*", "cpu:2": "drop"}, recompute=["dense"])
-    with pytest.raises(EngineError, match=r"(?s)recompute.*'dense'") as caught:
-        check(plan, CALLED, *WEIGHTS_OF)
-    assert caught.value.code == "ENG-042"
-
-
-def test_a_layer_in_two_stages_is_refused() -> None:
-    plan = Plan.pipeline({"cpu:1": ["a*", "b0"], "cpu:2": "b*"})
-    with pytest.raises(EngineError, match="'b0'") as caught:
-        step_of(plan)
-    assert caught.value.code == "ENG-041"
-
-
-def test_an_activation_of_its_own_needs_no_stage() -> None:
-    model = keras.Sequential(
-        [keras.Input((8,)), dense("a0"), layers.Activation("relu", name="between"), dense("b0")]
-    )
-    step = step_of(Plan.pipeline({"cpu:1": "a0", "cpu:2": "b0"}), model)
-    assert stages_of(step, "between", forward=True) == {(0,)}
+    layout = Layout.of(Plan.pipeline({"cpu:1": first, "cpu:2": last}))
+    Scopes(CALLED).check(layout, variables)

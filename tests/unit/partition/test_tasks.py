@@ -1,14 +1,17 @@
-"""Nodes that run together as tasks, and the order of tasks."""
+"""Nodes that run together as tasks, their order and devices, and tasks that become one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
+from hypothesis import given
 
 from evener.partition.emit import PartitionedStep
+from evener.partition.tasks import HOST, PARTS, PARTS_WITH_SAMPLES, Place, merge_parts
 from unit.partition.steps import (
     caller,
     earlier_tasks,
@@ -114,14 +117,9 @@ def test_what_is_fetched_is_what_others_need() -> None:
     assert {tuple(t.shape) for t in products.fetches} == {(), (3, 3)}
 
 
-def test_what_nobody_needs_is_left_out() -> None:
-    step = partitioned(lambda x: (tf.sin(x), tf.cos(x))[0], [None, 3])
-    assert tasks_of(step, "Sin") and not tasks_of(step, "Cos")
-
-
-def test_what_is_only_asked_for_its_size_is_left_out() -> None:
-    step = partitioned(lambda x: tf.zeros([tf.shape(tf.exp(x))[0] * 2]), [None, 3])
-    assert not tasks_of(step, "Exp") and not tasks_of(step, "Shape")
+def test_what_nobody_needs_or_only_for_its_size_is_left_out() -> None:
+    step = partitioned(lambda x: (tf.zeros([tf.shape(tf.exp(x))[0] * 2]), tf.cos(x))[0], [None, 3])
+    assert not any(tasks_of(step, op) for op in ("Exp", "Shape", "Cos"))
 
 
 def test_what_is_gathered_ends_a_task_and_begins_another() -> None:
@@ -249,3 +247,122 @@ def test_a_symbol_is_computed_before_what_needs_it() -> None:
     check_order(made)
     (result,) = run(made, [2, 1, 2], [tf.constant([3, 3, 4, 5, 3])], [])
     assert result.shape == [3, 5]
+
+
+def home(step: PartitionedStep, op: str) -> str:
+    return step.partition.task_of[node_of(step, op)].where
+
+
+def variable_on(device: str, shape: list[int]) -> tf.Variable:
+    with tf.device(device):
+        return tf.Variable(tf.ones(shape))
+
+
+def test_an_update_runs_on_the_owner_of_the_variable() -> None:
+    weight, momentum = variable_on("/CPU:2", [3, 4]), variable_on("/CPU:2", [3, 4])
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        gradient = tf.matmul(x, tf.ones([tf.shape(x)[0], 4]), transpose_a=True)
+        momentum.assign(tf.sqrt(momentum) + gradient)
+        weight.assign_sub(tf.sin(momentum) * 0.1)
+        return tf.reduce_sum(x)
+
+    made = partitioned(step, [None, 3])
+    for op in ("Sqrt", "Sin", "AssignVariableOp", "AssignSubVariableOp", "ReadVariableOp"):
+        assert {task.where for task in tasks_of(made, op)} == {"/device:CPU:2"}, op
+    (products,) = tasks_of(made, "MatMul")
+    assert products.is_parts
+
+
+def test_everything_else_is_where_its_inputs_are_or_on_the_first_device() -> None:
+    first, second = variable_on("/CPU:1", [3]), variable_on("/CPU:2", [3])
+
+    def step(x: tf.Tensor) -> Any:
+        first.assign_sub(tf.sin(tf.reduce_sum(x, 0)))
+        second.assign_sub(tf.cos(tf.reduce_sum(x, 0)))
+        with tf.device("/CPU:1"):
+            pinned = tf.cumsum(tf.sort(x, axis=0)[0])
+        return pinned, tf.random.normal([3])
+
+    made = partitioned(step, [None, 3])
+    homes = {"Sin": 1, "Cos": 2, "TopKV2": 1, "RandomStandardNormal": 0}
+    assert {op: home(made, op) for op in homes} == {
+        op: f"/device:CPU:{index}" for op, index in homes.items()
+    }
+    assert home(partitioned(lambda x: tf.sort(x, axis=0), [None, 3]), "TopKV2") == "/device:CPU:0"
+
+
+def test_strings_are_on_the_host() -> None:
+    weight = variable_on("/CPU:1", [])
+    made = partitioned(lambda x: tf.strings.as_string(tf.reduce_sum(x) * weight), [None, 3])
+    assert home(made, "AsString") == HOST
+
+
+def test_what_follows_a_large_tensor_is_computed_beside_it() -> None:
+    large, small = variable_on("/CPU:2", [50, 50]), variable_on("/CPU:1", [])
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        penalty = tf.reduce_sum(tf.square(large.read_value()) * small.read_value())
+        return tf.reduce_sum(x) + tf.exp(penalty)
+
+    made = partitioned(step, [None, 3])
+    assert home(made, "Square") == "/device:CPU:2"
+    homes = {task.where for task in tasks_of(made, "Sum") if not task.is_parts}
+    assert homes <= {"/device:CPU:2"}
+
+
+PLACES = (Place(PARTS), Place(PARTS_WITH_SAMPLES), Place("cpu:0"))
+
+
+def least_levels(dependencies: dict[Any, list[tuple[Any, bool]]]) -> dict[Any, int]:
+    levels: dict[Any, int] = {}
+    for node, needs in dependencies.items():
+        levels[node] = max((levels[need] + (not same) for need, same in needs), default=0)
+    return levels
+
+
+def merged(
+    places: dict[Any, Place], dependencies: dict[Any, list[tuple[Any, bool]]], *alone: Any
+) -> dict[Any, int]:
+    levels = least_levels(dependencies)
+    merge_parts(levels, dependencies, places, alone)
+    return levels
+
+
+def num_tasks(places: dict[Any, Place], levels: dict[Any, int]) -> int:
+    return len({(places[node], level) for node, level in levels.items()})
+
+
+def test_tasks_that_wait_for_each_other_in_turn_are_not_moved_for_ever() -> None:
+    first, second, _ = PLACES
+    places = {"a": first, "b": second, "c": second, "d": first}
+    dependencies = {"a": [], "b": [("a", False)], "c": [], "d": [("c", False)]}
+    levels = merged(places, dependencies)
+    # One of the two places has one task, between those of the other place.
+    assert num_tasks(places, levels) == 3
+    assert levels["b"] > levels["a"] and levels["d"] > levels["c"]
+
+
+def test_a_task_alone_stays_as_it_is() -> None:
+    parts, _, device = PLACES
+    places = {"a": parts, "weight": device, "b": parts}
+    dependencies = {"a": [], "weight": [], "b": [("a", True), ("weight", False)]}
+    assert merged(places, dependencies) == {"a": 1, "weight": 0, "b": 1}
+    assert merged(places, dependencies, "a") == {"a": 0, "weight": 0, "b": 1}
+
+
+@given(st.data())
+def test_every_node_stays_behind_what_it_needs(data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 14))
+    places: dict[Any, Place] = {k: data.draw(st.sampled_from(PLACES)) for k in range(count)}
+    dependencies: dict[Any, list[tuple[Any, bool]]] = {}
+    for node in range(count):
+        needs = data.draw(st.sets(st.integers(0, node - 1), max_size=3)) if node else set()
+        dependencies[node] = [
+            (need, places[need] == places[node] and data.draw(st.booleans())) for need in needs
+        ]
+    levels = merged(places, dependencies)
+    for node, needs in dependencies.items():
+        for need, is_same in needs:
+            assert levels[node] >= levels[need] + (not is_same)
+    assert num_tasks(places, levels) <= num_tasks(places, least_levels(dependencies))

@@ -1,33 +1,32 @@
-"""The order of calls on a device, when weights are fetched, and how gradients are added up."""
+"""The order of calls on a device, fetched weights, sums of gradients, and seconds of tasks."""
 
 from __future__ import annotations
 
 import itertools
 from typing import Any
 
+import hypothesis.strategies as st
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import example, given
 
 from evener.partition import build, layout
 from evener.partition.build import is_added_inside
 from evener.partition.emit import Turns
 from evener.partition.tasks import Place, StepTask
+from evener.partition.times import seconds_within
 from evener.plan import Plan
-from unit.partition.staged_steps import NAMES, WIDTH, ancestors, calls, stack, step_of, waits_for
+from unit.partition.steps import NAMES, WIDTH, ancestors, calls, stack, step_of, waits_for
 
 FIRST, SECOND = Place("parts", (0,)), Place("parts", (1,))
-ALONE = ("cpu:1",) * 4
 DEVICE, OWNER = "/device:CPU:1", "/device:CPU:0"
 
 
 def two(num_micro_batches: int = 4, in_flight: int = 2, **how: Any) -> Plan:
-    return Plan.pipeline(
-        {"cpu:1": "a*", "cpu:2": "b*"},
-        num_micro_batches=num_micro_batches,
-        in_flight=in_flight,
-        **how,
-    )
+    how = {"num_micro_batches": num_micro_batches, "in_flight": in_flight, **how}
+    return Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, **how)
 
 
 def on(device: str, operations: list[Any]) -> list[Any]:
@@ -75,6 +74,7 @@ def test_devices_that_are_not_cut_wait_for_nobody() -> None:
     first, second, *_ = calls(step.graph())
     assert (first.device, second.device) == ("/device:CPU:1", "/device:CPU:2")
     assert first not in ancestors(second) and second not in ancestors(first)
+    assert not any(is_added_inside(step.partition, t) for t in step.partition.summed)
 
 
 def test_a_replica_waits_for_no_other_one() -> None:
@@ -85,10 +85,9 @@ def test_a_replica_waits_for_no_other_one() -> None:
     assert not ancestors(on("CPU:3", made)[0]) & set(on("CPU:1", made))
 
 
-def on_host(*devices: str, **how: Any) -> Plan:
-    """Return a plan of a stage for each layer; all weights are on the host."""
-    stages = list(zip(devices, NAMES, strict=True))
-    return Plan.pipeline(stages, owners={"*": "host"}, **how)
+def on_host(**how: Any) -> Plan:
+    """Return a plan of a stage for each layer, on one device; all weights are on the host."""
+    return Plan.pipeline([("cpu:1", name) for name in NAMES], owners={"*": "host"}, **how)
 
 
 def fetches(call: Any) -> set[Any]:
@@ -106,7 +105,7 @@ def weights_on_host(plan: Plan) -> list[Any]:
 
 def test_weights_of_a_later_turn_are_fetched_when_the_turn_before_the_last_has_ended() -> None:
     """Fetched weights at most of two turns: of the turn that is computed, and of the next one."""
-    made = weights_on_host(on_host(*ALONE))
+    made = weights_on_host(on_host())
     # Forward through all; both passes of the last stage are one call; the loss comes last.
     *forwards, last = made[:4]
     backwards = made[4:7]
@@ -131,7 +130,7 @@ def test_weights_are_fetched_from_this_host_for_a_device_of_another_machine(
     monkeypatch.setattr(layout, "tf_device", lambda name: elsewhere)
     with tf.device("CPU:0"):
         model = stack()
-    made = calls(step_of(on_host(*ALONE), model).graph())
+    made = calls(step_of(on_host(), model).graph())
     assert {call.device for call in made} == {elsewhere}
     fetched = {t.op for call in made for t in call.inputs if t.op.type == "Identity"}
     assert fetched
@@ -139,9 +138,8 @@ def test_weights_are_fetched_from_this_host_for_a_device_of_another_machine(
 
 
 def test_micro_batches_of_a_turn_share_its_fetched_weights() -> None:
-    plan = on_host(*ALONE, num_micro_batches=2, schedule="gpipe", in_flight=2)
-    made = weights_on_host(plan)
-    fetched = [fetches(call) for call in made]
+    plan = on_host(num_micro_batches=2, schedule="gpipe", in_flight=2)
+    fetched = [fetches(call) for call in weights_on_host(plan)]
     by_fetch = {read: [k for k, of_call in enumerate(fetched) if read in of_call]
                 for of_call in fetched for read in of_call}  # fmt: skip
     assert by_fetch
@@ -194,14 +192,13 @@ def test_a_call_without_results_is_passed_over() -> None:
         assert turns.begin(DEVICE, task(FIRST)) == [done]
 
 
-def gradients_of(step: Any, names: tuple[str, ...] = NAMES) -> dict[str, list[Any]]:
+def gradients_of(step: Any) -> tuple[list[Any], list[Any]]:
     """Return the partial gradients of kernels and of biases."""
     summed = [t for t in step.partition.summed if t.shape]
-    assert len(summed) == 2 * len(names)
-    return {
-        "kernel": [t for t in summed if t.shape == (WIDTH, WIDTH)],
-        "bias": [t for t in summed if t.shape == (WIDTH,)],
-    }
+    kernels = [t for t in summed if t.shape == (WIDTH, WIDTH)]
+    biases = [t for t in summed if t.shape == (WIDTH,)]
+    assert len(summed) == 2 * len(kernels) == 2 * len(biases) == 2 * len(NAMES)
+    return kernels, biases
 
 
 def additions(graph: Any) -> list[Any]:
@@ -212,8 +209,8 @@ def additions(graph: Any) -> list[Any]:
 
 def test_small_gradients_are_added_up_inside_of_the_calls() -> None:
     step = step_of(two())
-    of_step = gradients_of(step)
-    assert all(is_added_inside(step.partition, t) for of_kind in of_step.values() for t in of_kind)
+    kernels, biases = gradients_of(step)
+    assert all(is_added_inside(step.partition, t) for t in (*kernels, *biases))
     assert not additions(step.graph())
 
 
@@ -221,9 +218,9 @@ def test_large_gradients_are_added_up_behind_the_calls(monkeypatch: pytest.Monke
     """On the device of the call, and the next call waits: the sum and one more are alive."""
     monkeypatch.setattr(build, "LARGE", WIDTH * WIDTH * 4)  # the kernels, and not the biases
     step = step_of(two())
-    of_step = gradients_of(step)
-    assert not any(is_added_inside(step.partition, t) for t in of_step["kernel"])
-    assert all(is_added_inside(step.partition, t) for t in of_step["bias"])
+    kernels, biases = gradients_of(step)
+    assert not any(is_added_inside(step.partition, t) for t in kernels)
+    assert all(is_added_inside(step.partition, t) for t in biases)
     graph = step.graph()
     made = calls(graph)
     for device in ("CPU:1", "CPU:2"):
@@ -254,11 +251,6 @@ def test_sums_are_those_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch, larg
         tf.debugging.assert_near(wanted, got, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_is_added_inside_of_whole_replicas() -> None:
-    step = step_of(Plan.data_parallel(["cpu:1", "cpu:2"]))
-    assert not any(is_added_inside(step.partition, t) for t in step.partition.summed)
-
-
 def test_what_is_needed_in_parts_is_not_added_inside() -> None:
     """A partial sum of which a part is needed by itself has to stay one."""
     step = step_of(two())
@@ -267,3 +259,17 @@ def test_what_is_needed_in_parts_is_not_added_inside() -> None:
             if is_added_inside(step.partition, tensor):
                 readers = [n for n in step.partition.task_of if tensor in n.inputs]
                 assert not any(step.partition.task_of[n].is_parts for n in readers)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=8))
+@example([(1, 3), (2, 1)])
+@example([(2, 1), (1, 3)])
+@example([(1, 2), (2, 3), (4, 2), (8, 1)])
+def test_seconds_of_tasks_that_overlap_count_once(spans: list[tuple[int, int]]) -> None:
+    """Spans by their beginning and length, in the order in which tasks end or in another one."""
+    seconds = np.zeros(80, bool)
+    for begin, length in spans:
+        seconds[begin : begin + length] = True
+    ends = [(float(begin), float(begin + length)) for begin, length in spans]
+    found = seconds_within([tuple(tf.constant(x, tf.float64) for x in span) for span in ends])
+    assert float(found) == pytest.approx(seconds.sum())

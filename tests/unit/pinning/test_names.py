@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.devices.names import device_name
+from evener.devices.names import tf_device
 from evener.errors import PlacementError
 from evener.pinning.placement import check_device_exists, tf_name
 
@@ -69,19 +69,15 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are() -> None:
         (lambda: keras.layers.Dense, "Pin an instance of it"),
         (lambda: keras.optimizers.SGD(), "Pin the layers"),
         (lambda: None, "Only Keras layers, models"),
+        (lambda: tf.Variable(1.0), ""),
         (lambda: keras.losses.MeanSquaredError(), "Pin a function"),
     ],
-    ids=["number", "class", "optimizer", "nothing", "loss"],
+    ids=["number", "class", "optimizer", "nothing", "variable", "loss"],
 )
 def test_what_cannot_be_pinned_is_refused(what: Callable[[], Any], hint: str) -> None:
     with pytest.raises(PlacementError, match="PLACE-004") as raised:
         evener.pin("cpu:1")(what())
     assert hint in str(raised.value)
-
-
-def test_a_variable_is_refused() -> None:
-    with pytest.raises(PlacementError, match="PLACE-004"):
-        evener.pin("cpu:1")(tf.Variable(1.0))
 
 
 def test_a_partial_and_a_method_can_be_pinned() -> None:
@@ -90,7 +86,7 @@ def test_a_partial_and_a_method_can_be_pinned() -> None:
 
 
 def test_short_names_are_eveners() -> None:
-    assert device_name("/job:localhost/replica:0/task:0/device:GPU:3") == "gpu:3"
+    assert tf_device("gpu:3") == "/device:GPU:3"
     assert repr(evener.pin("CPU:1")) == "evener.pin('cpu:1')"
 
 

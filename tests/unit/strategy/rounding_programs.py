@@ -1,4 +1,4 @@
-"""Models whose rounding differs: what is held of them is in `test_rounding_of_steps`."""
+"""Models whose rounding differs: what is held of them is in `test_verify`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,8 @@ def _compiled(parts: list[Any], optimizer: Any, loss: Any, *data: Any, **options
 
 
 def _dense(optimizer: Any, loss: str = "mse", *, dtype: str = "float32") -> Program:
-    parts = [
-        keras.Input((32,)),
-        layers.Dense(64, "relu", dtype=dtype),
-        layers.Dense(64, "relu", dtype=dtype),
-        layers.Dense(1, dtype="float32"),
-    ]
+    hidden = [layers.Dense(64, "relu", dtype=dtype) for _ in range(2)]
+    parts = [keras.Input((32,)), *hidden, layers.Dense(1, dtype="float32")]
     return _compiled(parts, optimizer, loss, *_rows(32))
 
 
@@ -55,11 +51,8 @@ def _conv_bn_adam() -> Program:
 
 def _pure_bfloat16() -> Program:
     dtype = "bfloat16"
-    parts = [
-        keras.Input((32,), dtype=dtype),
-        layers.Dense(32, "relu", dtype=dtype),
-        layers.Dense(1, dtype=dtype),
-    ]
+    parts = [layers.Dense(32, "relu", dtype=dtype), layers.Dense(1, dtype=dtype)]
+    parts = [keras.Input((32,), dtype=dtype), *parts]
     return _compiled(parts, keras.optimizers.SGD(0.05), "mse", *_rows(32))
 
 
@@ -92,29 +85,15 @@ def _loss_near_zero() -> Program:
 
 def _embedding() -> Program:
     x = np.random.default_rng(0).integers(0, 100, (32, 5))
-    parts = [
-        keras.Input((5,), dtype="int32"),
-        layers.Embedding(100, 8),
-        layers.Flatten(),
-        layers.Dense(1),
-    ]
+    parts = [layers.Embedding(100, 8), layers.Flatten(), layers.Dense(1)]
+    parts = [keras.Input((5,), dtype="int32"), *parts]
     return _compiled(parts, "adam", "mse", x, (x.sum(1, keepdims=True) / 250).astype("float32"))
 
 
 def _dropout_bn() -> Program:
-    parts = [
-        keras.Input((16,)),
-        layers.Dense(32),
-        layers.BatchNormalization(),
-        layers.ReLU(),
-        layers.Dropout(0.5),
-        layers.Dense(1),
-    ]
+    hidden = [layers.Dense(32), layers.BatchNormalization(), layers.ReLU(), layers.Dropout(0.5)]
+    parts = [keras.Input((16,)), *hidden, layers.Dense(1)]
     return _compiled(parts, "adam", "mse", *_rows(16), metrics=["mae"])
-
-
-def _two_layers(size: int, results: int) -> keras.Model:
-    return keras.Sequential([keras.Input((size,)), layers.Dense(16, "relu"), layers.Dense(results)])
 
 
 class _Adversarial(keras.Model):
@@ -122,8 +101,12 @@ class _Adversarial(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.maker = _two_layers(4, 8)
-        self.judge = _two_layers(8, 1)
+        self.maker, self.judge = (
+            keras.Sequential(
+                [keras.Input((size,)), layers.Dense(16, "relu"), layers.Dense(results)]
+            )
+            for size, results in ((4, 8), (8, 1))
+        )
         self.seeds = keras.random.SeedGenerator(3)
         self.optimizers = [keras.optimizers.Adam(1e-3), keras.optimizers.Adam(1e-3)]
         for optimizer, model in zip(self.optimizers, (self.judge, self.maker), strict=True):
@@ -133,9 +116,8 @@ class _Adversarial(keras.Model):
         noise = keras.random.normal((tf.shape(data)[0], 4), seed=self.seeds)
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         found = {}
-        for name, model, optimizer in zip(
-            ("judge", "maker"), (self.judge, self.maker), self.optimizers, strict=True
-        ):
+        models = {"judge": self.judge, "maker": self.maker}
+        for (name, model), optimizer in zip(models.items(), self.optimizers, strict=True):
             with tf.GradientTape() as tape:
                 false, true = self.judge(self.maker(noise)), self.judge(data)
                 wanted = tf.zeros_like(false) if name == "judge" else tf.ones_like(false)

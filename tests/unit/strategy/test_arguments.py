@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import DataError
-from evener.strategy.arguments import FOUND, Arguments, read_arguments
+from evener.strategy.arguments import FOUND, read_arguments
 
 Pair = collections.namedtuple("Pair", ["a", "b"])
 # Arrays: tensors must not be made before the devices are.
@@ -223,10 +223,3 @@ def test_a_trace_serves_arguments_with_an_equal_key(
 
 def test_keys_differ_by_their_axes() -> None:
     assert read_arguments((X, Y), 0).key() != read_arguments((X, Y), (0, None)).key()
-
-
-def test_arguments_cannot_be_changed() -> None:
-    arguments = read_arguments((X,))
-    assert isinstance(arguments, Arguments)
-    with pytest.raises(AttributeError):
-        arguments.axes = ()  # type: ignore[misc]

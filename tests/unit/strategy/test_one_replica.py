@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -14,10 +13,9 @@ import tensorflow as tf
 from keras import layers
 
 from evener.devices.names import device_name
-from evener.errors import EngineError, EvenerWarning, PlanError
+from evener.errors import EngineError, EvenerWarning
 from evener.plan import Plan
 from evener.strategy import Strategy
-from evener.strategy.prepared import PreparedStep
 from exactness.xla_calls import recorded
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
@@ -26,20 +24,6 @@ DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 @pytest.fixture
 def strategy() -> Strategy:
     return Strategy(Plan.data_parallel(DEVICES, shares=[2, 1, 1]))
-
-
-@pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The samples of each device, of every call outside of graphs."""
-    seen: list[tuple[int, ...]] = []
-    original = PreparedStep.__call__
-
-    def noted(self: Any, tensors: Sequence[Any], sizes: Sequence[int], *state: Any) -> Any:
-        seen.append(tuple(sizes))
-        return original(self, tensors, sizes, *state)
-
-    monkeypatch.setattr(PreparedStep, "__call__", noted)
-    return seen
 
 
 def test_a_program_sees_one_device(strategy: Strategy) -> None:
@@ -84,30 +68,12 @@ def test_a_function_runs_in_parts(strategy: Strategy, parts: list[tuple[int, ...
         total, rows = strategy.run(step, args=(x,))
         np.testing.assert_allclose(total, [size * np.e] * 2, rtol=1e-6)
         assert rows.shape == [size, 2]
-    assert parts == [(4, 2, 2), (2, 1, 1), (4, 2, 2)]
+    strategy.set_shares([0, 1, 1])
+    strategy.run(step, args=(x,))
+    assert parts == [(4, 2, 2), (2, 1, 1), (4, 2, 2), (0, 4, 4)]
     assert [shape.as_list() for shape in traces] == [[None, 2]]
     assert strategy.report().num_operations > 0
     assert strategy.report().gathered == ()
-
-
-def test_shares_change_for_functions_that_ran_before(
-    strategy: Strategy, parts: list[tuple[int, ...]]
-) -> None:
-    step = tf.function(lambda x: x + 1.0)
-    strategy.run(step, args=(tf.ones([8, 2]),))
-    strategy.set_shares([0, 1, 1])
-    strategy.run(step, args=(tf.ones([8, 2]),))
-    assert parts == [(4, 2, 2), (0, 4, 4)]
-
-
-def test_shares_are_checked_and_normalised(strategy: Strategy) -> None:
-    strategy.set_shares([0, 1, 3])
-    assert strategy.shares == pytest.approx((0.0, 0.25, 0.75))
-    assert sum(replica.share for replica in strategy.plan.replicas) == pytest.approx(1.0)
-    for wrong in ([1, 1], [0, 0, 0], [-1, 1, 1]):
-        with pytest.raises(PlanError):
-            strategy.set_shares(wrong)
-    assert strategy.shares == pytest.approx((0.0, 0.25, 0.75))
 
 
 def test_shares_change_in_a_graph_that_was_traced(strategy: Strategy) -> None:
@@ -173,13 +139,9 @@ def test_a_model_that_asks_for_xla_is_compiled_in_parts(
         model = keras.Sequential([keras.Input((4,)), layers.Dense(64), layers.Dense(1)])
         model.compile("sgd", "mse", jit_compile=jit_compile)
     x, y = np.ones((8, 4), "f4"), np.ones((8, 1), "f4")
-    for run in (
-        lambda: model.fit(x, y, epochs=2, verbose=0),
-        lambda: model.evaluate(x, y, verbose=0),
-        lambda: model.predict(x, verbose=0),
-    ):
+    for run, data in ((model.fit, (x, y)), (model.evaluate, (x, y)), (model.predict, (x,))):
         compiled.clear()
-        run()
+        run(*data, verbose=0)
         assert any(compiled) == jit_compile
     assert model.jit_compile == jit_compile
     assert strategy.report().num_operations > 0
@@ -266,22 +228,12 @@ def test_an_update_is_one_call(strategy: Strategy) -> None:
     assert float(strategy.extended.read_var(variable)[0, 0]) == 2.0
 
 
-def model() -> keras.Model:
+def compiled(**options: Any) -> keras.Model:
     keras.utils.set_random_seed(3)
-    return keras.Sequential(
-        [
-            keras.Input((6,)),
-            layers.Dense(8, activation="tanh"),
-            layers.BatchNormalization(),
-            layers.Dense(3),
-        ]
-    )
-
-
-def compiled(made: Callable[[], keras.Model], **options: Any) -> keras.Model:
-    result = made()
-    result.compile(keras.optimizers.Adam(0.01, epsilon=1e-3), "mse", metrics=["mae"], **options)
-    return result
+    parts = [layers.Dense(8, activation="tanh"), layers.BatchNormalization(), layers.Dense(3)]
+    model = keras.Sequential([keras.Input((6,)), *parts])
+    model.compile(keras.optimizers.Adam(0.01, epsilon=1e-3), "mse", metrics=["mae"], **options)
+    return model
 
 
 @pytest.mark.sampled(4)
@@ -289,9 +241,9 @@ def compiled(made: Callable[[], keras.Model], **options: Any) -> keras.Model:
 def test_keras_trains_as_on_one_device(strategy: Strategy, options: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(22, 6)).astype("float32"), rng.normal(size=(22, 3)).astype("float32")
-    reference = compiled(model, **options)
+    reference = compiled(**options)
     with strategy.scope():
-        ours = compiled(model, **options)
+        ours = compiled(**options)
     # The last batch has 6 samples.
     histories = [
         trained.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
@@ -351,21 +303,17 @@ def test_functions_run_eagerly_where_that_is_asked_for(strategy: Strategy) -> No
     assert seen == [8.0]
 
 
-def test_a_deep_copy_of_what_holds_a_strategy_uses_the_same_one() -> None:
-    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+def test_a_deep_copy_of_what_holds_a_strategy_uses_the_same_one(strategy: Strategy) -> None:
+    """It cannot be pickled: its plan is text."""
     assert copy.deepcopy({"strategy": strategy})["strategy"] is strategy
-
-
-def test_a_strategy_cannot_be_pickled_but_its_plan_is_text() -> None:
-    strategy = Strategy(devices=["cpu:0", "cpu:1"])
     with pytest.raises(EngineError, match="ENG-090"):
         pickle.dumps(strategy)
 
 
 @pytest.mark.parametrize("kind", [KeyError, IndexError])
-def test_errors_of_a_program_are_those_of_one_device(kind: type[Exception]) -> None:
-    strategy = Strategy(devices=["cpu:0", "cpu:1"])
-
+def test_errors_of_a_program_are_those_of_one_device(
+    strategy: Strategy, kind: type[Exception]
+) -> None:
     class Fails(keras.Model):
         def train_step(self, data: object) -> dict[str, object]:
             raise kind

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import EngineError, PlanError, Strategy
-from evener.devices.names import device_name, tf_device
+from evener import EngineError, Strategy
+from evener.devices.names import device_name
 from evener.strategy.ownership import OwnerRegistry
 
 DEVICES = ["cpu:1", "cpu:2"]
@@ -28,34 +28,20 @@ def device_of(variable: keras.Variable) -> str:
     return device_name(variable.value.device)
 
 
-def test_sharded_owners_are_balanced_by_bytes() -> None:
+def test_sharded_owners_are_balanced_by_bytes_and_counters_live_on_the_host() -> None:
+    """Weights do not go to the host because counters are there; slots live beside their weights."""
     strategy = Strategy(devices=DEVICES)
     with strategy.scope():
+        metric, optimizer = keras.metrics.Mean(), keras.optimizers.Adam()
+        counters = [*metric.variables, *optimizer.variables]
         model = mlp()
-        model.compile("adam", "mse")
-        model.optimizer.build(model.trainable_variables)
-    owned = strategy.owner_registry.owned_bytes()
-    total = sum(owned.values())
-    assert abs(owned["cpu:1"] - owned["cpu:2"]) <= 0.05 * total
-
-
-def test_weights_do_not_go_to_the_host_because_counters_are_there() -> None:
-    strategy = Strategy(devices=DEVICES)
-    with strategy.scope():
-        metric = keras.metrics.Mean()
-        model = mlp()
-    assert {device_of(variable) for variable in metric.variables} == {"cpu:0"}
-    assert {device_of(variable) for variable in model.variables} == set(DEVICES)
-
-
-def test_slots_live_beside_their_variables() -> None:
-    strategy = Strategy(devices=DEVICES)
-    with strategy.scope():
-        model = mlp()
-        optimizer = keras.optimizers.Adam()
         optimizer.build(model.trainable_variables)
+    assert {device_of(variable) for variable in counters} == {"cpu:0"}
+    assert {device_of(variable) for variable in model.variables} == set(DEVICES)
     for variable, momentum in zip(model.trainable_variables, optimizer._momentums, strict=True):
         assert device_of(momentum) == device_of(variable)
+    owned = strategy.owner_registry.owned_bytes()
+    assert abs(owned["cpu:1"] - owned["cpu:2"]) <= 0.05 * sum(owned.values())
 
 
 def test_slots_have_the_same_owners_on_workers_with_fewer_devices() -> None:
@@ -105,26 +91,19 @@ def test_workers_choose_alike_whenever_they_free_variables() -> None:
     assert owners(frees=True) == owners(frees=False)
 
 
-def test_small_counters_live_on_the_host() -> None:
-    strategy = Strategy(devices=DEVICES)
-    with strategy.scope():
-        optimizer = keras.optimizers.Adam()
-        metric = keras.metrics.Mean()
-    assert {device_of(v) for v in [*optimizer.variables, *metric.variables]} == {"cpu:0"}
-
-
-def test_central_owners_are_the_host() -> None:
-    strategy = Strategy(devices=DEVICES, owners="central")
-    with strategy.scope():
+@pytest.mark.parametrize(
+    ("owners", "expected"),
+    [
+        ("central", ["cpu:0"] * 4),
+        ({"*/d0/*": "cpu:2", "*": "cpu:1"}, ["cpu:2", "cpu:1", "cpu:1", "cpu:1"]),
+    ],
+    ids=["central", "by_path"],
+)
+def test_owners_are_the_host_or_named_by_path(owners: Any, expected: list[str]) -> None:
+    with Strategy(devices=DEVICES, owners=owners).scope():
         model = mlp()
-    assert {device_of(v) for v in model.variables} == {"cpu:0"}
-
-
-def test_a_mapping_names_owners_by_path() -> None:
-    strategy = Strategy(devices=DEVICES, owners={"*/d0/*": "cpu:2", "*": "cpu:1"})
-    with strategy.scope():
-        model = mlp()
-    assert [device_of(layer.kernel) for layer in model.layers] == ["cpu:2", *["cpu:1"] * 3]
+    for weight in ("kernel", "bias"):
+        assert [device_of(getattr(layer, weight)) for layer in model.layers] == expected
 
 
 def test_a_variable_without_owner_is_refused() -> None:
@@ -154,20 +133,6 @@ def test_slots_of_a_variable_made_outside_of_the_scope_are_beside_it() -> None:
     slots = [v for v in optimizer.variables if v.shape.rank]
     assert len(slots) == 2 * len(model.trainable_variables)
     assert {device_name(slot.value.device) for slot in slots} == {"cpu:2"}
-
-
-def test_names_of_devices_go_both_ways() -> None:
-    assert device_name("/job:localhost/replica:0/task:0/device:GPU:1") == "gpu:1"
-    assert tf_device("gpu:1") == "/device:GPU:1"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"), [({"shares": "uneven"}, "PLAN-050"), ({"owners": "nobody"}, "PLAN-019")]
-)
-def test_unknown_words_are_refused(arguments: dict[str, str], code: str) -> None:
-    with pytest.raises(PlanError) as caught:
-        Strategy(devices=DEVICES, **arguments)
-    assert caught.value.code == code
 
 
 def test_variables_that_are_gone_take_no_room() -> None:

@@ -30,14 +30,7 @@ Decide = Callable[[Node, Sequence[State]], Decision | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongRule:
-    """A rule that says what is not the same.
-
-    Attributes:
-        op: The operation.
-        decide: Says what is wrong.
-        program: Rows of samples -> a number that is wrong by it.
-        is_partial: Whether it is a rule for partial inputs.
-    """
+    """A rule that says what is not the same, and a program of rows whose number it makes wrong."""
 
     op: str
     decide: Decide

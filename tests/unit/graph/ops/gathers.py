@@ -6,23 +6,20 @@ import hypothesis.strategies as st
 import tensorflow as tf
 
 from unit.graph.ops.op_case import (
-    Arg,
     B,
     Draw,
     Drawn,
     OpCase,
     Shape,
     States,
-    bools,
     case,
-    distinct,
     f32,
     gathered_if_sharded,
     i32,
     ints,
+    loose,
     one_label,
     sorted_ints,
-    ties,
 )
 
 # Parameters, indices, the rest of the arguments of tf.gather, labels of parameters and indices:
@@ -73,112 +70,42 @@ def gather_nd(draw: Draw) -> Drawn:
 CASES: tuple[OpCase, ...] = (
     OpCase("gather_nd", gather_nd),
     OpCase("gather", gather),
-    case("gather_of_samples", tf.gather, f32(B, 3), i32(5, values=ints(0, B)), expect="any"),
-    case("gather_in_new_order", tf.gather, f32(B, 3), i32(B, values=ints(0, B)), expect="any"),
-    case(
-        "gather_nd_of_samples", tf.gather_nd, f32(B, 3), i32(4, 1, values=ints(0, B)), expect="any"
+    loose("gather_of_samples", "B 3, int<B 5", tf.gather),
+    loose("gather_in_new_order", "B 3, int<B B", tf.gather),
+    loose("gather_nd_of_samples", "B 3, int<B 4 1", tf.gather_nd),
+    loose(
+        "take_along", "B 5, int<5 B 2", lambda x, i: tf.experimental.numpy.take_along_axis(x, i, 1)
     ),
-    case(
-        "take_along",
-        lambda x, i: tf.experimental.numpy.take_along_axis(x, i, 1),
-        f32(B, 5),
-        i32(B, 2, values=ints(0, 5)),
-        expect="any",
-    ),
-    case("sort_of_rows", lambda x: x - tf.sort(x, 1), f32(B, 4, values=distinct)),
-    case(
-        "nth_element",
-        lambda x: tf.raw_ops.NthElement(input=x, n=1),
-        f32(B, 4, values=distinct),
-        expect="any",
-    ),
-    case(
-        "median_of_samples",
-        lambda x: tf.sort(x, 0)[tf.shape(x)[0] // 2],
-        f32(B, 4, values=distinct),
-        expect="any",
-    ),
-    case(
-        "boolean_mask",
-        lambda x, m: tf.boolean_mask(x, m),
-        f32(B, 3),
-        Arg((B,), bools, "bool"),
-        expect="any",
-    ),
-    case(
-        "sum_of_masked", lambda x: tf.reduce_sum(tf.boolean_mask(x, x > 0)), f32(B, 3), expect="any"
-    ),
-    case(
-        "dynamic_partition",
-        lambda x, p: tf.dynamic_partition(x, p, 3),
-        f32(B, 2),
-        i32(B, values=ints(0, 3)),
-        expect="any",
-    ),
-    case(
-        "unique",
-        lambda x: tuple(tf.unique(x)),
-        i32(B, values=ints(0, 4)),
-        expect="any",
-        gradient=False,
-    ),
-    case(
+    case("sort_of_rows", "distinct B 4", lambda x: x - tf.sort(x, 1)),
+    loose("nth_element", "distinct B 4", lambda x: tf.raw_ops.NthElement(input=x, n=1)),
+    loose("median_of_samples", "distinct B 4", lambda x: tf.sort(x, 0)[tf.shape(x)[0] // 2]),
+    loose("boolean_mask", "B 3, bools B", lambda x, m: tf.boolean_mask(x, m)),
+    loose("sum_of_masked", "B 3", lambda x: tf.reduce_sum(tf.boolean_mask(x, x > 0))),
+    loose("dynamic_partition", "B 2, int<3 B", lambda x, p: tf.dynamic_partition(x, p, 3)),
+    loose("unique", "int<4 B", lambda x: tuple(tf.unique(x))),
+    loose(
         "unique_with_counts",
+        [i32(B, values=sorted_ints(0, 4))],
         lambda x: tuple(tf.unique_with_counts(x)),
-        i32(B, values=sorted_ints(0, 4)),
-        expect="any",
-        gradient=False,
     ),
-    case(
-        "set_difference",
-        lambda x: tuple(tf.raw_ops.ListDiff(x=x, y=[1, 2])),
-        i32(B, values=ints(0, 4)),
-        expect="any",
-        gradient=False,
-    ),
-    case(
-        "where_counts",
-        lambda x: tf.shape(tf.where(x > 0.5))[0],
-        f32(B, 3, values=ties),
-        expect="any",
-        gradient=False,
-    ),
-    case(
+    loose("set_difference", "int<4 B", lambda x: tuple(tf.raw_ops.ListDiff(x=x, y=[1, 2]))),
+    loose("where_counts", "ties B 3", lambda x: tf.shape(tf.where(x > 0.5))[0], gradient=False),
+    loose(
         "invert_permutation",
+        "distinct B",
         lambda x: tf.math.invert_permutation(tf.argsort(x)),
-        f32(B, values=distinct),
-        expect="any",
         gradient=False,
     ),
-    case(
-        "space_to_batch",
-        lambda x: tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]]),
-        f32(B, 4, 4, 1),
-        expect="any",
-    ),
-    case(
+    loose("space_to_batch", "B 4 4 1", lambda x: tf.space_to_batch(x, [2, 2], [[0, 0], [0, 0]])),
+    loose(
         "space_to_batch_and_back",
+        "B 4 3",
         lambda x: tf.batch_to_space(tf.space_to_batch(x, [2], [[0, 0]]) * 2, [2], [[0, 0]]),
-        f32(B, 4, 3),
-        expect="any",
     ),
-    case(
-        "shuffle_by_key",
-        lambda x: tf.gather(x, tf.argsort(tf.reduce_sum(x, 1))),
-        f32(B, 3, values=distinct),
-        expect="any",
+    loose(
+        "shuffle_by_key", "distinct B 3", lambda x: tf.gather(x, tf.argsort(tf.reduce_sum(x, 1)))
     ),
-    case(
-        "foreground",
-        lambda x: tf.reduce_sum(tf.gather(x, tf.where(x[:, 0] > 0)[:, 0])),
-        f32(B, 3),
-        expect="any",
-    ),
-    case(
-        "reverse_of_ints",
-        lambda x: tf.reverse(x, [1]),
-        i32(B, 3, values=ints(0, 9)),
-        gradient=False,
-    ),
-    case("cumsum_of_ints", lambda x: tf.cumsum(x, 1), i32(B, 3, values=ints(0, 9)), gradient=False),
+    loose("foreground", "B 3", lambda x: tf.reduce_sum(tf.gather(x, tf.where(x[:, 0] > 0)[:, 0]))),
+    case("reverse_of_ints", "int<9 B 3", lambda x: tf.reverse(x, [1])),
+    case("cumsum_of_ints", "int<9 B 3", lambda x: tf.cumsum(x, 1)),
 )

@@ -9,7 +9,7 @@ operation is, and no table says it again for every state.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,11 @@ def i32(*shape: Size, values: Values, states: States | None = None) -> Arg:
     return Arg(shape, values, "int32", states)
 
 
+def below(high: Size, *shape: Size) -> Arg:
+    """Integers from 0 to below `high`, which may be B."""
+    return i32(*shape, values=ints(0, high))
+
+
 @dataclasses.dataclass(frozen=True)
 class Drawn:
     """A function with its attributes, templates of its arguments, and what is expected.
@@ -151,17 +156,41 @@ class OpCase:
     shares: tuple[tuple[int, ...], ...] = SHARES
 
 
+def arguments(shapes: str) -> tuple[Arg, ...]:
+    """Read shapes: "B 4, positive 4, int<5 B" has two floats, the second positive, and integers."""
+    words = {value.__name__: value for value in (positive, inside, distinct, ties, bools)}
+    found = []
+    for kind, *sizes in map(str.split, shapes.split(",")):
+        shape = tuple(int(size) if size.isdigit() else size for size in sizes)
+        if kind.startswith("int<"):
+            high = kind.removeprefix("int<")
+            found.append(below(int(high) if high.isdigit() else high, *shape))
+        elif kind in words:
+            found.append(Arg(shape, words[kind], "bool" if kind == "bools" else "float32"))
+        else:
+            found.append(f32(int(kind) if kind.isdigit() else kind, *shape))
+    return tuple(found)
+
+
 def case(
     name: str,
+    args: str | Sequence[Arg],
     fn: Callable[..., Any],
-    *args: Arg,
+    *,
     expect: Expect = "sharded",
     expect_gradient: Expect | None = None,
     **options: Any,
 ) -> OpCase:
-    """Return a case of which nothing but the states is drawn."""
+    """Return a case of which nothing but the states is drawn; integers have no gradient."""
+    args = arguments(args) if isinstance(args, str) else tuple(args)
     drawn = Drawn(fn, args, expect, expect_gradient)
+    options = {"gradient": any(arg.is_float for arg in args), **options}
     return OpCase(name, lambda draw: drawn, **options)
+
+
+def loose(name: str, args: str | Sequence[Arg], fn: Callable[..., Any], **options: Any) -> OpCase:
+    """Return a case as `case` does, of which all may be gathered or nothing."""
+    return case(name, args, fn, expect="any", **options)
 
 
 def aligned(*shapes: Shape) -> Callable[[States], str]:
@@ -179,7 +208,7 @@ def aligned(*shapes: Shape) -> Callable[[States], str]:
 
 
 def avoiding(*axes: int) -> Callable[[States], str]:
-    """Expect "sharded" where all that is sharded is so along one axis, none of `axes`."""
+    """Expect "sharded" where all that is sharded is so along one axis, which is none of `axes`."""
 
     def expect(states: States) -> str:
         sharded = {state for state in states if isinstance(state, int)}

@@ -6,9 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.graph.ops.op_case import B, OpCase, case, distinct, f32, i32, ints, positive
-
-LABEL = i32(B, values=ints(0, 4))
+from unit.graph.ops.op_case import OpCase, case, loose
 
 
 def numbers(x: Any) -> Any:
@@ -105,41 +103,27 @@ def two_crops(x: Any, boxes: Any) -> Any:
 
 
 CASES: tuple[OpCase, ...] = (
-    case("own_row", lambda x: tf.gather(x, numbers(x)), f32(B, 4)),
-    case("chosen_by_label", chosen, f32(B, 4), LABEL, expect="any"),
-    case("written_by_label", written, f32(B, 4), LABEL, expect="any"),
-    case("changed_by_label", changed, f32(B, 4, values=distinct)),
-    case("added_twice", added_twice, f32(B, 4, values=distinct)),
-    case("added_flat", added_flat, f32(B, 4, values=distinct)),
-    case("chosen_in_batches", chosen_in_batches, f32(B, 4, 3, values=distinct)),
-    case("twice_transposed", twice_transposed, f32(B, 4, values=distinct)),
-    case("of_other_rows", of_other_rows, f32(B, 4, values=distinct), expect="any"),
-    case("changed_next_rows", changed_next_rows, f32(B, 4), LABEL, expect="any"),
-    case("reversed_rows", reversed_rows, f32(B, 4), expect="any"),
-    case("next_rows", next_rows, f32(B, 4), expect="any"),
-    case("flat_beyond_the_row", flat, f32(B, 4), LABEL, expect="any"),
-    case("best_two", best, f32(B, 4, values=distinct)),
-    case("sorted_rows", lambda x: tf.sort(x, 1), f32(B, 4, values=distinct)),
-    case("segments_of_best", of_best, f32(B, 4, values=distinct), expect="any"),
-    case(
-        "crop_of_each",
-        crops,
-        f32(B, 5, 5, 2),
-        f32(B, 4, values=positive),
-        expect="any",
-        tolerance=1e-4,
-    ),
-    case(
-        "two_crops_of_each",
-        two_crops,
-        f32(B, 5, 5, 2),
-        f32(B, 2, 4, values=positive),
-        expect="any",
-        tolerance=1e-4,
-    ),
+    case("own_row", "B 4", lambda x: tf.gather(x, numbers(x))),
+    loose("chosen_by_label", "B 4, int<4 B", chosen),
+    loose("written_by_label", "B 4, int<4 B", written),
+    case("changed_by_label", "distinct B 4", changed),
+    case("added_twice", "distinct B 4", added_twice),
+    case("added_flat", "distinct B 4", added_flat),
+    case("chosen_in_batches", "distinct B 4 3", chosen_in_batches),
+    case("twice_transposed", "distinct B 4", twice_transposed),
+    loose("of_other_rows", "distinct B 4", of_other_rows),
+    loose("changed_next_rows", "B 4, int<4 B", changed_next_rows),
+    loose("reversed_rows", "B 4", reversed_rows),
+    loose("next_rows", "B 4", next_rows),
+    loose("flat_beyond_the_row", "B 4, int<4 B", flat),
+    case("best_two", "distinct B 4", best),
+    case("sorted_rows", "distinct B 4", lambda x: tf.sort(x, 1)),
+    loose("segments_of_best", "distinct B 4", of_best),
+    loose("crop_of_each", "B 5 5 2, positive B 4", crops, tolerance=1e-4),
+    loose("two_crops_of_each", "B 5 5 2, positive B 2 4", two_crops, tolerance=1e-4),
     case(
         "steps_of_three",
+        "B 4",
         lambda x: x + tf.cast(tf.range(0, 3 * tf.shape(x)[0], 3), tf.float32)[:, None],
-        f32(B, 4),
     ),
 )

@@ -1,4 +1,4 @@
-"""Positions that count the samples: what is found of them holds of the numbers themselves."""
+"""Positions that count the samples, and tensors whose rows are all equal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from evener.graph.nodes import Tensor
+from evener.graph.ops.elementwise import has_equal_rows
 from evener.graph.ops.gathering import OwnRows, own_rows
 from evener.graph.trace import trace_step
 from unit.graph.ops.own_rows import numbers
@@ -51,16 +53,16 @@ NOT_FOUND: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def found(function: Callable[[Any], Any]) -> OwnRows | None:
+def output_of(function: Callable[[Any], Any]) -> Tensor:
     step = trace_step(function, [tf.TensorSpec([None, 4])], [0], autograph=False)
     [output] = step.graph.outputs
-    return own_rows(output)
+    return output
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_positions_of_the_samples(name: str) -> None:
     function, expected = FOUND[name]
-    own = found(function)
+    own = own_rows(output_of(function))
     assert own is not None
     assert (own.axis, own.step) == (expected.axis, expected.step)
     assert own.slack >= expected.slack
@@ -75,4 +77,29 @@ def test_positions_of_the_samples(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_FOUND)
 def test_what_only_looks_like_positions_of_the_samples(name: str) -> None:
-    assert found(NOT_FOUND[name]) is None
+    assert own_rows(output_of(NOT_FOUND[name])) is None
+
+
+def last_of_chain(start: tf.Tensor, length: int) -> tf.Tensor:
+    """Return a product whose factors are both made of the one before, and so on."""
+    value = start
+    for _ in range(length):
+        value = value * (0.5 * value + value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "is_certain"),
+    [
+        (tf.zeros_like, 1, True),
+        (tf.zeros_like, 20, True),
+        (tf.zeros_like, 400, False),
+        # Samples are not equal.
+        (tf.identity, 3, False),
+    ],
+)
+def test_equal_rows_are_found_without_time_for_each_path(
+    start: Callable[[Any], Any], length: int, is_certain: bool
+) -> None:
+    output = output_of(lambda x: last_of_chain(start(x), length))
+    assert has_equal_rows(output, 0) == is_certain

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.graph.ops.op_case import B, OpCase, case, distinct, f32
+from unit.graph.ops.op_case import OpCase, case
 
 WEIGHTS = [[0.3, -0.2], [0.1, 0.5], [-0.4, 0.2], [0.6, 0.1]]
 
@@ -32,16 +32,12 @@ OF_ROWS: dict[str, Callable[[Any], Any]] = {
 
 CASES: tuple[OpCase, ...] = (
     *(
-        case(
-            f"vectorized_{name}",
-            lambda x, fn=fn: tf.vectorized_map(fn, x),
-            f32(B, 4, values=distinct),
-        )
+        case(f"vectorized_{name}", "distinct B 4", lambda x, fn=fn: tf.vectorized_map(fn, x))
         for name, fn in OF_ROWS.items()
     ),
     case(
         "vectorized_axes",
+        "distinct B 3 3 2",
         lambda x: tf.vectorized_map(lambda image: tf.reduce_max(image, [0, 1]), x),
-        f32(B, 3, 3, 2, values=distinct),
     ),
 )
