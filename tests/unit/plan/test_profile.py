@@ -160,7 +160,6 @@ LAYERS = (
     LayerCosts(name="b", weight_bytes=1),
 )
 
-
 TIMES = LayerTimes(forward=Curve(((1, 1.0),)), backward=Curve(((1, 2.0),)))
 
 

@@ -180,7 +180,6 @@ def test_times_stay_the_same_on_their_way() -> None:
 
 SECONDS = [1e-3, 2e-3]
 
-
 PROFILE = CostProfile(
     model=model_of(SECONDS),
     cluster=cluster_of(["a", "a"], [10, None], Link(bytes_per_second=1e9, latency_seconds=1e-5)),

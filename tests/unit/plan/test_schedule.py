@@ -26,11 +26,7 @@ from evener.schedule import (
 )
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
-
-
 LETTERS = {"F": "forward", "B": "backward"}
-
-
 ONES = {"forward": 1.0, "backward": 1.0}
 
 
@@ -249,8 +245,6 @@ def most_without_backward(events: Sequence[TimedTask]) -> int:
 # The formulas of the papers. Whole seconds make the sums exact.
 
 sizes = st.integers(1, 16).flatmap(lambda p: st.tuples(st.just(p), st.integers(p, 64) | st.just(p)))
-
-
 lengths = st.integers(1, 9).map(float)
 
 

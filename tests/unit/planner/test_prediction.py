@@ -1,30 +1,43 @@
-"""The time of a step, by hand: a sample takes 1 + 2 s forward and 2 + 4 s backward."""
+"""Predictions by hand: the time of a step, and the memory by kind of device and batch."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evener.clusters import model_named, model_names
 from evener.plan import (
     Plan,
     Replica,
     ScheduleName,
     Stage,
 )
-from evener.planner.assignment import EACH_MACHINE, HOST_OWNER, ReplicaAssignment, Span
-from evener.planner.prediction import predict, predict_plan, update_seconds
+from evener.planner.assignment import EACH_MACHINE, HOST_OWNER, ReplicaAssignment, Span, literal
+from evener.planner.prediction import (
+    MOST_SAMPLES,
+    MemoryByKind,
+    Way,
+    estimate_memory,
+    largest_batch,
+    predict,
+    predict_plan,
+    recomputed_layers,
+    update_seconds,
+)
 from evener.planner.step_time import span_seconds
-from evener.profile import CostProfile, Curve
+from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
 from evener.schedule import (
     Task,
     schedule_for,
     timeline,
 )
-from unit.planner.by_hand import FREE, assigned, cluster_of, profile_of, whole
+from unit.planner.by_hand import FREE, MODEL, assigned, cluster_of, profile_of, whole
 
 
 def test_data_parallel_on_free_links() -> None:
@@ -189,8 +202,105 @@ def test_replicas_that_are_alike_are_predicted_alike() -> None:
     assert len({dataclasses.replace(replica, update_seconds=0) for replica in found.replicas}) == 1
 
 
-def test_a_plan_is_predicted_like_its_assignment() -> None:
-    profile = profile_of(cluster_of(2, link=FREE))
-    plan = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[2, 1])
-    found = predict_plan(plan, profile, 3)
-    assert found == predict(assigned(whole(0), whole(1, samples=1), owners=(0, 1)), profile)
+WAYS = [
+    Way(num_micro_batches=count, recompute=recompute)
+    for count in (1, 2, 8)
+    for recompute in (False, True)
+]
+
+
+def predicted(model: ModelCosts, batch_size: int, way: Way, num_devices: int) -> list[int]:
+    """Return the bytes of each device as `predict` says them of the same plan."""
+    names = [f"gpu:{k}" for k in range(num_devices)]
+    plan = Plan.data_parallel(names, num_micro_batches=way.num_micro_batches)
+    if way.recompute:
+        layers = zip(model.layers, recomputed_layers(model), strict=True)
+        recompute = tuple(literal(layer.name) for layer, is_recomputed in layers if is_recomputed)
+        plan = dataclasses.replace(plan, recompute=recompute)
+    times = LayerTimes(forward=Curve(((1, 1.0),)), backward=Curve(((1, 1.0),)))
+    profile = CostProfile(
+        model=model,
+        cluster=Cluster(devices=tuple(ClusterDevice(name=name, type="one") for name in names)),
+        times={"one": (times,) * len(model.layers)},
+    )
+    found = predict_plan(plan, profile, batch_size).memory
+    return [found[place].total for place in range(num_devices)]
+
+
+def test_each_kind_by_hand() -> None:
+    assert estimate_memory(MODEL, 6) == MemoryByKind(
+        weights=160,
+        optimizer_state=320,
+        other_variables=10,
+        fetched=0,
+        gradients=160,
+        activations=(4 + 8) * 6,
+        samples=6,
+        workspace=3 * 6,
+    )
+    assert estimate_memory(MODEL, 6).total == 160 + 320 + 10 + 160 + 72 + 6 + 18
+
+
+def test_the_fullest_device_of_two_by_hand() -> None:
+    # gpu:0 owns a, the larger of the layers: its gradient of now, gpu:1's, and those that wait as
+    # far as they have no place of b's weights, which are gone then.
+    assert estimate_memory(MODEL, 6, num_devices=2) == MemoryByKind(
+        weights=100,
+        optimizer_state=200,
+        other_variables=10,
+        fetched=60,
+        gradients=3 * 100 - 60,
+        activations=4 * 3,
+        samples=3,
+        workspace=(3 + 2) * 3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "num_devices"),
+    [
+        *itertools.product(model_names(), [1]),
+        *itertools.product(["bert-large-128", "resnet-50"], [2, 3, 8]),
+    ],
+)
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_the_fullest_device_needs_what_is_predicted(name: str, way: Way, num_devices: int) -> None:
+    model = model_named(name).costs
+    wanted = max(predicted(model, 16 * num_devices, way, num_devices))
+    found = estimate_memory(model, 16 * num_devices, way, num_devices=num_devices)
+    # The parts are rounded one by one.
+    assert abs(found.total - wanted) <= 4
+
+
+def test_the_largest_micro_batch_counts() -> None:
+    way = Way(num_micro_batches=4)
+    assert estimate_memory(MODEL, 10, way) == estimate_memory(MODEL, 12, way)
+    assert estimate_memory(MODEL, 3, way) == estimate_memory(MODEL, 4, way)
+    assert estimate_memory(MODEL, 7, num_devices=2) == estimate_memory(MODEL, 8, num_devices=2)
+    assert estimate_memory(MODEL, 1, num_devices=8) == estimate_memory(MODEL, 1)
+
+
+def test_layers_that_keep_less_than_they_read_are_not_recomputed() -> None:
+    a, b = MODEL.layers
+    model = dataclasses.replace(MODEL, layers=(a, dataclasses.replace(b, activation_bytes=2)))
+    assert [recomputed_layers(each) for each in (MODEL, model)] == [(True, True), (True, False)]
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 5])
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("memory", [0, 400, 700, 746, 747, 10_000, 100_000])
+def test_the_largest_batch_is_the_last_that_fits(memory: int, way: Way, num_devices: int) -> None:
+    batch = largest_batch(MODEL, memory, way, num_devices=num_devices)
+    at_once = num_devices * way.num_micro_batches
+    assert batch % at_once == 0
+    if batch:
+        found = estimate_memory(MODEL, batch, way, num_devices=num_devices)
+        assert found.total <= memory
+    more = estimate_memory(MODEL, batch + at_once, way, num_devices=num_devices)
+    assert more.total > memory
+
+
+def test_batches_end_where_planning_does() -> None:
+    assert largest_batch(MODEL, 2**60) == MOST_SAMPLES
+    found = largest_batch(MODEL, 2**60, Way(num_micro_batches=3))
+    assert found == 3 * math.floor(MOST_SAMPLES / 3)

@@ -1,13 +1,18 @@
-"""Cluster files: what is read, and what every mistake is answered with."""
+"""Cluster files, the clusters that are described with evener, and docs/clusters.md."""
 
 from __future__ import annotations
 
+import doctest
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from evener.clusters import parse_cluster, read_cluster
+from evener import clusters
+from evener.clusters import cluster_named, cluster_names, model_names, parse_cluster, read_cluster
 from evener.errors import ProfileError
+from evener.planner.published_models import bert_large
 from evener.profile import Curve, Link
 
 GOOD = """\
@@ -68,7 +73,7 @@ def test_a_cluster_file_is_read_as_it_is_written() -> None:
     assert cluster.network == Link(bytes_per_second=1.25e9, latency_seconds=5e-5)
 
 
-def test_types_of_devices_have_datasheets_or_curves() -> None:
+def test_types_of_devices_have_datasheets_or_curves_or_both() -> None:
     types = parse_cluster(GOOD).types
     sheet = types["big"].datasheet
     assert sheet is not None
@@ -80,14 +85,10 @@ def test_types_of_devices_have_datasheets_or_curves() -> None:
     assert times.forward == Curve(((1, 0.002), (8, 0.01)))
     assert times.backward == Curve(((1, 0.004),))
     assert times.update_seconds == 1e-3
-
-
-def test_a_type_may_have_both_datasheet_and_curves() -> None:
     curves = "    curves: {head: {forward: [[1, 1 ms]], backward: [[1, 1 ms]]}}\n"
-    types = parse_cluster(changed("    launch: 4 us\n", curves)).types
-    sheet = types["big"].datasheet
-    assert sheet is not None and sheet.launch_seconds == 5e-6
-    assert list(types["big"].curves) == ["head"]
+    both = parse_cluster(changed("    launch: 4 us\n", curves)).types["big"]
+    assert both.datasheet is not None and both.datasheet.launch_seconds == 5e-6
+    assert list(both.curves) == ["head"]
 
 
 def test_devices_of_one_machine_are_named_without_a_worker() -> None:
@@ -230,18 +231,22 @@ def test_a_mistake_is_named_with_its_line(mistake: str) -> None:
     assert words in str(error)
 
 
-@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n...\n"])
-def test_an_empty_file_is_told(text: str) -> None:
-    with pytest.raises(ProfileError) as caught:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "PROF-030"),
+        ("# only a comment\n", "PROF-030"),
+        ("---\n...\n", "PROF-031"),
+        ("- a\n", "PROF-031.* must be a mapping, and is a list"),
+        ("just text\n", "PROF-031.* must be a mapping, and is a single value"),
+        # No crash, and no object of Python.
+        ("[" * 100_000, "PROF-030"),
+        (changed("about: one", 'about: !!python/object/apply:os.system ["exit 1"] #'), "PROF-031"),
+    ],
+)
+def test_a_text_that_is_no_cluster_is_told(text: str, says: str) -> None:
+    with pytest.raises(ProfileError, match=says):
         parse_cluster(text)
-    assert caught.value.code in ("PROF-030", "PROF-031")
-
-
-@pytest.mark.parametrize(("text", "kind"), [("- a\n", "a list"), ("just text\n", "a single value")])
-def test_what_is_no_mapping_is_told(text: str, kind: str) -> None:
-    with pytest.raises(ProfileError, match=f"must be a mapping, and is {kind}") as caught:
-        parse_cluster(text)
-    assert caught.value.code == "PROF-031"
 
 
 def test_no_machines_are_no_cluster() -> None:
@@ -250,14 +255,84 @@ def test_no_machines_are_no_cluster() -> None:
         parse_cluster(GOOD[:begin] + "machines: []\n" + GOOD[end:])
 
 
-def test_deeply_nested_text_is_an_error_and_no_crash() -> None:
-    with pytest.raises(ProfileError) as caught:
-        parse_cluster("[" * 100_000)
-    assert caught.value.code == "PROF-030"
+DEVICES = {
+    "a100-8": ({"a100": 8}, 1),
+    "h100-128x8": ({"h100": 1024}, 128),
+    "rtx3090-3-1": ({"rtx3090": 4}, 2),
+    "rtx3090-rtx3060": ({"rtx3090": 1, "rtx3060": 1}, 1),
+    "v100-8-p100-8": ({"v100": 8, "p100": 8}, 2),
+}
 
 
-def test_tags_make_no_objects() -> None:
-    text = changed("about: one for each kind", 'about: !!python/object/apply:os.system ["exit 1"]')
+def test_all_of_them_are_here() -> None:
+    assert cluster_names() == tuple(sorted(DEVICES))
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_cluster_has_its_devices_and_the_sources_of_its_figures(name: str) -> None:
+    described = cluster_named(name)
+    cluster = described.cluster
+    counts, num_machines = DEVICES[name]
+    assert Counter(device.type for device in cluster.devices) == counts
+    assert len(cluster.machines) == num_machines
+    assert cluster.name == name
+    assert described.about
+    for device in described.types.values():
+        assert device.datasheet is not None
+        assert len(device.source) > 20
+        assert len(device.datasheet.efficiency_source) > 20
+        assert 2**33 < device.memory_bytes < 2**37
+    if name == "rtx3090-3-1":
+        assert [device.machine for device in cluster.devices] == [0, 0, 0, 1]
+
+
+def test_an_unknown_name_is_answered_with_a_close_one() -> None:
+    with pytest.raises(ProfileError, match="Did you mean 'a100-8'") as caught:
+        cluster_named("a100_8")
+    assert caught.value.code == "PROF-038"
+
+
+@pytest.mark.parametrize("name", ["../shipped", "", "a100-8.yaml"])
+def test_a_name_is_no_path(name: str) -> None:
     with pytest.raises(ProfileError) as caught:
-        parse_cluster(text)
-    assert caught.value.code == "PROF-031"
+        cluster_named(name)
+    assert caught.value.code == "PROF-038"
+
+
+def test_nothing_of_it_imports_tensorflow(run_python) -> None:
+    done = run_python(
+        "import sys, evener.clusters\n"
+        "evener.clusters.cluster_named('a100-8')\n"
+        "print(sorted({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))\n"
+    )
+    assert done.stdout.strip() == "[]"
+
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "clusters.md"
+TEXT = DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_the_example_runs_as_it_stands() -> None:
+    failed, tried = doctest.testfile(str(DOCUMENT), module_relative=False)
+    assert tried > 5
+    assert failed == 0
+
+
+def test_the_cluster_file_is_read() -> None:
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    described = parse_cluster(example)
+    assert len(described.cluster.devices) == 8
+    assert described.types["old"].datasheet is None
+    blocks = bert_large().costs.layers[1:2]
+    assert described.types["old"].measured(blocks[0]) is not None
+
+
+def test_all_clusters_and_models_are_named() -> None:
+    for name in (*cluster_names(), *model_names()):
+        assert f"`{name}`" in TEXT
+
+
+def test_the_functions_of_the_page_are_public() -> None:
+    names = set(re.findall(r"`(\w+)\(", TEXT))
+    assert len(names) > 4
+    assert names <= {*clusters.__all__, "make_plan"}
