@@ -1,5 +1,8 @@
+"""The machine: its processor and memory, the GPUs of its driver, what its environment says."""
+
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +15,28 @@ from evener.devices.machine import (
     NvmlLink,
     NvmlMachine,
     cores_per_multiprocessor,
+    lowest_capability,
+    read_cuda_environment,
+    read_host,
 )
 from unit.devices.machines import GIB
+
+
+def test_linux_is_read(tmp_path: Path) -> None:
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text("processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\n", encoding="utf-8")
+    memory = tmp_path / "meminfo"
+    memory.write_text("MemTotal:  2048 kB\nMemFree: 7 kB\nMemAvailable:  1024 kB\n")
+    host = read_host(cpu, memory)
+    assert host.name == "Some CPU @ 3 GHz"
+    assert (host.memory_total_bytes, host.memory_free_bytes) == (2048 * 1024, 1024 * 1024)
+    assert host.num_cores >= 1
+
+
+def test_system_that_does_not_say(tmp_path: Path) -> None:
+    host = read_host(tmp_path / "none", tmp_path / "none")
+    assert host.name
+    assert host.memory_total_bytes is None
 
 
 class FakeLibrary:
@@ -119,20 +142,14 @@ def read(library: FakeLibrary) -> NvmlMachine:
 
 def test_gpu_is_read_whole() -> None:
     recorded = read(FakeLibrary({}))
-    assert recorded.driver_version == "550.54.15"
-    assert recorded.cuda_driver_version == (12, 4)
-    assert recorded.failure is None
+    assert (recorded.driver_version, recorded.cuda_driver_version) == ("550.54.15", (12, 4))
     (gpu,) = recorded.gpus
     assert (gpu.index, gpu.uuid, gpu.name) == (0, "GPU-0", "RTX 3090")
     assert (gpu.memory_total_bytes, gpu.memory_free_bytes) == (24 * GIB, 20 * GIB)
     assert (gpu.compute_capability, gpu.num_multiprocessors) == ((8, 6), 82)
     assert (gpu.links, gpu.failure) == ((), None)
-
-
-def test_machine_without_gpus() -> None:
-    recorded = read(FakeLibrary())
-    assert recorded.gpus == ()
-    assert recorded.failure is None
+    without_gpus = read(FakeLibrary())
+    assert (recorded.failure, without_gpus.failure, without_gpus.gpus) == (None, None, ())
 
 
 @pytest.mark.parametrize("function", ["handle", "memory"])
@@ -200,3 +217,17 @@ def test_every_function_is_in_the_installed_package() -> None:
     used = [name for name in dir(FakeLibrary) if name.startswith("nvml")]
     assert used
     assert [name for name in used if not hasattr(pynvml, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [(None, None), ("", None), ("4", 4), ("0", 0), ("-1", None), ("x", None)]
+)
+def test_multiprocessor_count_of_the_environment(value: str | None, count: int | None) -> None:
+    environ = {} if value is None else {"TF_MIN_GPU_MULTIPROCESSOR_COUNT": value}
+    assert read_cuda_environment(environ).min_multiprocessors == count
+
+
+def test_lowest_capability() -> None:
+    assert lowest_capability(["compute_90", "sm_120", "sm_60", "sm_89"]) == (6, 0)
+    assert lowest_capability(["sm_90a"]) is None
+    assert lowest_capability([]) is None
