@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import socket
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +16,7 @@ import tensorflow as tf
 from evener._tf_private import workers as private
 from evener.errors import RunError
 from evener.workers import faults
-from evener.workers.connections import Listener
 from evener.workers.faults import weights_are_read
-from evener.workers.group import Group
 from evener.workers.late import (
     CallResults,
     Late,
@@ -30,8 +27,7 @@ from evener.workers.late import (
     pack_results,
     tensors_as_arrays,
 )
-from evener.workers.mesh import unpack
-from evener.workers.messages import NOTHING, View
+from evener.workers.messages import View
 from evener.workers.state import Variables, check_fingerprints, digest, fingerprint, summarize
 from workers.seats import Seats
 
@@ -45,9 +41,6 @@ def test_results_keep_their_structure() -> None:
     assert float(found["loss"]) == 1.5
     assert found["names"][0].numpy().tolist() == [b"a", b"bc"]
     assert found["names"][1] is None
-
-
-def test_another_number_of_results() -> None:
     with pytest.raises(RunError, match="RUN-094"):
         pack_results([tf.TensorSpec([])], tensors_as_arrays([tf.constant(1), tf.constant(2)]))
 
@@ -199,8 +192,11 @@ class Joining:
         return self._state
 
 
-def late_of(group: Joining, exchanged: dict[str, Any] | None = None) -> Late:
-    member: Any = SimpleNamespace(look=lambda: (group.view, exchanged or {}), pause=None)
+def late_of(
+    group: Joining, exchanged: dict[str, Any] | None = None, *, is_alone: bool = False
+) -> Late:
+    view = None if is_alone else group.view
+    member: Any = SimpleNamespace(look=lambda: (view, exchanged or {}), pause=None)
     return Late(group.view, member, {})
 
 
@@ -242,39 +238,8 @@ def test_a_program_that_takes_another_way(act: Any, code: str) -> None:
 
 @pytest.mark.parametrize("act", [lambda late: late.exchange("save 9"), Late.wait_for_end])
 def test_nobody_is_left_to_wait_for(act: Any) -> None:
-    member: Any = SimpleNamespace(look=lambda: (None, {}))
-    view = View(number=1, members=(0,), addresses={}, done={}, joined=())
     with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
-        act(Late(view, member, {}))
-
-
-def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
-    """All others have ended while it was behind, and others begin anew with it."""
-    member = SimpleNamespace(
-        join=lambda: View(number=4, members=(0, 1), addresses={}, done={}, joined=(0, 1))
-    )
-    with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
-        Group.join(SimpleNamespace(_member=member))  # type: ignore[arg-type]
-
-
-def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
-    """Worker 1 missed the last call; worker 2 came in a view that was over at once; 3 is new."""
-    sent: dict[int, np.ndarray] = {}
-    giver = SimpleNamespace(
-        index=0,
-        point=Point(9, 0),
-        _last_log=[[np.ones(2)]],
-        variables=SimpleNamespace(values=lambda: ()),
-        _mesh=SimpleNamespace(deliver=lambda label, parcels: sent.update(parcels) or {}),
-        _done=5,
-    )
-    done = {0: 5, 1: 4, 2: NOTHING}
-    view = View(number=3, members=(0, 1, 2, 3), addresses={}, done=done, joined=(3,))
-    assert Group._hand_over(giver, view) is None  # type: ignore[arg-type]
-    [[log]] = unpack(sent.pop(1))
-    np.testing.assert_array_equal(log, np.ones(2))
-    assert sorted(sent) == [2, 3]
-    assert all(State.unpack(parcel).point == (9, 0) for parcel in sent.values())
+        act(late_of(Joining(state_at(0, 0)), is_alone=True))
 
 
 def summary(*values: float) -> dict[str, Any]:
@@ -310,10 +275,3 @@ def test_fingerprints_know_types_and_shapes() -> None:
     ones = np.ones([2, 3], np.float32)
     kinds = [ones, ones.reshape(3, 2), ones.astype(np.float64), np.asarray([b"a"], object)]
     assert len({tuple(fingerprint([array])) for array in kinds}) == len(kinds)
-
-
-def test_a_listener_that_is_closed_keeps_nobody_waiting() -> None:
-    listener = Listener("127.0.0.1", SECRET)
-    listener.close()
-    with pytest.raises(ConnectionError):
-        listener.take(1, 0, time.monotonic() + 20)

@@ -1,25 +1,210 @@
-"""Sums and joins of arrays over a mesh, against NumPy."""
+"""Exchanges over a mesh, against NumPy: arrays as bytes, memory that is used again or read."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from evener.errors import RunError
-from evener.workers.mesh import MERGES, Mesh
-from evener.workers.wire import PeerLost, PeerMemory, Wire
+from evener.workers.mesh import MERGES, Buffers, Mesh, pack, unpack
+from evener.workers.wire import PeerLost, PeerMemory, Window, WindowAddress, Wire, segments_of
+
+NUMBERS = (np.bool_, np.int8, np.uint64, np.float16, np.float32, np.float64, np.complex128)
+
+ARRAYS = st.sampled_from(NUMBERS).flatmap(
+    lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, min_side=0, max_side=3))
+)
+
+
+def assert_same(expected: np.ndarray, found: np.ndarray) -> None:
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert found.tolist() == expected.tolist() or found.tobytes() == expected.tobytes()
+
+
+@given(st.lists(st.lists(ARRAYS, max_size=3), max_size=3))
+def test_numbers(groups: list[list[np.ndarray]]) -> None:
+    found = unpack(pack(groups))
+    assert [len(group) for group in found] == [len(group) for group in groups]
+    for expected, actual in zip(chain(*groups), chain(*found), strict=True):
+        assert_same(expected, actual)
+        assert actual.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+def test_types_that_numpy_lacks(dtype: Any) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    assert_same(array, unpack(pack([[array]]))[0][0])
+
+
+@given(st.lists(st.binary(max_size=4), max_size=4))
+def test_texts(texts: list[bytes]) -> None:
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    assert_same(array, unpack(pack([[array, np.arange(2)]]))[0][0])
+
+
+def test_parts_of_arrays() -> None:
+    array = np.arange(12).reshape(3, 4)
+    for part in (array.T, array[::2, 1::2], array[::-1]):
+        assert_same(part, unpack(pack([[part]]))[0][0])
+
+
+def address(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+@pytest.mark.parametrize("shape", [(3,), (), (200, 300)])
+def test_arrays_are_aligned(shape: tuple[int, ...]) -> None:
+    for dtype in (np.float32, np.int8, np.complex128):
+        made = Buffers().take(shape, dtype)
+        assert (made.shape, made.dtype) == (shape, np.dtype(dtype))
+        assert address(made) % 64 == 0
+
+
+def test_memory_is_used_again_when_nobody_has_it() -> None:
+    buffers = Buffers()
+    first = buffers.take([100], np.float32)
+    where = address(first)
+    view = first.reshape(10, 10)[2:]
+    del first
+    other = buffers.take([100], np.float32)
+    assert address(other) != where
+    del view
+    assert address(buffers.take([200], np.int16)) == where
+
+
+def test_memory_of_a_tensor_is_not_used_again() -> None:
+    buffers = Buffers()
+    addresses: list[int] = []
+
+    def make() -> np.ndarray:
+        made = buffers.take([100_000], np.float32)
+        addresses.append(address(made))
+        made[:] = 1.0
+        return made
+
+    @tf.function
+    def step() -> tf.Tensor:
+        return tf.numpy_function(make, [], tf.float32)
+
+    tensor = step()
+    ctypes.c_float.from_address(addresses[0]).value = 5.0
+    assert tensor.numpy()[0] == 5.0, "TensorFlow has copied it"
+    for _ in range(3):
+        buffers.take([100_000], np.float32)[:] = 2.0
+    assert tensor.numpy()[:2].tolist() == [5.0, 1.0]
+
+
+def test_memory_that_nobody_asks_for_is_given_up() -> None:
+    buffers = Buffers()
+    for size in range(3000):
+        buffers.take([size], np.int8)
+    assert sum(map(len, buffers._kept.values())) <= 1001
+
+
+# Offers numbers in exchange 5; a line of its standard input closes the window.
+OTHER = """
+import json, sys
+from dataclasses import astuple
+import numpy as np
+from evener.workers.wire import Window, segments_of
+window, numbers = Window(), np.arange(100_000, dtype=np.int32)
+window.open(5)
+print(json.dumps([astuple(window.address), segments_of([memoryview(numbers)])]), flush=True)
+sys.stdin.readline()
+window.close()
+print("closed", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-c", OTHER]
+    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as process:
+        yield process
+        process.kill()
+
+
+def test_arrays_of_another_process(other: subprocess.Popen[str]) -> None:
+    address, segments = json.loads(other.stdout.readline())
+    memory = PeerMemory(WindowAddress(*address))
+    found = np.empty(100_000, np.int32)
+    views = [memoryview(found[:30]).cast("B"), memoryview(found[30:]).cast("B")]
+    assert memory.is_readable()
+    memory.read(5, segments, views)
+    assert np.array_equal(found, np.arange(100_000))
+    with pytest.raises(ConnectionError, match="has left the exchange"):
+        memory.read(6, segments, views)
+    print(file=other.stdin, flush=True)
+    assert other.stdout.readline() == "closed\n"
+    with pytest.raises(ConnectionError, match="has left the exchange"):
+        memory.read(5, segments, views)
+    other.kill()
+    other.wait()
+    with pytest.raises(ConnectionError, match="No such process"):
+        memory.read(5, segments, views)
+    assert not memory.is_readable()
+
+
+def test_a_window_of_another_machine_is_not_readable() -> None:
+    window = Window()
+    process, address, token = astuple(window.address)
+    assert PeerMemory(WindowAddress(process, address, token)).is_readable()
+    assert not PeerMemory(WindowAddress(process, address, token + 1)).is_readable()
+    assert not PeerMemory(WindowAddress(process, 0, token)).is_readable()
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=40),
+    cuts=st.lists(st.integers(0, 2000), max_size=40),
+)
+def test_segments_and_buffers_of_unlike_sizes(sizes: list[int], cuts: list[int]) -> None:
+    window = Window()
+    window.open(1)
+    sent = [np.full(size, k, np.uint8) for k, size in enumerate(sizes)]
+    expected = np.concatenate([np.empty(0, np.uint8), *sent])
+    found = np.zeros_like(expected)
+    parts = np.split(found, sorted(cut for cut in cuts if cut <= found.size))
+    segments = segments_of([memoryview(array) for array in sent])
+    PeerMemory(window.address).read(1, segments, [memoryview(part) for part in parts])
+    assert np.array_equal(found, expected)
+
+
+def test_many_segments() -> None:
+    """More than the system takes in a call."""
+    window = Window()
+    window.open(1)
+    sent = [np.full(3, k, np.int64) for k in range(3000)]
+    found = [np.empty(3, np.int64) for _ in sent]
+    segments = segments_of([memoryview(array).cast("B") for array in sent])
+    into = [memoryview(array).cast("B") for array in found]
+    PeerMemory(window.address).read(1, segments, into)
+    assert all(np.array_equal(a, b) for a, b in zip(sent, found, strict=True))
+    assert os.getpid() == window.address.process
+
 
 TYPES = (
     np.float32,

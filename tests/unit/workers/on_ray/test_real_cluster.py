@@ -148,14 +148,6 @@ def test_a_worker_sees_the_gpus_that_it_has_asked_for(start: Start, nodes: RayNo
     assert job.end()[0] == 0
 
 
-def test_an_error_is_shown_once(start: Start, nodes: RayNodes) -> None:
-    script = "raise ValueError('wrong shape')"
-    job = start(script, script, script, ray=nodes.address, error_wait_seconds=600)
-    code, _, stderr = job.end()
-    assert code == 1
-    assert stderr.count("ValueError: wrong shape") == 1
-
-
 def test_a_node_without_the_folder_is_named(
     start: Start, nodes: RayNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

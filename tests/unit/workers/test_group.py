@@ -1,4 +1,4 @@
-"""A view that ends while its members still connect."""
+"""Groups of workers: states that are handed over, and views that end while members connect."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from evener.errors import RunError
 from evener.workers import connections
 from evener.workers import late as network_module
 from evener.workers.group import Group
-from evener.workers.late import Network
-from evener.workers.messages import View
+from evener.workers.late import Network, Point, State
+from evener.workers.mesh import unpack
+from evener.workers.messages import NOTHING, View
 from workers.seats import Seats
 
 _LIMIT = 600.0
@@ -118,3 +122,32 @@ def test_the_other_worker_freezes_before_it_exchanges(seats: Seats) -> None:
         assert frozen.recv(1)
         worker.recovery.end_view()
         worker.check_end()
+
+
+def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
+    """All others have ended while it was behind, and others begin anew with it."""
+    member = SimpleNamespace(
+        join=lambda: View(number=4, members=(0, 1), addresses={}, done={}, joined=(0, 1))
+    )
+    with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
+        Group.join(SimpleNamespace(_member=member))  # type: ignore[arg-type]
+
+
+def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
+    """Worker 1 missed the last call; worker 2 came in a view that was over at once; 3 is new."""
+    sent: dict[int, np.ndarray] = {}
+    giver = SimpleNamespace(
+        index=0,
+        point=Point(9, 0),
+        _last_log=[[np.ones(2)]],
+        variables=SimpleNamespace(values=lambda: ()),
+        _mesh=SimpleNamespace(deliver=lambda label, parcels: sent.update(parcels) or {}),
+        _done=5,
+    )
+    done = {0: 5, 1: 4, 2: NOTHING}
+    view = View(number=3, members=(0, 1, 2, 3), addresses={}, done=done, joined=(3,))
+    assert Group._hand_over(giver, view) is None  # type: ignore[arg-type]
+    [[log]] = unpack(sent.pop(1))
+    np.testing.assert_array_equal(log, np.ones(2))
+    assert sorted(sent) == [2, 3]
+    assert all(State.unpack(parcel).point == (9, 0) for parcel in sent.values())
