@@ -27,20 +27,13 @@ def profile_with(*memory: int | None, slow: float = 3.0, link: float = 1e10) -> 
     return profile_of(SECONDS, slowness, cluster, overhead=1e-4, activation_bytes=MIB)
 
 
-def test_shares_follow_speed() -> None:
+def test_shares_follow_speed_and_what_was_rejected_has_numbers() -> None:
     planned = plan_profile(profile_with(None, None), 64)
-    assert planned.plan.layout == "data parallel"
-    assert planned.plan.shares == (48, 16)
-    assert planned.plan.predicted is not None
-    assert planned.plan.predicted.step_seconds == planned.prediction.step_seconds
-    assert planned.plan.owners == "sharded"
-
-
-def test_what_was_rejected_has_numbers() -> None:
-    reasons = {
-        rejected.layout: rejected.reason
-        for rejected in plan_profile(profile_with(None, None), 64).plan.rejected
-    }
+    plan = planned.plan
+    assert (plan.layout, plan.shares, plan.owners) == ("data parallel", (48, 16), "sharded")
+    assert plan.predicted is not None
+    assert plan.predicted.step_seconds == planned.prediction.step_seconds
+    reasons = {rejected.layout: rejected.reason for rejected in plan.rejected}
     # Even shares: the slow device computes 32 samples where 16 would do.
     assert "2.00 times as long" in reasons["even shares"]
     assert "1.3" in reasons["gpu:0 alone"]
@@ -48,10 +41,15 @@ def test_what_was_rejected_has_numbers() -> None:
 
 
 def test_what_lacks_memory_says_how_much() -> None:
-    planned = plan_profile(profile_with(None, 140 * MIB), 64)
+    costs = profile_with(None, 140 * MIB)
+    planned = plan_profile(costs, 64)
     reasons = {rejected.layout: rejected.reason for rejected in planned.plan.rejected}
     assert reasons["gpu:1 alone"] == "gpu:1 needs 408.1 MiB and has 140.0 MiB"
-    assert planned.problem == ""
+    assert planned.problem == check_plan(planned.plan, costs, 64).problem == ""
+    # A plan that somebody wrote.
+    even = check_plan(Plan.data_parallel(["gpu:0", "gpu:1"]), costs, 64)
+    assert even.prediction.step_seconds > planned.prediction.step_seconds
+    assert even.problem.startswith("gpu:1 needs ")
 
 
 def test_a_plan_for_little_memory_fits_and_says_what_would_help() -> None:
@@ -62,16 +60,13 @@ def test_a_plan_for_little_memory_fits_and_says_what_would_help() -> None:
     assert tight.prediction.step_seconds >= free.prediction.step_seconds
 
 
-def test_more_memory_is_told_if_it_helps() -> None:
+def test_more_memory_and_faster_links_are_told_if_they_help() -> None:
     # With micro-batches of a sample, each layer costs its overhead for every sample.
     cluster = cluster_of(["fast", "slow"], (50 * MIB, None), Link(bytes_per_second=1e10))
     slowness = {"fast": 1.0, "slow": 100.0}
     costs = profile_of(SECONDS, slowness, cluster, overhead=1e-2, activation_bytes=MIB)
     remedies = plan_profile(costs, 64).remedies
     assert any("more on gpu:0" in remedy and "times as fast" in remedy for remedy in remedies)
-
-
-def test_faster_links_are_told_if_they_help() -> None:
     remedies = plan_profile(profile_with(None, None, link=1e7), 64).remedies
     assert any(remedy.startswith("links of twice the bandwidth") for remedy in remedies)
 
@@ -115,14 +110,11 @@ def test_batch_sizes_that_cannot_be(batch_size: int) -> None:
 
 
 def test_the_most_that_fits_at_once() -> None:
-    costs = profile_with(200 * MIB, 100 * MIB)
-    planned = plan_profile(costs, "max")
+    planned = plan_profile(profile_with(200 * MIB, 100 * MIB), "max")
     assert all(replica.num_micro_batches == 1 for replica in planned.plan.replicas)
     peak = sum(planned.plan.predicted.peak_bytes.values())  # pyright: ignore
     assert 0.85 * 300 * MIB <= peak <= 300 * MIB
-
-
-def test_with_unlimited_memory_the_largest_batch_is_the_largest_that_is_searched_for() -> None:
+    # With unlimited memory, it is the largest that is searched for.
     planned = plan_profile(profile_with(None, None), "max", Choices(noise=0.0))
     assert planned.batch_size == sum(planned.plan.shares) == MOST_SAMPLES
     assert str(planned.assignment.replicas[0].samples) in str(planned.plan).split()
@@ -137,15 +129,6 @@ def test_the_knee_of_the_curve() -> None:
     half = plan_profile(costs, planned.batch_size // 2)
     assert rate >= 0.95 * twice.batch_size / twice.prediction.step_seconds
     assert rate > half.batch_size / half.prediction.step_seconds
-
-
-def test_a_plan_that_somebody_wrote() -> None:
-    costs = profile_with(None, 140 * MIB)
-    even = check_plan(Plan.data_parallel(["gpu:0", "gpu:1"]), costs, 64)
-    best = plan_profile(costs, 64)
-    assert even.prediction.step_seconds > best.prediction.step_seconds
-    assert even.problem.startswith("gpu:1 needs ")
-    assert check_plan(best.plan, costs, 64).problem == ""
 
 
 BATCH = 64
@@ -236,11 +219,10 @@ def test_the_order_of_layouts(replicas: list[tuple[int, list[int]]], expected: i
     assert complexity(found) == expected
 
 
-def planned_for(cluster: str, batch_size: int, memory: dict[str, int] | None = None) -> Planned:
+def planned_for(cluster: str, batch_size: int, memory: dict[str, int]) -> Planned:
     profile = datasheet_profile(model_named("resnet-50"), cluster_named(cluster))
-    sizes = memory or {}
     devices = tuple(
-        dataclasses.replace(device, memory_bytes=sizes.get(device.name, device.memory_bytes))
+        dataclasses.replace(device, memory_bytes=memory.get(device.name, device.memory_bytes))
         for device in profile.cluster.devices
     )
     described = dataclasses.replace(profile.cluster, devices=devices)
@@ -248,21 +230,25 @@ def planned_for(cluster: str, batch_size: int, memory: dict[str, int] | None = N
 
 
 def test_the_best_device_alone_even_shares_and_the_plan() -> None:
-    planned = planned_for("rtx3090-rtx3060", 128)
+    planned = planned_for("rtx3090-rtx3060", 128, {})
     alone, even, best = plans_to_try(planned)
     assert [stage.device for replica in alone.replicas for stage in replica.stages] == ["gpu:0"]
     assert even.device_names == ("gpu:0", "gpu:1") and len(set(even.shares)) == 1
     assert best is planned.plan
 
 
-def test_a_plan_that_is_one_of_the_simplest_is_tried_once() -> None:
-    planned = planned_for("a100-8", 512)
+@pytest.mark.parametrize(
+    ("cluster", "batch_size", "memory", "num_devices"),
+    [
+        ("rtx3090-rtx3060", 128, {"gpu:1": 2 * 2**30}, [1, 2]),
+        # The plan itself is one of the simplest.
+        ("a100-8", 512, {}, [1, 8]),
+    ],
+)
+def test_what_does_not_fit_or_is_there_already_is_not_tried(
+    cluster: str, batch_size: int, memory: dict[str, int], num_devices: list[int]
+) -> None:
+    planned = planned_for(cluster, batch_size, memory)
     plans = plans_to_try(planned)
-    assert len(plans) == 2 and plans[1] is planned.plan
-
-
-def test_what_does_not_fit_is_not_tried() -> None:
-    planned = planned_for("rtx3090-rtx3060", 128, {"gpu:1": 2 * 2**30})
-    plans = plans_to_try(planned)
-    assert [len(plan.device_names) for plan in plans] == [1, 2]
+    assert [len(plan.device_names) for plan in plans] == num_devices
     assert plans[1] is planned.plan

@@ -126,18 +126,8 @@ def test_the_callback_that_reads_weights_is_named() -> None:
     assert "The program reads weights" in weights_are_read().why
 
 
-def test_results_that_are_too_many_are_not_kept() -> None:
-    results = Results(limit_bytes=300)
-    results.add([np.ones(2, np.float32)], [])
-    assert len(CallResults.unpack_all(results.since(0))) == 1
-    results.add([np.ones(48, np.float32)], [])
-    assert len(results) == 2
-    with pytest.raises(RunError, match="RUN-093"):
-        results.since(1)
-
-
 def test_results_take_the_bytes_that_are_counted() -> None:
-    """A replacement gets them as they were."""
+    """A replacement gets them as they were; those that are too many are not kept."""
     results = Results()
     for number in range(3):
         results.add([np.asarray(number), np.asarray([b"a", b"bc"], object)], [np.ones([2, 3])])
@@ -146,6 +136,13 @@ def test_results_take_the_bytes_that_are_counted() -> None:
     assert found[0].results[1].tolist() == [b"a", b"bc"]
     np.testing.assert_array_equal(found[1].variables[0], np.ones([2, 3]))
     assert len(results.since(0)) < results._num_bytes < 2 * len(results.since(0))
+    results = Results(limit_bytes=300)
+    results.add([np.ones(2, np.float32)], [])
+    assert len(CallResults.unpack_all(results.since(0))) == 1
+    results.add([np.ones(48, np.float32)], [])
+    assert len(results) == 2
+    with pytest.raises(RunError, match="RUN-093"):
+        results.since(1)
 
 
 def test_a_worker_that_is_frozen_is_waited_for_once() -> None:
@@ -251,10 +248,7 @@ def test_states_that_differ_name_their_variables() -> None:
     error = faults.other_states(told)
     assert error is not None
     assert re.search(r"RUN-079.*kernel \(0\)[\s\S]*worker 2 differ", str(error))
-
-
-def test_states_that_differ_in_the_last_bit_do_not_count() -> None:
-    """Nor do variables that are gone on one worker alone."""
+    # Differences in the last bit do not count, nor variables that are gone on one worker alone.
     nearly = summarize({"kernel (0)": np.asarray([1.0, 2.0000002], np.float32)})
     assert digest({"k": np.ones(2)}) != digest({"k": np.asarray([1.0, np.nextafter(1.0, 2.0)])})
     assert faults.other_states({0: summary(1.0, 2.0), 1: nearly, 2: summarize({})}) is None
@@ -269,9 +263,7 @@ def test_the_worker_with_other_data_is_named() -> None:
         check_fingerprints([same, same, other], [0, 1, 2], 4)
     with pytest.raises(RunError, match="workers 0, 1 see different data"):
         check_fingerprints([same, other], [0, 1], 0)
-
-
-def test_fingerprints_know_types_and_shapes() -> None:
+    # Fingerprints know types and shapes.
     ones = np.ones([2, 3], np.float32)
     kinds = [ones, ones.reshape(3, 2), ones.astype(np.float64), np.asarray([b"a"], object)]
     assert len({tuple(fingerprint([array])) for array in kinds}) == len(kinds)

@@ -260,6 +260,21 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
     return found
 
 
+def on_each(made: Sequence[Mesh], call: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
+    """Call a function on each mesh at the same time, with what is given for it."""
+    return together(
+        *(functools.partial(call, mesh, each) for mesh, each in zip(made, given, strict=True))
+    )
+
+
+def summed(mesh: Mesh, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    return mesh.reduce("sum", arrays, "sum")
+
+
+def gathered(mesh: Mesh, array: np.ndarray) -> list[np.ndarray]:
+    return mesh.gather("x", array)
+
+
 def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
     return np.asarray(rng.integers(0, 9, size=shape)).astype(dtype)
 
@@ -268,7 +283,9 @@ def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.nd
     count=st.integers(1, 5),
     dtype=st.sampled_from(TYPES),
     merge=st.sampled_from(["sum", "prod", "max", "min"]),
-    shapes=st.lists(st.sampled_from([(), (0,), (3,), (2, 0, 4), (70, 90), (1,)]), max_size=4),
+    shapes=st.lists(
+        st.sampled_from([(), (0,), (3,), (2, 0, 4), (70, 90), (1,)]), min_size=1, max_size=4
+    ),
     seed=st.integers(0, 99),
     reads=st.booleans(),
 )
@@ -277,12 +294,8 @@ def test_reduce_as_numpy_in_the_order_of_the_members(
 ) -> None:
     rng = np.random.default_rng(seed)
     given_ = [[numbers(rng, shape, dtype) for shape in shapes] for _ in range(count)]
-    if not shapes:
-        return
     with meshes(count, reads=reads) as made:
-        found = together(
-            *(lambda m=m, a=a: m.reduce("x", a, merge) for m, a in zip(made, given_, strict=True))
-        )
+        found = on_each(made, lambda mesh, arrays: mesh.reduce("x", arrays, merge), given_)
     for number in range(len(shapes)):
         expected = reduce(MERGES[merge], [arrays[number] for arrays in given_])
         for results in found:
@@ -296,14 +309,10 @@ def test_reduce_as_numpy_in_the_order_of_the_members(
 def test_sums_that_overflow_are_no_warning(size: int) -> None:
     """As in TensorFlow: gradients overflow when a loss scale is found."""
     largest = np.finfo(np.float32).max
-    given_ = [np.full(size, value, np.float32) for value in (np.inf, -np.inf)]
     with meshes(2) as made:
-        for low, high in (given_, [np.full(size, largest, np.float32)] * 2):
-            found = together(
-                lambda m=made[0], a=low: m.reduce("x", [a], "sum"),
-                lambda m=made[1], a=high: m.reduce("x", [a], "sum"),
-            )
-            for [total] in found:
+        for values in ((np.inf, -np.inf), (largest, largest)):
+            arrays = [[np.full(size, value, np.float32)] for value in values]
+            for [total] in on_each(made, summed, arrays):
                 assert not np.isfinite(total).any()
 
 
@@ -320,33 +329,26 @@ def test_what_everyone_is_sent_does_not_grow_with_the_square_of_the_members(
     )
     arrays = [np.full(3000, k, np.float64) for k in range(count)]
     with meshes(count, reads=False) as made:
-        calls = [
-            functools.partial(mesh.reduce, "sum", [array], "sum")
-            for mesh, array in zip(made, arrays, strict=True)
-        ]
-        for [total] in together(*calls):
+        for [total] in on_each(made, summed, [[array] for array in arrays]):
             np.testing.assert_array_equal(total, sum(arrays))
     assert len(labels) == rounds
 
 
-def test_reduce_of_truth() -> None:
+@pytest.mark.parametrize(
+    ("merge", "expected"), [("all", [True, False, False]), ("any", [True, True, False])]
+)
+def test_reduce_of_truth(merge: str, expected: list[bool]) -> None:
     given_ = [np.array([True, True, False]), np.array([True, False, False])]
-    for merge, expected in (("all", [True, False, False]), ("any", [True, True, False])):
-        with meshes(2) as made:
-            found = together(
-                *(
-                    lambda m=m, a=a, how=merge: m.reduce("x", [a], how)
-                    for m, a in zip(made, given_, strict=True)
-                )
-            )
-        assert [results[0].tolist() for results in found] == [expected] * 2
+    with meshes(2) as made:
+        found = on_each(made, lambda mesh, array: mesh.reduce("x", [array], merge), given_)
+    assert [results[0].tolist() for results in found] == [expected] * 2
 
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_reduce_of_parts_of_arrays(reads: bool) -> None:
     large = np.arange(40000, dtype=np.float32).reshape(200, 200)
     with meshes(3, reads=reads) as made:
-        found = together(*(lambda m=m: m.reduce("x", [large.T, large[::2]], "sum") for m in made))
+        found = on_each(made, summed, [[large.T, large[::2]]] * 3)
     for transposed, rows in found:
         np.testing.assert_array_equal(transposed, 3 * large.T)
         np.testing.assert_array_equal(rows, 3 * large[::2])
@@ -356,27 +358,16 @@ def test_reduce_of_parts_of_arrays(reads: bool) -> None:
 def test_gather_of_unlike_sizes(sizes: list[int], width: int) -> None:
     given_ = [np.full([size, width], k, np.float16) for k, size in enumerate(sizes)]
     with meshes(len(sizes)) as made:
-        found = together(
-            *(lambda m=m, a=a: m.gather("x", a) for m, a in zip(made, given_, strict=True))
-        )
-    for results in found:
-        assert [array.shape for array in results] == [array.shape for array in given_]
-        assert all(np.array_equal(a, b) for a, b in zip(results, given_, strict=True))
-
-
-@pytest.mark.parametrize("reads", [True, False])
-def test_large_arrays_in_both_directions(reads: bool) -> None:
-    """More bytes than the system holds between two workers."""
-    large = np.arange(1 << 22, dtype=np.float32)
-    with meshes(2, reads=reads) as made:
-        found = together(*(lambda m=m: m.gather("x", large) for m in made))
-    assert all(np.array_equal(array, large) for results in found for array in results)
+        for results in on_each(made, gathered, given_):
+            assert [array.shape for array in results] == [array.shape for array in given_]
+            assert all(np.array_equal(a, b) for a, b in zip(results, given_, strict=True))
 
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_large_arrays_are_read_where_memory_is_shared(
     reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They have more bytes than the system holds between two workers."""
     read_bytes = []
     read = PeerMemory.read
 
@@ -385,14 +376,16 @@ def test_large_arrays_are_read_where_memory_is_shared(
         read(memory, exchange, segments, into)
 
     monkeypatch.setattr(PeerMemory, "read", counted)
-    large = np.ones(1 << 16, np.float32)
+    large = np.arange(1 << 22, dtype=np.float32)
     with meshes(2, reads=reads) as made:
-        together(*(lambda m=m: m.reduce("x", [large], "sum") for m in made))
-    # Both read half of the other's array, and half of the sums.
-    assert read_bytes == [large.nbytes // 2] * 4 * reads
+        on_each(made, summed, [[large]] * 2)
+        # Both read half of the other's array, and half of the sums.
+        assert read_bytes == [large.nbytes // 2] * 4 * reads
+        found = on_each(made, gathered, [large] * 2)
+    assert all(np.array_equal(array, large) for results in found for array in results)
 
 
-def test_arrays_may_be_read_during_an_exchange_alone() -> None:
+def test_arrays_may_be_read_during_an_exchange_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end and its failure close the window: nobody takes what is in the memory afterwards."""
     large = np.ones(1 << 16, np.float32)
     with meshes(2) as made:
@@ -405,9 +398,9 @@ def test_arrays_may_be_read_during_an_exchange_alone() -> None:
             is_open.append(bool(window._words[1]))
             read(other, *given)
 
-        with pytest.MonkeyPatch.context() as patched:
+        with monkeypatch.context() as patched:
             patched.setattr(PeerMemory, "read", looked)
-            together(*(lambda m=m: m.gather("x", large) for m in made))
+            on_each(made, gathered, [large] * 2)
         assert any(is_open)
         made[0].abort()
         with pytest.raises(PeerLost):
@@ -445,7 +438,7 @@ def test_patience_ends() -> None:
 def test_a_closed_mesh_ends_that_of_the_others() -> None:
     with meshes(3) as made:
         made[2].close()
-        found = together(*(lambda m=m: m.gather("x", np.ones(3)) for m in made[:2]))
+        found = on_each(made[:2], gathered, [np.ones(3)] * 2)
     assert all(isinstance(error, PeerLost) for error in found)
 
 

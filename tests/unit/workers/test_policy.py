@@ -103,16 +103,9 @@ def test_a_worker_that_is_lost_is_killed_in_time_unless_it_ends_or_was_replaced(
     assert (found.next_time(), found.pending) == (math.inf, ())
 
 
-def test_a_replacement_that_joins_is_told_of_once() -> None:
-    found = policy()
-    assert found.joined([0, 1, 2]) == []
-    found.ended(1, SEGFAULT, 10)
-    found.started(1, 1)
-    assert [found.joined(indices) for indices in ([0, 2], [0, 1, 2], [0, 1])] == [[], [(1, 1)], []]
-
-
 def test_a_worker_that_a_signal_ended_is_replaced_at_once() -> None:
     found = policy()
+    assert found.joined([0, 1, 2]) == []
     decision = found.ended(1, SEGFAULT, 10)
     assert decision == Replace(
         index=1,
@@ -125,6 +118,8 @@ def test_a_worker_that_a_signal_ended_is_replaced_at_once() -> None:
     assert found.pending == (decision,)
     found.started(1, 1)
     assert found.pending == ()
+    # It is told of once that it has joined.
+    assert [found.joined(indices) for indices in ([0, 2], [0, 1, 2], [0, 1])] == [[], [(1, 1)], []]
     assert found.ended(1, SEGFAULT, 11).incarnation == 2
 
 
@@ -157,27 +152,22 @@ def test_errors_of_all_workers_are_an_error_of_the_program() -> None:
     found = policy()
     assert [found.ended(2, 3, 10).at, found.ended(0, 3, 10).at] == [12, 12]
     assert found.ended(1, 4, 11) == Finish(code=3, failed=(2, 0))
+    found = policy(num_workers=2, num_restarts=0)
+    assert isinstance(found.ended(0, 3, 10), Shrink)
+    assert found.ended(1, 3, 10) == Finish(code=3, failed=(0, 0))
 
 
-def test_an_error_of_the_program_is_seen_after_replacements_were_started() -> None:
+@pytest.mark.parametrize(("at", "is_last"), [(39, True), (41, False)])
+def test_an_error_of_the_program_is_seen_after_replacements_were_started(
+    at: int, is_last: bool
+) -> None:
+    """Errors far from each other are those of the workers."""
     found = policy()
     for index in (0, 1):
         found.ended(index, 1, 10)
         found.started(index, 1)
-    assert found.ended(2, 1, 39) == Finish(code=1, failed=(0, 0))
-
-
-def test_errors_far_from_each_other_are_those_of_the_workers() -> None:
-    found = policy(num_workers=2)
-    found.ended(0, 1, 10)
-    found.started(0, 1)
-    assert isinstance(found.ended(1, 1, 41), Replace)
-
-
-def test_an_error_without_restarts_is_waited_for_by_the_others() -> None:
-    found = policy(num_workers=2, num_restarts=0)
-    assert isinstance(found.ended(0, 3, 10), Shrink)
-    assert found.ended(1, 3, 10) == Finish(code=3, failed=(0, 0))
+    decision = found.ended(2, 1, at)
+    assert decision == Finish(code=1, failed=(0, 0)) if is_last else isinstance(decision, Replace)
 
 
 def test_an_error_at_the_end_of_the_program_is_that_of_the_job_in_any_order() -> None:

@@ -55,10 +55,19 @@ def test_the_output_of_the_chief_appears_as_it_is_and_all_is_logged(start: Start
         assert sorted(log.splitlines()[1:]) == ["line", "problem"]
 
 
-def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [(signal.SIGKILL, "was ended by SIGKILL"), (signal.SIGSTOP, "was lost: it was silent")],
+)
+def test_a_worker_that_is_killed_or_frozen_is_replaced(
+    start: Start, sent: signal.Signals, says: str
+) -> None:
     job = start(WAIT_FOR_SIGNAL, WAIT_FOR_SIGNAL)
     pids = pids_of(job, 2)
-    os.kill(pids[1], signal.SIGKILL)
+    os.kill(pids[1], sent)
+    if sent == signal.SIGSTOP:
+        job.lose(1, 0, 0)
+        wait_for_end(pids[1])
     index, incarnation, replacement = job.news()
     assert (index, incarnation) == ("1", "1")
     job.join(0, 1)
@@ -67,7 +76,7 @@ def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
         os.kill(pid, signal.SIGUSR1)
     code, _, stderr = job.end()
     assert code == 0
-    assert "worker 1 was ended by SIGKILL; it is started again (1 of 3 restarts used)" in stderr
+    assert f"worker 1 {says}; it is started again (1 of 3 restarts used)" in stderr
     assert "worker 1 (restart 1) computes with the others from step 8\n" in stderr
     assert job.log(1).count("--- worker 1, incarnation ") == 2
 
@@ -153,22 +162,6 @@ if not incarnation:
     shown = [line for line in stderr.splitlines() if line.startswith("[worker 1] ")]
     assert len(shown) == 20
     assert shown[-1] == "[worker 1] OSError: disk of one machine"
-
-
-def test_a_frozen_worker_is_killed_and_replaced(start: Start) -> None:
-    freeze = "tell(os.getpid()); incarnation or os.kill(os.getpid(), signal.SIGSTOP);"
-    job = start(WAIT_FOR_SIGNAL, MASK + freeze + "signal.sigwait([signal.SIGUSR1])")
-    pids = pids_of(job, 2)
-    job.lose(1, 0, 0)
-    wait_for_end(pids[1])
-    index, incarnation, replacement = job.news()
-    assert (index, incarnation) == ("1", "1")
-    job.agree()
-    for pid in (pids[0], int(replacement)):
-        os.kill(pid, signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
-    assert "worker 1 was lost: it was silent; it is started again" in stderr
 
 
 def test_a_lost_worker_that_ends_by_itself_keeps_its_exit_code(start: Start) -> None:

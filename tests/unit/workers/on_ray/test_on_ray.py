@@ -68,16 +68,13 @@ def test_resources_of_all_workers_or_of_each() -> None:
     with pytest.raises(RunError, match="RUN-089") as raised:
         resources_of(["CPU=1", "CPU=2"], 3, [0])
     assert "given 2 times for 3 workers" in raised.value.why
+    assert not lacking([large] * 2, {"CPU": 4.0})
 
 
 def test_without_resources_the_gpus_of_the_devices_are_asked_for() -> None:
     assert resources_of([], 2, [0]) == (Resources(), Resources())
     assert [need.num_gpus for need in resources_of([], 2, [2, 1])] == [2, 1]
     assert [need.num_gpus for need in resources_of(["CPU=1"], 2, [2, 1])] == [0, 0]
-
-
-def test_nothing_is_lacking_where_all_is_there() -> None:
-    assert not lacking([Resources(num_cpus=2)] * 2, {"CPU": 4.0})
 
 
 SOURCE = (1, 0)
@@ -329,12 +326,9 @@ def test_the_death_of_an_actor_is_the_loss_of_its_worker() -> None:
     assert found.end() == (-9, "was lost with its Ray actor (Its node has failed)")
 
 
-def test_a_worker_without_a_place_is_given_up_after_a_time() -> None:
+def test_a_worker_without_a_place_is_given_up_after_a_time_or_by_a_signal() -> None:
     found = Followed(FakeActor(host=None), place_seconds=0.05)
     assert found.end() == (-9, "was not placed by Ray within 0.05 seconds")
-
-
-def test_a_signal_ends_a_worker_without_a_place() -> None:
     found = Followed(FakeActor(host=None))
     found.worker.send(signal.SIGTERM)
     assert found.end() == (-15, "")
@@ -360,25 +354,28 @@ def test_an_actor_that_does_not_report_the_end_is_given_up(monkeypatch: pytest.M
     assert found.end() == (-9, "")
 
 
+NO_FOLDER = on_ray.not_started("10.0.0.7", "it has no folder /shared")
+
+
 @pytest.mark.parametrize(
-    "actor",
+    ("actor", "says"),
     [
-        FakeActor(host=RayActorError("creation\nModuleNotFoundError: No module named 'evener'")),
-        FakeActor(start=RayTaskError(ModuleNotFoundError("No module named 'evener'"))),
+        (
+            FakeActor(host=RayActorError("creation\nModuleNotFoundError: No module 'evener'")),
+            "[RUN-088] The worker cannot be started on the node that Ray has chosen.",
+        ),
+        (FakeActor(start=RayTaskError(ModuleNotFoundError("No module 'evener'"))), "No module"),
+        # The error of the node itself is shown as it is.
+        (FakeActor(start=RayTaskError(NO_FOLDER)), f"{NO_FOLDER}\n"),
     ],
 )
-def test_a_node_without_evener_is_an_error_of_the_worker(actor: FakeActor) -> None:
+def test_a_node_that_cannot_run_evener_is_an_error_of_the_worker(
+    actor: FakeActor, says: str
+) -> None:
     found = Followed(actor)
     assert found.end() == (1, "")
-    assert "[RUN-088] The worker cannot be started on the node that Ray has chosen." in found.stderr
-    assert "No module named 'evener'" in found.stderr
-
-
-def test_the_error_of_a_node_is_shown() -> None:
-    error = on_ray.not_started("10.0.0.7", "it has no folder /shared")
-    found = Followed(FakeActor(start=RayTaskError(error)))
-    assert found.end() == (1, "")
-    assert found.stderr == f"{error}\n"
+    assert says in found.stderr
+    assert "RUN-088" in found.stderr
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
