@@ -53,9 +53,13 @@ def test_owners_in_each_machine_and_on_the_host(
     assert assignment_of(plan, MODEL, cluster, assignment.batch_size) == assignment
 
 
-def test_the_rule_of_the_host_and_that_of_a_device_are_told_apart() -> None:
-    plan = Plan.data_parallel(["gpu:0", "gpu:1"], owners={"a/*": "host", "*": "gpu:1"})
-    assert assignment_of(plan, MODEL, cluster_of(2), 4).owners == (HOST_OWNER, 1)
+def test_rules_of_the_host_and_of_devices_and_replicas_without_samples() -> None:
+    plan = Plan.data_parallel(
+        ["gpu:0", "gpu:1"], shares=[1, 0], owners={"a/*": "host", "*": "gpu:1"}
+    )
+    found = assignment_of(plan, MODEL, cluster_of(2), 4)
+    assert found.owners == (HOST_OWNER, 1)
+    assert found.replicas == (whole(0, samples=4),)
 
 
 def test_layers_are_spread_by_bytes_the_largest_first() -> None:
@@ -80,18 +84,9 @@ def test_names_with_wildcards_stand_for_themselves() -> None:
     assert assignment_of(plan, model, cluster_of(2), 1) == assignment
 
 
-def test_replicas_without_samples_are_left_out() -> None:
-    plan = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[1, 0])
-    found = assignment_of(plan, MODEL, cluster_of(2), 4)
-    assert found.replicas == (whole(0, samples=4),)
-
-
-def test_a_device_that_the_cluster_lacks() -> None:
+def test_a_device_that_the_cluster_lacks_and_a_pattern_that_names_no_layer() -> None:
     with pytest.raises(PlanError, match="PLAN-029"):
         assignment_of(Plan.data_parallel(["gpu:0", "gpu:7"]), MODEL, cluster_of(2), 4)
-
-
-def test_a_pattern_that_names_no_layer() -> None:
     with pytest.raises(PlanError, match="PLAN-040") as caught:
         assignment_of(Plan.pipeline({"gpu:0": "a", "gpu:1": "bb"}), MODEL, cluster_of(2), 4)
     assert caught.value.what == (

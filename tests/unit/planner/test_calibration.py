@@ -133,18 +133,14 @@ def whole_step_run(truth: CostProfile, *, with_updates: bool = True) -> Measured
 @pytest.mark.parametrize("slowness", [0.5, 1.0, 3.0])
 def test_the_passes_are_found(slowness: float) -> None:
     """A device that is slower in all that it computes: its passes are as much slower."""
+    known = one_device_profile()
     measured = whole_step_run(one_device_profile(slowness))
-    found = without_updates(measured, one_device_profile())
+    found = without_updates(measured, known)
     alone = whole_step_run(one_device_profile(slowness), with_updates=False)
     assert found.times.busy_seconds == pytest.approx(alone.times.busy_seconds)
     assert not found.times.with_updates
-    assert calibrate(one_device_profile(), found).factors["fast"].value == pytest.approx(slowness)
-
-
-def test_other_runs_stay_as_they_are() -> None:
-    alone = whole_step_run(one_device_profile(), with_updates=False)
-    assert without_updates(alone, one_device_profile()) is alone
-    elsewhere = dataclasses.replace(
-        whole_step_run(one_device_profile()), plan=Plan.data_parallel(["gpu:7"])
-    )
-    assert without_updates(elsewhere, one_device_profile()) is elsewhere
+    assert calibrate(known, found).factors["fast"].value == pytest.approx(slowness)
+    # Other runs stay as they are.
+    assert without_updates(alone, known) is alone
+    elsewhere = dataclasses.replace(measured, plan=Plan.data_parallel(["gpu:7"]))
+    assert without_updates(elsewhere, known) is elsewhere

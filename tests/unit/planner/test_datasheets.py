@@ -66,15 +66,12 @@ def test_resnet50_has_the_parameters_and_products_of_its_published_form() -> Non
     assert sum(layer.state_bytes for layer in model.costs.layers) == 4 * 53_120
 
 
-def test_activations_of_a_block_follow_the_published_formula() -> None:
-    # Korthikanti et al., 2022, equation 1.
+def test_gpt_follows_the_published_formulas() -> None:
+    # Activations of a block: Korthikanti et al., 2022, equation 1.
     s, h, a = 2048, 5120, 40
     block = gpt3("13b").costs.layers[1]
     assert block.activation_bytes == s * h * (34 + 5 * a * s / h)
     assert block.boundary_bytes == 2 * s * h
-
-
-def test_flops_of_gpt_follow_the_published_formula() -> None:
     # Narayanan et al., 2021, equation 3, without recomputation: forward is a third of
     # 72 s l h^2 (1 + s / 6h + V / 12lh).
     s, h, num_blocks, v = 2048, 2048, 24, 50257
@@ -82,11 +79,8 @@ def test_flops_of_gpt_follow_the_published_formula() -> None:
     assert gpt3("1.3b").forward_flops == pytest.approx(wanted)
 
 
-def test_all_names_are_known() -> None:
-    assert model_names() == tuple(sorted(PARAMETERS))
-
-
 def test_an_unknown_name_is_answered_with_a_close_one() -> None:
+    assert model_names() == tuple(sorted(PARAMETERS))
     with pytest.raises(ProfileError, match="Did you mean 'resnet-50'") as caught:
         model_named("resnet50")
     assert caught.value.code == "PROF-039"
@@ -168,12 +162,6 @@ def test_no_batch_is_faster_than_its_launches(samples: float, flops: float, coun
     assert times.forward(2 * samples) <= 2 * times.forward(samples) * (1 + 1e-12)
 
 
-def test_the_profile_has_the_times_of_every_type_in_use() -> None:
-    profile = datasheet_profile(model_named("resnet-50"), cluster_named("v100-8-p100-8"))
-    assert set(profile.times) == {"v100", "p100"}
-    assert profile.cluster is not None and len(profile.times["v100"]) == 18
-
-
 def test_operations_are_counted_by_name_then_by_kind() -> None:
     model = ModelCosts(name="m", layers=(LayerCosts(name="a", kind="k"), LayerCosts(name="b")))
     cluster = cluster_named("a100-8")
@@ -201,18 +189,18 @@ machines:
 
 
 def test_measured_curves_are_used_by_name_and_by_kind() -> None:
+    cluster = parse_cluster(MEASURED)
     layers = (LayerCosts(name="block_0"), LayerCosts(name="last", kind="head"))
-    model = ModelCosts(name="m", layers=layers)
-    profile = datasheet_profile(model, parse_cluster(MEASURED))
+    profile = datasheet_profile(ModelCosts(name="m", layers=layers), cluster)
     assert [times.forward(1) for times in profile.times["one"]] == [1e-3, 5e-3]
-
-
-def test_a_layer_without_curves_and_datasheet_is_an_error() -> None:
-    model = ModelCosts(name="m", layers=(LayerCosts(name="heads"),))
+    unknown = ModelCosts(name="m", layers=(LayerCosts(name="heads"),))
     with pytest.raises(ProfileError, match=r"'heads'.*'one'") as caught:
-        datasheet_profile(model, parse_cluster(MEASURED))
+        datasheet_profile(unknown, cluster)
     assert caught.value.code == "PROF-040"
     assert "Did you mean 'head'?" in caught.value.why
+    # Of a cluster with datasheets, the times of every type in use.
+    profile = datasheet_profile(model_named("resnet-50"), cluster_named("v100-8-p100-8"))
+    assert {name: len(times) for name, times in profile.times.items()} == {"v100": 18, "p100": 18}
 
 
 # Samples per second of one GPU in mixed precision with XLA. NVIDIA, DeepLearningExamples, README of

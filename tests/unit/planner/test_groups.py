@@ -52,6 +52,10 @@ def test_of_equal_devices_each_layout_is_there_once() -> None:
     found = found_of(cluster_of(["a", "a", "a"]))
     sizes = sorted(sorted(map(len, grouping)) for grouping in found)
     assert sizes == [[1], [1, 1], [1, 1, 1], [1, 2], [2], [3]]
+    sizes_of_many = {(len(grouping), len(grouping[0])) for grouping in found_of(many(8))}
+    assert sizes_of_many == {(8, 1), (4, 2), (2, 4), (1, 8)}
+    # A pipeline has no more stages than the model has layers.
+    assert max(len(group) for grouping in found_of(cluster_of("abc"), 2) for group in grouping) == 2
 
 
 def test_devices_with_other_memory_or_of_other_machines_are_not_equal() -> None:
@@ -66,10 +70,6 @@ def test_devices_with_other_memory_or_of_other_machines_are_not_equal() -> None:
     pairs = [grouping for grouping in found_of(cluster) if sorted(map(len, grouping)) == [2]]
     # Two of one machine, or one of each.
     assert len(pairs) == 2
-
-
-def test_a_pipeline_has_no_more_stages_than_the_model_has_layers() -> None:
-    assert max(len(group) for grouping in found_of(cluster_of("abc"), 2) for group in grouping) == 2
 
 
 def many(*counts: int) -> Cluster:
@@ -90,11 +90,6 @@ def test_groupings_of_many_devices_are_valid(counts: tuple[int, ...]) -> None:
     everyone = tuple((device,) for device in range(sum(counts)))
     assert everyone in found
     assert tuple((device,) for device in range(counts[0])) in found
-
-
-def test_groupings_of_eight_equal_devices() -> None:
-    found = {(len(grouping), len(grouping[0])) for grouping in found_of(many(8))}
-    assert found == {(8, 1), (4, 2), (2, 4), (1, 8)}
 
 
 def test_mixed_groups_have_as_many_of_each_kind_in_both_orders() -> None:
@@ -214,11 +209,13 @@ def test_long_models_are_cut_without_looking_at_all_cuts() -> None:
     assert num_calls < 50_000
 
 
-def test_more_micro_batches_prefer_even_stages() -> None:
+@pytest.mark.parametrize(("num_micro_batches", "cuts"), [(1, (0, 3, 4)), (8, (0, 2, 4))])
+def test_more_micro_batches_prefer_even_stages(
+    num_micro_batches: int, cuts: tuple[int, ...]
+) -> None:
     speeds, layers = [1.0, 1.25], [3.0, 1.0, 4.0, 1.0]
 
     def seconds(stage: int, first: int, end: int) -> float:
         return speeds[stage] * sum(layers[first:end])
 
-    assert best_cuts(2, 4, 1, seconds, everything_fits) == (0, 3, 4)
-    assert best_cuts(2, 4, 8, seconds, everything_fits) == (0, 2, 4)
+    assert best_cuts(2, 4, num_micro_batches, seconds, everything_fits) == cuts

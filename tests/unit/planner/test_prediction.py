@@ -63,37 +63,28 @@ def with_times(profile: CostProfile, **changed: Any) -> CostProfile:
 
 def test_what_computation_does_not_hide_of_weights_and_gradients_is_added() -> None:
     # Weights and gradients travel 10.5 s; a forward pass takes 6 s, a backward pass 12 s.
-    replicas = whole(0), whole(1)
-    found = predict(assigned(*replicas, owners=(0, 1)), profile_of(cluster_of(2))).slowest
+    replicas, profile = (whole(0), whole(1)), profile_of(cluster_of(2))
+    found = predict(assigned(*replicas, owners=(0, 1)), profile).slowest
     assert found.communication_seconds == 10.5 - 6
     assert found.seconds == 18 + 4.5 + 0.5
-
-
-def test_only_the_first_and_the_last_micro_batch_hide_transfers() -> None:
-    replicas = whole(0, num_micro_batches=2), whole(1, num_micro_batches=2)
-    found = predict(assigned(*replicas, owners=(0, 1)), profile_of(cluster_of(2))).slowest
+    # Only the first and the last micro-batch hide them.
+    twice = whole(0, num_micro_batches=2), whole(1, num_micro_batches=2)
+    found = predict(assigned(*twice, owners=(0, 1)), profile).slowest
     assert found.communication_seconds == (10.5 - 3) + (10.5 - 6)
-
-
-def test_a_ring_between_machines_delays_gradients_alone() -> None:
-    replicas = whole(0), whole(1)
-    owners = (EACH_MACHINE, EACH_MACHINE)
-    found = predict(assigned(*replicas, owners=owners), profile_of(cluster_of(1, 1))).slowest
-    assert found.communication_seconds == 41 - 12
+    # A ring between machines delays gradients alone.
+    each = assigned(*replicas, owners=(EACH_MACHINE, EACH_MACHINE))
+    assert predict(each, profile_of(cluster_of(1, 1))).slowest.communication_seconds == 41 - 12
 
 
 def test_all_micro_batches_but_the_first_add_gradients_up() -> None:
     profile = with_times(profile_of(cluster_of(1)), accumulate_seconds=0.5)
-    once = predict(assigned(whole(0), owners=(0, 0)), profile).slowest
-    twice = predict(assigned(whole(0, num_micro_batches=2), owners=(0, 0)), profile).slowest
-    # Two layers, one more micro-batch.
-    assert twice.compute_seconds == once.compute_seconds + 2 * 0.5
-
-
-def test_recomputed_layers_run_forward_twice() -> None:
-    profile = profile_of(cluster_of(1))
-    found = predict(assigned(whole(0), owners=(0, 0), recompute=True), profile)
-    assert found.slowest.compute_seconds == 18 + 2 * 2
+    twice = whole(0, num_micro_batches=2)
+    seconds = [
+        predict(assigned(replica, owners=(0, 0), recompute=recompute), profile).slowest
+        for replica, recompute in ((whole(0), False), (twice, False), (whole(0), True))
+    ]
+    # Two layers, one more micro-batch; a recomputed layer runs forward twice.
+    assert [each.compute_seconds for each in seconds] == [18, 18 + 2 * 0.5, 18 + 2 * 2]
 
 
 @pytest.mark.parametrize(("recompute", "live"), [(False, 1), (True, 3)])

@@ -36,13 +36,13 @@ def test_times_are_medians() -> None:
     assert (found.num_steps, found.step_seconds) == (5, 3)
     assert found.busy_seconds == {"gpu:0": 1.5, "gpu:1": 0.75}
     assert (found.samples, found.batch_size, found.hardware) == ((3, 1), 4, {"gpu:0": "A100"})
-
-
-def test_steps_of_other_samples_are_left_out() -> None:
+    # Steps of other samples are left out.
     usual, last = records([2, 2, 2]), records([50, 50], (1, 1), began=6)
     found = run_times([*usual, *last, *records([2, 2], began=106)], ["gpu:0", "gpu:1"], {})
     assert found is not None
     assert (found.samples, found.num_steps, found.step_seconds) == ((3, 1), 4, 2)
+    for steps in ([], [1]):
+        assert run_times(records(steps), ["gpu:0", "gpu:1"], {}) is None
 
 
 def test_of_two_models_the_first_is_timed() -> None:
@@ -52,11 +52,6 @@ def test_of_two_models_the_first_is_timed() -> None:
     found = run_times(turns, ["gpu:0", "gpu:1"], {})
     assert found is not None
     assert (found.num_steps, found.step_seconds) == (4, 1)
-
-
-@pytest.mark.parametrize("steps", [[], [1]])
-def test_no_two_steps_have_no_times(steps: list[float]) -> None:
-    assert run_times(records(steps), ["gpu:0", "gpu:1"], {}) is None
 
 
 def report(num_steps: int = 30, **changes: Any) -> dict[str, Any]:

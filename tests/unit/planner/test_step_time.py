@@ -153,18 +153,15 @@ def test_sums_travel_there_and_back_at_each_barrier() -> None:
     assert seconds == [9, 9 + 3 * 2 * 0.5]
 
 
-def test_nobody_meets_in_a_step_that_is_one_call() -> None:
+def test_nobody_meets_in_a_step_that_is_one_call_or_where_devices_normalize_by_themselves() -> None:
     profile = profile_of(cluster_of(1))
     alone = assigned(whole(0), owners=(0, 0))
     assert predict(alone, barrier(profile, 0, waiting=16)) == predict(alone, profile)
-
-
-def test_nobody_meets_where_devices_normalize_by_themselves() -> None:
-    profile = barrier(profile_of(cluster_of(2)), 0, waiting=16)
+    profile = profile_of(cluster_of(2))
     plan = Plan.data_parallel(["gpu:0", "gpu:1"], batch_norm="per_device")
     separate = assignment_of(plan, profile.model, profile.cluster, 4)
     assert not separate.has_barriers
-    assert predict(separate, profile) == predict(separate, profile_of(profile.cluster))
+    assert predict(separate, barrier(profile, 0, waiting=16)) == predict(separate, profile)
     assert plan_of(separate, profile.model, profile.cluster).batch_norm == "per_device"
 
 
@@ -210,19 +207,14 @@ def activations(profile: CostProfile, assignment: Assignment) -> list[float]:
 
 
 def test_all_micro_batches_are_alive_up_to_the_last_barrier() -> None:
-    cluster: Cluster = cluster_of(2)
-    plain = profile_of(cluster)
+    plain = profile_of(cluster_of(2))
     pipe = assigned(pipeline(4), owners=(0, 1))
     # Of a micro-batch, the first stage keeps 4 bytes and all samples, the second 8 + 2.
     assert activations(plain, pipe) == [2 * 4 + 4, 1 * 10]
     assert activations(barrier(plain, 0), pipe) == [4 * 5, 1 * 10]
     assert activations(barrier(plain, 1), pipe) == [4 * 5, 4 * 10]
     assert activations(barrier(plain, 1, waiting=16), pipe) == [4 * 5, 4 * (10 + 16)]
-
-
-def test_micro_batches_do_not_save_memory_of_what_meets() -> None:
-    profile = barrier(profile_of(cluster_of(1)), 0)
+    # On one device, 8 samples of layer a and of the input; 2 of layer b.
     split = assigned(whole(0, samples=8, num_micro_batches=4), owners=(0, 0))
-    found = predict(split, profile).memory[0]
-    # 8 samples of layer a and of the input; 2 of layer b.
+    found = predict(split, barrier(profile_of(cluster_of(1)), 0)).memory[0]
     assert found.activations == 8 * (4 + 1) + 2 * 8
