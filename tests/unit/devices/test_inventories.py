@@ -11,7 +11,13 @@ import pytest
 
 import evener
 from evener.devices.inventories import GpuLink, Inventory, join
-from evener.devices.machine import CudaEnvironment, NvmlGpu, NvmlMachine, TensorFlowView
+from evener.devices.machine import (
+    CudaEnvironment,
+    NvmlFailure,
+    NvmlGpu,
+    NvmlMachine,
+    TensorFlowView,
+)
 from evener.devices.reasons import match_gpus, min_multiprocessors, shown_by_cuda
 from evener.devices.spec import SpecError, spec_from
 from unit.devices.machines import (
@@ -56,6 +62,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(
 
 
 LARGE = UNEQUAL.gpus[0]
+FORBIDDEN = NvmlMachine(failure=NvmlFailure(kind="other", message="Insufficient Permissions"))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +156,7 @@ class TestWhyNot:
         assert inventory.devices[0].nvml_index == 1
         assert inventory.fallback is None, "who hides a GPU needs no warning"
 
-    def test_all_hidden(self) -> None:
+        # All of them.
         inventory = found(TWO_EQUAL, view(environment=shows("-1")))
         assert set(codes(inventory).values()) == {"DEV-101"}
         assert inventory.fallback is not None
@@ -271,9 +278,15 @@ class TestWhyNot:
         assert used(found(TWO_EQUAL, hidden, "gpu:1")) == ["gpu:1"]
 
     @pytest.mark.parametrize(
-        ("recorded", "code"), [(NO_DRIVER, "DEV-112"), (MISMATCH, "DEV-110"), (NO_GPUS, "DEV-116")]
+        ("recorded", "code", "says"),
+        [
+            (NO_DRIVER, "DEV-112", ""),
+            (MISMATCH, "DEV-110", ""),
+            (NO_GPUS, "DEV-116", ""),
+            (FORBIDDEN, "DEV-114", "Insufficient Permissions"),
+        ],
     )
-    def test_machine_without_usable_gpus(self, recorded: NvmlMachine, code: str) -> None:
+    def test_machine_without_usable_gpus(self, recorded: NvmlMachine, code: str, says: str) -> None:
         inventory = found(recorded, view())
         assert [problem.code for problem in inventory.problems] == [code]
         assert used(inventory) == ["cpu:0"]
@@ -281,12 +294,7 @@ class TestWhyNot:
         assert inventory.fallback.code == "DEV-020"
         assert inventory.problems[0].fix == inventory.fallback.fix
         assert inventory.problems[0].what.rstrip(".") in inventory.fallback.why
-
-    def test_driver_that_forbids_to_ask(self) -> None:
-        failure = replace(NO_DRIVER.failure, kind="other", message="Insufficient Permissions")  # pyright: ignore
-        inventory = found(NvmlMachine(failure=failure), view())
-        assert [problem.code for problem in inventory.problems] == ["DEV-114"]
-        assert "Insufficient Permissions" in str(inventory.problems[0])
+        assert says in str(inventory.problems[0])
 
     def test_only_the_gpus_asked_for_are_missed(self) -> None:
         recorded = machine(gpu(0), gpu(1, free=0), gpu(2))

@@ -81,20 +81,17 @@ class TestFirstUse:
     def test_stand_ins(self) -> None:
         runtime = fresh(TWO_EQUAL)
         assert names("cpu:2", TWO_EQUAL, runtime) == ["cpu:0", "cpu:1"]
-        assert runtime.limits_threads == [True]
+        assert (runtime.limits_threads, runtime.growth) == ([True], [True])
         assert not any(gpu.visible for gpu in runtime.view().gpus)
 
-    def test_memory_growth_is_passed_on(self) -> None:
-        runtime = fresh(TWO_EQUAL)
-        spec = spec_from("all", {})
-        take(spec, machine=TWO_EQUAL, runtime=runtime, memory_growth=False)
-        assert runtime.growth == [False]
-
     def test_no_gpu_falls_back_to_the_cpu(self) -> None:
-        used, fallback = taken("all", NO_DRIVER, fresh(NO_DRIVER))
+        runtime = fresh(NO_DRIVER)
+        spec = spec_from("all", {})
+        used, fallback = take(spec, machine=NO_DRIVER, runtime=runtime, memory_growth=False)
         assert [device.name for device in used] == ["cpu:0"]
         assert fallback is not None
         assert fallback.code == "DEV-020"
+        assert runtime.growth == [False]
 
     @pytest.mark.parametrize(("spec", "code"), [("gpu:2", "DEV-010"), ("gpu:1@13GiB", "DEV-011")])
     def test_what_cannot_be_leaves_the_runtime_alone(self, spec: str, code: str) -> None:
@@ -161,7 +158,7 @@ class TestStartingFails:
 
 
 class TestSecondUse:
-    def test_the_same_or_a_part_of_what_runs(self) -> None:
+    def test_the_same_a_part_or_what_runs_by_default(self) -> None:
         runtime = fresh(TWO_EQUAL)
         first = taken("gpu:0,gpu:1", TWO_EQUAL, runtime)
         assert taken("all", TWO_EQUAL, runtime) == first
@@ -169,7 +166,6 @@ class TestSecondUse:
         assert names("gpu:1", TWO_EQUAL, runtime) == ["gpu:1"]
         assert len(runtime.tried) == 1
 
-    def test_what_runs_is_the_default(self) -> None:
         runtime = fresh(TWO_EQUAL)
         taken("cpu:2", TWO_EQUAL, runtime)
         assert names(None, TWO_EQUAL, runtime) == ["cpu:0", "cpu:1"]
@@ -221,11 +217,6 @@ class TestResolve:
     def test_gpus_keep_their_numbers(self, wanted: list[str]) -> None:
         assert self.resolve(wanted, fresh(TWO_EQUAL), TWO_EQUAL) == wanted
 
-    def test_environment_holds(self) -> None:
-        runtime = fresh(NO_DRIVER)
-        assert self.resolve(["cpu:1"], runtime, EVENER_DEVICES="cpu:4") == ["cpu:1"]
-        assert runtime.view().num_logical_cpus == 4
-
     @pytest.mark.parametrize(
         ("wanted", "code", "phrase"),
         [
@@ -247,7 +238,7 @@ class TestResolve:
 
     def test_unknown_name_beside_those_that_run(self) -> None:
         runtime = fresh(NO_DRIVER)
-        self.resolve(["cpu:0", "cpu:1"], runtime)
+        assert self.resolve(["cpu:1"], runtime, EVENER_DEVICES="cpu:2") == ["cpu:1"]
         with pytest.raises(SpecError, match="DEV-010") as caught:
             self.resolve(["cpu:5"], runtime)
         assert "Did you mean 'cpu:" in caught.value.what
