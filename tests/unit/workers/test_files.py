@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -68,42 +69,34 @@ class Alone:
         return action() if claim.is_mine else None
 
 
-class InThread:
-    """One of two workers that are threads of this process."""
-
-    is_late = False
-    chief = 0
-    view = SimpleNamespace(members=(0, 1))
-
-    def __init__(self, index: int, given: dict[int, dict[int, Any]], barrier: Any) -> None:
-        self.index = index
-        self._given = given
-        self._barrier = barrier
-        self._count = 0
-
-    def exchange(self, name: str, value: Any, *, timeout_seconds: float | None = None) -> list[Any]:
-        del name, timeout_seconds
-        self._count += 1
-        values = self._given.setdefault(self._count, {})
-        values[self.index] = value() if callable(value) else value
-        self._barrier.wait(timeout=30)
-        return [values[0], values[1]]
-
-
 def on_both(call: Callable[[int, Once], Any]) -> list[Any]:
-    """Return the results, or the errors, of both workers."""
+    """Return the results, or the errors, of two workers that are threads of this process."""
     given: dict[int, dict[int, Any]] = {}
     barrier = threading.Barrier(2)
 
+    def once(index: int) -> Once:
+        numbers = itertools.count()
+
+        def exchange(name: str, value: Any, **_: Any) -> list[Any]:
+            values = given.setdefault(next(numbers), {})
+            values[index] = value() if callable(value) else value
+            barrier.wait(timeout=30)
+            return [values[0], values[1]]
+
+        view = SimpleNamespace(members=(0, 1))
+        workers: Any = SimpleNamespace(
+            index=index, chief=0, is_late=False, view=view, exchange=exchange
+        )
+        return Once(workers)
+
     def work(index: int) -> Any:
         try:
-            return call(index, Once(InThread(index, given, barrier)))
+            return call(index, once(index))
         except (RunError, OSError, ValueError) as error:
             return error
 
     with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(work, index) for index in range(2)]
-        return [future.result(timeout=60) for future in futures]
+        return [*pool.map(work, range(2), timeout=60)]
 
 
 def test_the_chief_writes_and_all_get_its_value(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,59 +25,36 @@ from workers.seats import Seats
 _LIMIT = 600.0
 
 
-class Membership:
-    """Membership of a worker that is alone behind the second view.
+@contextmanager
+def recovering(
+    seats: Seats, index: int, addresses: dict[int, str] | None = None, *, is_over: bool = False
+) -> Iterator[Group]:
+    """A worker enters the second view in a thread; the view ends, and it goes on alone.
 
-    A coordinator tells the end of a view by `Group.end_view`.
+    It does so long before any limit of a connection.
     """
+    [first] = seats.views
+    addresses, done = addresses or dict(first.addresses), {0: 0, 1: 0}
+    second = View(number=2, members=(0, 1), addresses=addresses, done=done, joined=())
 
-    def __init__(self, index: int, view: View) -> None:
-        self._index = index
-        self.view = view
+    def next_view(done: int, *, is_at_end: bool = False) -> View:
+        own = {index: second.addresses[index]}
+        member.view = View(number=3, members=(index,), addresses=own, done={index: done}, joined=())
+        return member.view
 
-    def next_view(self, done: int, *, is_at_end: bool = False) -> View:
-        own = self._index
-        addresses = {own: self.view.addresses[own]}
-        self.view = View(number=3, members=(own,), addresses=addresses, done={own: done}, joined=())
-        return self.view
-
-
-class Worker:
-    """Worker that enters the second view in a thread, which ends meanwhile."""
-
-    def __init__(self, seats: Seats, index: int, addresses: dict[int, str] | None = None) -> None:
-        [first] = seats.views
-        self._second = View(
-            number=2,
-            members=(0, 1),
-            addresses=addresses or dict(first.addresses),
-            done={0: 0, 1: 0},
-            joined=(),
-        )
-        member: Any = Membership(index, self._second)
-        self._index = index
-        self._problems: list[BaseException] = []
-        job = seats.jobs[index]
-        network = Network(job, seats.listeners[index], patience_seconds=_LIMIT)
-        self.recovery = Group(job, member, network, first)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        try:
-            self.recovery._recover(self._second)
-        except BaseException as error:
-            self._problems.append(error)
-
-    def begin(self) -> None:
-        self._thread.start()
-
-    def check_end(self) -> None:
-        """Check that it goes on alone, long before any limit of a connection."""
-        self._thread.join(60.0)
-        assert not self._thread.is_alive()
-        assert not self._problems
-        assert self.recovery.view.members == (self._index,)
-        self.recovery._mesh.close()
+    member: Any = SimpleNamespace(view=second, next_view=next_view)
+    network = Network(seats.jobs[index], seats.listeners[index], patience_seconds=_LIMIT)
+    group = Group(seats.jobs[index], member, network, first)
+    if is_over:
+        group.end_view()
+    with ThreadPoolExecutor(1) as pool:
+        recovered = pool.submit(group._recover, second)
+        yield group
+        # What a coordinator calls.
+        group.end_view()
+        recovered.result(timeout=60.0)
+    assert group.view.members == (index,)
+    group._mesh.close()
 
 
 @pytest.fixture
@@ -91,37 +69,27 @@ def seats(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seats]:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_the_view_is_over_before_its_members_connect(seats: Seats, index: int) -> None:
-    worker = Worker(seats, index)
-    worker.recovery.end_view()
-    worker.begin()
-    worker.check_end()
+    with recovering(seats, index, is_over=True):
+        pass
 
 
 def test_the_other_worker_does_not_connect(seats: Seats) -> None:
-    worker = Worker(seats, 1)
-    worker.begin()
-    time.sleep(0.2)
-    worker.recovery.end_view()
-    worker.check_end()
+    with recovering(seats, 1):
+        time.sleep(0.2)
 
 
 def test_the_other_worker_freezes_before_it_proves_itself(seats: Seats) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with ExitStack() as open_ones:
+        server = open_ones.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = server.getsockname()[1]
-        worker = Worker(seats, 0, {0: "127.0.0.1:1", 1: f"127.0.0.1:{port}"})
-        worker.begin()
-        with server.accept()[0]:
-            worker.recovery.end_view()
-            worker.check_end()
+        with recovering(seats, 0, {0: "127.0.0.1:1", 1: f"127.0.0.1:{port}"}):
+            open_ones.enter_context(server.accept()[0])
 
 
 def test_the_other_worker_freezes_before_it_exchanges(seats: Seats) -> None:
-    worker = Worker(seats, 0)
-    worker.begin()
-    with seats.listeners[1].take(2, 0, time.monotonic() + 20.0) as frozen:
-        assert frozen.recv(1)
-        worker.recovery.end_view()
-        worker.check_end()
+    with ExitStack() as open_ones, recovering(seats, 0):
+        frozen = seats.listeners[1].take(2, 0, time.monotonic() + 20.0)
+        assert open_ones.enter_context(frozen).recv(1)
 
 
 def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:

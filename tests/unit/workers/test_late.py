@@ -174,24 +174,17 @@ def state_at(calls: int, exchanges: int) -> State:
     return State(point=Point(calls, exchanges), done=calls, values=())
 
 
-class Joining:
-    """Group that a replacement joins."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self.view = View(number=1, members=(0,), addresses={0: "a"}, done={}, joined=())
-        self.point = Point(0, 0)
-
-    def ask(self, view: View, number: int) -> list[CallResults]:
-        return [CallResults([np.asarray(k)], []) for k in range(number, 6)]
-
-    def join(self) -> State:
-        return self._state
+def joining(state: State) -> Any:
+    """Return a group that a replacement joins."""
+    return SimpleNamespace(
+        view=View(number=1, members=(0,), addresses={0: "a"}, done={}, joined=()),
+        point=Point(0, 0),
+        ask=lambda view, number: [CallResults([np.asarray(k)], []) for k in range(number, 6)],
+        join=lambda: state,
+    )
 
 
-def late_of(
-    group: Joining, exchanged: dict[str, Any] | None = None, *, is_alone: bool = False
-) -> Late:
+def late_of(group: Any, exchanged: dict[str, Any] | None = None, *, is_alone: bool = False) -> Late:
     view = None if is_alone else group.view
     member: Any = SimpleNamespace(look=lambda: (view, exchanged or {}), pause=None)
     return Late(group.view, member, {})
@@ -199,7 +192,7 @@ def late_of(
 
 def test_a_state_is_taken_where_it_holds() -> None:
     """The others stand behind two exchanges, and so between what the program assigns there."""
-    group = Joining(state_at(6, 2))
+    group = joining(state_at(6, 2))
     late = late_of(group, {"save 0": [1], "save 1": [2]})
     for number in range(6):
         found = late.next_results(group)
@@ -226,7 +219,7 @@ def test_a_state_is_taken_where_it_holds() -> None:
 )
 def test_a_program_that_takes_another_way(act: Any, code: str) -> None:
     """It goes past the point of the others, or makes other calls, exchanges or an end there."""
-    group = Joining(state_at(6, 2))
+    group = joining(state_at(6, 2))
     late = late_of(group)
     late.state = state_at(6, 2)
     with pytest.raises(RunError, match=code):
@@ -236,7 +229,7 @@ def test_a_program_that_takes_another_way(act: Any, code: str) -> None:
 @pytest.mark.parametrize("act", [lambda late: late.exchange("save 9"), Late.wait_for_end])
 def test_nobody_is_left_to_wait_for(act: Any) -> None:
     with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
-        act(late_of(Joining(state_at(0, 0)), is_alone=True))
+        act(late_of(joining(state_at(0, 0)), is_alone=True))
 
 
 def summary(*values: float) -> dict[str, Any]:

@@ -72,10 +72,7 @@ def test_a_worker_that_is_killed_or_frozen_is_replaced(
     assert (index, incarnation) == ("1", "1")
     job.join(0, 1)
     job.agree()
-    for pid in (pids[0], int(replacement)):
-        os.kill(pid, signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
+    _, stderr = job.finish(pids[0], int(replacement))
     assert f"worker 1 {says}; it is started again (1 of 3 restarts used)" in stderr
     assert "worker 1 (restart 1) computes with the others from step 8\n" in stderr
     assert job.log(1).count("--- worker 1, incarnation ") == 2
@@ -90,9 +87,7 @@ def test_a_replacement_that_hangs_before_it_joins_does_not_keep_the_job_from_end
     os.kill(pids[1], signal.SIGKILL)
     _, _, replacement = job.news()
     job.agree()
-    os.kill(pids[0], signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
+    _, stderr = job.finish(pids[0])
     assert "worker 1 was lost: it did not end within 0.3 seconds of the others" in stderr
     wait_for_end(int(replacement))
 
@@ -105,8 +100,7 @@ def test_the_job_goes_on_without_a_worker_when_no_restart_is_left(start: Start) 
     while message not in read:
         read += job.process.stderr.readline()
     assert job.process.stderr.readline() == "nobody waits for worker 1\n"
-    os.kill(pids[0], signal.SIGUSR1)
-    assert job.end()[0] == 0
+    job.finish(pids[0])
 
 
 def test_a_job_without_workers_fails(start: Start) -> None:
@@ -152,12 +146,9 @@ if not incarnation:
     raise OSError("disk of one machine")
 """
     job = start(WAIT_FOR_SIGNAL, error + WAIT_FOR_SIGNAL)
-    pids = dict((index, pid) for index, pid in [job.news()[::2], job.news()[::2]])
+    pids = pids_of(job, 2)
     job.agree()
-    for pid in pids.values():
-        os.kill(int(pid), signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
+    _, stderr = job.finish(*pids.values())
     assert "worker 1 ended with code 1; it is started again (1 of 3 restarts used)" in stderr
     shown = [line for line in stderr.splitlines() if line.startswith("[worker 1] ")]
     assert len(shown) == 20
@@ -288,9 +279,8 @@ def test_the_next_worker_continues_the_output_of_a_chief_that_dies(start: Start)
     os.kill(pids[0], signal.SIGKILL)
     while "goes on without it" not in job.process.stderr.readline():
         pass
-    os.kill(pids[1], signal.SIGUSR1)
-    code, stdout, _ = job.end()
-    assert (code, stdout) == (0, "a\nb\nc\nd\n")
+    stdout, _ = job.finish(pids[1])
+    assert stdout == "a\nb\nc\nd\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

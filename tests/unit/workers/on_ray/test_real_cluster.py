@@ -47,15 +47,6 @@ def begun(job: StartedJob, count: int) -> dict[int, list[int]]:
     return {index: pids for (index, _), pids in found.items()}
 
 
-def finish(job: StartedJob, *pids: int) -> tuple[str, str]:
-    """Let workers finish, and return the outputs of the job, which ends well."""
-    for pid in pids:
-        os.kill(pid, signal.SIGUSR1)
-    code, stdout, stderr = job.end()
-    assert code == 0, stderr
-    return stdout, stderr
-
-
 def test_a_worker_that_is_killed_is_replaced_by_a_new_actor(start: Start, nodes: RayNodes) -> None:
     job = start(WAIT, WAIT, WAIT, ray=nodes.address)
     pids = begun(job, 3)
@@ -64,7 +55,7 @@ def test_a_worker_that_is_killed_is_replaced_by_a_new_actor(start: Start, nodes:
     source, replacement = told(job)
     assert source == (1, 1)
     assert replacement[1] != pids[1][1]
-    stdout, stderr = finish(job, pids[0][0], pids[2][0], replacement[0])
+    stdout, stderr = job.finish(pids[0][0], pids[2][0], replacement[0])
     assert stdout == "begun\ndone\n"
     assert "worker 1 was ended by SIGKILL; it is started again (1 of 3 restarts used)" in stderr
     assert job.log(1).count("--- worker 1, incarnation ") == 2
@@ -81,7 +72,7 @@ def test_an_actor_that_is_killed_takes_its_worker_with_it(start: Start, nodes: R
     source, replacement = told(job)
     assert source == (0, 1)
     wait_for_end(worker, child)
-    _, stderr = finish(job, pids[1][0], replacement[0])
+    _, stderr = job.finish(pids[1][0], replacement[0])
     assert "worker 0 was lost with its Ray actor" in stderr
 
 
@@ -97,7 +88,7 @@ def test_the_worker_of_a_node_that_dies_comes_back_on_another(
     source, replacement = told(job)
     assert source == (2, 1)
     assert replacement[2] not in {pids[0][2], pids[1][2], node}
-    _, stderr = finish(job, pids[0][0], pids[1][0], replacement[0])
+    _, stderr = job.finish(pids[0][0], pids[1][0], replacement[0])
     assert "worker 2 was lost with its Ray actor" in stderr
 
 
@@ -126,7 +117,7 @@ def test_a_worker_that_is_lost_is_killed(start: Start, nodes: RayNodes) -> None:
     source, replacement = told(job)
     assert source == (1, 1)
     wait_for_end(pids[1][0], pids[1][3])
-    _, stderr = finish(job, pids[0][0], replacement[0])
+    _, stderr = job.finish(pids[0][0], replacement[0])
     assert "worker 1 was lost: it was silent; it is started again" in stderr
 
 
@@ -138,7 +129,7 @@ def test_an_actor_that_hangs_does_not_keep_its_worker(start: Start, nodes: RayNo
     source, replacement = told(job)
     assert source == (1, 1)
     wait_for_end(pids[1][0], pids[1][1], pids[1][3])
-    finish(job, pids[0][0], replacement[0])
+    job.finish(pids[0][0], replacement[0])
 
 
 def test_a_worker_sees_the_gpus_that_it_has_asked_for(start: Start, nodes: RayNodes) -> None:
