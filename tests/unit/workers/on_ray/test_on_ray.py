@@ -6,7 +6,6 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -226,66 +225,55 @@ class FakeRay:
         self.killed.append(actor)
 
 
-class FakeActor:
-    """Has the methods of a `NodeWorker`, and notes how they are called."""
+def fake_actor(host: Any = "10.0.0.7", start: Any = 4711, reads: tuple[Any, ...] = ()) -> Any:
+    """Return an actor with the methods of a `NodeWorker`, which notes how they are called."""
+    calls: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    answers = {"host": [host], "start": [start], "read": list(reads), "send": [], "kill": []}
 
-    def __init__(self, host: Any = "10.0.0.7", start: Any = 4711, reads: tuple[Any, ...] = ()):
-        self.calls: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-        answers = {"host": [host], "start": [start], "read": list(reads)}
+    def method(name: str) -> SimpleNamespace:
+        def call(*words: Any) -> Any:
+            calls.put((name, *words))
+            return answers[name].pop(0) if answers[name] else None
 
-        def remote(name: str) -> Callable[..., Any]:
-            def call(*words: Any) -> Any:
-                self.calls.put((name, *words))
-                left = answers.get(name)
-                return left.pop(0) if left else None
+        return SimpleNamespace(remote=call)
 
-            return call
-
-        for name in ("host", "start", "read", "send", "kill"):
-            setattr(self, name, SimpleNamespace(remote=remote(name)))
-
-    def wait_for(self, name: str) -> tuple[Any, ...]:
-        while (call := self.calls.get(timeout=LONGEST_SECONDS))[0] != name:
+    def wait_for(name: str) -> tuple[Any, ...]:
+        while (call := calls.get(timeout=LONGEST_SECONDS))[0] != name:
             pass
         return call
+
+    return SimpleNamespace(wait_for=wait_for, **{name: method(name) for name in answers})
 
 
 class Followed:
     """A worker, with what comes of it."""
 
-    def __init__(self, actor: FakeActor, place_seconds: float = LONGEST_SECONDS) -> None:
-        self.origin = ""
+    def __init__(self, actor: Any, place_seconds: float = LONGEST_SECONDS) -> None:
         self.lines: list[tuple[Stream, bytes]] = []
+        self.origins: list[str] = []
         self.hosts: list[str] = []
-        self.ended: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-        self.ray = FakeRay()
+        self._ended: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._ray = FakeRay()
+        output: Any = SimpleNamespace(
+            begin=self.origins.append,
+            line=lambda stream, line: self.lines.append((stream, line)),
+            close=lambda: None,
+        )
         start = WorkerStart(
             source=(1, 2),
             words=("/driver/python", "-m", "evener"),
-            environ=self._environ,
-            output=self,
-            on_end=lambda code, why: self.ended.put((code, why)),
+            environ=lambda host: self.hosts.append(host) or SECRET,
+            output=output,
+            on_end=lambda code, why: self._ended.put((code, why)),
         )
         self.worker = RayWorker(
-            start, self.ray, actor, folder="/shared", place_seconds=place_seconds
+            start, self._ray, actor, folder="/shared", place_seconds=place_seconds
         )
-
-    def _environ(self, host: str) -> dict[str, str]:
-        self.hosts.append(host)
-        return SECRET
-
-    def begin(self, origin: str) -> None:
-        self.origin = origin
-
-    def line(self, stream: Stream, line: bytes) -> None:
-        self.lines.append((stream, line))
-
-    def close(self) -> None: ...
 
     def end(self) -> tuple[int, str]:
         self.worker.join()
-        assert len(self.ray.killed) == 1
-        return self.ended.get(timeout=LONGEST_SECONDS)
+        assert len(self._ray.killed) == 1
+        return self._ended.get(timeout=LONGEST_SECONDS)
 
     @property
     def stderr(self) -> str:
@@ -293,17 +281,12 @@ class Followed:
 
 
 def test_a_worker_runs_to_its_end() -> None:
-    actor = FakeActor(
-        reads=(
-            OutputBatch(lines=(LINE,)),
-            OutputBatch(lines=()),
-            OutputBatch(lines=(LINE,), code=3),
-        )
-    )
+    batches = OutputBatch(lines=(LINE,)), OutputBatch(lines=()), OutputBatch(lines=(LINE,), code=3)
+    actor = fake_actor(reads=batches)
     found = Followed(actor)
     assert found.end() == (3, "")
     assert found.lines == [LINE, LINE]
-    assert found.origin == "process 4711 on 10.0.0.7"
+    assert found.origins == ["process 4711 on 10.0.0.7"]
     assert found.hosts == ["10.0.0.7"]
     # The program is the node's own Python.
     assert actor.wait_for("start") == ("start", (1, 2), ("-m", "evener"), SECRET, "/shared")
@@ -314,7 +297,7 @@ def test_a_batch_is_asked_for_again_while_the_actor_is_not_reached(
 ) -> None:
     monkeypatch.setattr(on_ray, "_POLL_SECONDS", 0.01)
     cut = ActorUnavailableError("cut")
-    actor = FakeActor(reads=(OutputBatch(lines=(LINE,)), cut, cut, OutputBatch(lines=(), code=0)))
+    actor = fake_actor(reads=(OutputBatch(lines=(LINE,)), cut, cut, OutputBatch(lines=(), code=0)))
     found = Followed(actor)
     assert found.end() == (0, "")
     numbers = [actor.wait_for("read")[1] for _ in range(4)]
@@ -322,20 +305,20 @@ def test_a_batch_is_asked_for_again_while_the_actor_is_not_reached(
 
 
 def test_the_death_of_an_actor_is_the_loss_of_its_worker() -> None:
-    found = Followed(FakeActor(reads=(RayActorError("It died.\n\tpid: 7\nIts node has failed."),)))
+    found = Followed(fake_actor(reads=(RayActorError("It died.\n\tpid: 7\nIts node has failed."),)))
     assert found.end() == (-9, "was lost with its Ray actor (Its node has failed)")
 
 
 def test_a_worker_without_a_place_is_given_up_after_a_time_or_by_a_signal() -> None:
-    found = Followed(FakeActor(host=None), place_seconds=0.05)
+    found = Followed(fake_actor(host=None), place_seconds=0.05)
     assert found.end() == (-9, "was not placed by Ray within 0.05 seconds")
-    found = Followed(FakeActor(host=None))
+    found = Followed(fake_actor(host=None))
     found.worker.send(signal.SIGTERM)
     assert found.end() == (-15, "")
 
 
 def test_a_signal_is_passed_on() -> None:
-    actor = FakeActor(reads=(None,))
+    actor = fake_actor(reads=(None,))
     found = Followed(actor)
     actor.wait_for("read")
     found.worker.send(signal.SIGTERM)
@@ -346,7 +329,7 @@ def test_a_signal_is_passed_on() -> None:
 
 def test_an_actor_that_does_not_report_the_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "_KILL_SECONDS", 0.05)
-    actor = FakeActor(reads=(None,))
+    actor = fake_actor(reads=(None,))
     found = Followed(actor)
     actor.wait_for("read")
     found.worker.kill()
@@ -361,17 +344,15 @@ NO_FOLDER = on_ray.not_started("10.0.0.7", "it has no folder /shared")
     ("actor", "says"),
     [
         (
-            FakeActor(host=RayActorError("creation\nModuleNotFoundError: No module 'evener'")),
+            fake_actor(host=RayActorError("creation\nModuleNotFoundError: No module 'evener'")),
             "[RUN-088] The worker cannot be started on the node that Ray has chosen.",
         ),
-        (FakeActor(start=RayTaskError(ModuleNotFoundError("No module 'evener'"))), "No module"),
+        (fake_actor(start=RayTaskError(ModuleNotFoundError("No module 'evener'"))), "No module"),
         # The error of the node itself is shown as it is.
-        (FakeActor(start=RayTaskError(NO_FOLDER)), f"{NO_FOLDER}\n"),
+        (fake_actor(start=RayTaskError(NO_FOLDER)), f"{NO_FOLDER}\n"),
     ],
 )
-def test_a_node_that_cannot_run_evener_is_an_error_of_the_worker(
-    actor: FakeActor, says: str
-) -> None:
+def test_a_node_that_cannot_run_evener_is_an_error_of_the_worker(actor: Any, says: str) -> None:
     found = Followed(actor)
     assert found.end() == (1, "")
     assert says in found.stderr
