@@ -132,19 +132,12 @@ def seconds_of(replica: ReplicaAssignment, profile: CostProfile) -> float:
 def test_the_best_cuts_are_among_those_that_are_tried(
     seconds: list[float], num_stages: int
 ) -> None:
-    profile = pipeline_profile(seconds, num_stages)
-    given = cut_at(*range(num_stages), len(seconds))
-    tried = recut(given, (False,) * len(seconds), profile)
-    assert all(replica.spans[-1].end == len(seconds) for replica in tried)
+    profile, num_layers = pipeline_profile(seconds, num_stages), len(seconds)
+    tried = recut(cut_at(*range(num_stages), num_layers), (False,) * num_layers, profile)
+    assert all(replica.spans[-1].end == num_layers for replica in tried)
     assert {span.device for replica in tried for span in replica.spans} == set(range(num_stages))
-    every = [cut_at(0, cut, len(seconds)) for cut in range(1, len(seconds))]
-    if num_stages == 3:
-        every = [
-            cut_at(0, first, second, len(seconds))
-            for second in range(2, len(seconds))
-            for first in range(1, second)
-        ]
-    best = min(seconds_of(replica, profile) for replica in every)
+    inner = itertools.combinations(range(1, num_layers), num_stages - 1)
+    best = min(seconds_of(cut_at(0, *cuts, num_layers), profile) for cuts in inner)
     assert min(seconds_of(replica, profile) for replica in tried) == pytest.approx(best)
 
 

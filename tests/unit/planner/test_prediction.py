@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 from evener.clusters import model_named, model_names
 from evener.plan import (
     Plan,
-    Replica,
     ScheduleName,
-    Stage,
 )
-from evener.planner.assignment import EACH_MACHINE, HOST_OWNER, ReplicaAssignment, Span, literal
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    ReplicaAssignment,
+    Span,
+    literal,
+    plan_of,
+)
 from evener.planner.prediction import (
     MOST_SAMPLES,
     MemoryByKind,
@@ -33,7 +38,6 @@ from evener.planner.prediction import (
 from evener.planner.step_time import span_seconds
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
 from evener.schedule import (
-    Task,
     schedule_for,
     timeline,
 )
@@ -137,52 +141,34 @@ def test_passes_are_two_calls_in_all_stages_but_the_last() -> None:
     assert span_seconds(Span(0, 0, 2), whole(0, samples=1), nothing, separate) == (3.0, 6.0)
 
 
-@given(
-    st.integers(1, 6),
-    st.integers(1, 6),
-    st.sampled_from(["1f1b", "gpipe"]),
-    st.booleans(),
-)
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from(["1f1b", "gpipe"]), st.booleans())
 def test_a_pipeline_takes_as_long_as_its_timetable(
     num_micro_batches: int, in_flight: int, schedule: ScheduleName, is_free: bool
 ) -> None:
-    in_flight = min(in_flight, num_micro_batches)
     profile = profile_of(cluster_of(2, link=FREE) if is_free else cluster_of(2))
     replica = ReplicaAssignment(
         samples=2 * num_micro_batches,
         spans=(Span(0, 0, 1), Span(1, 1, 2)),
         num_micro_batches=num_micro_batches,
-        in_flight=in_flight,
+        in_flight=min(in_flight, num_micro_batches),
         schedule=schedule,
     )
-    stages = tuple(Stage(device=f"gpu:{k}", layers=(f"{k}",)) for k in range(2))
+    assignment = assigned(replica, owners=(0, 1))
+    (staged,) = plan_of(assignment, profile.model, profile.cluster).replicas
     wanted = timeline(
-        schedule_for(
-            Replica(
-                share=1,
-                stages=stages,
-                num_micro_batches=num_micro_batches,
-                in_flight=in_flight,
-                schedule=schedule,
-            )
-        ),
-        lambda task: pass_seconds(task, schedule),
+        schedule_for(staged),
+        # A pass of 2 samples.
+        lambda task: 2.0 * (task.stage + 1) * (1 if task.kind == "forward" else 2),
         # 2 bytes for each of 2 samples.
         transfer=lambda task, needed: (
             0.0 if is_free or task.stage == needed.stage else 4 / 10 + 0.5
         ),
     )
-    found = predict(assigned(replica, owners=(0, 1)), profile)
+    found = predict(assignment, profile)
     assert found.step_seconds == pytest.approx(wanted.makespan + 0.5)
     assert found.slowest.compute_seconds == 12.0 * num_micro_batches
     assert found.timelines[0] is not None
     assert found.timelines[0].peak_live == wanted.peak_live
-
-
-def pass_seconds(task: Task, schedule: str) -> float:
-    """Return the seconds of a pass of 2 samples."""
-    forward = 2.0 * (task.stage + 1)
-    return forward if task.kind == "forward" else 2 * forward
 
 
 def test_replicas_that_are_alike_are_predicted_alike() -> None:

@@ -1,4 +1,4 @@
-"""State of a job: every order of events, without threads and clocks; rare ones, and drawn ones."""
+"""State of a job, without threads and clocks; tests/workers/test_simulated.py draws its events."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from evener.workers.faults import is_lost
 from evener.workers.membership import JobPhase, Membership
@@ -29,21 +27,6 @@ from evener.workers.messages import (
 
 COUNT = 3
 OTHER_SCRIPT = {"same": {"script": "b"}}
-
-
-def hello(index: int, *, incarnation: int = 0, **others: Any) -> Hello:
-    usual = {"count": COUNT, "address": f"host:{index}", "facts": {"same": {"script": "a"}}}
-    return Hello(index=index, incarnation=incarnation, **{**usual, **others})
-
-
-def membership(events: list[Event]) -> Membership:
-    return Membership(
-        COUNT,
-        heartbeat_seconds=10.0,
-        start_seconds=60.0,
-        patience_seconds=100.0,
-        emit=events.append,
-    )
 
 
 class Line:
@@ -73,7 +56,13 @@ class Job:
 
     def __init__(self, *, begin: bool = True) -> None:
         self.events: list[Event] = []
-        self.state = membership(self.events)
+        self.state = Membership(
+            COUNT,
+            heartbeat_seconds=10.0,
+            start_seconds=60.0,
+            patience_seconds=100.0,
+            emit=self.events.append,
+        )
         self.lines: dict[int, Line] = {}
         for index in range(COUNT if begin else 0):
             self.greet(index)
@@ -81,10 +70,11 @@ class Job:
     def receive(self, index: int, message: Message, now: float = 1.0) -> None:
         self.state.receive(self.lines[index], message, now)
 
-    def greet(self, index: int, *, now: float = 0.0, **others: Any) -> Line:
+    def greet(self, index: int, *, incarnation: int = 0, now: float = 0.0, **others: Any) -> Line:
         """Let a worker say hello."""
+        usual = {"count": COUNT, "address": f"host:{index}", "facts": {"same": {"script": "a"}}}
         line = self.lines[index] = Line()
-        self.receive(index, hello(index, **others), now)
+        self.receive(index, Hello(index=index, incarnation=incarnation, **{**usual, **others}), now)
         return line
 
     def view(self, index: int) -> dict[str, Any]:
@@ -483,105 +473,3 @@ def test_a_replacement_whose_connection_ends_is_lost() -> None:
     assert not job.losses()
     job.state.disconnected(line, 59.0, "its connection closed")
     assert job.losses() == [(1, 1, "its connection closed", True)]
-
-
-class Worker:
-    """A process that answers as a member does.
-
-    Attributes:
-        view: Number of its view, 0 before the first.
-        waits: Whether it has stopped, left or not begun, so that it waits for the coordinator.
-    """
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        self.view = 0
-        self.waits = True
-        self._read = 0
-
-    @property
-    def is_done(self) -> bool:
-        return any(kind in ("go", "error") for kind in self.line.kinds())
-
-    def read(self, views: dict[int, Any]) -> None:
-        for message in self.line.sent[self._read :]:
-            if message["kind"] == "view":
-                view = message["view"]
-                assert view["number"] > self.view
-                # All members are told the same.
-                assert views.setdefault(view["number"], view) == view
-                self.view, self.waits = view["number"], False
-        self._read = len(self.line.sent)
-
-    @property
-    def must_stop(self) -> bool:
-        overs = [m["view"] for m in self.line.sent if m["kind"] == "view_over"]
-        return not self.waits and self.view in overs
-
-
-class World:
-    """Processes of a job that start, die, stop and finish in any order."""
-
-    def __init__(self) -> None:
-        self.state = membership([])
-        self.workers: dict[int, Worker] = {}
-        self.incarnations = dict.fromkeys(range(COUNT), -1)
-        self.views: dict[int, Any] = {}
-
-    def act(self, index: int, action: str) -> None:
-        worker = self.workers.get(index)
-        if action == "start" and (worker is None or worker.view > 0):
-            self.incarnations[index] += 1
-            worker = self.workers[index] = Worker(Line())
-            self.state.receive(worker.line, hello(index, incarnation=self.incarnations[index]), 1.0)
-        elif worker is None:
-            return
-        elif action == "die":
-            del self.workers[index]
-            self.state.disconnected(worker.line, 1.0, "its connection closed")
-        elif action in ("stop", "leave") and not worker.waits and not worker.is_done:
-            worker.waits = True
-            kind = Stop if action == "stop" else Leave
-            self.state.receive(worker.line, kind(view=worker.view, done=worker.view), 1.0)
-        for each in self.workers.values():
-            each.read(self.views)
-
-    @property
-    def alive(self) -> dict[int, Worker]:
-        return {index: each for index, each in self.workers.items() if not each.is_done}
-
-
-ACTIONS = st.lists(
-    st.tuples(
-        st.integers(0, COUNT - 1), st.sampled_from(["start", "start", "die", "stop", "leave"])
-    ),
-    max_size=40,
-)
-
-
-@given(ACTIONS)
-def test_in_any_order_nobody_waits_in_vain(actions: list[tuple[int, str]]) -> None:
-    world = World()
-    for index in range(COUNT):
-        world.act(index, "start")
-    for index, action in actions:
-        world.act(index, action)
-    # From here on all that have to stop do.
-    while stopping := [index for index, each in world.alive.items() if each.must_stop]:
-        world.act(stopping[0], "stop")
-    alive = world.alive
-    if world.state.phase is JobPhase.RUNNING:
-        members = {index for index, each in alive.items() if each.view}
-        newest = max(world.views)
-        assert {each.view for each in alive.values() if each.view} == {newest}
-        assert set(world.views[newest]["members"]) == members
-        # Newcomers only wait where another worker has finished; then the others finish too.
-        assert members == alive.keys() or any(alive[index].waits for index in members)
-        for index in sorted(members):
-            world.act(index, "leave")
-        assert not world.alive
-    else:
-        assert world.state.phase is not JobPhase.STOPPING
-        assert all(each.waits and not each.view for each in alive.values())
-        assert len(alive) < COUNT
-    assert sorted(world.views) == list(range(1, len(world.views) + 1))

@@ -128,16 +128,6 @@ def test_an_error_of_the_program_is_shown_once_and_nothing_is_replaced(
     assert "started again" not in stderr
 
 
-def test_the_error_that_came_first_is_shown_if_the_chief_has_another(start: Start) -> None:
-    wait = "tell(os.getpid()); signal.sigwait([signal.SIGUSR1]); sys.exit('worker 1 is gone')"
-    job = start(MASK + wait, "raise ValueError('wrong shape')", error_wait_seconds=600)
-    os.kill(pids_of(job, 1)[0], signal.SIGUSR1)
-    # Which of both ends first is not certain.
-    code, _, stderr = job.end()
-    assert code == 1
-    assert "worker 1 is gone" in stderr
-
-
 def test_an_error_of_one_worker_is_shown_and_the_worker_is_replaced(start: Start) -> None:
     error = """
 for number in range(30):
