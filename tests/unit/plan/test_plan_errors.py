@@ -73,6 +73,7 @@ def written(place: str = "", value: Any = None, *, without: str = "") -> Callabl
     return read
 
 
+WITHOUT_SIZES = Predicted(step_seconds=1, peak_bytes=5)  # type: ignore[arg-type]
 # Values of a wrong type, in Python and in JSON: the place, the type that is there.
 WRONG_TYPES: list[tuple[str, str, Callable[[], object]]] = [
     ("devices must be a list, not 'gpu:0'", "str", lambda: Plan.data_parallel("gpu:0")),
@@ -102,7 +103,7 @@ WRONG_TYPES: list[tuple[str, str, Callable[[], object]]] = [
     ("devices[0].memory_bytes must be", "float", written("devices[0].memory_bytes", 1.5)),
     ("owners must be text or a list", "NoneType", written("owners", None)),
     ("replicas[0].schedule must be text", "int", written("replicas[0].schedule", 1)),
-    ("predicted.peak_bytes must be an object", "int", written("predicted.peak_bytes", 5)),
+    ("predicted.peak_bytes must be an object", "int", lambda: plan(predicted=WITHOUT_SIZES)),
 ]
 
 
