@@ -23,14 +23,15 @@ def check(profile: CostProfile, batch_size: int, *, all_owners: bool) -> Assignm
     """Compare with all plans; a plan that is only simpler is not preferred."""
     best = best_plan(profile, batch_size, num_micro_batches=COUNTS, all_owners=all_owners)
     choices = Choices(num_micro_batches=COUNTS, host=all_owners, simpler_within=0.0)
-    found = search_plan(profile, batch_size, choices).best
+    result = search_plan(profile, batch_size, choices)
+    found = result.best
     if best is None:
         assert found is None
         return None
     assert found is not None, f"nothing was found, and {best[0]:.6g} s is possible"
     assert found.fits
     assert found.prediction.step_seconds <= best[0] * WITHIN
-    return found.assignment
+    return result.assignment
 
 
 @settings(max_examples=40)
