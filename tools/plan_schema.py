@@ -3,7 +3,7 @@
 Run it after a change of a plan's dataclasses: ``.venv/bin/python tools/plan_schema.py``. Keys,
 types, defaults and descriptions are those of the dataclasses and their docstrings; what a dataclass
 does not say, such as the range of a number, stands in ``_LIMITS``.
-`tests/unit/plan/test_json_schema.py` fails if the file is not what this program writes.
+`tests/unit/plan/test_json.py` fails if the file is not what this program writes.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ NOT_RUN = {
     "benchmarks": "commands of hours, each named with its figures",
     "devices": "an example for GPUs with numbers",
     "gpu": "commands for a machine with a GPU",
-    "plan": "tests/unit/plan/test_plan_docs.py runs its examples",
+    "plan": "tests/unit/plan/test_plan.py runs its examples",
 }
 
 

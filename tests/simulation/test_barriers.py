@@ -18,8 +18,7 @@ from evener.planner.step_time import seconds_with_barriers, span_seconds, step_h
 from evener.profile import CostProfile
 from simulation.cases import cases, pipelines, with_links
 from simulation.simulation import Simulation, simulate
-from unit.planner.by_hand import FREE, assigned, cluster_of, profile_of, whole
-from unit.planner.test_barriers import barrier, pipeline
+from unit.planner.by_hand import FREE, assigned, barrier, cluster_of, pipeline, profile_of, whole
 
 ROUNDING = 1 + 1e-9
 

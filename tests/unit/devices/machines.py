@@ -120,6 +120,7 @@ class FakeRuntime(TensorFlowRuntime):
         super().__init__()
         self.tried: list[str] = []
         self.growth: list[bool] = []
+        self.limits_threads: list[bool] = []
         self._view = start
         self._broken = set(broken)
 
@@ -129,6 +130,7 @@ class FakeRuntime(TensorFlowRuntime):
     def configure(self, layout: RuntimeLayout, *, memory_growth: bool) -> None:
         self.tried.append(str(layout))
         self.growth.append(memory_growth)
+        self.limits_threads.append(layout.limit_threads)
         gpus = [
             replace(
                 gpu,

@@ -8,8 +8,6 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from evener.devices.machine import lowest_capability, read_cuda_environment
-
 RunPython = Callable[..., CompletedProcess[str]]
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1", "EVENER_DEVICES": None}
 
@@ -90,18 +88,6 @@ def test_falling_back_is_one_warning(run_python: RunPython) -> None:
     assert intra == 0
 
 
-@pytest.mark.long
-def test_names_make_the_stand_ins_they_need(run_python: RunPython) -> None:
-    code = """
-        import evener
-        from evener.devices import resolve_devices
-
-        print(*(d.name for d in resolve_devices(["cpu:2", "cpu:0"])))
-        print(*(d.name for d in evener.use_devices()))
-    """
-    assert run_python(code, env=HIDDEN).stdout.splitlines() == ["cpu:2 cpu:0", "cpu:0 cpu:1 cpu:2"]
-
-
 def test_importing_evener_imports_no_tensorflow(run_python: RunPython) -> None:
     code = """
         import sys
@@ -110,17 +96,3 @@ def test_importing_evener_imports_no_tensorflow(run_python: RunPython) -> None:
         print(sorted({"tensorflow", "keras", "numpy", "rich"} & set(sys.modules)))
     """
     assert run_python(code).stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("value", "count"), [(None, None), ("", None), ("4", 4), ("0", 0), ("-1", None), ("x", None)]
-)
-def test_multiprocessor_count_of_the_environment(value: str | None, count: int | None) -> None:
-    environ = {} if value is None else {"TF_MIN_GPU_MULTIPROCESSOR_COUNT": value}
-    assert read_cuda_environment(environ).min_multiprocessors == count
-
-
-def test_lowest_capability() -> None:
-    assert lowest_capability(["compute_90", "sm_120", "sm_60", "sm_89"]) == (6, 0)
-    assert lowest_capability(["sm_90a"]) is None
-    assert lowest_capability([]) is None

@@ -1,3 +1,5 @@
+"""Names of devices, and specs of the devices to use."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,8 +8,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evener.devices.names import canonical_device, device_name, qualified_name
 from evener.devices.spec import DeviceSpec, GpuRequest, SpecError, parse_spec, spec_from
 from evener.errors import DeviceError
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("/job:localhost/replica:0/task:0/device:GPU:1", "/device:GPU:1"),
+        ("/device:CPU:2", "/device:CPU:2"),
+        ("/cpu:0", "/device:CPU:0"),
+        ("/GPU", "/device:GPU:0"),
+        ("/device:GPU:*", "/device:GPU:0"),
+        ("/job:localhost", ""),
+        ("", ""),
+    ],
+)
+def test_devices_have_one_name(name: str, device: str) -> None:
+    assert canonical_device(name) == device
+
+
+@pytest.mark.parametrize(
+    ("name", "on_machine", "qualified"),
+    [
+        ("/job:localhost/replica:0/task:0/device:GPU:1", "gpu:1", "gpu:1"),
+        ("/job:worker/replica:0/task:2/device:GPU:1", "gpu:1", "worker:2/gpu:1"),
+        ("/job:worker/cpu:0", "cpu:0", "worker:0/cpu:0"),
+        ("/job:worker/task:2", "cpu:0", None),
+        ("", "cpu:0", None),
+    ],
+)
+def test_only_the_qualified_name_has_the_machine(
+    name: str, on_machine: str, qualified: str | None
+) -> None:
+    assert device_name(name) == on_machine
+    assert qualified_name(name) == qualified
+
 
 GIB = 2**30
 
@@ -104,23 +141,25 @@ def test_spec_that_is_no_text(value: Any) -> None:
         spec_from(value, {})
 
 
-class TestSource:
-    def test_nothing_means_all(self) -> None:
-        assert spec_from(None, {}) == DeviceSpec(kind="all", source="default")
+@pytest.mark.parametrize(
+    ("value", "environ", "spec"),
+    [
+        (None, None, DeviceSpec(kind="all", source="default")),
+        (None, "cpu:3", DeviceSpec(kind="cpu", num_stand_ins=3, source="environment")),
+        ("all", "cpu:3", DeviceSpec(kind="all")),
+        # Empty counts as not set.
+        (None, " ", DeviceSpec(kind="all", source="default")),
+    ],
+)
+def test_the_argument_comes_before_the_environment(
+    value: str | None, environ: str | None, spec: DeviceSpec
+) -> None:
+    assert spec_from(value, {} if environ is None else {"EVENER_DEVICES": environ}) == spec
 
-    def test_environment_comes_before_the_default(self) -> None:
-        found = spec_from(None, {"EVENER_DEVICES": "cpu:3"})
-        assert found == DeviceSpec(kind="cpu", num_stand_ins=3, source="environment")
 
-    def test_argument_comes_before_the_environment(self) -> None:
-        assert spec_from("all", {"EVENER_DEVICES": "cpu:3"}) == DeviceSpec(kind="all")
-
-    def test_empty_environment_counts_as_not_set(self) -> None:
-        assert spec_from(None, {"EVENER_DEVICES": " "}).source == "default"
-
-    def test_error_names_the_environment(self) -> None:
-        with pytest.raises(SpecError, match="EVENER_DEVICES='gpu0'"):
-            spec_from(None, {"EVENER_DEVICES": "gpu0"})
+def test_an_error_names_the_environment() -> None:
+    with pytest.raises(SpecError, match="EVENER_DEVICES='gpu0'"):
+        spec_from(None, {"EVENER_DEVICES": "gpu0"})
 
 
 REQUESTS = st.builds(GpuRequest, index=st.integers(0, 999_999), cap_bytes=st.integers(2**20, 2**50))

@@ -1,19 +1,38 @@
+"""Devices that are laid out, started and used, on recorded machines and a fake TensorFlow."""
+
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import evener
-from evener.devices import UsedDevice, resolve_devices, use, use_devices
-from evener.devices.machine import NvmlMachine
+from evener.devices import resolve_devices, use, use_devices
+from evener.devices.inventories import join
+from evener.devices.machine import NvmlMachine, TensorFlowGpu
 from evener.devices.reasons import Problem
-from evener.devices.spec import SpecError, spec_from
-from evener.devices.use import InitialiseError, RuntimeLayout, lay_out, resolve, take
+from evener.devices.spec import SpecError, parse_spec, spec_from
+from evener.devices.use import (
+    InitialiseError,
+    RuntimeLayout,
+    TensorFlowRuntime,
+    UsedDevice,
+    choose_layout,
+    lay_out,
+    resolve,
+    running_devices,
+    select_devices,
+    take,
+)
 from evener.errors import DeviceError
 from unit.devices.machines import (
     EIGHT,
     GIB,
+    HOST,
     NO_DRIVER,
     TWO_EQUAL,
     UNEQUAL,
@@ -21,6 +40,7 @@ from unit.devices.machines import (
     RecordedNvml,
     gpu,
     machine,
+    seen,
     view,
 )
 
@@ -49,34 +69,29 @@ class TestFirstUse:
         assert fallback is None
 
     def test_names_are_logical_and_the_order_is_the_specs(self) -> None:
-        used, _ = taken("gpu:7,gpu:2@4GiB", EIGHT, fresh(EIGHT))
-        assert [(d.name, d.physical) for d in used] == [("gpu:1", "gpu:7"), ("gpu:0", "gpu:2")]
-        assert [d.memory_bytes for d in used] == [40 * GIB, 4 * GIB]
-
-    def test_one_gpu_cut_in_two(self) -> None:
-        recorded = machine(gpu(0))
-        used, _ = taken("gpu:0@10GiB,gpu:0@5GiB", recorded, fresh(recorded))
-        assert [(d.name, d.memory_bytes) for d in used] == [
-            ("gpu:0", 10 * GIB),
-            ("gpu:1", 5 * GIB),
+        runtime = fresh(EIGHT)
+        used, _ = taken("gpu:7,gpu:2@4GiB,gpu:2@5GiB", EIGHT, runtime)
+        assert [(device.name, device.physical, device.memory_bytes) for device in used] == [
+            ("gpu:2", "gpu:7", 40 * GIB),
+            ("gpu:0", "gpu:2", 4 * GIB),
+            ("gpu:1", "gpu:2", 5 * GIB),
         ]
+        assert runtime.tried == ["gpu:7, gpu:2@4GiB, gpu:2@5GiB"]
 
     def test_stand_ins(self) -> None:
         runtime = fresh(TWO_EQUAL)
         assert names("cpu:2", TWO_EQUAL, runtime) == ["cpu:0", "cpu:1"]
+        assert (runtime.limits_threads, runtime.growth) == ([True], [True])
         assert not any(gpu.visible for gpu in runtime.view().gpus)
 
-    def test_memory_growth_is_passed_on(self) -> None:
-        runtime = fresh(TWO_EQUAL)
-        spec = spec_from("all", {})
-        take(spec, machine=TWO_EQUAL, runtime=runtime, memory_growth=False)
-        assert runtime.growth == [False]
-
     def test_no_gpu_falls_back_to_the_cpu(self) -> None:
-        used, fallback = taken("all", NO_DRIVER, fresh(NO_DRIVER))
+        runtime = fresh(NO_DRIVER)
+        spec = spec_from("all", {})
+        used, fallback = take(spec, machine=NO_DRIVER, runtime=runtime, memory_growth=False)
         assert [device.name for device in used] == ["cpu:0"]
         assert fallback is not None
         assert fallback.code == "DEV-020"
+        assert runtime.growth == [False]
 
     @pytest.mark.parametrize(("spec", "code"), [("gpu:2", "DEV-010"), ("gpu:1@13GiB", "DEV-011")])
     def test_what_cannot_be_leaves_the_runtime_alone(self, spec: str, code: str) -> None:
@@ -99,9 +114,12 @@ class TestStartingFails:
         assert "CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error" in fallback.why
 
     def test_one_of_eight(self) -> None:
-        used, _ = taken("all", EIGHT, fresh(EIGHT, broken=[3]))
+        runtime = fresh(EIGHT, broken=[3])
+        used, _ = taken("all", EIGHT, runtime)
         assert len(used) == 7
         assert "gpu:3" not in [device.physical for device in used]
+        # All, each alone, the others together.
+        assert len(runtime.tried) <= 1 + 8 + 8
 
     def test_all_fail(self) -> None:
         used, fallback = taken("all", TWO_EQUAL, fresh(TWO_EQUAL, broken=[0, 1]))
@@ -140,19 +158,14 @@ class TestStartingFails:
 
 
 class TestSecondUse:
-    def test_the_same_meaning_gives_the_same(self) -> None:
+    def test_the_same_a_part_or_what_runs_by_default(self) -> None:
         runtime = fresh(TWO_EQUAL)
         first = taken("gpu:0,gpu:1", TWO_EQUAL, runtime)
         assert taken("all", TWO_EQUAL, runtime) == first
         assert taken(" gpu:0 , gpu:1", TWO_EQUAL, runtime) == first
+        assert names("gpu:1", TWO_EQUAL, runtime) == ["gpu:1"]
         assert len(runtime.tried) == 1
 
-    def test_a_part_of_what_runs(self) -> None:
-        runtime = fresh(TWO_EQUAL)
-        taken("all", TWO_EQUAL, runtime)
-        assert names("gpu:1", TWO_EQUAL, runtime) == ["gpu:1"]
-
-    def test_what_runs_is_the_default(self) -> None:
         runtime = fresh(TWO_EQUAL)
         taken("cpu:2", TWO_EQUAL, runtime)
         assert names(None, TWO_EQUAL, runtime) == ["cpu:0", "cpu:1"]
@@ -196,27 +209,13 @@ class TestResolve:
         assert runtime.view().num_logical_cpus == 3
 
     def test_the_cpu_alone_keeps_its_threads(self) -> None:
-        class Threads(FakeRuntime):
-            limited = False
-
-            def configure(self, layout: RuntimeLayout, *, memory_growth: bool) -> None:
-                self.limited = layout.limit_threads
-                super().configure(layout, memory_growth=memory_growth)
-
-        runtime = Threads(view())
-        assert self.resolve(["cpu:0"], runtime) == ["cpu:0"]
-        assert not runtime.limited
-
-    def test_gpus_keep_their_numbers(self) -> None:
-        assert self.resolve(["gpu:1"], fresh(TWO_EQUAL), TWO_EQUAL) == ["gpu:1"]
-
-    def test_gpu_and_cpu(self) -> None:
-        assert self.resolve(["gpu:0", "cpu:0"], fresh(TWO_EQUAL), TWO_EQUAL) == ["gpu:0", "cpu:0"]
-
-    def test_environment_holds(self) -> None:
         runtime = fresh(NO_DRIVER)
-        assert self.resolve(["cpu:1"], runtime, EVENER_DEVICES="cpu:4") == ["cpu:1"]
-        assert runtime.view().num_logical_cpus == 4
+        assert self.resolve(["cpu:0"], runtime) == ["cpu:0"]
+        assert runtime.limits_threads == [False]
+
+    @pytest.mark.parametrize("wanted", [["gpu:1"], ["gpu:0", "cpu:0"]])
+    def test_gpus_keep_their_numbers(self, wanted: list[str]) -> None:
+        assert self.resolve(wanted, fresh(TWO_EQUAL), TWO_EQUAL) == wanted
 
     @pytest.mark.parametrize(
         ("wanted", "code", "phrase"),
@@ -239,7 +238,7 @@ class TestResolve:
 
     def test_unknown_name_beside_those_that_run(self) -> None:
         runtime = fresh(NO_DRIVER)
-        self.resolve(["cpu:0", "cpu:1"], runtime)
+        assert self.resolve(["cpu:1"], runtime, EVENER_DEVICES="cpu:2") == ["cpu:1"]
         with pytest.raises(SpecError, match="DEV-010") as caught:
             self.resolve(["cpu:5"], runtime)
         assert "Did you mean 'cpu:" in caught.value.what
@@ -249,20 +248,18 @@ class TestResolve:
 class TestOnTensorFlow:
     """In this process TensorFlow has five logical CPUs already."""
 
-    def test_some_of_them(self, logical_cpus: tuple[str, ...]) -> None:
+    def test_some_of_them_and_more_than_there_are(self, logical_cpus: tuple[str, ...]) -> None:
         used = use_devices("cpu:2")
         assert [device.name for device in used] == list(logical_cpus[:2])
         assert use_devices("cpu:2") == used
+        with pytest.raises(evener.DeviceError, match="DEV-013"):
+            use_devices(f"cpu:{len(logical_cpus) + 1}")
 
     def test_all_of_them_where_nobody_asks(
         self, logical_cpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("EVENER_DEVICES", raising=False)
         assert tuple(device.name for device in use_devices()) == logical_cpus
-
-    def test_more_than_there_are(self, logical_cpus: tuple[str, ...]) -> None:
-        with pytest.raises(evener.DeviceError, match="DEV-013"):
-            use_devices(f"cpu:{len(logical_cpus) + 1}")
 
     def test_by_name(self, logical_cpus: tuple[str, ...]) -> None:
         used = resolve_devices(["cpu:4", "cpu:1"])
@@ -271,17 +268,181 @@ class TestOnTensorFlow:
             resolve_devices(["cpu:5"])
 
 
-class TestLayOut:
-    def test_nothing_is_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        runtime = fresh(NO_DRIVER)
-        monkeypatch.setattr(use, "_RUNTIME", runtime)
-        monkeypatch.setattr(use, "Nvml", lambda: RecordedNvml(NO_DRIVER))
-        lay_out("cpu:3")
-        assert runtime.view().num_logical_cpus == 3
-        assert not runtime.view().runtime_initialised
+def test_a_layout_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = fresh(NO_DRIVER)
+    monkeypatch.setattr(use, "_RUNTIME", runtime)
+    monkeypatch.setattr(use, "Nvml", lambda: RecordedNvml(NO_DRIVER))
+    lay_out("cpu:3")
+    assert runtime.view().num_logical_cpus == 3
+    assert not runtime.view().runtime_initialised
+    monkeypatch.setattr(use, "_RUNTIME", fresh(NO_DRIVER))
+    with pytest.raises(DeviceError, match="DEV-010"):
+        lay_out("gpu:0")
 
-    def test_a_gpu_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(use, "_RUNTIME", fresh(NO_DRIVER))
-        monkeypatch.setattr(use, "Nvml", lambda: RecordedNvml(NO_DRIVER))
-        with pytest.raises(DeviceError, match="DEV-010"):
-            lay_out("gpu:0")
+
+def layout_of(text: str) -> RuntimeLayout:
+    return RuntimeLayout(gpus=parse_spec(text).gpus)
+
+
+def test_gpu_that_the_program_has_cut_stays_cut() -> None:
+    cut = view(gpus=(TensorFlowGpu(index=0, name="NVIDIA A100", caps_bytes=(4 * GIB, 2 * GIB)),))
+    spec = parse_spec("all")
+    chosen = choose_layout(spec, join(spec, TWO_EQUAL, cut, HOST))
+    assert chosen == layout_of("gpu:0@4GiB,gpu:0@2GiB")
+
+
+@pytest.mark.parametrize(
+    ("spec", "picked"),
+    [
+        (
+            "gpu:2@10GiB,gpu:2@5GiB,gpu:0",
+            [("gpu:1", "gpu:2"), ("gpu:2", "gpu:2"), ("gpu:0", "gpu:0")],
+        ),
+        ("gpu:2@5GiB", [("gpu:2", "gpu:2")]),
+        ("gpu:1", None),
+        ("gpu:0@5GiB", None),
+        ("gpu:2", None),
+        ("gpu:2@5GiB,gpu:2@5GiB", None),
+    ],
+)
+def test_devices_that_run_are_picked_in_the_order_of_the_spec(
+    spec: str, picked: list[tuple[str, str]] | None
+) -> None:
+    """Of three GPUs, one is hidden and one is cut in two."""
+    there = view(
+        gpus=(
+            TensorFlowGpu(index=0),
+            TensorFlowGpu(index=1, visible=False),
+            TensorFlowGpu(index=2, caps_bytes=(10 * GIB, 5 * GIB)),
+        )
+    )
+    found = join(parse_spec("cpu:1"), TWO_EQUAL, there, HOST)
+    devices = select_devices(layout_of(spec), there, found)
+    assert (devices and [(device.name, device.physical) for device in devices]) == picked
+
+
+def test_running_devices_know_their_memory() -> None:
+    there = view(gpus=seen(*UNEQUAL.gpus))
+    devices = running_devices(there, join(parse_spec("all"), UNEQUAL, there, HOST))
+    memory = {device.name: device.memory_bytes for device in devices}
+    assert memory == {"gpu:0": 24 * GIB, "gpu:1": 12 * GIB, "cpu:0": None}
+
+
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+class FakeTensorFlow(SimpleNamespace):
+    """`tf.config` as far as it is used, with three GPUs."""
+
+    def __init__(self) -> None:
+        self.visible: list[str] = ["GPU0", "GPU1", "GPU2"]
+        self.cuts: dict[str, list[int | None]] = {}
+        self.growth: dict[str, bool] = {}
+        self.threads = {"intra": 0, "inter": 0}
+        self.failure: Exception | None = None
+        self.errors = SimpleNamespace(OpError=KeyError)
+        self.config = SimpleNamespace(
+            list_physical_devices=lambda kind: (
+                ["GPU0", "GPU1", "GPU2"] if kind == "GPU" else ["CPU0"]
+            ),
+            set_visible_devices=lambda gpus, kind: setattr(self, "visible", gpus),
+            LogicalDeviceConfiguration=lambda memory_limit=None: memory_limit,
+            set_logical_device_configuration=self.cuts.__setitem__,
+            get_logical_device_configuration=self.cuts.get,
+            experimental=SimpleNamespace(set_memory_growth=self.growth.__setitem__),
+            threading=SimpleNamespace(
+                get_intra_op_parallelism_threads=lambda: self.threads["intra"],
+                get_inter_op_parallelism_threads=lambda: self.threads["inter"],
+                set_intra_op_parallelism_threads=lambda n: self.threads.update(intra=n),
+                set_inter_op_parallelism_threads=lambda n: self.threads.update(inter=n),
+            ),
+            list_logical_devices=self._start,
+        )
+
+    def _start(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture
+def tf(monkeypatch: pytest.MonkeyPatch) -> FakeTensorFlow:
+    fake = FakeTensorFlow()
+    monkeypatch.setitem(sys.modules, "tensorflow", fake)  # pyright: ignore
+    # Set and deleted, so that whatever the test leaves is taken back.
+    monkeypatch.setenv(GROWTH, "")
+    monkeypatch.delenv(GROWTH)
+    return fake
+
+
+def configure(text: str, *, memory_growth: bool = True) -> None:
+    layout = RuntimeLayout(gpus=parse_spec(text).gpus)
+    TensorFlowRuntime().configure(layout, memory_growth=memory_growth)
+
+
+@pytest.mark.parametrize("memory_growth", [True, False])
+def test_memory_growth_is_the_same_on_all(tf: FakeTensorFlow, *, memory_growth: bool) -> None:
+    configure("gpu:2,gpu:0", memory_growth=memory_growth)
+    assert tf.visible == ["GPU0", "GPU2"]
+    assert tf.growth == {"GPU0": memory_growth, "GPU2": memory_growth}
+    assert tf.cuts == {}
+    assert GROWTH not in os.environ
+
+
+def test_caps_are_logical_devices_in_mebibytes(tf: FakeTensorFlow) -> None:
+    configure("gpu:1@10GiB,gpu:0,gpu:1@5GiB")
+    assert tf.visible == ["GPU0", "GPU1"]
+    assert tf.cuts == {"GPU1": [10 * 1024, 5 * 1024]}
+    # TensorFlow ignores the setting beside caps, and refuses it on a GPU that is cut.
+    assert tf.growth == {}
+    assert os.environ[GROWTH] == "true"
+
+
+def test_growth_that_somebody_chose_stays(
+    tf: FakeTensorFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(GROWTH, "false")
+    configure("gpu:1@10GiB")
+    assert os.environ[GROWTH] == "false"
+    monkeypatch.delenv(GROWTH)
+    configure("gpu:1@10GiB", memory_growth=False)
+    assert GROWTH not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("layout", "chosen", "threads"),
+    [
+        # Stand-ins have one thread each, unless somebody has chosen.
+        (RuntimeLayout(num_cpus=1, limit_threads=True), 0, (1, 2)),
+        (RuntimeLayout(num_cpus=2, limit_threads=True), 0, (1, 2)),
+        (RuntimeLayout(num_cpus=3, limit_threads=True), 0, (1, 3)),
+        (RuntimeLayout(num_cpus=2, limit_threads=True), 7, (7, 7)),
+        # The CPU alone keeps all threads.
+        (RuntimeLayout(), 0, (0, 0)),
+    ],
+)
+def test_threads(
+    tf: FakeTensorFlow, layout: RuntimeLayout, chosen: int, threads: tuple[int, int]
+) -> None:
+    tf.threads = {"intra": chosen, "inter": chosen}
+    TensorFlowRuntime().configure(layout, memory_growth=True)
+    assert tf.visible == []
+    assert len(tf.cuts.get("CPU0", [None])) == max(1, layout.num_cpus)
+    assert tf.threads == dict(zip(("intra", "inter"), threads, strict=True))
+
+
+def test_setting_that_tensorflow_refuses(tf: FakeTensorFlow) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("Cannot set memory growth on device when virtual devices configured")
+
+    tf.config.experimental.set_memory_growth = refuse
+    with pytest.raises(DeviceError) as caught:
+        configure("gpu:0")
+    assert caught.value.code == "DEV-014"
+    assert "when virtual devices configured" in caught.value.why
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("broken"), KeyError("broken")])
+def test_start_that_fails(tf: FakeTensorFlow, failure: Exception) -> None:
+    tf.failure = failure
+    with pytest.raises(InitialiseError, match="broken"):
+        TensorFlowRuntime().initialise()

@@ -13,7 +13,6 @@ from evener.plan import (
 )
 
 GIB = 2**30
-
 ONE_DEVICE = Plan.data_parallel(["gpu:0"])
 DATA_PARALLEL = Plan.data_parallel(["cpu:0", "cpu:1"], shares=[320, 192])
 CENTRAL = Plan.data_parallel(["gpu:0", "gpu:1"], owners="central")

@@ -1,7 +1,4 @@
-"""Hypothesis strategies that draw valid Plans of every layout.
-
-The devices can be given, so that the engine's tests draw plans for the devices they have.
-"""
+"""Hypothesis strategies that draw valid Plans of every layout."""
 
 from __future__ import annotations
 
@@ -42,8 +39,8 @@ def device_names() -> st.SearchStrategy[str]:
 
 
 @st.composite
-def device_tuples(draw: st.DrawFn, max_devices: int = 5) -> tuple[PlanDevice, ...]:
-    names = draw(st.lists(device_names(), min_size=1, max_size=max_devices, unique=True))
+def device_tuples(draw: st.DrawFn, min_size: int) -> tuple[PlanDevice, ...]:
+    names = draw(st.lists(device_names(), min_size=min_size, max_size=5, unique=True))
     memory = st.none() | st.integers(1, 2**63 - 1)
     return tuple(PlanDevice.named(name, draw(memory)) for name in names)
 
@@ -105,27 +102,14 @@ def predictions(draw: st.DrawFn, names: Sequence[str]) -> Predicted:
 
 
 @st.composite
-def plans(
-    draw: st.DrawFn,
-    *,
-    layouts: Sequence[str] = LAYOUTS,
-    devices: Sequence[str] | None = None,
-    max_devices: int = 5,
-) -> Plan:
-    """Draw a valid plan.
-
-    `layouts` are the layouts to draw from; `devices` the names to use, or None to draw them
-    too. Data parallel needs two devices, as sharding over one is central storage.
-    """
+def plans(draw: st.DrawFn, *, layouts: Sequence[str] = LAYOUTS) -> Plan:
+    """Draw a valid plan of one of the layouts."""
     layout = draw(st.sampled_from(layouts))
-    if devices is None:
-        at_least_two = device_tuples(max_devices).filter(lambda drawn: len(drawn) > 1)
-        used = draw(at_least_two if layout == "data parallel" else device_tuples(max_devices))
-    else:
-        used = tuple(PlanDevice.named(name) for name in devices)
+    # Sharding over one device is central storage.
+    used = draw(device_tuples(2 if layout == "data parallel" else 1))
     names = [device.name for device in used]
     single = layout in ("one device", "pipeline")
-    num_replicas = 1 if single else draw(st.integers(2, max(2, max_devices)))
+    num_replicas = 1 if single else draw(st.integers(2, 5))
     shares = draw(share_lists(num_replicas))
     num_stages = [1] * num_replicas
     if layout in ("pipeline", "hybrid"):

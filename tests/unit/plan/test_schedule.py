@@ -56,7 +56,7 @@ def read(text: str, *, stage: int = 0) -> tuple[Task, ...]:
     return tuple(tasks)
 
 
-APART = {
+LITERAL = {
     "GPipe, p=3, m=4": (
         replica_on(apart(3), micro_batches=4, in_flight=4, schedule="gpipe"),
         ["F0 F1 F2 F3 B3 B2 B1 B0"] * 3,
@@ -82,9 +82,6 @@ APART = {
         replica_on(apart(1), micro_batches=3, in_flight=1),
         ["F0 B0 F1 B1 F2 B2"],
     ),
-}
-
-SHARED = {
     "all on one device, one in flight": (
         replica_on("aaa", micro_batches=2, in_flight=1),
         ["F0.0 F0.1 F0.2 B0.2 B0.1 B0.0 F1.0 F1.1 F1.2 B1.2 B1.1 B1.0"],
@@ -110,21 +107,12 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("name", APART)
-def test_literal_orders_of_stages_apart(name: str) -> None:
-    replica, lines = APART[name]
-    expected = tuple(read(line, stage=stage) for stage, line in enumerate(lines))
+@pytest.mark.parametrize("name", LITERAL)
+def test_literal_orders(name: str) -> None:
+    replica, lines = LITERAL[name]
     schedule = schedule_for(replica)
-    assert schedule.orders == expected
-    assert schedule.devices == tuple(stage.device for stage in replica.stages)
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_literal_orders_on_shared_devices(name: str) -> None:
-    replica, lines = SHARED[name]
-    schedule = schedule_for(replica)
-    assert [" ".join(map(str, order)) for order in schedule.orders] == lines
-    assert schedule.orders == tuple(map(read, lines))
+    assert schedule.orders == tuple(read(line, stage=stage) for stage, line in enumerate(lines))
+    assert schedule.devices == tuple(dict.fromkeys(stage.device for stage in replica.stages))
 
 
 def test_forwards_alone_go_by_micro_batch_then_stage() -> None:
@@ -279,13 +267,10 @@ def test_gpipe_and_1f1b_have_the_same_bubble(
     assert other.peak_live == (m,) * p
 
 
-# The timeline
-
-
 def test_a_timeline_by_hand() -> None:
     replica = replica_on(["cpu:1", "cpu:0"], micro_batches=2, in_flight=2)
-    seconds = {"forward": 1.0, "backward": 2.0}
-    times = timeline(schedule_for(replica), lambda task: seconds[task.kind] * (1 + task.stage))
+    schedule, seconds = schedule_for(replica), {"forward": 1.0, "backward": 2.0}
+    times = timeline(schedule, lambda task: seconds[task.kind] * (1 + task.stage))
     #  cpu:1   F0 F1 .  .  .  .  .  B0 B0 .  .  .  .  B1 B1
     #  cpu:0   .  F0 F0 B0 B0 B0 B0 F1 F1 B1 B1 B1 B1 .  .
     assert [[event[1:] for event in device] for device in times.events] == [
@@ -294,14 +279,9 @@ def test_a_timeline_by_hand() -> None:
     ]
     assert times.makespan == 15
     assert times.bubble == pytest.approx(1 - (6 + 12) / 30)
-    assert times.peak_live == (2, 1)
-    assert times.peak_in_flight == 2
-
-
-def test_tasks_may_take_no_time() -> None:
-    replica = replica_on(apart(2), micro_batches=3, in_flight=2)
-    times = timeline(schedule_for(replica), lambda task: 0.0)
-    assert (times.makespan, times.bubble) == (0.0, 0.0)
+    assert (times.peak_live, times.peak_in_flight) == ((2, 1), 2)
+    nothing = timeline(schedule, lambda task: 0.0)
+    assert (nothing.makespan, nothing.bubble) == (0.0, 0.0)
 
 
 def test_a_schedule_that_cannot_end_is_a_bug_of_ours() -> None:

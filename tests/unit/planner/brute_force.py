@@ -18,27 +18,6 @@ from evener.planner.prediction import predict
 from evener.profile import CostProfile
 
 
-def least_seconds(
-    profile: CostProfile,
-    batch_size: int,
-    *,
-    num_micro_batches: tuple[int, ...],
-    all_owners: bool,
-) -> float | None:
-    """Return the least time of a step within memory; None if nothing fits.
-
-    Args:
-        profile: Costs of the layers, and the cluster.
-        batch_size: Samples of the global batch.
-        num_micro_batches: Numbers of micro-batches to try.
-        all_owners: Whether to try all owners, or those of the engine alone.
-    """
-    found = best_plan(
-        profile, batch_size, num_micro_batches=num_micro_batches, all_owners=all_owners
-    )
-    return None if found is None else found[0]
-
-
 def best_plan(
     profile: CostProfile,
     batch_size: int,
@@ -46,9 +25,13 @@ def best_plan(
     num_micro_batches: tuple[int, ...],
     all_owners: bool,
 ) -> tuple[float, Assignment] | None:
-    """Return the least time of a step within memory, and a plan that takes it.
+    """Return the least time of a step within memory, and a plan that takes it; None if none fits.
 
-    The arguments are those of `least_seconds`.
+    Args:
+        profile: Costs of the layers, and the cluster.
+        batch_size: Samples of the global batch.
+        num_micro_batches: Numbers of micro-batches to try.
+        all_owners: Whether to try all owners, or those of the engine alone.
     """
     best: tuple[float, Assignment] | None = None
     for replicas in _all_replicas(profile, batch_size, num_micro_batches):

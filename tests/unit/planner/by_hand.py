@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from evener.planner.assignment import Assignment, ReplicaAssignment, Span
@@ -36,6 +37,7 @@ LAYERS = (
         workspace_bytes=5,
     ),
 )
+
 MODEL = ModelCosts(name="two", layers=LAYERS, input_bytes=1)
 FREE = Link()
 SLOW = Link(bytes_per_second=10.0, latency_seconds=0.5)
@@ -107,3 +109,27 @@ def assigned(
 ) -> Assignment:
     """Return an assignment; `recompute` is for layer b alone."""
     return Assignment(replicas=replicas, owners=owners, recompute=(False, recompute))
+
+
+def barrier(
+    profile: CostProfile, place: int, *, forward: int = 2, backward: int = 1, waiting: float = 0
+) -> CostProfile:
+    """Return a profile in which the parts of a batch meet at one of the two layers."""
+    layers = list(profile.model.layers)
+    layers[place] = dataclasses.replace(
+        layers[place],
+        forward_barriers=forward,
+        backward_barriers=backward,
+        barrier_bytes=waiting,
+    )
+    model = dataclasses.replace(profile.model, layers=tuple(layers))
+    return dataclasses.replace(profile, model=model)
+
+
+def pipeline(num_micro_batches: int, in_flight: int = 2) -> ReplicaAssignment:
+    return ReplicaAssignment(
+        samples=num_micro_batches,
+        spans=(Span(0, 0, 1), Span(1, 1, 2)),
+        num_micro_batches=num_micro_batches,
+        in_flight=in_flight,
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -80,6 +82,25 @@ def times_of(
     )
 
 
+def profile_of(
+    seconds: Sequence[float],
+    slowness: Mapping[str, float],
+    cluster: Cluster,
+    *,
+    overhead: float = 0.0,
+    **model: Any,
+) -> CostProfile:
+    """Return a profile of types of devices, each so many times as slow as the seconds say."""
+    return CostProfile(
+        model=model_of(seconds, **model),
+        cluster=cluster,
+        times={
+            name: times_of(seconds, slowness=factor, overhead=overhead)
+            for name, factor in slowness.items()
+        },
+    )
+
+
 def _line(overhead: float, per_sample: float) -> Curve:
     return Curve(((1, overhead + per_sample), (64, overhead + 64 * per_sample)))
 
@@ -112,11 +133,6 @@ def profiles(
         parts = st.sampled_from([0.3, 0.6, 1.0, 2.0, 4.0])
         memory = [round(needed * draw(parts)) for _ in types]
     overhead = draw(st.sampled_from([0.0, 1e-4, 2e-3]))
-    return CostProfile(
-        model=model,
-        cluster=cluster_of(types, memory, link),
-        times={
-            str(k): times_of(seconds, slowness=slowdown, overhead=overhead)
-            for k, slowdown in enumerate(slowness)
-        },
-    )
+    slowdowns = {str(k): slowdown for k, slowdown in enumerate(slowness)}
+    profile = profile_of(seconds, slowdowns, cluster_of(types, memory, link), overhead=overhead)
+    return dataclasses.replace(profile, model=model)

@@ -8,11 +8,7 @@ from hypothesis import given, settings
 from evener.errors import PlanError
 from evener.plan import (
     Plan,
-    PlanDevice,
-    Replica,
-    Stage,
 )
-from evener.plan.parts import OwnerRule
 from evener.planner.assignment import (
     EACH_MACHINE,
     HOST_OWNER,
@@ -43,13 +39,27 @@ def test_a_plan_says_the_same_as_its_assignment(case: tuple[Assignment, CostProf
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_owners_in_each_machine_are_those_of_the_engine() -> None:
-    cluster = cluster_of(2, 1)
-    replicas = [whole(device) for device in range(3)]
-    assignment = assigned(*replicas, owners=(EACH_MACHINE, EACH_MACHINE))
+@pytest.mark.parametrize(
+    ("counts", "owner", "written"),
+    [((2, 1), EACH_MACHINE, "sharded"), ((1,), HOST_OWNER, "central")],
+)
+def test_owners_in_each_machine_and_on_the_host(
+    counts: tuple[int, ...], owner: int, written: str
+) -> None:
+    cluster = cluster_of(*counts)
+    assignment = assigned(*map(whole, range(sum(counts))), owners=(owner, owner))
     plan = plan_of(assignment, MODEL, cluster)
-    assert plan.owners == "sharded"
-    assert assignment_of(plan, MODEL, cluster, 6) == assignment
+    assert plan.owners == written
+    assert assignment_of(plan, MODEL, cluster, assignment.batch_size) == assignment
+
+
+def test_rules_of_the_host_and_of_devices_and_replicas_without_samples() -> None:
+    plan = Plan.data_parallel(
+        ["gpu:0", "gpu:1"], shares=[1, 0], owners={"a/*": "host", "*": "gpu:1"}
+    )
+    found = assignment_of(plan, MODEL, cluster_of(2), 4)
+    assert found.owners == (HOST_OWNER, 1)
+    assert found.replicas == (whole(0, samples=4),)
 
 
 def test_layers_are_spread_by_bytes_the_largest_first() -> None:
@@ -63,14 +73,6 @@ def test_layers_are_spread_by_bytes_the_largest_first() -> None:
     assert spread_owners(layers, replicas, cluster_of(2), [None, 1, None, None]) == (0, 1, 0, 0)
 
 
-def test_central_owners_are_on_the_host() -> None:
-    cluster = cluster_of(1)
-    assignment = assigned(whole(0), owners=(HOST_OWNER, HOST_OWNER))
-    plan = plan_of(assignment, MODEL, cluster)
-    assert plan.owners == "central"
-    assert assignment_of(plan, MODEL, cluster, 2) == assignment
-
-
 def test_names_with_wildcards_stand_for_themselves() -> None:
     layers = (LayerCosts(name="block[1]", weight_bytes=1), LayerCosts(name="block1"))
     model = ModelCosts(name="odd", layers=layers)
@@ -82,53 +84,23 @@ def test_names_with_wildcards_stand_for_themselves() -> None:
     assert assignment_of(plan, model, cluster_of(2), 1) == assignment
 
 
-def test_replicas_without_samples_are_left_out() -> None:
-    plan = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[1, 0])
-    found = assignment_of(plan, MODEL, cluster_of(2), 4)
-    assert found.replicas == (whole(0, samples=4),)
-
-
-def test_a_device_that_the_cluster_lacks() -> None:
+def test_a_device_that_the_cluster_lacks_and_a_pattern_that_names_no_layer() -> None:
     with pytest.raises(PlanError, match="PLAN-029"):
         assignment_of(Plan.data_parallel(["gpu:0", "gpu:7"]), MODEL, cluster_of(2), 4)
-
-
-def test_a_pattern_that_names_no_layer() -> None:
     with pytest.raises(PlanError, match="PLAN-040") as caught:
-        assignment_of(staged(("a",), ("bb",)), MODEL, cluster_of(2), 4)
+        assignment_of(Plan.pipeline({"gpu:0": "a", "gpu:1": "bb"}), MODEL, cluster_of(2), 4)
     assert caught.value.what == (
         "replicas[0].stages[1] names 'bb', but the model 'two' has no such layer."
     )
     assert "Its layers are 'a', 'b'." in caught.value.why
 
 
-@pytest.mark.parametrize("stages", [(("b",), ("a",)), (("*a", "b"), ("?",))])
-def test_stages_out_of_line_or_empty(stages: tuple[tuple[str, ...], ...]) -> None:
+@pytest.mark.parametrize("stages", [("b", "a"), (("*a", "b"), "?")])
+def test_stages_out_of_line_or_empty(stages: tuple[str | tuple[str, ...], ...]) -> None:
+    plan = Plan.pipeline(dict(zip(("gpu:0", "gpu:1"), stages, strict=True)))
     with pytest.raises(PlanError, match="PLAN-041") as caught:
-        assignment_of(staged(*stages), MODEL, cluster_of(2), 4)
+        assignment_of(plan, MODEL, cluster_of(2), 4)
     assert "'a', 'b' are in the stages" in caught.value.why
-
-
-def staged(*patterns: tuple[str, ...]) -> Plan:
-    """Return one pipeline with these patterns of layers."""
-    names = [f"gpu:{k}" for k in range(len(patterns))]
-    stages = tuple(
-        Stage(device=name, layers=layers) for name, layers in zip(names, patterns, strict=True)
-    )
-    return Plan(
-        devices=tuple(PlanDevice.named(name) for name in names),
-        replicas=(Replica(share=1, stages=stages),),
-    )
-
-
-def test_the_rule_of_the_host_and_that_of_a_cpu_are_told_apart() -> None:
-    rules = (OwnerRule(pattern="a/*", device="host"), OwnerRule(pattern="*", device="gpu:1"))
-    plan = Plan(
-        devices=Plan.data_parallel(["gpu:0", "gpu:1"]).devices,
-        replicas=Plan.data_parallel(["gpu:0", "gpu:1"]).replicas,
-        owners=rules,
-    )
-    assert assignment_of(plan, MODEL, cluster_of(2), 4).owners == (HOST_OWNER, 1)
 
 
 def test_a_stage_may_name_a_layer_around_those_of_the_model() -> None:

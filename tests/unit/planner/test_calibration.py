@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,10 +11,16 @@ from evener.errors import ProfileError
 from evener.plan import Plan
 from evener.planner import plan_profile
 from evener.planner.assignment import assignment_of
-from evener.planner.prediction import busy_seconds, calibrate, predict, predict_plan
+from evener.planner.prediction import (
+    busy_seconds,
+    calibrate,
+    predict,
+    predict_plan,
+    without_updates,
+)
 from evener.planner.run_times import MeasuredRun, RunTimes
 from evener.profile import CostProfile, Link
-from unit.planner.profiles import cluster_of, model_of, times_of
+from unit.planner.profiles import cluster_of, model_of, profile_of, times_of
 
 SECONDS = [1e-3, 2e-3, 3e-3]
 PLAN = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
@@ -21,15 +28,8 @@ PLAN = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
 
 def profile(**slowness: float) -> CostProfile:
     """Return a profile of two devices, of which the second is three times as slow."""
-    times = {"fast": 1.0, "slow": 3.0, **slowness}
-    return CostProfile(
-        model=model_of(SECONDS),
-        cluster=cluster_of(["fast", "slow"], [None, None], Link(bytes_per_second=1e10)),
-        times={
-            name: times_of(SECONDS, slowness=slowness, overhead=0.0)
-            for name, slowness in times.items()
-        },
-    )
+    cluster = cluster_of(["fast", "slow"], None, Link(bytes_per_second=1e10))
+    return profile_of(SECONDS, {"fast": 1.0, "slow": 3.0, **slowness}, cluster)
 
 
 def run(truth: CostProfile, plan: Plan = PLAN, batch_size: int = 64, **changes: Any) -> MeasuredRun:
@@ -62,20 +62,16 @@ def test_busy_seconds_are_those_of_all_stages_of_a_device() -> None:
     assert found[1] == pytest.approx(3 * alone[0] * 2 / 6)
 
 
-def test_the_true_profile_is_found() -> None:
+def test_the_true_profile_is_found_and_stays_as_it_is() -> None:
     truth = profile(fast=2.0, slow=3.3)
-    found = calibrate(profile(), run(truth))
+    measured = run(truth)
+    found = calibrate(profile(), measured)
     factors = {kind: factor.value for kind, factor in found.factors.items()}
     assert factors == pytest.approx({"fast": 2.0, "slow": 1.1})
     assert found.step_seconds == pytest.approx(found.run.times.step_seconds, rel=0.05)
-    assert plan_profile(found.profile, 64).plan.shares == plan_profile(truth, 64).plan.shares
-    assert plan_profile(found.profile, 64).plan.shares != plan_profile(profile(), 64).plan.shares
-
-
-def test_a_calibrated_profile_stays_as_it_is() -> None:
-    measured = run(profile(fast=2.0))
-    once = calibrate(profile(), measured)
-    again = calibrate(once.profile, measured)
+    shares = [plan_profile(each, 64).plan.shares for each in (found.profile, truth, profile())]
+    assert shares[0] == shares[1] != shares[2]
+    again = calibrate(found.profile, measured)
     assert [factor.value for factor in again.factors.values()] == pytest.approx([1.0, 1.0])
 
 
@@ -89,31 +85,62 @@ def test_a_kind_that_did_not_compute_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured", "code", "what"),
+    ("changes", "code", "what"),
     [
-        (
-            run(profile(), hardware={"gpu:0": "other", "gpu:1": "slow"}),
-            "PROF-052",
-            "gpu:0 (other)",
-        ),
-        (
-            run(profile(), busy_seconds={"gpu:0": 1.0, "gpu:7": 1.0}),
-            "PROF-052",
-            "gpu:7 ()",
-        ),
-        (
-            MeasuredRun(
-                plan=Plan.pipeline({"gpu:0": "encoder", "gpu:1": "decoder"}),
-                times=run(profile(), samples=(64,)).times,
-            ),
-            "PROF-053",
-            "not one for the layers of the profile",
-        ),
+        ({"hardware": {"gpu:0": "other", "gpu:1": "slow"}}, "PROF-052", "gpu:0 (other)"),
+        ({"busy_seconds": {"gpu:0": 1.0, "gpu:7": 1.0}}, "PROF-052", "gpu:7 ()"),
+        ({"samples": (64,)}, "PROF-053", "not one for the layers of the profile"),
     ],
     ids=["other hardware", "no such device", "other model"],
 )
-def test_a_run_of_something_else_is_refused(measured: MeasuredRun, code: str, what: str) -> None:
+def test_a_run_of_something_else_is_refused(changes: dict[str, Any], code: str, what: str) -> None:
+    measured = run(profile(), **changes)
+    if code == "PROF-053":
+        other = Plan.pipeline({"gpu:0": "encoder", "gpu:1": "decoder"})
+        measured = MeasuredRun(plan=other, times=measured.times)
     with pytest.raises(ProfileError) as caught:
         calibrate(profile(), measured)
     assert caught.value.code == code
     assert what in caught.value.what
+
+
+ONE_DEVICE = Plan.data_parallel(["gpu:0"])
+
+
+def one_device_profile(slowness: float = 1.0) -> CostProfile:
+    times = tuple(
+        dataclasses.replace(layer, update_seconds=slowness * 2e-3)
+        for layer in times_of(SECONDS, slowness=slowness, overhead=0.0)
+    )
+    cluster = cluster_of(["fast"], [None], Link(bytes_per_second=1e10))
+    return CostProfile(model=model_of(SECONDS), cluster=cluster, times={"fast": times})
+
+
+def whole_step_run(truth: CostProfile, *, with_updates: bool = True) -> MeasuredRun:
+    (replica,) = predict_plan(ONE_DEVICE, truth, 64).replicas
+    seconds = replica.seconds if with_updates else replica.compute_seconds
+    times = RunTimes(
+        num_steps=50,
+        samples=(64,),
+        step_seconds=replica.seconds,
+        busy_seconds={"gpu:0": seconds},
+        hardware={"gpu:0": "fast"},
+        with_updates=with_updates,
+    )
+    return MeasuredRun(plan=ONE_DEVICE, times=times)
+
+
+@pytest.mark.parametrize("slowness", [0.5, 1.0, 3.0])
+def test_the_passes_are_found(slowness: float) -> None:
+    """A device that is slower in all that it computes: its passes are as much slower."""
+    known = one_device_profile()
+    measured = whole_step_run(one_device_profile(slowness))
+    found = without_updates(measured, known)
+    alone = whole_step_run(one_device_profile(slowness), with_updates=False)
+    assert found.times.busy_seconds == pytest.approx(alone.times.busy_seconds)
+    assert not found.times.with_updates
+    assert calibrate(known, found).factors["fast"].value == pytest.approx(slowness)
+    # Other runs stay as they are.
+    assert without_updates(alone, known) is alone
+    elsewhere = dataclasses.replace(measured, plan=Plan.data_parallel(["gpu:7"]))
+    assert without_updates(elsewhere, known) is elsewhere

@@ -41,9 +41,7 @@ def test_each_part_of_one_device() -> None:
         )
     }
     assert found[0].total == 490 + 160 + 78 + 18
-
-
-def test_with_many_samples_the_worst_moment_is_where_the_forward_pass_ends() -> None:
+    # With many samples the worst moment is where the forward pass ends.
     found = needs(assigned(whole(0, samples=60), owners=(0, 0)), cluster_of(1))
     assert found[0] == MemoryPrediction(
         variables=490, gradients=60, activations=(4 + 8 + 1) * 60, workspace=5 * 60
@@ -66,35 +64,56 @@ def chain(**more: Any) -> ModelCosts:
     return ModelCosts(name="chain", layers=layers, **more)
 
 
-def gradients_of(model: ModelCosts, num_devices: int, seconds: list[float] | None = None) -> float:
-    """Return the bytes of gradients on a device that owns all variables."""
+def owned_by_the_first(num_devices: int, samples: int = 1) -> Assignment:
+    """Return an assignment of three layers, of which all devices have a whole replica."""
     replicas = tuple(
-        ReplicaAssignment(samples=1, spans=(Span(device, 0, 3),)) for device in range(num_devices)
+        ReplicaAssignment(samples=samples, spans=(Span(device, 0, 3),))
+        for device in range(num_devices)
     )
-    assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
-    live = [(1,)] * num_devices
-    return predict_memory(assignment, model, cluster_of(num_devices), live, seconds)[0].gradients
+    return Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
 
 
-def test_one_device_may_come_to_its_updates_at_the_end() -> None:
-    assert gradients_of(chain(), 1) == 3 * 100
+def changed(model: ModelCosts, **of_first: Any) -> ModelCosts:
+    first, *rest = model.layers
+    return dataclasses.replace(model, layers=(dataclasses.replace(first, **of_first), *rest))
 
 
-def test_gradients_that_are_clipped_together_wait_for_each_other() -> None:
-    assert gradients_of(chain(updates_wait=True), 1) == 3 * 100
+def fused_chain(**of_first: Any) -> ModelCosts:
+    """Return layers of which it is known what they need in one call of all passes."""
+    layers = [
+        dataclasses.replace(
+            layer, update_bytes=0, fused_workspace_bytes=7.0, fused_gradient_bytes=20
+        )
+        for layer in chain().layers
+    ]
+    return changed(ModelCosts(name="fused", layers=tuple(layers)), **of_first)
 
 
-def test_devices_of_one_speed_have_their_gradients_at_the_same_time() -> None:
-    # Those that wait for the others, that of now, and of each other device that which is added.
-    assert gradients_of(chain(), 3) == 3 * 100 + 100 + 2 * 100
-    assert gradients_of(chain(), 3, [1.0, 1.0, 1.0]) == 3 * 100 + 100 + 2 * 100
-
-
-def test_faster_devices_have_all_of_theirs_early() -> None:
-    assert gradients_of(chain(), 3, [1.0, 0.5, 1.0]) == 3 * 100 + 100 + 3 * 100 + 100
-    # If all others are faster, its own wait for nobody.
-    assert gradients_of(chain(), 3, [1.0, 0.5, 0.5]) == 100 + 2 * 3 * 100
-    assert gradients_of(chain(), 3, [0.5, 1.0, 1.0]) == 3 * 100 + 100 + 2 * 100
+@pytest.mark.parametrize(
+    ("model", "seconds", "gradients"),
+    [
+        # One device may come to its updates at the end, or has to.
+        (chain(), [1.0], 3 * 100),
+        (chain(updates_wait=True), [1.0], 3 * 100),
+        (changed(chain(), other_gradient_bytes=1000), [1.0], 2 * 100 + 1100),
+        # Those that wait for the others, that of now, and of each other device that which is added.
+        (chain(), [1.0, 1.0, 1.0], 3 * 100 + 100 + 2 * 100),
+        # Faster devices have all of theirs early.
+        (chain(), [1.0, 0.5, 1.0], 3 * 100 + 100 + 3 * 100 + 100),
+        # If all others are faster, its own wait for nobody.
+        (chain(), [1.0, 0.5, 0.5], 100 + 2 * 3 * 100),
+        (chain(), [0.5, 1.0, 1.0], 3 * 100 + 100 + 2 * 100),
+        # Own weights make no place for gradients.
+        (fused_chain(), [1.0, 0.5], 20 + (100 - 20) + 100 * 3),
+        (dataclasses.replace(fused_chain(), layers=chain().layers), [1.0, 0.5], 100 + 100 * 3),
+    ],
+)
+def test_gradients_on_the_owner(model: ModelCosts, seconds: list[float], gradients: int) -> None:
+    assignment, live = owned_by_the_first(len(seconds)), [(1,)] * len(seconds)
+    cluster = cluster_of(len(seconds))
+    assert predict_memory(assignment, model, cluster, live, seconds)[0].gradients == gradients
+    if len(set(seconds)) == 1:
+        assert predict_memory(assignment, model, cluster, live)[0].gradients == gradients
 
 
 def test_where_gradients_wait_they_have_the_place_of_fetched_weights() -> None:
@@ -110,25 +129,17 @@ def test_where_gradients_wait_they_have_the_place_of_fetched_weights() -> None:
 
 
 def test_gradients_larger_than_their_weights_wait_where_no_fetched_weight_made_room() -> None:
-    plain = chain()
-    layers = tuple(dataclasses.replace(layer, other_gradient_bytes=100) for layer in plain.layers)
-    model = dataclasses.replace(plain, layers=layers)
-    replicas = tuple(
-        ReplicaAssignment(samples=1, spans=(Span(device, 0, 3),)) for device in range(2)
-    )
-    assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
-    found = predict_memory(assignment, model, cluster_of(2), [(1,), (1,)])[1]
+    layers = [dataclasses.replace(layer, other_gradient_bytes=100) for layer in chain().layers]
+    model = dataclasses.replace(chain(), layers=tuple(layers))
+    found = predict_memory(owned_by_the_first(2), model, cluster_of(2), [(1,), (1,)])[1]
     # That of now, and the excess of two later layers, which a slow link has not taken yet.
     assert (found.fetched, found.gradients) == (300, 200 + 2 * 100)
 
 
 def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
     model = chain(updates_wait=True)
-    replica = ReplicaAssignment(samples=1, spans=(Span(0, 0, 3),))
-    assignment = Assignment(replicas=(replica,), owners=(0, 0, 0), recompute=(False,) * 3)
-    assert predict_memory(assignment, model, cluster_of(1), [(1,)])[0] == MemoryPrediction(
-        variables=900, gradients=300, workspace=50
-    )
+    found = predict_memory(owned_by_the_first(1), model, cluster_of(1), [(1,)])[0]
+    assert found == MemoryPrediction(variables=900, gradients=300, workspace=50)
 
 
 @settings(max_examples=500)
@@ -172,82 +183,44 @@ def test_what_kernels_were_seen_to_need_counts_where_it_is_more() -> None:
     assert [layer.workspace(samples) for samples in (0, 1, 10, 100)] == [0, 40, 60, 300]
 
 
-def fused_chain(**of_first: Any) -> ModelCosts:
-    """Return layers of which it is known what they need in one call of all passes."""
-    layers = [
-        dataclasses.replace(
-            layer, update_bytes=0, fused_workspace_bytes=7.0, fused_gradient_bytes=20
-        )
-        for layer in chain().layers
-    ]
-    return ModelCosts(
-        name="fused", layers=(dataclasses.replace(layers[0], **of_first), *layers[1:])
-    )
-
-
 def test_one_of_several_devices_needs_in_one_call_what_is_known_of_it() -> None:
-    model = fused_chain(kernel_workspace=Curve(((1, 1000.0), (10, 10_000.0))))
-    replicas = tuple(
-        ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
-    )
-    assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
-    found = predict_memory(assignment, model, cluster_of(2), [(1,), (1,)])[1]
+    kernels = Curve(((1, 1000.0), (10, 10_000.0)))
+    model = fused_chain(kernel_workspace=kernels)
+    found = predict_memory(owned_by_the_first(2, 10), model, cluster_of(2), [(1,), (1,)])[1]
     # The backward pass of the first layer: only its own activations are left.
     assert found == MemoryPrediction(
         fetched=300, gradients=20, activations=3.0 * 10, workspace=7.0 * 10 + 10_000
     )
     # Alone, it has its own weights, and may come late to what frees activations.
-    alone = dataclasses.replace(assignment, replicas=replicas[:1])
+    alone = owned_by_the_first(1, 10)
     found = predict_memory(alone, model, cluster_of(1), [(1,)])[0]
     assert (found.gradients, found.activations) == (300, 3.0 * 10)
     assert found.workspace == 7.0 * 10 + 10_000
-    less = fused_chain(kernel_workspace=model.layers[0].kernel_workspace, fused_workspace_bytes=2.0)
+    less = fused_chain(kernel_workspace=kernels, fused_workspace_bytes=2.0)
     found = predict_memory(alone, less, cluster_of(1), [(1,)])[0]
     assert (found.gradients, found.activations) == (300, 6.0 * 10)
     assert found.workspace == 10_000
 
 
-def test_own_weights_make_no_place_for_gradients() -> None:
-    model = fused_chain()
-    assert gradients_of(model, 2, [1.0, 0.5]) == 20 + (100 - 20) + 100 * 3
-    others = dataclasses.replace(model, layers=chain().layers)
-    assert gradients_of(others, 2, [1.0, 0.5]) == 100 + 100 * 3
-
-
 def test_what_waits_for_barriers_of_layers_before_is_there_in_one_call() -> None:
     met = {"forward_barriers": 2, "backward_barriers": 1, "barrier_bytes": 1000.0}
-    replicas = tuple(
-        ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
-    )
-    assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
-    found = predict_memory(assignment, fused_chain(**met), cluster_of(2), [(1,), (1,)])[1]
+    assignment, live = owned_by_the_first(2, 10), [(1,), (1,)]
+    found = predict_memory(assignment, fused_chain(**met), cluster_of(2), live)[1]
     # The backward pass of the last layer: that of the first one waits.
     assert found == MemoryPrediction(
         fetched=300, gradients=20, activations=(6.0 + 1000.0) * 10, workspace=7.0 * 10
     )
     # Of a model of which nothing is known of such calls, the barriers count for the whole step.
-    plain = chain()
-    first = dataclasses.replace(plain.layers[0], **met)
-    plain = dataclasses.replace(plain, layers=(first, *plain.layers[1:]))
-    found = predict_memory(assignment, plain, cluster_of(2), [(1,), (1,)])[1]
+    found = predict_memory(assignment, changed(chain(), **met), cluster_of(2), live)[1]
     assert found.activations == (6.0 + 1000.0) * 10
 
 
 def test_samples_are_gone_when_the_last_update_runs() -> None:
-    model = chain(input_bytes=10.0)
-    first = dataclasses.replace(model.layers[0], update_bytes=10_000)
-    model = dataclasses.replace(model, layers=(first, *model.layers[1:]))
+    model = changed(chain(input_bytes=10.0), update_bytes=10_000)
     pipeline = ReplicaAssignment(samples=4, spans=(Span(0, 0, 2), Span(1, 2, 3)))
     assignment = Assignment(replicas=(pipeline,), owners=(0, 0, 1), recompute=(False,) * 3)
     found = predict_memory(assignment, model, cluster_of(2), [(1, 1)])[0]
     assert found == MemoryPrediction(variables=600, gradients=200, workspace=10_000)
-
-
-def test_gradients_larger_than_weights() -> None:
-    model = chain()
-    first = dataclasses.replace(model.layers[0], other_gradient_bytes=1000)
-    model = dataclasses.replace(model, layers=(first, *model.layers[1:]))
-    assert gradients_of(model, 1) == 2 * 100 + 1100
 
 
 def test_micro_batches_need_second_gradients_and_less_for_activations() -> None:
@@ -256,6 +229,10 @@ def test_micro_batches_need_second_gradients_and_less_for_activations() -> None:
     assert found.gradients == 160 + 160
     # All samples are sent at once.
     assert (found.activations, found.workspace) == (4 * 3 + 6, (3 + 2) * 3)
+    # Each one in flight keeps activations.
+    replica = whole(0, samples=6, num_micro_batches=3, in_flight=3)
+    found = needs(assigned(replica, owners=(0, 0)), cluster_of(1), live=3)[0]
+    assert found.activations == (1 * 3 + 12 * 2 + 4) * 2
 
 
 def test_recomputed_layers_keep_what_they_read() -> None:
@@ -264,12 +241,6 @@ def test_recomputed_layers_keep_what_they_read() -> None:
     assert found.workspace == (3 + 2) * 2
     found = needs(assigned(whole(0, samples=60), owners=(0, 0), recompute=True), cluster_of(1))[0]
     assert found.workspace == (5 + 8 + 2) * 60
-
-
-def test_each_micro_batch_in_flight_keeps_activations() -> None:
-    replica = whole(0, samples=6, num_micro_batches=3, in_flight=3)
-    found = needs(assigned(replica, owners=(0, 0)), cluster_of(1), live=3)[0]
-    assert found.activations == (1 * 3 + 12 * 2 + 4) * 2
 
 
 def test_stages_keep_what_crosses_to_them() -> None:
@@ -324,12 +295,8 @@ def test_each_machine_spreads_variables_over_its_devices() -> None:
 def test_a_device_lacks_what_it_needs_beyond_its_memory(
     memory: int | None, lacking: list[tuple[int, int]]
 ) -> None:
-    cluster = cluster_of(1, memory=[memory])
+    cluster = cluster_of(1, memory=[memory], host_memory_bytes=600)
     found = needs(assigned(whole(0, samples=6), owners=(0, 0)), cluster)
     assert list(shortages(found, cluster)) == lacking
-
-
-def test_the_host_lacks_memory_too() -> None:
-    cluster = cluster_of(1, host_memory_bytes=600)
-    found = needs(assigned(whole(0), owners=(HOST_OWNER, HOST_OWNER)), cluster)
-    assert list(shortages(found, cluster)) == [(HOST_OWNER, 490 + 160 - 600)]
+    hosted = needs(assigned(whole(0), owners=(HOST_OWNER, HOST_OWNER)), cluster)
+    assert list(shortages(hosted, cluster)) == [(HOST_OWNER, 490 + 160 - 600)]

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evener.planner import Choices, search_plan
-from evener.planner.assignment import HOST_OWNER
+from evener.planner.assignment import HOST_OWNER, Assignment
 from evener.profile import CostProfile, Curve, LayerCosts, LayerTimes, Link, ModelCosts
-from unit.planner.brute_force import least_seconds
-from unit.planner.profiles import MIB, cluster_of, model_of, profiles, times_of
+from unit.planner.brute_force import best_plan
+from unit.planner.profiles import MIB, cluster_of, model_of, profile_of, profiles
 
 WITHIN = 1.01
 COUNTS = (1, 2, 4)
 
 
-def check(profile: CostProfile, batch_size: int, *, all_owners: bool) -> None:
+def check(profile: CostProfile, batch_size: int, *, all_owners: bool) -> Assignment | None:
     """Compare with all plans; a plan that is only simpler is not preferred."""
-    best = least_seconds(profile, batch_size, num_micro_batches=COUNTS, all_owners=all_owners)
+    best = best_plan(profile, batch_size, num_micro_batches=COUNTS, all_owners=all_owners)
     choices = Choices(num_micro_batches=COUNTS, host=all_owners, simpler_within=0.0)
-    found = search_plan(profile, batch_size, choices).best
+    result = search_plan(profile, batch_size, choices)
+    found = result.best
     if best is None:
         assert found is None
-    else:
-        assert found is not None, f"nothing was found, and {best:.6g} s is possible"
-        assert found.fits
-        assert found.prediction.step_seconds <= best * WITHIN
+        return None
+    assert found is not None, f"nothing was found, and {best[0]:.6g} s is possible"
+    assert found.fits
+    assert found.prediction.step_seconds <= best[0] * WITHIN
+    return result.assignment
 
 
 @settings(max_examples=40)
@@ -68,44 +70,29 @@ def test_of_models_in_which_micro_batches_meet(profile: CostProfile, place: int)
     check(dataclasses.replace(profile, model=model), 6, all_owners=False)
 
 
-def profile_with(memory: tuple[int, int], *, activation_bytes: float) -> CostProfile:
-    seconds = [1e-3] * 3
-    return CostProfile(
-        model=model_of(seconds, activation_bytes=activation_bytes),
-        cluster=cluster_of(["fast", "slow"], memory, Link(bytes_per_second=1e11)),
-        times={
-            name: times_of(seconds, slowness=slowness, overhead=1e-4)
-            for name, slowness in (("fast", 1.0), ("slow", 2.5))
-        },
-    )
-
-
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("mebibytes", [7, 8, 9, 10, 12, 16, 24, 40])
 @pytest.mark.parametrize("activation_bytes", [1024.0, MIB])
 def test_as_memory_gets_short(mebibytes: int, activation_bytes: float) -> None:
-    profile = profile_with((mebibytes * MIB, 40 * MIB), activation_bytes=activation_bytes)
+    memory = (mebibytes * MIB, 40 * MIB)
+    cluster = cluster_of(["fast", "slow"], memory, Link(bytes_per_second=1e11))
+    slowness = {"fast": 1.0, "slow": 2.5}
+    profile = profile_of(
+        [1e-3] * 3, slowness, cluster, overhead=1e-4, activation_bytes=activation_bytes
+    )
     check(profile, 6, all_owners=True)
 
 
 def test_a_fast_device_may_need_more_micro_batches_than_samples_in_an_even_split() -> None:
     # 3 of 6 samples would be its share; 4 of them only fit one after another.
-    seconds = (5e-3, 5e-3)
     profile = CostProfile(
-        model=model_of(
-            seconds,
-            weight_bytes=MIB // 8,
-            activation_bytes=MIB / 16,
-        ),
+        model=model_of((5e-3, 5e-3), weight_bytes=MIB // 8, activation_bytes=MIB / 16),
         cluster=cluster_of(["fast", "slow"], [MIB, MIB], Link(bytes_per_second=1e11)),
-        times={
-            "fast": alike(3e-3),
-            "slow": alike(7.5e-3),
-        },
+        times={"fast": alike(3e-3), "slow": alike(7.5e-3)},
     )
-    check(profile, 6, all_owners=True)
-    found = search_plan(profile, 6, Choices(num_micro_batches=COUNTS, simpler_within=0.0))
-    assert [replica.samples for replica in found.assignment.replicas] == [4, 2]
+    found = check(profile, 6, all_owners=True)
+    assert found is not None
+    assert [replica.samples for replica in found.replicas] == [4, 2]
 
 
 def alike(seconds: float) -> tuple[LayerTimes, ...]:
@@ -114,80 +101,61 @@ def alike(seconds: float) -> tuple[LayerTimes, ...]:
     return (LayerTimes(forward=line, backward=line.scaled(2.0)),) * 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tight:
-    """A problem with little memory, with a figure for each layer or each device."""
-
-    weight_bytes: tuple[int, ...]
-    optimizer_bytes: int
-    activation_bytes: tuple[float, ...]
-    boundary_bytes: tuple[float, ...]
-    seconds: tuple[float, ...]
-    slowness: tuple[float, ...]
-    memory: tuple[int, ...]
-    num_barriers: tuple[int, ...] = (0, 0, 0, 0)
-
-
-TIGHT = {
+# Problems with little memory, with a figure for each layer or each device.
+TIGHT: dict[str, dict[str, Any]] = {
     # The slow device helps only if the fast one has two micro-batches: at first, it is no faster
     # than the fast one alone, which is also a plan of the grouping with both.
-    "with a slow device": Tight(
-        weight_bytes=(MIB // 4, 0, MIB // 8, MIB // 8),
-        optimizer_bytes=MIB // 4,
-        activation_bytes=(MIB, MIB, MIB, MIB / 4),
-        boundary_bytes=(128.0, 128.0, 32.0, 128.0),
-        seconds=(1e-2, 1e-2, 2e-3, 1e-2),
-        slowness=(1.0, 6.0),
-        memory=(11 * MIB, 22 * MIB),
-        num_barriers=(0, 0, 0, 2),
-    ),
+    "with a slow device": {
+        "weight_bytes": (MIB // 4, 0, MIB // 8, MIB // 8),
+        "optimizer_bytes": MIB // 4,
+        "activation_bytes": (MIB, MIB, MIB, MIB / 4),
+        "boundary_bytes": (128.0, 128.0, 32.0, 128.0),
+        "seconds": (1e-2, 1e-2, 2e-3, 1e-2),
+        "slowness": (1.0, 6.0),
+        "memory": (11 * MIB, 22 * MIB),
+        "num_barriers": (0, 0, 0, 2),
+    },
     # Of the same grouping, a plan with other owners is faster at first, and cannot get as fast.
-    "with other owners": Tight(
-        weight_bytes=(MIB, 0, 0, MIB),
-        optimizer_bytes=2 * MIB,
-        activation_bytes=(MIB / 4, MIB, MIB, MIB),
-        boundary_bytes=(8192.0, 4096.0, 2048.0, 4096.0),
-        seconds=(1e-2, 1e-3, 1e-3, 1e-3),
-        slowness=(6.0, 1.0, 2.5),
-        memory=(41628467, 10407117, 10407117),
-    ),
+    "with other owners": {
+        "weight_bytes": (MIB, 0, 0, MIB),
+        "optimizer_bytes": 2 * MIB,
+        "activation_bytes": (MIB / 4, MIB, MIB, MIB),
+        "boundary_bytes": (8192.0, 4096.0, 2048.0, 4096.0),
+        "seconds": (1e-2, 1e-3, 1e-3, 1e-3),
+        "slowness": (6.0, 1.0, 2.5),
+        "memory": (41628467, 10407117, 10407117),
+        "num_barriers": (0, 0, 0, 0),
+    },
 }
 
 
 @pytest.mark.parametrize("tight", TIGHT.values(), ids=TIGHT)
-def test_the_best_may_begin_slower_than_others(tight: Tight) -> None:
+def test_the_best_may_begin_slower_than_others(tight: dict[str, Any]) -> None:
     layers = tuple(
         LayerCosts(
             name=f"layer_{k}",
-            weight_bytes=tight.weight_bytes[k],
-            optimizer_bytes=tight.optimizer_bytes,
-            activation_bytes=tight.activation_bytes[k],
-            boundary_bytes=tight.boundary_bytes[k],
+            weight_bytes=tight["weight_bytes"][k],
+            optimizer_bytes=tight["optimizer_bytes"],
+            activation_bytes=tight["activation_bytes"][k],
+            boundary_bytes=tight["boundary_bytes"][k],
             forward_barriers=num_barriers,
             backward_barriers=num_barriers // 2,
         )
-        for k, num_barriers in enumerate(tight.num_barriers)
+        for k, num_barriers in enumerate(tight["num_barriers"])
     )
-    types = [str(slowness) for slowness in tight.slowness]
-    profile = CostProfile(
-        model=ModelCosts(name="tight", layers=layers, input_bytes=64.0),
-        cluster=cluster_of(types, tight.memory, Link(bytes_per_second=1e8, latency_seconds=1e-4)),
-        times={
-            name: times_of(tight.seconds, slowness=slowness, overhead=1e-4)
-            for name, slowness in zip(types, tight.slowness, strict=True)
-        },
-    )
-    check(profile, 6, all_owners=False)
+    slowness = {str(factor): factor for factor in tight["slowness"]}
+    link = Link(bytes_per_second=1e8, latency_seconds=1e-4)
+    cluster = cluster_of(list(slowness), tight["memory"], link)
+    profile = profile_of(tight["seconds"], slowness, cluster, overhead=1e-4)
+    model = ModelCosts(name="tight", layers=layers, input_bytes=64.0)
+    check(dataclasses.replace(profile, model=model), 6, all_owners=False)
 
 
 def test_the_host_owns_what_it_updates_faster() -> None:
-    seconds = [1e-3, 1e-3]
-    profile = CostProfile(
-        model=model_of(seconds, weight_bytes=MIB // 8, activation_bytes=1024.0),
-        cluster=cluster_of(["one", "one"], None, Link(bytes_per_second=1e11)),
-        # 1 ms for each update; the host takes less than 0.1 ms.
-        times={"one": times_of(seconds, slowness=1.0, overhead=2e-3)},
-    )
-    check(profile, 6, all_owners=True)
-    found = search_plan(profile, 6, Choices(num_micro_batches=COUNTS, simpler_within=0.0))
-    assert found.assignment.owners == (HOST_OWNER, HOST_OWNER)
+    cluster = cluster_of(["one", "one"], None, Link(bytes_per_second=1e11))
+    sizes = {"weight_bytes": MIB // 8, "activation_bytes": 1024.0}
+    # 1 ms for each update; the host takes less than 0.1 ms.
+    profile = profile_of([1e-3, 1e-3], {"one": 1.0}, cluster, overhead=2e-3, **sizes)
+    found = check(profile, 6, all_owners=True)
+    assert found is not None
+    assert found.owners == (HOST_OWNER, HOST_OWNER)

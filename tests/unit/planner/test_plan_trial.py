@@ -1,4 +1,4 @@
-"""A trial of plans: how long it waits, what it tries, and which plan it keeps."""
+"""Feedback while a run goes on: a trial of plans, and waits for data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from evener.planner.rebalancing import BLOCK, MOST_ROUNDS, ROUNDS, PlanTrial
+from evener.planner.rebalancing import BLOCK, MOST_ROUNDS, NUM_STEPS, ROUNDS, DataWait, PlanTrial
 
 FIRST_STEP = 1.0
 
@@ -90,13 +90,6 @@ def test_noise_keeps_the_simpler_plan(seed: int) -> None:
     assert trial.current == 0
 
 
-def test_a_large_gain_is_found_in_noise() -> None:
-    draw = random.Random(0)
-    trial = PlanTrial(2, start=0)
-    run(trial, lambda plan, _: (0.3, 0.2)[plan] * draw.lognormvariate(0, 0.1))
-    assert trial.current == 1
-
-
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("step", [0.001, 0.02])
 def test_a_small_gain_is_found_by_more_rounds(seed: int, step: float) -> None:
@@ -129,17 +122,12 @@ def test_a_plan_that_fails_is_not_tried_again() -> None:
     plans = run(trial, constant([0.1, 0.3, 0.2]))
     assert 0 not in plans
     assert trial.current == 2
-
-
-def test_if_all_others_fail_the_first_plan_stays() -> None:
+    # If all others fail, the first plan stays.
     trial = PlanTrial(2, start=1)
     while trial.current == 1:
         trial.record(0.5)
     trial.fail()
     assert trial.is_over and trial.current == 1
-
-
-def test_one_plan_is_no_trial() -> None:
     assert PlanTrial(1, start=0).is_over
 
 
@@ -153,3 +141,89 @@ def test_a_plan_is_proven_after_two_steps() -> None:
         seen.append(trial.is_unproven)
         trial.record(0.5)
     assert seen == [True, True, False]
+
+
+class Epochs:
+    """Epochs of steps with a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lines: list[str] = []
+        self.wait = DataWait(
+            self.lines.append, lambda: "every worker maps all rows", clock=lambda: self.now
+        )
+
+    def read(self, seconds: float, batches: list[int]) -> list[int]:
+        self.now += seconds
+        return batches
+
+    def epoch(self, num_steps: int, *, data: float, step: float, first: float = 0.0) -> None:
+        for number in range(num_steps):
+            seconds = data if number else first
+            assert self.wait.take(lambda seconds=seconds: self.read(seconds, [1])) == [1]
+            self.now += step
+        assert not self.wait.take(lambda: self.read(data, []))
+
+
+def test_it_is_told_once_with_its_cost() -> None:
+    run = Epochs()
+    run.epoch(4 * NUM_STEPS, data=0.1, step=0.1)
+    (line,) = run.lines
+    assert f"waited for its data 5.0 s of the 10.0 s of {NUM_STEPS} steps" in line
+    assert "every worker maps all rows" in line
+
+
+@pytest.mark.parametrize(
+    ("data", "step"),
+    [
+        pytest.param(0.03, 0.2, id="a small part"),
+        pytest.param(0.001, 0.001, id="less than a second"),
+    ],
+)
+def test_little_is_not_told(data: float, step: float) -> None:
+    run = Epochs()
+    run.epoch(3 * NUM_STEPS, data=data, step=step)
+    assert not run.lines
+
+
+def test_short_epochs_count_together_without_the_filling_of_buffers() -> None:
+    waiting, filling = Epochs(), Epochs()
+    for _ in range(2 * NUM_STEPS):
+        waiting.epoch(3, data=0.1, step=0.1)
+        filling.epoch(3, first=60.0, data=0.01, step=0.1)
+    assert len(waiting.lines) == 1
+    assert not filling.lines
+
+
+def test_batches_between_which_nothing_is_computed_do_not_count() -> None:
+    """A loop that only reads, such as one that counts the samples."""
+    run = Epochs()
+    run.wait = DataWait(run.lines.append, lambda: "", num_steps=lambda: 3, clock=lambda: run.now)
+    run.epoch(3 * NUM_STEPS, data=0.1, step=0.0)
+    assert not run.lines
+
+
+def test_what_is_read_by_itself_counts_once() -> None:
+    run = Epochs()
+
+    def read() -> list[int]:
+        return [*run.wait.take(lambda: run.read(0.1, [1]))]
+
+    for _ in range(NUM_STEPS):
+        run.wait.take(read)
+        run.now += 0.1
+    assert not run.lines
+    run.wait.take(read)
+    assert len(run.lines) == 1
+
+
+def test_an_error_of_the_data_leaves_it_as_it_was() -> None:
+    run = Epochs()
+
+    def fail() -> list[int]:
+        raise OSError("no such file")
+
+    with pytest.raises(OSError, match="no such file"):
+        run.wait.take(fail)
+    run.epoch(2 * NUM_STEPS, data=0.1, step=0.1)
+    assert len(run.lines) == 1

@@ -1,4 +1,4 @@
-"""Step times of a run: medians, and the report file."""
+"""Times of a run: medians, the report file, and predictions that were wrong."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from evener.errors import ProfileError
-from evener.plan import Plan
-from evener.planner.run_times import StepRecord, read_run, run_times
+from evener.plan import Plan, Predicted
+from evener.planner.run_times import RunTimes, StepRecord, deviation, read_run, run_times
 
 PLAN = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
 
@@ -36,13 +36,13 @@ def test_times_are_medians() -> None:
     assert (found.num_steps, found.step_seconds) == (5, 3)
     assert found.busy_seconds == {"gpu:0": 1.5, "gpu:1": 0.75}
     assert (found.samples, found.batch_size, found.hardware) == ((3, 1), 4, {"gpu:0": "A100"})
-
-
-def test_steps_of_other_samples_are_left_out() -> None:
+    # Steps of other samples are left out.
     usual, last = records([2, 2, 2]), records([50, 50], (1, 1), began=6)
     found = run_times([*usual, *last, *records([2, 2], began=106)], ["gpu:0", "gpu:1"], {})
     assert found is not None
     assert (found.samples, found.num_steps, found.step_seconds) == ((3, 1), 4, 2)
+    for steps in ([], [1]):
+        assert run_times(records(steps), ["gpu:0", "gpu:1"], {}) is None
 
 
 def test_of_two_models_the_first_is_timed() -> None:
@@ -52,11 +52,6 @@ def test_of_two_models_the_first_is_timed() -> None:
     found = run_times(turns, ["gpu:0", "gpu:1"], {})
     assert found is not None
     assert (found.num_steps, found.step_seconds) == (4, 1)
-
-
-@pytest.mark.parametrize("steps", [[], [1]])
-def test_no_two_steps_have_no_times(steps: list[float]) -> None:
-    assert run_times(records(steps), ["gpu:0", "gpu:1"], {}) is None
 
 
 def report(num_steps: int = 30, **changes: Any) -> dict[str, Any]:
@@ -104,3 +99,80 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str | None, code: str,
     if code == "PROF-050":
         assert caught.value.what == f"{file} holds no report of a run."
         assert f"evener run --report-file {file} SCRIPT" in caught.value.fix
+
+
+PREDICTED = Predicted(
+    step_seconds=0.100,
+    peak_bytes={},
+    busy_seconds={"gpu:0": 0.080, "gpu:1": 0.070},
+    batch_size=32,
+)
+
+
+def times(step: float, gpu_0: float = 0.080, gpu_1: float = 0.070, **changes: Any) -> RunTimes:
+    given = {
+        "num_steps": 40,
+        "samples": (24, 8),
+        "step_seconds": step,
+        "busy_seconds": {"gpu:0": gpu_0, "gpu:1": gpu_1},
+        "hardware": {},
+    }
+    return RunTimes(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("step", "is_told"),
+    [(0.0849, True), (0.0851, False), (0.100, False), (0.1149, False), (0.1151, True)],
+)
+def test_beyond_15_percent_it_is_told(step: float, is_told: bool) -> None:
+    assert (deviation(PREDICTED, times(step)) is not None) == is_told
+
+
+def test_the_compute_of_a_device() -> None:
+    found = deviation(PREDICTED, times(0.150, gpu_1=0.125))
+    assert found is not None
+    assert found.what == "A step took 150.0 ms, and the plan predicted 100.0 ms."
+    assert found.why == (
+        "Median of 40 steps. What differs most: gpu:1 computed for 125.0 ms of a step, and 70.0 ms "
+        "were predicted."
+    )
+    faster = deviation(PREDICTED, times(0.060, gpu_0=0.050, gpu_1=0.052))
+    assert faster is not None and faster.worst is not None
+    assert faster.worst.device == "gpu:0"
+
+
+def test_communication_and_waiting() -> None:
+    found = deviation(PREDICTED, times(0.200))
+    assert found is not None and found.worst is not None
+    assert found.worst.device is None
+    assert "waiting (for other devices, for data) took 120.0 ms" in found.why
+    assert "20.0 ms were predicted" in found.why
+
+
+def test_a_plan_that_predicts_no_parts() -> None:
+    found = deviation(Predicted(step_seconds=0.1, peak_bytes={}), times(0.2))
+    assert found is not None and found.worst is None
+    assert "does not predict" in found.why
+
+
+@pytest.mark.parametrize(
+    "run",
+    [None, times(0.5, num_steps=19), times(0.5, samples=(24, 9))],
+    ids=["not timed", "few steps", "other batch"],
+)
+def test_what_cannot_be_compared_is_not_told(run: RunTimes | None) -> None:
+    assert deviation(PREDICTED, run) is None
+
+
+@pytest.mark.parametrize(
+    ("busy", "what"),
+    [
+        (0.180, "gpu:0 computed passes and updates for 180.0 ms of a step, and 100.0 ms were"),
+        (0.110, "waiting for data and for Python took 90.0 ms of a step, and "),
+    ],
+)
+def test_a_step_on_one_device_is_computed_or_waits(busy: float, what: str) -> None:
+    alone = {"samples": (32,), "busy_seconds": {"gpu:0": busy}, "with_updates": True}
+    found = deviation(PREDICTED, times(0.200, **alone))
+    assert found is not None
+    assert what in found.why

@@ -47,13 +47,6 @@ class Outcome:
     gain: float  # Fraction of the time of unchanged shares that was saved.
     followed: tuple[int | None, ...]  # Steps until each slowdown was followed.
 
-    def __str__(self) -> str:
-        followed = ", ".join("never" if n is None else str(n) for n in self.followed) or "-"
-        return (
-            f"{self.num_changes:4} changes, {self.num_taken_back:3} taken back, lost "
-            f"{self.lost:7.3%}, gained {self.gain:7.2%}, followed after {followed} steps"
-        )
-
 
 def train(trace: Trace) -> Outcome:
     first = trace.shares or (1.0,) * len(trace.rows[0])
@@ -229,33 +222,48 @@ UNSEEN = {
     "noisy and slowed": drawn(
         const(1000), const(1000), stepwise((0, 1000), (777, 500)), seed=16, noise=0.1, slowed=(777,)
     ),
+    "noisy, five unequal": drawn(
+        *map(const, (800, 400, 400, 100, 50)), seed=18, num_steps=8000, noise=0.1, slowed=(0,)
+    ),
+    "one of four slowed and back": drawn(
+        *map(const, (400, 400, 400)),
+        stepwise((0, 400), (1003, 160), (2506, 400)),
+        seed=19,
+        slowed=(1003, 2506),
+    ),
+    "busy, with a fixed cost of a call": drawn(
+        const(200_000), const(200_000), seed=20, noise=0.15, load=busy, call_seconds=0.002
+    ),
 }
 
-# At most so many changes, and steps until the last slowdown to be followed is.
+# At most so many changes, steps until the last slowdown to be followed is, and the least gain.
 _LIMITS = {
-    "steady, equal": (0, None),
-    "steady, 3 : 1 from even": (1, 20),
-    "busy": (90, None),
-    "slowed to 40 % and back": (2, 20),
-    "heating": (4, None),
-    "a fixed cost of a call": (4, None),
-    "waiting for a core": (15, None),
-    "recorded, steps of 2 ms": (2, None),
-    "waiting for a core, again": (15, None),
-    "steady, four unequal, hiccups": (4, 20),
-    "busy, a load that drifts": (40, None),
-    "staircase": (6, 20),
-    "throttling": (20, None),
+    "steady, equal": (0, None, 0.0),
+    "steady, 3 : 1 from even": (1, 20, 0.48),
+    "busy": (90, None, 0.05),
+    "slowed to 40 % and back": (2, 20, 0.24),
+    "heating": (4, None, 0.16),
+    "a fixed cost of a call": (4, None, 0.16),
+    "waiting for a core": (15, None, -0.01),
+    "recorded, steps of 2 ms": (2, None, 0.0),
+    "waiting for a core, again": (15, None, -0.01),
+    "steady, four unequal, hiccups": (4, 20, 0.6),
+    "busy, a load that drifts": (40, None, -0.01),
+    "staircase": (6, 20, 0.37),
+    "throttling": (20, None, 0.07),
     # Load of 5 to 60 steps cannot be told from a slowdown before it has lasted longer.
-    "busy, then slowed to 40 %": (95, 110),
-    "recorded, steps of 1 ms": (2, None),
-    "noisy and slowed": (2, 20),
+    "busy, then slowed to 40 %": (95, 110, 0.2),
+    "recorded, steps of 1 ms": (2, None, 0.0),
+    "noisy and slowed": (2, 20, 0.3),
+    "noisy, five unequal": (3, 20, 0.83),
+    "one of four slowed and back": (2, 20, 0.3),
+    "busy, with a fixed cost of a call": (12, None, -0.01),
 }
 
 
-@pytest.mark.parametrize("name", _LIMITS)
+@pytest.mark.parametrize("name", SEEN | UNSEEN)
 def test_shares_on_a_trace(name: str) -> None:
-    most_changes, most_steps = _LIMITS[name]
+    most_changes, most_steps, least_gain = _LIMITS[name]
     outcome = train((SEEN | UNSEEN)[name])
     assert outcome.num_changes <= most_changes
     assert outcome.lost < 0.01
@@ -263,11 +271,7 @@ def test_shares_on_a_trace(name: str) -> None:
     for steps in outcome.followed:
         assert steps is not None and most_steps is not None and steps <= most_steps
     # An experiment that is wrong for long is a loss too, beside what it costs until it is judged.
-    assert outcome.gain > -0.01
-
-
-def test_every_trace_has_its_limits() -> None:
-    assert _LIMITS.keys() == (SEEN | UNSEEN).keys()
+    assert outcome.gain >= least_gain
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,8 @@ def test_a_process_alone_has_no_job() -> None:
 
 
 def test_workers_of_tf_config() -> None:
-    found = [
-        job_from_environment(config(task={"type": "worker", "index": index})) for index in range(3)
-    ]
-    assert all(job is not None for job in found)
-    jobs = [job for job in found if job is not None]
+    tasks = ({"type": "worker", "index": index} for index in range(3))
+    jobs = [job for task in tasks if (job := job_from_environment(config(task=task)))]
     assert [job.index for job in jobs] == [0, 1, 2]
     assert [job.hosts_coordinator for job in jobs] == [True, False, False]
     # The first port behind that of worker 0 which no worker has.
@@ -83,11 +81,18 @@ def test_a_launched_job_is_read_as_it_was_written() -> None:
 
 
 def test_settings_of_the_environment() -> None:
-    environ = {**config(), "EVENER_HEARTBEAT_SECONDS": "2.5", "EVENER_COORDINATOR": "127.0.0.1:9"}
-    job = job_from_environment({**environ, "EVENER_PATIENCE_SECONDS": "900"})
+    addresses = ["10.0.0.1:1", "10.0.0.2:1"]
+    settings = {
+        "EVENER_HEARTBEAT_SECONDS": "2.5",
+        "EVENER_COORDINATOR": "127.0.0.1:9",
+        "EVENER_PATIENCE_SECONDS": "900",
+        # It lets workers of several machines join.
+        "EVENER_JOB_SECRET": "word",
+    }
+    job = job_from_environment({**config(worker=addresses), **settings})
     assert job is not None
-    assert (job.heartbeat_seconds, job.coordinator) == (2.5, "127.0.0.1:9")
-    assert job.patience_seconds == 900.0
+    assert (job.heartbeat_seconds, job.patience_seconds) == (2.5, 900.0)
+    assert (job.coordinator, job.secret) == ("127.0.0.1:9", b"word")
 
 
 @pytest.mark.parametrize(
@@ -126,13 +131,6 @@ def test_what_is_malformed_is_named(environ: dict[str, str], code: str, named: s
     assert named in str(caught.value)
 
 
-def test_a_secret_lets_workers_of_several_machines_join() -> None:
-    environ = {**config(worker=["10.0.0.1:1", "10.0.0.2:1"]), "EVENER_JOB_SECRET": "word"}
-    job = job_from_environment(environ)
-    assert job is not None
-    assert job.secret == b"word"
-
-
 def secret_of(environ: dict[str, str]) -> bytes:
     job = job_from_environment(environ)
     assert job is not None
@@ -157,22 +155,9 @@ def test_workers_of_one_machine_share_a_key_that_only_their_user_can_read(
     assert secret_of(config()) not in found  # Of no address, which all may know.
 
 
-def let_others_read(folder: Path) -> None:
-    (folder / "key").chmod(0o640)
-
-
-def let_others_in(folder: Path) -> None:
-    folder.chmod(0o755)
-
-
 def link_elsewhere(folder: Path) -> None:
-    key = folder / "key"
-    key.rename(folder.parent / "key")
-    key.symlink_to(folder.parent / "key")
-
-
-def damage(folder: Path) -> None:
-    (folder / "key").write_bytes(b"")
+    (folder / "key").rename(folder.parent / "key")
+    (folder / "key").symlink_to(folder.parent / "key")
 
 
 def take_away(folder: Path) -> None:
@@ -181,10 +166,19 @@ def take_away(folder: Path) -> None:
     folder.touch()
 
 
-@pytest.mark.parametrize(
-    "harm", [let_others_read, let_others_in, link_elsewhere, damage, take_away]
-)
-def test_a_key_that_others_may_know_is_not_used(harm: Any, folder: Path) -> None:
+HARMS: dict[str, Callable[[Path], object]] = {
+    "others may read it": lambda folder: (folder / "key").chmod(0o640),
+    "others may write to its folder": lambda folder: folder.chmod(0o755),
+    "it is a link": link_elsewhere,
+    "it is empty": lambda folder: (folder / "key").write_bytes(b""),
+    "its folder is a file": take_away,
+}
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+def test_a_key_that_others_may_know_is_not_used(
+    harm: Callable[[Path], object], folder: Path
+) -> None:
     secret_of(config())
     harm(folder)
     with pytest.raises(RunError, match="EVENER_JOB_SECRET") as caught:
@@ -193,15 +187,16 @@ def test_a_key_that_others_may_know_is_not_used(harm: Any, folder: Path) -> None
     assert str(folder) in caught.value.why
 
 
-def test_a_key_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_another_user_and_without_a_home(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret_of(config())
     own = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
-    with pytest.raises(RunError, match="another user"):
-        job_from_environment(config())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: own + 1)
+        with pytest.raises(RunError, match="another user"):
+            job_from_environment(config())
 
-
-def test_a_user_without_a_home_names_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

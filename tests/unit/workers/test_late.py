@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import socket
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +16,7 @@ import tensorflow as tf
 from evener._tf_private import workers as private
 from evener.errors import RunError
 from evener.workers import faults
-from evener.workers.connections import Listener
 from evener.workers.faults import weights_are_read
-from evener.workers.group import Group
 from evener.workers.late import (
     CallResults,
     Late,
@@ -30,8 +27,7 @@ from evener.workers.late import (
     pack_results,
     tensors_as_arrays,
 )
-from evener.workers.mesh import unpack
-from evener.workers.messages import NOTHING, View
+from evener.workers.messages import View
 from evener.workers.state import Variables, check_fingerprints, digest, fingerprint, summarize
 from workers.seats import Seats
 
@@ -45,9 +41,6 @@ def test_results_keep_their_structure() -> None:
     assert float(found["loss"]) == 1.5
     assert found["names"][0].numpy().tolist() == [b"a", b"bc"]
     assert found["names"][1] is None
-
-
-def test_another_number_of_results() -> None:
     with pytest.raises(RunError, match="RUN-094"):
         pack_results([tf.TensorSpec([])], tensors_as_arrays([tf.constant(1), tf.constant(2)]))
 
@@ -133,18 +126,8 @@ def test_the_callback_that_reads_weights_is_named() -> None:
     assert "The program reads weights" in weights_are_read().why
 
 
-def test_results_that_are_too_many_are_not_kept() -> None:
-    results = Results(limit_bytes=300)
-    results.add([np.ones(2, np.float32)], [])
-    assert len(CallResults.unpack_all(results.since(0))) == 1
-    results.add([np.ones(48, np.float32)], [])
-    assert len(results) == 2
-    with pytest.raises(RunError, match="RUN-093"):
-        results.since(1)
-
-
 def test_results_take_the_bytes_that_are_counted() -> None:
-    """A replacement gets them as they were."""
+    """A replacement gets them as they were; those that are too many are not kept."""
     results = Results()
     for number in range(3):
         results.add([np.asarray(number), np.asarray([b"a", b"bc"], object)], [np.ones([2, 3])])
@@ -153,6 +136,13 @@ def test_results_take_the_bytes_that_are_counted() -> None:
     assert found[0].results[1].tolist() == [b"a", b"bc"]
     np.testing.assert_array_equal(found[1].variables[0], np.ones([2, 3]))
     assert len(results.since(0)) < results._num_bytes < 2 * len(results.since(0))
+    results = Results(limit_bytes=300)
+    results.add([np.ones(2, np.float32)], [])
+    assert len(CallResults.unpack_all(results.since(0))) == 1
+    results.add([np.ones(48, np.float32)], [])
+    assert len(results) == 2
+    with pytest.raises(RunError, match="RUN-093"):
+        results.since(1)
 
 
 def test_a_worker_that_is_frozen_is_waited_for_once() -> None:
@@ -184,29 +174,25 @@ def state_at(calls: int, exchanges: int) -> State:
     return State(point=Point(calls, exchanges), done=calls, values=())
 
 
-class Joining:
-    """Group that a replacement joins."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self.view = View(number=1, members=(0,), addresses={0: "a"}, done={}, joined=())
-        self.point = Point(0, 0)
-
-    def ask(self, view: View, number: int) -> list[CallResults]:
-        return [CallResults([np.asarray(k)], []) for k in range(number, 6)]
-
-    def join(self) -> State:
-        return self._state
+def joining(state: State) -> Any:
+    """Return a group that a replacement joins."""
+    return SimpleNamespace(
+        view=View(number=1, members=(0,), addresses={0: "a"}, done={}, joined=()),
+        point=Point(0, 0),
+        ask=lambda view, number: [CallResults([np.asarray(k)], []) for k in range(number, 6)],
+        join=lambda: state,
+    )
 
 
-def late_of(group: Joining, exchanged: dict[str, Any] | None = None) -> Late:
-    member: Any = SimpleNamespace(look=lambda: (group.view, exchanged or {}), pause=None)
+def late_of(group: Any, exchanged: dict[str, Any] | None = None, *, is_alone: bool = False) -> Late:
+    view = None if is_alone else group.view
+    member: Any = SimpleNamespace(look=lambda: (view, exchanged or {}), pause=None)
     return Late(group.view, member, {})
 
 
 def test_a_state_is_taken_where_it_holds() -> None:
     """The others stand behind two exchanges, and so between what the program assigns there."""
-    group = Joining(state_at(6, 2))
+    group = joining(state_at(6, 2))
     late = late_of(group, {"save 0": [1], "save 1": [2]})
     for number in range(6):
         found = late.next_results(group)
@@ -233,7 +219,7 @@ def test_a_state_is_taken_where_it_holds() -> None:
 )
 def test_a_program_that_takes_another_way(act: Any, code: str) -> None:
     """It goes past the point of the others, or makes other calls, exchanges or an end there."""
-    group = Joining(state_at(6, 2))
+    group = joining(state_at(6, 2))
     late = late_of(group)
     late.state = state_at(6, 2)
     with pytest.raises(RunError, match=code):
@@ -242,39 +228,8 @@ def test_a_program_that_takes_another_way(act: Any, code: str) -> None:
 
 @pytest.mark.parametrize("act", [lambda late: late.exchange("save 9"), Late.wait_for_end])
 def test_nobody_is_left_to_wait_for(act: Any) -> None:
-    member: Any = SimpleNamespace(look=lambda: (None, {}))
-    view = View(number=1, members=(0,), addresses={}, done={}, joined=())
     with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
-        act(Late(view, member, {}))
-
-
-def test_nobody_is_left_whose_state_a_replacement_could_take() -> None:
-    """All others have ended while it was behind, and others begin anew with it."""
-    member = SimpleNamespace(
-        join=lambda: View(number=4, members=(0, 1), addresses={}, done={}, joined=(0, 1))
-    )
-    with pytest.raises(RunError, match=r"RUN-095[\s\S]*begins again"):
-        Group.join(SimpleNamespace(_member=member))  # type: ignore[arg-type]
-
-
-def test_who_has_no_state_gets_one_whatever_view_it_came_in() -> None:
-    """Worker 1 missed the last call; worker 2 came in a view that was over at once; 3 is new."""
-    sent: dict[int, np.ndarray] = {}
-    giver = SimpleNamespace(
-        index=0,
-        point=Point(9, 0),
-        _last_log=[[np.ones(2)]],
-        variables=SimpleNamespace(values=lambda: ()),
-        _mesh=SimpleNamespace(deliver=lambda label, parcels: sent.update(parcels) or {}),
-        _done=5,
-    )
-    done = {0: 5, 1: 4, 2: NOTHING}
-    view = View(number=3, members=(0, 1, 2, 3), addresses={}, done=done, joined=(3,))
-    assert Group._hand_over(giver, view) is None  # type: ignore[arg-type]
-    [[log]] = unpack(sent.pop(1))
-    np.testing.assert_array_equal(log, np.ones(2))
-    assert sorted(sent) == [2, 3]
-    assert all(State.unpack(parcel).point == (9, 0) for parcel in sent.values())
+        act(late_of(joining(state_at(0, 0)), is_alone=True))
 
 
 def summary(*values: float) -> dict[str, Any]:
@@ -286,10 +241,7 @@ def test_states_that_differ_name_their_variables() -> None:
     error = faults.other_states(told)
     assert error is not None
     assert re.search(r"RUN-079.*kernel \(0\)[\s\S]*worker 2 differ", str(error))
-
-
-def test_states_that_differ_in_the_last_bit_do_not_count() -> None:
-    """Nor do variables that are gone on one worker alone."""
+    # Differences in the last bit do not count, nor variables that are gone on one worker alone.
     nearly = summarize({"kernel (0)": np.asarray([1.0, 2.0000002], np.float32)})
     assert digest({"k": np.ones(2)}) != digest({"k": np.asarray([1.0, np.nextafter(1.0, 2.0)])})
     assert faults.other_states({0: summary(1.0, 2.0), 1: nearly, 2: summarize({})}) is None
@@ -304,16 +256,7 @@ def test_the_worker_with_other_data_is_named() -> None:
         check_fingerprints([same, same, other], [0, 1, 2], 4)
     with pytest.raises(RunError, match="workers 0, 1 see different data"):
         check_fingerprints([same, other], [0, 1], 0)
-
-
-def test_fingerprints_know_types_and_shapes() -> None:
+    # Fingerprints know types and shapes.
     ones = np.ones([2, 3], np.float32)
     kinds = [ones, ones.reshape(3, 2), ones.astype(np.float64), np.asarray([b"a"], object)]
     assert len({tuple(fingerprint([array])) for array in kinds}) == len(kinds)
-
-
-def test_a_listener_that_is_closed_keeps_nobody_waiting() -> None:
-    listener = Listener("127.0.0.1", SECRET)
-    listener.close()
-    with pytest.raises(ConnectionError):
-        listener.take(1, 0, time.monotonic() + 20)

@@ -1,25 +1,210 @@
-"""Sums and joins of arrays over a mesh, against NumPy."""
+"""Exchanges over a mesh, against NumPy: arrays as bytes, memory that is used again or read."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from evener.errors import RunError
-from evener.workers.mesh import MERGES, Mesh
-from evener.workers.wire import PeerLost, PeerMemory, Wire
+from evener.workers.mesh import MERGES, Buffers, Mesh, pack, unpack
+from evener.workers.wire import PeerLost, PeerMemory, Window, WindowAddress, Wire, segments_of
+
+NUMBERS = (np.bool_, np.int8, np.uint64, np.float16, np.float32, np.float64, np.complex128)
+
+ARRAYS = st.sampled_from(NUMBERS).flatmap(
+    lambda dtype: npst.arrays(dtype, npst.array_shapes(min_dims=0, min_side=0, max_side=3))
+)
+
+
+def assert_same(expected: np.ndarray, found: np.ndarray) -> None:
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert found.tolist() == expected.tolist() or found.tobytes() == expected.tobytes()
+
+
+@given(st.lists(st.lists(ARRAYS, max_size=3), max_size=3))
+def test_numbers(groups: list[list[np.ndarray]]) -> None:
+    found = unpack(pack(groups))
+    assert [len(group) for group in found] == [len(group) for group in groups]
+    for expected, actual in zip(chain(*groups), chain(*found), strict=True):
+        assert_same(expected, actual)
+        assert actual.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+def test_types_that_numpy_lacks(dtype: Any) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    assert_same(array, unpack(pack([[array]]))[0][0])
+
+
+@given(st.lists(st.binary(max_size=4), max_size=4))
+def test_texts(texts: list[bytes]) -> None:
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    assert_same(array, unpack(pack([[array, np.arange(2)]]))[0][0])
+
+
+def test_parts_of_arrays() -> None:
+    array = np.arange(12).reshape(3, 4)
+    for part in (array.T, array[::2, 1::2], array[::-1]):
+        assert_same(part, unpack(pack([[part]]))[0][0])
+
+
+def address(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+@pytest.mark.parametrize("shape", [(3,), (), (200, 300)])
+def test_arrays_are_aligned(shape: tuple[int, ...]) -> None:
+    for dtype in (np.float32, np.int8, np.complex128):
+        made = Buffers().take(shape, dtype)
+        assert (made.shape, made.dtype) == (shape, np.dtype(dtype))
+        assert address(made) % 64 == 0
+
+
+def test_memory_is_used_again_when_nobody_has_it() -> None:
+    buffers = Buffers()
+    first = buffers.take([100], np.float32)
+    where = address(first)
+    view = first.reshape(10, 10)[2:]
+    del first
+    other = buffers.take([100], np.float32)
+    assert address(other) != where
+    del view
+    assert address(buffers.take([200], np.int16)) == where
+
+
+def test_memory_of_a_tensor_is_not_used_again() -> None:
+    buffers = Buffers()
+    addresses: list[int] = []
+
+    def make() -> np.ndarray:
+        made = buffers.take([100_000], np.float32)
+        addresses.append(address(made))
+        made[:] = 1.0
+        return made
+
+    @tf.function
+    def step() -> tf.Tensor:
+        return tf.numpy_function(make, [], tf.float32)
+
+    tensor = step()
+    ctypes.c_float.from_address(addresses[0]).value = 5.0
+    assert tensor.numpy()[0] == 5.0, "TensorFlow has copied it"
+    for _ in range(3):
+        buffers.take([100_000], np.float32)[:] = 2.0
+    assert tensor.numpy()[:2].tolist() == [5.0, 1.0]
+
+
+def test_memory_that_nobody_asks_for_is_given_up() -> None:
+    buffers = Buffers()
+    for size in range(3000):
+        buffers.take([size], np.int8)
+    assert sum(map(len, buffers._kept.values())) <= 1001
+
+
+# Offers numbers in exchange 5; a line of its standard input closes the window.
+OTHER = """
+import json, sys
+from dataclasses import astuple
+import numpy as np
+from evener.workers.wire import Window, segments_of
+window, numbers = Window(), np.arange(100_000, dtype=np.int32)
+window.open(5)
+print(json.dumps([astuple(window.address), segments_of([memoryview(numbers)])]), flush=True)
+sys.stdin.readline()
+window.close()
+print("closed", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-c", OTHER]
+    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as process:
+        yield process
+        process.kill()
+
+
+def test_arrays_of_another_process(other: subprocess.Popen[str]) -> None:
+    address, segments = json.loads(other.stdout.readline())
+    memory = PeerMemory(WindowAddress(*address))
+    found = np.empty(100_000, np.int32)
+    views = [memoryview(found[:30]).cast("B"), memoryview(found[30:]).cast("B")]
+    assert memory.is_readable()
+    memory.read(5, segments, views)
+    assert np.array_equal(found, np.arange(100_000))
+    with pytest.raises(ConnectionError, match="has left the exchange"):
+        memory.read(6, segments, views)
+    print(file=other.stdin, flush=True)
+    assert other.stdout.readline() == "closed\n"
+    with pytest.raises(ConnectionError, match="has left the exchange"):
+        memory.read(5, segments, views)
+    other.kill()
+    other.wait()
+    with pytest.raises(ConnectionError, match="No such process"):
+        memory.read(5, segments, views)
+    assert not memory.is_readable()
+
+
+def test_a_window_of_another_machine_is_not_readable() -> None:
+    window = Window()
+    process, address, token = astuple(window.address)
+    assert PeerMemory(WindowAddress(process, address, token)).is_readable()
+    assert not PeerMemory(WindowAddress(process, address, token + 1)).is_readable()
+    assert not PeerMemory(WindowAddress(process, 0, token)).is_readable()
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=40),
+    cuts=st.lists(st.integers(0, 2000), max_size=40),
+)
+def test_segments_and_buffers_of_unlike_sizes(sizes: list[int], cuts: list[int]) -> None:
+    window = Window()
+    window.open(1)
+    sent = [np.full(size, k, np.uint8) for k, size in enumerate(sizes)]
+    expected = np.concatenate([np.empty(0, np.uint8), *sent])
+    found = np.zeros_like(expected)
+    parts = np.split(found, sorted(cut for cut in cuts if cut <= found.size))
+    segments = segments_of([memoryview(array) for array in sent])
+    PeerMemory(window.address).read(1, segments, [memoryview(part) for part in parts])
+    assert np.array_equal(found, expected)
+
+
+def test_many_segments() -> None:
+    """More than the system takes in a call."""
+    window = Window()
+    window.open(1)
+    sent = [np.full(3, k, np.int64) for k in range(3000)]
+    found = [np.empty(3, np.int64) for _ in sent]
+    segments = segments_of([memoryview(array).cast("B") for array in sent])
+    into = [memoryview(array).cast("B") for array in found]
+    PeerMemory(window.address).read(1, segments, into)
+    assert all(np.array_equal(a, b) for a, b in zip(sent, found, strict=True))
+    assert os.getpid() == window.address.process
+
 
 TYPES = (
     np.float32,
@@ -75,6 +260,21 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
     return found
 
 
+def on_each(made: Sequence[Mesh], call: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
+    """Call a function on each mesh at the same time, with what is given for it."""
+    return together(
+        *(functools.partial(call, mesh, each) for mesh, each in zip(made, given, strict=True))
+    )
+
+
+def summed(mesh: Mesh, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    return mesh.reduce("sum", arrays, "sum")
+
+
+def gathered(mesh: Mesh, array: np.ndarray) -> list[np.ndarray]:
+    return mesh.gather("x", array)
+
+
 def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
     return np.asarray(rng.integers(0, 9, size=shape)).astype(dtype)
 
@@ -83,7 +283,9 @@ def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.nd
     count=st.integers(1, 5),
     dtype=st.sampled_from(TYPES),
     merge=st.sampled_from(["sum", "prod", "max", "min"]),
-    shapes=st.lists(st.sampled_from([(), (0,), (3,), (2, 0, 4), (70, 90), (1,)]), max_size=4),
+    shapes=st.lists(
+        st.sampled_from([(), (0,), (3,), (2, 0, 4), (70, 90), (1,)]), min_size=1, max_size=4
+    ),
     seed=st.integers(0, 99),
     reads=st.booleans(),
 )
@@ -92,12 +294,8 @@ def test_reduce_as_numpy_in_the_order_of_the_members(
 ) -> None:
     rng = np.random.default_rng(seed)
     given_ = [[numbers(rng, shape, dtype) for shape in shapes] for _ in range(count)]
-    if not shapes:
-        return
     with meshes(count, reads=reads) as made:
-        found = together(
-            *(lambda m=m, a=a: m.reduce("x", a, merge) for m, a in zip(made, given_, strict=True))
-        )
+        found = on_each(made, lambda mesh, arrays: mesh.reduce("x", arrays, merge), given_)
     for number in range(len(shapes)):
         expected = reduce(MERGES[merge], [arrays[number] for arrays in given_])
         for results in found:
@@ -111,14 +309,10 @@ def test_reduce_as_numpy_in_the_order_of_the_members(
 def test_sums_that_overflow_are_no_warning(size: int) -> None:
     """As in TensorFlow: gradients overflow when a loss scale is found."""
     largest = np.finfo(np.float32).max
-    given_ = [np.full(size, value, np.float32) for value in (np.inf, -np.inf)]
     with meshes(2) as made:
-        for low, high in (given_, [np.full(size, largest, np.float32)] * 2):
-            found = together(
-                lambda m=made[0], a=low: m.reduce("x", [a], "sum"),
-                lambda m=made[1], a=high: m.reduce("x", [a], "sum"),
-            )
-            for [total] in found:
+        for values in ((np.inf, -np.inf), (largest, largest)):
+            arrays = [[np.full(size, value, np.float32)] for value in values]
+            for [total] in on_each(made, summed, arrays):
                 assert not np.isfinite(total).any()
 
 
@@ -135,33 +329,26 @@ def test_what_everyone_is_sent_does_not_grow_with_the_square_of_the_members(
     )
     arrays = [np.full(3000, k, np.float64) for k in range(count)]
     with meshes(count, reads=False) as made:
-        calls = [
-            functools.partial(mesh.reduce, "sum", [array], "sum")
-            for mesh, array in zip(made, arrays, strict=True)
-        ]
-        for [total] in together(*calls):
+        for [total] in on_each(made, summed, [[array] for array in arrays]):
             np.testing.assert_array_equal(total, sum(arrays))
     assert len(labels) == rounds
 
 
-def test_reduce_of_truth() -> None:
+@pytest.mark.parametrize(
+    ("merge", "expected"), [("all", [True, False, False]), ("any", [True, True, False])]
+)
+def test_reduce_of_truth(merge: str, expected: list[bool]) -> None:
     given_ = [np.array([True, True, False]), np.array([True, False, False])]
-    for merge, expected in (("all", [True, False, False]), ("any", [True, True, False])):
-        with meshes(2) as made:
-            found = together(
-                *(
-                    lambda m=m, a=a, how=merge: m.reduce("x", [a], how)
-                    for m, a in zip(made, given_, strict=True)
-                )
-            )
-        assert [results[0].tolist() for results in found] == [expected] * 2
+    with meshes(2) as made:
+        found = on_each(made, lambda mesh, array: mesh.reduce("x", [array], merge), given_)
+    assert [results[0].tolist() for results in found] == [expected] * 2
 
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_reduce_of_parts_of_arrays(reads: bool) -> None:
     large = np.arange(40000, dtype=np.float32).reshape(200, 200)
     with meshes(3, reads=reads) as made:
-        found = together(*(lambda m=m: m.reduce("x", [large.T, large[::2]], "sum") for m in made))
+        found = on_each(made, summed, [[large.T, large[::2]]] * 3)
     for transposed, rows in found:
         np.testing.assert_array_equal(transposed, 3 * large.T)
         np.testing.assert_array_equal(rows, 3 * large[::2])
@@ -171,27 +358,16 @@ def test_reduce_of_parts_of_arrays(reads: bool) -> None:
 def test_gather_of_unlike_sizes(sizes: list[int], width: int) -> None:
     given_ = [np.full([size, width], k, np.float16) for k, size in enumerate(sizes)]
     with meshes(len(sizes)) as made:
-        found = together(
-            *(lambda m=m, a=a: m.gather("x", a) for m, a in zip(made, given_, strict=True))
-        )
-    for results in found:
-        assert [array.shape for array in results] == [array.shape for array in given_]
-        assert all(np.array_equal(a, b) for a, b in zip(results, given_, strict=True))
-
-
-@pytest.mark.parametrize("reads", [True, False])
-def test_large_arrays_in_both_directions(reads: bool) -> None:
-    """More bytes than the system holds between two workers."""
-    large = np.arange(1 << 22, dtype=np.float32)
-    with meshes(2, reads=reads) as made:
-        found = together(*(lambda m=m: m.gather("x", large) for m in made))
-    assert all(np.array_equal(array, large) for results in found for array in results)
+        for results in on_each(made, gathered, given_):
+            assert [array.shape for array in results] == [array.shape for array in given_]
+            assert all(np.array_equal(a, b) for a, b in zip(results, given_, strict=True))
 
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_large_arrays_are_read_where_memory_is_shared(
     reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They have more bytes than the system holds between two workers."""
     read_bytes = []
     read = PeerMemory.read
 
@@ -200,14 +376,16 @@ def test_large_arrays_are_read_where_memory_is_shared(
         read(memory, exchange, segments, into)
 
     monkeypatch.setattr(PeerMemory, "read", counted)
-    large = np.ones(1 << 16, np.float32)
+    large = np.arange(1 << 22, dtype=np.float32)
     with meshes(2, reads=reads) as made:
-        together(*(lambda m=m: m.reduce("x", [large], "sum") for m in made))
-    # Both read half of the other's array, and half of the sums.
-    assert read_bytes == [large.nbytes // 2] * 4 * reads
+        on_each(made, summed, [[large]] * 2)
+        # Both read half of the other's array, and half of the sums.
+        assert read_bytes == [large.nbytes // 2] * 4 * reads
+        found = on_each(made, gathered, [large] * 2)
+    assert all(np.array_equal(array, large) for results in found for array in results)
 
 
-def test_arrays_may_be_read_during_an_exchange_alone() -> None:
+def test_arrays_may_be_read_during_an_exchange_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end and its failure close the window: nobody takes what is in the memory afterwards."""
     large = np.ones(1 << 16, np.float32)
     with meshes(2) as made:
@@ -220,9 +398,9 @@ def test_arrays_may_be_read_during_an_exchange_alone() -> None:
             is_open.append(bool(window._words[1]))
             read(other, *given)
 
-        with pytest.MonkeyPatch.context() as patched:
+        with monkeypatch.context() as patched:
             patched.setattr(PeerMemory, "read", looked)
-            together(*(lambda m=m: m.gather("x", large) for m in made))
+            on_each(made, gathered, [large] * 2)
         assert any(is_open)
         made[0].abort()
         with pytest.raises(PeerLost):
@@ -260,7 +438,7 @@ def test_patience_ends() -> None:
 def test_a_closed_mesh_ends_that_of_the_others() -> None:
     with meshes(3) as made:
         made[2].close()
-        found = together(*(lambda m=m: m.gather("x", np.ones(3)) for m in made[:2]))
+        found = on_each(made[:2], gathered, [np.ones(3)] * 2)
     assert all(isinstance(error, PeerLost) for error in found)
 
 

@@ -45,7 +45,10 @@ TABLE = [
     (False, (LOST, SEGFAULT), 0, ("given up", LOST)),
     (False, (SEGFAULT, SEGFAULT), 0, ("given up", 1)),
     (False, (0, 0), 0, ("given up", 0)),
+    (False, (SEGFAULT, 3), 0, ("given up", 3)),
     (False, (SEGFAULT, 0), 1, ("replaced", "given up")),
+    # A replacement that is due later keeps the job alive.
+    (False, (1, SEGFAULT), 1, ("replaced", "given up")),
 ]
 
 
@@ -70,6 +73,9 @@ def test_a_worker_that_ends_with_0_alone_is_told_of_and_replaced_after_a_wait() 
     assert decision.why.startswith(
         "ended with code 0 before the others came to the end of the program; it is started again"
     )
+    # The reason of the supervisor is named instead of its signal.
+    decision = policy().ended(1, -9, 10, "was lost: it was silent")
+    assert decision.why.startswith("was lost: it was silent; it is started again")
 
 
 def test_a_worker_that_is_not_started_again_since_the_others_have_ended_is_told_of() -> None:
@@ -97,16 +103,9 @@ def test_a_worker_that_is_lost_is_killed_in_time_unless_it_ends_or_was_replaced(
     assert (found.next_time(), found.pending) == (math.inf, ())
 
 
-def test_a_replacement_that_joins_is_told_of_once() -> None:
-    found = policy()
-    assert found.joined([0, 1, 2]) == []
-    found.ended(1, SEGFAULT, 10)
-    found.started(1, 1)
-    assert [found.joined(indices) for indices in ([0, 2], [0, 1, 2], [0, 1])] == [[], [(1, 1)], []]
-
-
 def test_a_worker_that_a_signal_ended_is_replaced_at_once() -> None:
     found = policy()
+    assert found.joined([0, 1, 2]) == []
     decision = found.ended(1, SEGFAULT, 10)
     assert decision == Replace(
         index=1,
@@ -119,6 +118,8 @@ def test_a_worker_that_a_signal_ended_is_replaced_at_once() -> None:
     assert found.pending == (decision,)
     found.started(1, 1)
     assert found.pending == ()
+    # It is told of once that it has joined.
+    assert [found.joined(indices) for indices in ([0, 2], [0, 1, 2], [0, 1])] == [[], [(1, 1)], []]
     assert found.ended(1, SEGFAULT, 11).incarnation == 2
 
 
@@ -134,11 +135,6 @@ def test_workers_that_lost_the_others_are_no_error_of_the_program() -> None:
     assert isinstance(found.ended(1, 1, 14), Replace)
 
 
-def test_the_reason_of_the_supervisor_is_named_instead_of_its_signal() -> None:
-    decision = policy().ended(1, -9, 10, "was lost: it was silent")
-    assert decision.why.startswith("was lost: it was silent; it is started again")
-
-
 def test_restarts_are_those_of_all_workers_together() -> None:
     found = policy(num_restarts=2)
     for index in (0, 1):
@@ -152,43 +148,26 @@ def test_restarts_are_those_of_all_workers_together() -> None:
     )
 
 
-def test_a_replacement_that_is_due_later_keeps_the_job_alive() -> None:
-    found = policy(num_workers=2, num_restarts=1)
-    assert found.ended(0, 1, 10).at == 12
-    assert isinstance(found.ended(1, SEGFAULT, 10), Shrink)
-
-
 def test_errors_of_all_workers_are_an_error_of_the_program() -> None:
     found = policy()
     assert [found.ended(2, 3, 10).at, found.ended(0, 3, 10).at] == [12, 12]
     assert found.ended(1, 4, 11) == Finish(code=3, failed=(2, 0))
-
-
-def test_an_error_of_the_program_is_seen_after_replacements_were_started() -> None:
-    found = policy()
-    for index in (0, 1):
-        found.ended(index, 1, 10)
-        found.started(index, 1)
-    assert found.ended(2, 1, 39) == Finish(code=1, failed=(0, 0))
-
-
-def test_errors_far_from_each_other_are_those_of_the_workers() -> None:
-    found = policy(num_workers=2)
-    found.ended(0, 1, 10)
-    found.started(0, 1)
-    assert isinstance(found.ended(1, 1, 41), Replace)
-
-
-def test_an_error_without_restarts_is_waited_for_by_the_others() -> None:
     found = policy(num_workers=2, num_restarts=0)
     assert isinstance(found.ended(0, 3, 10), Shrink)
     assert found.ended(1, 3, 10) == Finish(code=3, failed=(0, 0))
 
 
-def test_the_exit_code_of_the_last_worker_is_that_of_the_job() -> None:
-    found = policy(num_workers=2, num_restarts=0)
-    found.ended(0, SEGFAULT, 10)
-    assert found.ended(1, 3, 10).code == 3
+@pytest.mark.parametrize(("at", "is_last"), [(39, True), (41, False)])
+def test_an_error_of_the_program_is_seen_after_replacements_were_started(
+    at: int, is_last: bool
+) -> None:
+    """Errors far from each other are those of the workers."""
+    found = policy()
+    for index in (0, 1):
+        found.ended(index, 1, 10)
+        found.started(index, 1)
+    decision = found.ended(2, 1, at)
+    assert decision == Finish(code=1, failed=(0, 0)) if is_last else isinstance(decision, Replace)
 
 
 def test_an_error_at_the_end_of_the_program_is_that_of_the_job_in_any_order() -> None:
@@ -202,23 +181,19 @@ def test_an_error_at_the_end_of_the_program_is_that_of_the_job_in_any_order() ->
     assert before.ended(1, 0, 10) == Finish(code=5, failed=(0, 0), why=why)
 
 
-def test_a_replacement_that_comes_too_late_does_not_count() -> None:
+@pytest.mark.parametrize(
+    ("joins", "finish"),
+    [(False, Finish(code=0)), (True, Finish(code=2, failed=(0, 1)))],
+)
+def test_a_replacement_counts_if_it_took_part(joins: bool, finish: Finish) -> None:
     found = policy(num_workers=2)
     found.ended(0, SEGFAULT, 10)
     found.started(0, 1)
+    if joins:
+        found.joined([0, 1])
     found.agreed()
     found.ended(1, 0, 11)
-    assert found.ended(0, 2, 12) == Finish(code=0)
-
-
-def test_a_replacement_that_took_part_counts() -> None:
-    found = policy(num_workers=2)
-    found.ended(0, SEGFAULT, 10)
-    found.started(0, 1)
-    found.joined([0, 1])
-    found.agreed()
-    found.ended(1, 0, 11)
-    assert found.ended(0, 2, 12) == Finish(code=2, failed=(0, 1))
+    assert found.ended(0, 2, 12) == finish
 
 
 def test_a_replacement_that_has_not_joined_is_killed_some_time_after_the_end() -> None:

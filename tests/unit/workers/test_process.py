@@ -25,20 +25,16 @@ class Ended(Exception):
     """The process has ended."""
 
 
-class Group:
-    """Group that ends with an error, or well."""
+def group_that_leaves(error: RunError | None = None) -> Any:
+    """Return a group that ends with an error, or well."""
+    calls: list[str] = []
 
-    def __init__(self, error: RunError | None = None) -> None:
-        self.calls: list[str] = []
-        self._error = error
+    def leave() -> None:
+        calls.append("leave")
+        if error is not None:
+            raise error
 
-    def leave(self) -> None:
-        self.calls.append("leave")
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        self.calls.append("close")
+    return SimpleNamespace(calls=calls, leave=leave, close=lambda: calls.append("close"))
 
 
 def exit_with(code: int) -> None:
@@ -78,7 +74,7 @@ def test_a_worker_that_the_others_do_not_agree_with_does_not_end_with_0(
     error: RunError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "_exit", exit_with)
-    group: Any = Group(error)
+    group = group_that_leaves(error)
     with pytest.raises(Ended, match=f"{code}"):
         process._leave(group, None)
     assert group.calls == ["leave", "close"]
@@ -102,7 +98,7 @@ def test_a_replacement_that_has_caught_up_with_the_end_waits_for_it(
         Late(view, member, {}).wait_for_end()
     assert next(looks, "all") == "all"
     monkeypatch.setattr(os, "_exit", exit_with)
-    group: Any = Group(caught.value)
+    group = group_that_leaves(caught.value)
     process._leave(group, None)
     assert group.calls == ["leave", "close"]
 
@@ -120,17 +116,15 @@ def test_the_patience_of_a_job_is_that_of_its_workers(monkeypatch: pytest.Monkey
     assert given["patience_seconds"] == 600.0
 
 
-class Workers:
-    """Two workers, of which this is the first, before their first step."""
-
-    def __init__(self, **other: Any) -> None:
-        self.other = other
-        self.is_chief = True
-        self.told: list[str] = []
-        self.before_steps: list[Any] = []
-
-    def exchange(self, name: str, value: Any) -> list[Any]:
-        return [value, {**(value or {}), **self.other}]
+def two_workers(**other: Any) -> Any:
+    """Return two workers, of which this is the first, before their first step."""
+    return SimpleNamespace(
+        is_chief=True,
+        told=[],
+        before_steps=[],
+        exchange=lambda name, value: [value, {**(value or {}), **other}],
+        use_collectives=lambda server: None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,8 +147,7 @@ def test_the_carrier_that_workers_agree_on(
 ) -> None:
     monkeypatch.setattr(process, "has_started", lambda: False)
     monkeypatch.setattr(process, "CollectiveServer", lambda *_: SimpleNamespace(address="a:1"))
-    group: Any = Workers(**other)
-    group.use_collectives = lambda server: None
+    group = two_workers(**other)
     job = dataclasses.replace(job_of(0, 2), exchange=exchange)
     process.agree_on_carrier(group, job, has_gpus, group.told.append)
     for begin in group.before_steps:
@@ -189,7 +182,7 @@ def test_workers_that_cannot_agree_on_a_carrier(
     other: dict[str, Any], code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "has_started", lambda: False)
-    group: Any = Workers(**other)
+    group = two_workers(**other)
     job = dataclasses.replace(job_of(0, 2), exchange="tensorflow")
     with pytest.raises(RunError, match=code):
         process.agree_on_carrier(group, job, False, group.told.append)
@@ -206,7 +199,7 @@ def test_the_coordinator_waits_for_replacements_that_have_to_learn_of_the_end() 
     newcomer = Member(dataclasses.replace(job, incarnation=1), **given)
     newcomer.appear()
     assert first.leave(0, {}) is None
-    group: Any = Group()
+    group = group_that_leaves()
     leaving = threading.Thread(target=process._leave, args=[group, coordinator])
     leaving.start()
     with pytest.raises(RunError, match="RUN-074"):

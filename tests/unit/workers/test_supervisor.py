@@ -1,20 +1,38 @@
-"""Supervised jobs with real processes and real signals."""
+"""Supervised jobs with real processes and real signals, and the coordinator in their process."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import queue
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from evener.errors import RunError
+from evener.workers import guard
+from evener.workers.job import Job, job_from_environment
+from evener.workers.member import Member
+from evener.workers.messages import Ended, Event, Formed, Lost
+from evener.workers.supervisor import (
+    JobControl,
+    LaunchSettings,
+    WorkerCommand,
+    seconds_to_end,
+)
 from unit.workers.conftest import StartedJob, wait_for_end
 
 Start = Callable[..., StartedJob]
-
 PRINT = "print('line', flush=True); print('problem', file=sys.stderr)"
+
 # Tells its process, then waits for ever.
 WAIT = "tell(os.getpid()); signal.pause()"
+
 # Ends well after SIGUSR1. It is blocked, so it is not lost if it comes early.
 MASK = "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]);"
 WAIT_FOR_SIGNAL = MASK + "tell(os.getpid()); signal.sigwait([signal.SIGUSR1])"
@@ -37,19 +55,25 @@ def test_the_output_of_the_chief_appears_as_it_is_and_all_is_logged(start: Start
         assert sorted(log.splitlines()[1:]) == ["line", "problem"]
 
 
-def test_a_worker_that_is_killed_is_replaced(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [(signal.SIGKILL, "was ended by SIGKILL"), (signal.SIGSTOP, "was lost: it was silent")],
+)
+def test_a_worker_that_is_killed_or_frozen_is_replaced(
+    start: Start, sent: signal.Signals, says: str
+) -> None:
     job = start(WAIT_FOR_SIGNAL, WAIT_FOR_SIGNAL)
     pids = pids_of(job, 2)
-    os.kill(pids[1], signal.SIGKILL)
+    os.kill(pids[1], sent)
+    if sent == signal.SIGSTOP:
+        job.lose(1, 0, 0)
+        wait_for_end(pids[1])
     index, incarnation, replacement = job.news()
     assert (index, incarnation) == ("1", "1")
     job.join(0, 1)
     job.agree()
-    for pid in (pids[0], int(replacement)):
-        os.kill(pid, signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
-    assert "worker 1 was ended by SIGKILL; it is started again (1 of 3 restarts used)" in stderr
+    _, stderr = job.finish(pids[0], int(replacement))
+    assert f"worker 1 {says}; it is started again (1 of 3 restarts used)" in stderr
     assert "worker 1 (restart 1) computes with the others from step 8\n" in stderr
     assert job.log(1).count("--- worker 1, incarnation ") == 2
 
@@ -63,9 +87,7 @@ def test_a_replacement_that_hangs_before_it_joins_does_not_keep_the_job_from_end
     os.kill(pids[1], signal.SIGKILL)
     _, _, replacement = job.news()
     job.agree()
-    os.kill(pids[0], signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
+    _, stderr = job.finish(pids[0])
     assert "worker 1 was lost: it did not end within 0.3 seconds of the others" in stderr
     wait_for_end(int(replacement))
 
@@ -78,8 +100,7 @@ def test_the_job_goes_on_without_a_worker_when_no_restart_is_left(start: Start) 
     while message not in read:
         read += job.process.stderr.readline()
     assert job.process.stderr.readline() == "nobody waits for worker 1\n"
-    os.kill(pids[0], signal.SIGUSR1)
-    assert job.end()[0] == 0
+    job.finish(pids[0])
 
 
 def test_a_job_without_workers_fails(start: Start) -> None:
@@ -89,30 +110,22 @@ def test_a_job_without_workers_fails(start: Start) -> None:
     assert "was ended by SIGKILL, and no worker is left (1 of 1 restarts used)" in stderr
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize(
+    ("num_workers", "error", "expected"),
+    [
+        (1, "raise ValueError('wrong shape')", 1),
+        (3, "raise ValueError('wrong shape')", 1),
+        (2, "print('wrong shape', file=sys.stderr); sys.exit(7)", 7),
+    ],
+)
 def test_an_error_of_the_program_is_shown_once_and_nothing_is_replaced(
-    start: Start, num_workers: int
+    start: Start, num_workers: int, error: str, expected: int
 ) -> None:
-    job = start(*["raise ValueError('wrong shape')"] * num_workers, error_wait_seconds=600)
-    code, _, stderr = job.end()
-    assert code == 1
-    assert stderr.count("ValueError: wrong shape") == 1
-    assert stderr.count("Traceback") == 1
+    code, _, stderr = start(*[error] * num_workers, error_wait_seconds=600).end()
+    assert code == expected
+    assert stderr.count("wrong shape\n") == 1
+    assert stderr.count("Traceback") == stderr.count("ValueError: wrong shape\n")
     assert "started again" not in stderr
-
-
-def test_the_error_that_came_first_is_shown_if_the_chief_has_another(start: Start) -> None:
-    wait = "tell(os.getpid()); signal.sigwait([signal.SIGUSR1]); sys.exit('worker 1 is gone')"
-    job = start(MASK + wait, "raise ValueError('wrong shape')", error_wait_seconds=600)
-    os.kill(pids_of(job, 1)[0], signal.SIGUSR1)
-    # Which of both ends first is not certain.
-    code, _, stderr = job.end()
-    assert code == 1
-    assert "worker 1 is gone" in stderr
-
-
-def test_the_exit_code_of_the_script_is_that_of_the_job(start: Start) -> None:
-    assert start("sys.exit(7)", "sys.exit(7)", error_wait_seconds=600).end()[0] == 7
 
 
 def test_an_error_of_one_worker_is_shown_and_the_worker_is_replaced(start: Start) -> None:
@@ -123,32 +136,13 @@ if not incarnation:
     raise OSError("disk of one machine")
 """
     job = start(WAIT_FOR_SIGNAL, error + WAIT_FOR_SIGNAL)
-    pids = dict((index, pid) for index, pid in [job.news()[::2], job.news()[::2]])
+    pids = pids_of(job, 2)
     job.agree()
-    for pid in pids.values():
-        os.kill(int(pid), signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
+    _, stderr = job.finish(*pids.values())
     assert "worker 1 ended with code 1; it is started again (1 of 3 restarts used)" in stderr
     shown = [line for line in stderr.splitlines() if line.startswith("[worker 1] ")]
     assert len(shown) == 20
     assert shown[-1] == "[worker 1] OSError: disk of one machine"
-
-
-def test_a_frozen_worker_is_killed_and_replaced(start: Start) -> None:
-    freeze = "tell(os.getpid()); incarnation or os.kill(os.getpid(), signal.SIGSTOP);"
-    job = start(WAIT_FOR_SIGNAL, MASK + freeze + "signal.sigwait([signal.SIGUSR1])")
-    pids = pids_of(job, 2)
-    job.lose(1, 0, 0)
-    wait_for_end(pids[1])
-    index, incarnation, replacement = job.news()
-    assert (index, incarnation) == ("1", "1")
-    job.agree()
-    for pid in (pids[0], int(replacement)):
-        os.kill(pid, signal.SIGUSR1)
-    code, _, stderr = job.end()
-    assert code == 0
-    assert "worker 1 was lost: it was silent; it is started again" in stderr
 
 
 def test_a_lost_worker_that_ends_by_itself_keeps_its_exit_code(start: Start) -> None:
@@ -275,9 +269,8 @@ def test_the_next_worker_continues_the_output_of_a_chief_that_dies(start: Start)
     os.kill(pids[0], signal.SIGKILL)
     while "goes on without it" not in job.process.stderr.readline():
         pass
-    os.kill(pids[1], signal.SIGUSR1)
-    code, stdout, _ = job.end()
-    assert (code, stdout) == (0, "a\nb\nc\nd\n")
+    stdout, _ = job.finish(pids[1])
+    assert stdout == "a\nb\nc\nd\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -291,3 +284,134 @@ def test_training_goes_on_when_nobody_reads_the_output(
     assert job.news()[2:] == ["printed"]
     assert job.process.wait(60) == 0
     assert job.log(0).count("x") == 100_000
+
+
+LONGEST_SECONDS = 60
+
+
+@contextlib.contextmanager
+def running(
+    num_workers: int, heartbeat_seconds: float = 30.0
+) -> Iterator[tuple[JobControl, queue.SimpleQueue[Event]]]:
+    settings = LaunchSettings(
+        workers=tuple(WorkerCommand(index=index, words=()) for index in range(num_workers)),
+        environ={},
+        logs=Path(),
+        heartbeat_seconds=heartbeat_seconds,
+        start_seconds=LONGEST_SECONDS,
+        grace_seconds=7.0,
+    )
+    control = JobControl(settings, "127.0.0.1")
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    control.start(events.put)
+    try:
+        yield control, events
+    finally:
+        control.stop()
+
+
+def joined_alone(control: JobControl, events: queue.SimpleQueue[Event]) -> Member:
+    member = Member(
+        job_of(control, 0), address="127.0.0.1:1", facts={}, on_view_over=lambda *_: None
+    )
+    member.join()
+    formed = events.get(timeout=LONGEST_SECONDS)
+    assert isinstance(formed, Formed)
+    assert formed.view.members == (0,)
+    return member
+
+
+def job_of(control: JobControl, index: int, incarnation: int = 0) -> Job:
+    job = job_from_environment(control.environment(index, incarnation, "127.0.0.1"))
+    assert job is not None
+    return job
+
+
+def test_workers_find_the_coordinator_by_their_environment() -> None:
+    with running(2) as (control, _):
+        job = job_of(control, 1, incarnation=3)
+        assert (job.index, job.count, job.incarnation) == (1, 2, 3)
+        assert job.coordinator.startswith("127.0.0.1:")
+        assert not job.hosts_coordinator
+        secrets = {job_of(control, index).secret for index in (0, 1)}
+        assert len(secrets) == 1
+    with running(2) as (control, _):
+        assert job_of(control, 0).secret not in secrets
+
+
+def test_a_patience_that_is_no_duration_is_refused_before_anything_starts() -> None:
+    environ = {"EVENER_PATIENCE_SECONDS": "long"}
+    with pytest.raises(RunError, match="RUN-056"):
+        JobControl(LaunchSettings(workers=(), environ=environ, logs=Path()), "127.0.0.1")
+
+
+def test_the_end_and_who_is_not_waited_for() -> None:
+    with running(2) as (control, events):
+        control.go_without(1)
+        member = joined_alone(control, events)
+        assert member.leave(5, {}) is None
+        assert events.get(timeout=LONGEST_SECONDS) == Ended()
+
+
+def test_a_worker_whose_connection_closes_may_end_by_itself() -> None:
+    with running(1) as (control, events):
+        joined_alone(control, events).close()
+        lost = events.get(timeout=LONGEST_SECONDS)
+        assert isinstance(lost, Lost)
+        assert (lost.index, lost.incarnation) == (0, 0)
+        assert seconds_to_end(lost, 0.0) > 0
+
+
+FROZEN = """
+import os, signal
+from evener.workers.job import job_from_environment
+from evener.workers.member import Member
+job = job_from_environment(os.environ)
+Member(job, address="127.0.0.1:1", facts={}, on_view_over=lambda: None).join()
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_worker_that_froze_is_killed_at_once_unless_others_have_finished() -> None:
+    with running(1, heartbeat_seconds=0.3) as (control, events):
+        environ = {**os.environ, **control.environment(0, 0, "127.0.0.1")}
+        with subprocess.Popen([sys.executable, "-c", FROZEN], env=environ) as worker:
+            assert isinstance(events.get(timeout=LONGEST_SECONDS), Formed)
+            lost = events.get(timeout=LONGEST_SECONDS)
+            worker.kill()
+    assert isinstance(lost, Lost)
+    assert (lost.index, lost.why, lost.is_fault) == (0, "it was silent for 0.3 seconds", True)
+    assert seconds_to_end(lost, 7.0) == 0.0
+    assert seconds_to_end(dataclasses.replace(lost, is_fault=False), 7.0) == 7.0
+
+
+SHIM = [sys.executable, "-I", "-S", str(Path(guard.__file__)), "run"]
+
+PARENT = """
+import os, signal, subprocess, sys
+*shim, script = sys.argv[1:]
+child = subprocess.Popen([*shim, str(os.getpid()), sys.executable, "-c", script])
+signal.pause()
+"""
+
+
+def test_the_command_is_killed_with_its_parent() -> None:
+    script = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, *SHIM, script], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        child = int(parent.stdout.readline())
+        parent.kill()
+        wait_for_end(child)
+
+
+def test_the_command_is_not_run_without_its_parent() -> None:
+    not_the_parent = str(os.getppid())
+    done = subprocess.run([*SHIM, not_the_parent, "echo", "ran"], stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_the_command_does_not_ignore_what_python_ignores() -> None:
+    shell = ["sh", "-c", "kill -PIPE $$; echo survived"]
+    done = subprocess.run([*SHIM, str(os.getpid()), *shell], stdout=subprocess.PIPE)
+    assert done.stdout == b""

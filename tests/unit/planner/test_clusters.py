@@ -1,13 +1,18 @@
-"""Cluster files: what is read, and what every mistake is answered with."""
+"""Cluster files, the clusters that are described with evener, and docs/clusters.md."""
 
 from __future__ import annotations
 
+import doctest
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from evener.clusters import parse_cluster, read_cluster
+from evener import clusters
+from evener.clusters import cluster_named, cluster_names, model_names, parse_cluster, read_cluster
 from evener.errors import ProfileError
+from evener.planner.published_models import bert_large
 from evener.profile import Curve, Link
 
 GOOD = """\
@@ -68,7 +73,7 @@ def test_a_cluster_file_is_read_as_it_is_written() -> None:
     assert cluster.network == Link(bytes_per_second=1.25e9, latency_seconds=5e-5)
 
 
-def test_types_of_devices_have_datasheets_or_curves() -> None:
+def test_types_of_devices_have_datasheets_or_curves_or_both() -> None:
     types = parse_cluster(GOOD).types
     sheet = types["big"].datasheet
     assert sheet is not None
@@ -80,14 +85,10 @@ def test_types_of_devices_have_datasheets_or_curves() -> None:
     assert times.forward == Curve(((1, 0.002), (8, 0.01)))
     assert times.backward == Curve(((1, 0.004),))
     assert times.update_seconds == 1e-3
-
-
-def test_a_type_may_have_both_datasheet_and_curves() -> None:
     curves = "    curves: {head: {forward: [[1, 1 ms]], backward: [[1, 1 ms]]}}\n"
-    types = parse_cluster(changed("    launch: 4 us\n", curves)).types
-    sheet = types["big"].datasheet
-    assert sheet is not None and sheet.launch_seconds == 5e-6
-    assert list(types["big"].curves) == ["head"]
+    both = parse_cluster(changed("    launch: 4 us\n", curves)).types["big"]
+    assert both.datasheet is not None and both.datasheet.launch_seconds == 5e-6
+    assert list(both.curves) == ["head"]
 
 
 def test_devices_of_one_machine_are_named_without_a_worker() -> None:
@@ -96,88 +97,62 @@ def test_devices_of_one_machine_are_named_without_a_worker() -> None:
     described = parse_cluster(text, file="here/mine.yaml")
     assert [device.name for device in described.cluster.devices] == ["gpu:0", "gpu:1", "cpu:0"]
     assert described.cluster.network == Link()
+    begin, end = GOOD.index("machines:\n"), GOOD.index("network:")
+    with pytest.raises(ProfileError, match="A cluster needs a device"):
+        parse_cluster(GOOD[:begin] + "machines: []\n" + GOOD[end:])
 
 
-def test_a_cluster_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
+def test_files(tmp_path: Path) -> None:
     path = tmp_path / "ours.yaml"
+    for content in (None, b"\xff\xfe"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ProfileError, match=r"ours\.yaml") as caught:
+            read_cluster(path)
+        assert caught.value.code == "PROF-037"
+    # Without a name, a cluster has that of its file.
     path.write_text(changed("name: two machines\n", ""), encoding="utf-8")
     assert read_cluster(path).cluster.name == "ours"
 
 
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "gone.yaml"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ProfileError, match=r"gone\.yaml") as caught:
-        read_cluster(path)
-    assert caught.value.code == "PROF-037"
+NETWORK = "network: {bandwidth: 10 Gbit/s, latency: 50 us, source: Ethernet}\n"
+LINK = "    link: {bandwidth: 16 GB/s, latency: 10 us}\n"
+CURVES = GOOD[GOOD.index("    curves:") : GOOD.index("    source: measured here")]
 
-
+# By mistake: a text and what is in its place, the code, the line, and words of the error.
 MISTAKES = {
     "not YAML": ("device_types:\n", "device_types: [\n", "PROF-030", 5, "expected"),
     "a tab": ("    memory: 24 GiB\n", "\tmemory: 24 GiB\n", "PROF-030", 5, "cannot start"),
     "an alias of nothing": ("{big: 1}", "*nothing", "PROF-030", 27, "undefined alias"),
-    "machines are no list": (
-        "network: {bandwidth: 10 Gbit/s, latency: 50 us, source: Ethernet}\n",
+    "no mapping": (
+        NETWORK,
         "network: 10 Gbit/s\n",
         "PROF-031",
         29,
-        "network must be a mapping, and is a single value",
+        "network must be a mapping, an",
     ),
-    "a mapping where a value belongs": (
+    "no value": (
         "memory: 24 GiB",
         "memory: {GiB: 24}",
         "PROF-031",
         5,
-        "device_types.big.memory must be a single value, and is a mapping",
+        "memory must be a single value",
     ),
-    "a curve that is no list": (
-        "backward: [[1, 0.004]]",
-        "backward: 0.004",
-        "PROF-031",
-        18,
-        "backward must be a list",
-    ),
-    "a wrong key": (
-        "    memory_bandwidth: 936 GB/s\n",
-        "    memory_bandwith: 936 GB/s\n",
-        "PROF-032",
-        9,
-        "Did you mean 'memory_bandwidth'?",
-    ),
+    "no list": ("[[1, 0.004]]", "0.004", "PROF-031", 18, "backward must be a list"),
+    "a wrong key": ("_bandwidth:", "_bandwith:", "PROF-032", 9, "Did you mean 'memory_bandwidth'?"),
     "a wrong key of a link": (
-        "latency: 10 us",
-        "latence: 10 us",
+        "latency: 10",
+        "latence: 10",
         "PROF-032",
         23,
-        "machines[0].link.latence is not a known key. Did you mean 'latency'?",
+        "link.latence is not a",
     ),
     "no memory": ("    memory: 24 GiB\n", "", "PROF-033", 5, "no 'memory'"),
     "no source": ("    source: its datasheet\n", "", "PROF-033", 5, "no 'source'"),
     "no peak": ("    peak: 71 TFLOP/s\n", "", "PROF-033", 5, "big has no 'peak'"),
-    "neither datasheet nor curves": (
-        '    curves:\n      "block_*": {forward: [[1, 2 ms], [8, 0.01]], '
-        "backward: [[1, 0.004]], update: 1 ms}\n",
-        "",
-        "PROF-033",
-        15,
-        "measured has no 'peak'",
-    ),
-    "no link between devices": (
-        "    link: {bandwidth: 16 GB/s, latency: 10 us}\n",
-        "",
-        "PROF-033",
-        21,
-        "machines[0] has no 'link'",
-    ),
-    "no network between machines": (
-        "network: {bandwidth: 10 Gbit/s, latency: 50 us, source: Ethernet}\n",
-        "",
-        "PROF-033",
-        1,
-        "no 'network'",
-    ),
+    "neither datasheet nor curves": (CURVES, "", "PROF-033", 15, "measured has no 'peak'"),
+    "no link between devices": (LINK, "", "PROF-033", 21, "machines[0] has no 'link'"),
+    "no network between machines": (NETWORK, "", "PROF-033", 1, "no 'network'"),
     "zero bandwidth": ("16 GB/s", "0 GB/s", "PROF-034", 23, "It must be above 0"),
     "negative bandwidth": ("16 GB/s", "-16 GB/s", "PROF-034", 23, "cannot be '-16 GB/s'"),
     "an endless bandwidth": ("16 GB/s", "1e999 GB/s", "PROF-034", 23, "more than can be counted"),
@@ -202,19 +177,13 @@ MISTAKES = {
     "a point of three": ("[[1, 0.004]]", "[[1, 2, 3]]", "PROF-034", 18, "[samples, time]"),
     "falling samples": ("[8, 0.01]", "[1, 0.01]", "PROF-034", 18, "by rising samples"),
     "negative time": ("[8, 0.01]", "[8, -0.01]", "PROF-034", 18, "cannot be '-0.01'"),
-    "an unknown type of device": (
-        "{big: 1}",
-        "{bigg: 1}",
-        "PROF-035",
-        27,
-        "machines[1].devices.bigg is not a known type of device. Did you mean 'big'?",
-    ),
+    "an unknown type of device": ("{big: 1}", "{bigg: 1}", "PROF-035", 27, "Did you mean 'big'?"),
     "a key twice": (
-        "    launch: 4 us\n",
-        "    launch: 4 us\n    peak: 1 TFLOP/s\n",
+        "launch: 4 us\n",
+        "peak: 1 TFLOP/s\n",
         "PROF-036",
-        13,
-        "device_types.big.peak is there twice",
+        12,
+        "big.peak is there twice",
     ),
 }
 
@@ -230,34 +199,91 @@ def test_a_mistake_is_named_with_its_line(mistake: str) -> None:
     assert words in str(error)
 
 
-@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n...\n"])
-def test_an_empty_file_is_told(text: str) -> None:
-    with pytest.raises(ProfileError) as caught:
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "PROF-030"),
+        ("# only a comment\n", "PROF-030"),
+        ("---\n...\n", "PROF-031"),
+        ("- a\n", "PROF-031.* must be a mapping, and is a list"),
+        ("just text\n", "PROF-031.* must be a mapping, and is a single value"),
+        # No crash, and no object of Python.
+        ("[" * 100_000, "PROF-030"),
+        (changed("about: one", 'about: !!python/object/apply:os.system ["exit 1"] #'), "PROF-031"),
+    ],
+)
+def test_a_text_that_is_no_cluster_is_told(text: str, says: str) -> None:
+    with pytest.raises(ProfileError, match=says):
         parse_cluster(text)
-    assert caught.value.code in ("PROF-030", "PROF-031")
 
 
-@pytest.mark.parametrize(("text", "kind"), [("- a\n", "a list"), ("just text\n", "a single value")])
-def test_what_is_no_mapping_is_told(text: str, kind: str) -> None:
-    with pytest.raises(ProfileError, match=f"must be a mapping, and is {kind}") as caught:
-        parse_cluster(text)
-    assert caught.value.code == "PROF-031"
+DEVICES = {
+    "a100-8": ({"a100": 8}, 1),
+    "h100-128x8": ({"h100": 1024}, 128),
+    "rtx3090-3-1": ({"rtx3090": 4}, 2),
+    "rtx3090-rtx3060": ({"rtx3090": 1, "rtx3060": 1}, 1),
+    "v100-8-p100-8": ({"v100": 8, "p100": 8}, 2),
+}
 
 
-def test_no_machines_are_no_cluster() -> None:
-    begin, end = GOOD.index("machines:\n"), GOOD.index("network:")
-    with pytest.raises(ProfileError, match="A cluster needs a device"):
-        parse_cluster(GOOD[:begin] + "machines: []\n" + GOOD[end:])
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_cluster_has_its_devices_and_the_sources_of_its_figures(name: str) -> None:
+    described = cluster_named(name)
+    cluster = described.cluster
+    counts, num_machines = DEVICES[name]
+    assert Counter(device.type for device in cluster.devices) == counts
+    assert len(cluster.machines) == num_machines
+    assert cluster.name == name
+    assert described.about
+    for device in described.types.values():
+        assert device.datasheet is not None
+        assert len(device.source) > 20
+        assert len(device.datasheet.efficiency_source) > 20
+        assert 2**33 < device.memory_bytes < 2**37
+    if name == "rtx3090-3-1":
+        assert [device.machine for device in cluster.devices] == [0, 0, 0, 1]
 
 
-def test_deeply_nested_text_is_an_error_and_no_crash() -> None:
+@pytest.mark.parametrize("name", ["a100_8", "../shipped", "", "a100-8.yaml"])
+def test_an_unknown_name_is_answered_and_is_no_path(name: str) -> None:
     with pytest.raises(ProfileError) as caught:
-        parse_cluster("[" * 100_000)
-    assert caught.value.code == "PROF-030"
+        cluster_named(name)
+    assert caught.value.code == "PROF-038"
+    assert name != "a100_8" or "Did you mean 'a100-8'" in str(caught.value)
 
 
-def test_tags_make_no_objects() -> None:
-    text = changed("about: one for each kind", 'about: !!python/object/apply:os.system ["exit 1"]')
-    with pytest.raises(ProfileError) as caught:
-        parse_cluster(text)
-    assert caught.value.code == "PROF-031"
+def test_nothing_of_it_imports_tensorflow(run_python) -> None:
+    done = run_python(
+        "import sys, evener.clusters\n"
+        "evener.clusters.cluster_named('a100-8')\n"
+        "print(sorted({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))\n"
+    )
+    assert done.stdout.strip() == "[]"
+
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "clusters.md"
+TEXT = DOCUMENT.read_text(encoding="utf-8")
+
+
+def test_the_example_runs_as_it_stands() -> None:
+    failed, tried = doctest.testfile(str(DOCUMENT), module_relative=False)
+    assert tried > 5
+    assert failed == 0
+
+
+def test_the_cluster_file_is_read() -> None:
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    described = parse_cluster(example)
+    assert len(described.cluster.devices) == 8
+    assert described.types["old"].datasheet is None
+    blocks = bert_large().costs.layers[1:2]
+    assert described.types["old"].measured(blocks[0]) is not None
+
+
+def test_all_names_are_in_the_page() -> None:
+    assert cluster_names() == tuple(sorted(DEVICES))
+    for name in (*cluster_names(), *model_names()):
+        assert f"`{name}`" in TEXT
+    functions = set(re.findall(r"`(\w+)\(", TEXT))
+    assert len(functions) > 4
+    assert functions <= {*clusters.__all__, "make_plan"}

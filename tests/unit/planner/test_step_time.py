@@ -1,41 +1,109 @@
-"""Replicas and micro-batches that meet in mid-model, by hand: 1 + 2 s forward, 2 + 4 s backward."""
+"""Seconds of a step by hand: the exchange of weights, and barriers in mid-model.
+
+A sample takes 1 + 2 s forward and 2 + 4 s backward; a has 100 bytes of weights, b has 60.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from evener.plan import Plan
-from evener.planner.assignment import Assignment, ReplicaAssignment, Span, assignment_of, plan_of
+from evener.planner.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    assignment_of,
+    plan_of,
+)
 from evener.planner.prediction import predict
-from evener.planner.step_time import Phase, phase_seconds, phases_of
+from evener.planner.step_time import (
+    ExchangeSeconds,
+    Phase,
+    exchange_seconds,
+    phase_seconds,
+    phases_of,
+)
 from evener.profile import Cluster, CostProfile, Curve, LayerCosts, LayerTimes
-from unit.planner.by_hand import FREE, assigned, cluster_of, profile_of, whole
+from unit.planner.by_hand import (
+    FREE,
+    MODEL,
+    assigned,
+    barrier,
+    cluster_of,
+    pipeline,
+    profile_of,
+    whole,
+)
+
+HOSTED, EACH_OWN = (HOST_OWNER, HOST_OWNER), (EACH_MACHINE, EACH_MACHINE)
 
 
-def barrier(
-    profile: CostProfile, place: int, *, forward: int = 2, backward: int = 1, waiting: float = 0
-) -> CostProfile:
-    """Return a profile in which the parts of a batch meet at one of the two layers."""
-    layers = list(profile.model.layers)
-    layers[place] = dataclasses.replace(
-        layers[place],
-        forward_barriers=forward,
-        backward_barriers=backward,
-        barrier_bytes=waiting,
-    )
-    model = dataclasses.replace(profile.model, layers=tuple(layers))
-    return dataclasses.replace(profile, model=model)
+def travel(
+    devices: Sequence[int], owners: tuple[int, int], cluster: Cluster
+) -> Mapping[int, ExchangeSeconds]:
+    """Return the seconds of each device, of whole replicas on some devices."""
+    return exchange_seconds(assigned(*map(whole, devices), owners=owners), MODEL, cluster)
 
 
-def pipeline(num_micro_batches: int, in_flight: int = 2) -> ReplicaAssignment:
-    return ReplicaAssignment(
-        samples=num_micro_batches,
-        spans=(Span(0, 0, 1), Span(1, 1, 2)),
-        num_micro_batches=num_micro_batches,
-        in_flight=in_flight,
-    )
+@pytest.mark.parametrize(
+    ("devices", "owners", "cluster", "seconds"),
+    [
+        # gpu:0 sends 100 bytes and receives 60, gpu:1 the other way round; 10 per second.
+        ([0, 1], (0, 1), cluster_of(2), [10.5, 10.5]),
+        # An owner sends once for each other holder.
+        ([0, 1, 2], (0, 0), cluster_of(3), [32.5, 16.5, 16.5]),
+        ([0, 1], (0, 1), cluster_of(2, shares_link=True), [16.5, 16.5]),
+        ([0, 1], HOSTED, cluster_of(2), [8.0, 8.0]),
+        ([0, 1], HOSTED, cluster_of(2, shares_link=True), [16.0, 16.0]),
+        # Over the network, as often as it is held there.
+        ([0, 1, 2], (0, 0), cluster_of(1, 2), [2 * 160 / 4 + 1.0] * 3),
+        ([1], (0, 0), cluster_of(1, 1), [160 / 4 + 1.0]),
+    ],
+)
+def test_weights_arrive_and_gradients_leave(
+    devices: list[int], owners: tuple[int, int], cluster: Cluster, seconds: list[float]
+) -> None:
+    found = travel(devices, owners, cluster)
+    both = (ExchangeSeconds(arrival=each, departure=each) for each in seconds)
+    assert dict(found) == dict(zip(devices, both, strict=True))
+
+
+@pytest.mark.parametrize(("owners", "seconds"), [((0, 1), 0.0), ((0, 0), 6.5)])
+def test_stages_wait_for_the_weights_that_they_do_not_own(
+    owners: tuple[int, int], seconds: float
+) -> None:
+    found = exchange_seconds(assigned(pipeline(2), owners=owners), MODEL, cluster_of(2))
+    both = ExchangeSeconds(arrival=seconds, departure=seconds)
+    assert dict(found) == {0: both, 1: both}
+
+
+@pytest.mark.parametrize(
+    ("counts", "arrivals", "departure"),
+    [
+        # Inside, half of 160 bytes; between, 2 x 160 x 1/2 at 4 per second.
+        ((2, 2), [8.5] * 4, 41.0),
+        # A machine with one device fetches nothing of its own variables.
+        ((1, 2), [0.0, 8.5, 8.5], 41.0),
+        ((1, 1, 1), [0.0] * 3, 2 * 160 * 2 / 3 / 4 + 1.0),
+    ],
+)
+def test_machines_with_variables_of_their_own_add_up_gradients_in_a_ring(
+    counts: tuple[int, ...], arrivals: list[float], departure: float
+) -> None:
+    found = travel(range(sum(counts)), EACH_OWN, cluster_of(*counts)).values()
+    assert [seconds.arrival for seconds in found] == arrivals
+    assert [seconds.departure for seconds in found] == pytest.approx([departure] * len(arrivals))
+
+
+def test_gradients_may_be_more_than_weights() -> None:
+    a, b = MODEL.layers
+    model = dataclasses.replace(MODEL, layers=(dataclasses.replace(a, other_gradient_bytes=100), b))
+    found = exchange_seconds(assigned(whole(0), whole(1), owners=(0, 1)), model, cluster_of(2))
+    # gpu:1 sends 200 bytes of gradients of a, and gpu:0 receives them.
+    assert dict(found) == dict.fromkeys((0, 1), ExchangeSeconds(arrival=10.5, departure=20.5))
 
 
 def test_phases_end_at_barriers() -> None:
@@ -85,18 +153,15 @@ def test_sums_travel_there_and_back_at_each_barrier() -> None:
     assert seconds == [9, 9 + 3 * 2 * 0.5]
 
 
-def test_nobody_meets_in_a_step_that_is_one_call() -> None:
+def test_nobody_meets_in_a_step_that_is_one_call_or_where_devices_normalize_by_themselves() -> None:
     profile = profile_of(cluster_of(1))
     alone = assigned(whole(0), owners=(0, 0))
     assert predict(alone, barrier(profile, 0, waiting=16)) == predict(alone, profile)
-
-
-def test_nobody_meets_where_devices_normalize_by_themselves() -> None:
-    profile = barrier(profile_of(cluster_of(2)), 0, waiting=16)
+    profile = profile_of(cluster_of(2))
     plan = Plan.data_parallel(["gpu:0", "gpu:1"], batch_norm="per_device")
     separate = assignment_of(plan, profile.model, profile.cluster, 4)
     assert not separate.has_barriers
-    assert predict(separate, profile) == predict(separate, profile_of(profile.cluster))
+    assert predict(separate, barrier(profile, 0, waiting=16)) == predict(separate, profile)
     assert plan_of(separate, profile.model, profile.cluster).batch_norm == "per_device"
 
 
@@ -142,19 +207,14 @@ def activations(profile: CostProfile, assignment: Assignment) -> list[float]:
 
 
 def test_all_micro_batches_are_alive_up_to_the_last_barrier() -> None:
-    cluster: Cluster = cluster_of(2)
-    plain = profile_of(cluster)
+    plain = profile_of(cluster_of(2))
     pipe = assigned(pipeline(4), owners=(0, 1))
     # Of a micro-batch, the first stage keeps 4 bytes and all samples, the second 8 + 2.
     assert activations(plain, pipe) == [2 * 4 + 4, 1 * 10]
     assert activations(barrier(plain, 0), pipe) == [4 * 5, 1 * 10]
     assert activations(barrier(plain, 1), pipe) == [4 * 5, 4 * 10]
     assert activations(barrier(plain, 1, waiting=16), pipe) == [4 * 5, 4 * (10 + 16)]
-
-
-def test_micro_batches_do_not_save_memory_of_what_meets() -> None:
-    profile = barrier(profile_of(cluster_of(1)), 0)
+    # On one device, 8 samples of layer a and of the input; 2 of layer b.
     split = assigned(whole(0, samples=8, num_micro_batches=4), owners=(0, 0))
-    found = predict(split, profile).memory[0]
-    # 8 samples of layer a and of the input; 2 of layer b.
+    found = predict(split, barrier(profile_of(cluster_of(1)), 0)).memory[0]
     assert found.activations == 8 * (4 + 1) + 2 * 8

@@ -1,5 +1,9 @@
+"""The machine: its processor and memory, the GPUs of its driver, what its environment says."""
+
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +16,28 @@ from evener.devices.machine import (
     NvmlLink,
     NvmlMachine,
     cores_per_multiprocessor,
+    lowest_capability,
+    read_cuda_environment,
+    read_host,
 )
 from unit.devices.machines import GIB
+
+
+def test_linux_is_read(tmp_path: Path) -> None:
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text("processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\n", encoding="utf-8")
+    memory = tmp_path / "meminfo"
+    memory.write_text("MemTotal:  2048 kB\nMemFree: 7 kB\nMemAvailable:  1024 kB\n")
+    host = read_host(cpu, memory)
+    assert host.name == "Some CPU @ 3 GHz"
+    assert (host.memory_total_bytes, host.memory_free_bytes) == (2048 * 1024, 1024 * 1024)
+    assert host.num_cores >= 1
+
+
+def test_system_that_does_not_say(tmp_path: Path) -> None:
+    host = read_host(tmp_path / "none", tmp_path / "none")
+    assert host.name
+    assert host.memory_total_bytes is None
 
 
 class FakeLibrary:
@@ -33,20 +57,41 @@ class FakeLibrary:
         near: tuple[tuple[int, int], ...] = (),
         init: int | None = None,
     ) -> None:
-        self._gpus = gpus
+        self._gpus, self._near, self._init = gpus, near, init
         self._nvlinks = nvlinks or {}
-        self._near = near
-        self._init = init
         self.open = 0
+        self.nvmlSystemGetDriverVersion = lambda: "550.54.15"
+        self.nvmlSystemGetCudaDriverVersion = lambda: 12040
+        self.nvmlDeviceGetCount = lambda: len(gpus)
+        self.nvmlDeviceGetHandleByIndex = self._function("handle", lambda gpu: gpu)
+        self.nvmlDeviceGetMemoryInfo = self._function(
+            "memory", lambda gpu: SimpleNamespace(total=24 * GIB, free=20 * GIB)
+        )
+        self.nvmlDeviceGetNumGpuCores = self._function("cores", lambda gpu: 82 * 128)
+        self.nvmlDeviceGetCudaComputeCapability = lambda gpu: (8, 6)
+        self.nvmlDeviceGetUUID = lambda gpu: f"GPU-{gpu}"
+        self.nvmlDeviceGetName = lambda gpu: b"RTX 3090"
+        self.nvmlDeviceGetPciInfo = lambda gpu: self._place(f"0000000A:0{gpu}:00.0")
+        # NVML writes the same place in another way here.
+        self.nvmlDeviceGetNvLinkRemotePciInfo = lambda gpu, link: self._place(
+            f"0000000a:0{self._nvlinks[gpu][link]}:00.1"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("NVML"):
             return getattr(pynvml, name)
         raise AttributeError(name)
 
-    def _check(self, function: str, gpu: int) -> None:
-        if function in self._gpus[gpu]:
-            raise pynvml.NVMLError(self._gpus[gpu][function])
+    def _function(self, name: str, answer: Callable[[int], Any]) -> Callable[[int], Any]:
+        def call(gpu: int) -> Any:
+            if name in self._gpus[gpu]:
+                raise pynvml.NVMLError(self._gpus[gpu][name])
+            return answer(gpu)
+
+        return call
+
+    def _place(self, text: str) -> Any:
+        return SimpleNamespace(busId=text.encode())
 
     def nvmlInit(self) -> None:
         if self._init is not None:
@@ -56,55 +101,14 @@ class FakeLibrary:
     def nvmlShutdown(self) -> None:
         self.open -= 1
 
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "550.54.15"
-
-    def nvmlSystemGetCudaDriverVersion(self) -> int:
-        return 12040
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self._gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        self._check("handle", index)
-        return index
-
-    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:
-        self._check("memory", gpu)
-        return SimpleNamespace(total=24 * GIB, free=20 * GIB)
-
-    def nvmlDeviceGetCudaComputeCapability(self, gpu: int) -> tuple[int, int]:
-        return (8, 6)
-
-    def nvmlDeviceGetNumGpuCores(self, gpu: int) -> int:
-        self._check("cores", gpu)
-        return 82 * 128
-
-    def nvmlDeviceGetUUID(self, gpu: int) -> str:
-        return f"GPU-{gpu}"
-
-    def nvmlDeviceGetName(self, gpu: int) -> bytes:
-        return b"RTX 3090"
-
-    def nvmlDeviceGetPciInfo(self, gpu: int) -> Any:
-        return SimpleNamespace(busId=f"0000000A:0{gpu}:00.0".encode())
-
     def nvmlDeviceGetNvLinkState(self, gpu: int, link: int) -> int:
         if link >= len(self._nvlinks.get(gpu, [])):
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return pynvml.NVML_FEATURE_ENABLED
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu: int, link: int) -> int:
-        to_switch = self._nvlinks[gpu][link] == "switch"
-        return (
-            pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
-            if to_switch
-            else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
-        )
-
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: int, link: int) -> Any:
-        # NVML writes the same place in another way here.
-        return SimpleNamespace(busId=f"0000000a:0{self._nvlinks[gpu][link]}:00.1".encode())
+        kind = "SWITCH" if self._nvlinks[gpu][link] == "switch" else "GPU"
+        return getattr(pynvml, f"NVML_NVLINK_DEVICE_TYPE_{kind}")
 
     def nvmlDeviceGetTopologyCommonAncestor(self, gpu: int, other: int) -> int:
         near = (gpu, other) in self._near or (other, gpu) in self._near
@@ -119,20 +123,14 @@ def read(library: FakeLibrary) -> NvmlMachine:
 
 def test_gpu_is_read_whole() -> None:
     recorded = read(FakeLibrary({}))
-    assert recorded.driver_version == "550.54.15"
-    assert recorded.cuda_driver_version == (12, 4)
-    assert recorded.failure is None
+    assert (recorded.driver_version, recorded.cuda_driver_version) == ("550.54.15", (12, 4))
     (gpu,) = recorded.gpus
     assert (gpu.index, gpu.uuid, gpu.name) == (0, "GPU-0", "RTX 3090")
     assert (gpu.memory_total_bytes, gpu.memory_free_bytes) == (24 * GIB, 20 * GIB)
     assert (gpu.compute_capability, gpu.num_multiprocessors) == ((8, 6), 82)
     assert (gpu.links, gpu.failure) == ((), None)
-
-
-def test_machine_without_gpus() -> None:
-    recorded = read(FakeLibrary())
-    assert recorded.gpus == ()
-    assert recorded.failure is None
+    without_gpus = read(FakeLibrary())
+    assert (recorded.failure, without_gpus.failure, without_gpus.gpus) == (None, None, ())
 
 
 @pytest.mark.parametrize("function", ["handle", "memory"])
@@ -197,6 +195,20 @@ def test_cores_per_multiprocessor(capability: tuple[int, int], cores: int) -> No
 
 
 def test_every_function_is_in_the_installed_package() -> None:
-    used = [name for name in dir(FakeLibrary) if name.startswith("nvml")]
-    assert used
+    used = [name for name in dir(FakeLibrary({})) if name.startswith("nvml")]
+    assert len(used) > 10
     assert [name for name in used if not hasattr(pynvml, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "count"), [(None, None), ("", None), ("4", 4), ("0", 0), ("-1", None), ("x", None)]
+)
+def test_multiprocessor_count_of_the_environment(value: str | None, count: int | None) -> None:
+    environ = {} if value is None else {"TF_MIN_GPU_MULTIPROCESSOR_COUNT": value}
+    assert read_cuda_environment(environ).min_multiprocessors == count
+
+
+def test_lowest_capability() -> None:
+    assert lowest_capability(["compute_90", "sm_120", "sm_60", "sm_89"]) == (6, 0)
+    assert lowest_capability(["sm_90a"]) is None
+    assert lowest_capability([]) is None

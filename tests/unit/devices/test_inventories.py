@@ -1,13 +1,24 @@
+"""GPUs that are used, and the reasons of those that are not."""
+
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import evener
 from evener.devices.inventories import GpuLink, Inventory, join
-from evener.devices.machine import CudaEnvironment, NvmlMachine, TensorFlowView
-from evener.devices.reasons import min_multiprocessors
+from evener.devices.machine import (
+    CudaEnvironment,
+    NvmlFailure,
+    NvmlGpu,
+    NvmlMachine,
+    TensorFlowView,
+)
+from evener.devices.reasons import match_gpus, min_multiprocessors, shown_by_cuda
 from evener.devices.spec import SpecError, spec_from
 from unit.devices.machines import (
     EIGHT,
@@ -18,6 +29,7 @@ from unit.devices.machines import (
     NO_DRIVER,
     NO_GPUS,
     ONE_LOST,
+    SMALL,
     TWO_EQUAL,
     UNEQUAL,
     gpu,
@@ -26,6 +38,55 @@ from unit.devices.machines import (
     shows,
     view,
 )
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, list(range(8))),
+        ("", []),
+        ("-1", []),
+        ("2", [2]),
+        ("3,1", [3, 1]),
+        ("0,-1,2", [0]),
+        ("0, 9,2", [0]),
+        ("GPU-4000,GPU-1", [4, 1]),
+        ("MIG-GPU-4000/1/0", []),
+        ("NoDevFiles", []),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(
+    visible: str | None, expected: list[int]
+) -> None:
+    assert [gpu.index for gpu in shown_by_cuda(EIGHT.gpus, visible)] == expected
+
+
+LARGE = UNEQUAL.gpus[0]
+FORBIDDEN = NvmlMachine(failure=NvmlFailure(kind="other", message="Insufficient Permissions"))
+
+
+@pytest.mark.parametrize(
+    ("listed", "of_driver", "visible", "matched"),
+    [
+        (TWO_EQUAL.gpus, TWO_EQUAL.gpus, None, {0: 0, 1: 1}),
+        # Hidden GPUs shift the numbers.
+        ((EIGHT.gpus[5], EIGHT.gpus[2]), EIGHT.gpus, "5,2", {0: 5, 1: 2}),
+        # Unequal ones match by product: CUDA's 0 is its fastest, not the first on the bus.
+        ((SMALL, LARGE), UNEQUAL.gpus, None, {0: 1, 1: 0}),
+        ((SMALL,), UNEQUAL.gpus, "0", {0: 1}),
+        # One that is lost, and one that the driver does not list.
+        ((ONE_LOST.gpus[0],), ONE_LOST.gpus, None, {0: 0}),
+        ((SMALL,), TWO_EQUAL.gpus, None, {}),
+    ],
+)
+def test_gpus_of_tensorflow_match_those_of_the_driver(
+    listed: tuple[NvmlGpu, ...],
+    of_driver: tuple[NvmlGpu, ...],
+    visible: str | None,
+    matched: dict[int, int],
+) -> None:
+    found = match_gpus(seen(*listed), of_driver, visible)
+    assert {index: gpu.index for index, gpu in found.items()} == matched
 
 
 def found(
@@ -44,17 +105,13 @@ def used(inventory: Inventory) -> list[str]:
 
 class TestWhatIsUsed:
     def test_all_means_every_gpu(self) -> None:
-        inventory = found(TWO_EQUAL, view(*TWO_EQUAL.gpus))
+        inventory = found(UNEQUAL, view(*UNEQUAL.gpus))
         assert used(inventory) == ["gpu:0", "gpu:1"]
-        assert inventory.fallback is None
-        assert inventory.problems == ()
-        assert inventory.devices[-1].use == "host"
-
-    def test_what_a_gpu_is(self) -> None:
-        large, small, _ = found(UNEQUAL, view(*UNEQUAL.gpus)).devices
+        assert (inventory.fallback, inventory.problems) == (None, ())
+        large, small, host = inventory.devices
+        assert host.use == "host"
         assert (large.product, small.product) == ("RTX 3090", "RTX 3060")
-        assert small.memory_total_bytes == 12 * GIB
-        assert small.memory_free_bytes == 11 * GIB
+        assert (small.memory_total_bytes, small.memory_free_bytes) == (12 * GIB, 11 * GIB)
         assert small.compute_capability == (8, 6)
         assert (small.nvml_index, small.uuid) == (1, "GPU-1000")
 
@@ -99,7 +156,7 @@ class TestWhyNot:
         assert inventory.devices[0].nvml_index == 1
         assert inventory.fallback is None, "who hides a GPU needs no warning"
 
-    def test_all_hidden(self) -> None:
+        # All of them.
         inventory = found(TWO_EQUAL, view(environment=shows("-1")))
         assert set(codes(inventory).values()) == {"DEV-101"}
         assert inventory.fallback is not None
@@ -128,8 +185,8 @@ class TestWhyNot:
         newer = replace(TWO_EQUAL, driver_version="590.1", cuda_driver_version=(13, 0))
         assert set(codes(found(newer, built_for_13)).values()) == {"DEV-107"}
 
-    def test_cuda_13_is_said_without_gpus_too(self) -> None:
-        inventory = found(NO_GPUS, view(cuda_13_packages=("nvidia-cublas-cu13",)))
+        # It is said without GPUs, too.
+        inventory = found(NO_GPUS, view(cuda_13_packages=packages))
         assert [problem.code for problem in inventory.problems] == ["DEV-116", "DEV-103"]
 
     @pytest.mark.parametrize(
@@ -158,8 +215,7 @@ class TestWhyNot:
         assert inventory.fallback.code == "DEV-021"
         assert "TF_MIN_GPU_MULTIPROCESSOR_COUNT=3" in inventory.fallback.fix
 
-    def test_multiprocessors_that_the_environment_allows(self) -> None:
-        recorded = machine(gpu(0), gpu(1, name="GT 1030", multiprocessors=3))
+        # The environment may allow it.
         allowed = CudaEnvironment(min_multiprocessors=3)
         inventory = found(recorded, view(recorded.gpus[0], environment=allowed))
         assert codes(inventory)["nvidia:1"] == "DEV-107"
@@ -182,7 +238,7 @@ class TestWhyNot:
         lenient = found(recorded, view(*recorded.gpus), min_free_bytes=400 * MIB)
         assert used(lenient) == ["gpu:0", "gpu:1"]
 
-    def test_memory_that_our_own_runtime_holds_does_not_count(self) -> None:
+        # What our own runtime holds does not count.
         recorded = machine(gpu(0, free=100 * MIB))
         inventory = found(recorded, view(*recorded.gpus, runtime_initialised=True))
         assert used(inventory) == ["gpu:0"]
@@ -203,6 +259,9 @@ class TestWhyNot:
         assert codes(inventory) == {"gpu:0": None, "nvidia:1": "DEV-108"}
         assert inventory.fallback is not None
         assert "GPU is lost" in inventory.fallback.why
+        (reason,) = {device.reason for device in inventory.devices if device.reason}
+        begins = [line.split(" ")[0] for line in str(reason).splitlines()]
+        assert begins == ["[DEV-108]", "Why:", "Fix:"]
 
     def test_capability_too_low(self) -> None:
         old = gpu(1, name="Tesla K80", capability=(3, 7))
@@ -219,9 +278,15 @@ class TestWhyNot:
         assert used(found(TWO_EQUAL, hidden, "gpu:1")) == ["gpu:1"]
 
     @pytest.mark.parametrize(
-        ("recorded", "code"), [(NO_DRIVER, "DEV-112"), (MISMATCH, "DEV-110"), (NO_GPUS, "DEV-116")]
+        ("recorded", "code", "says"),
+        [
+            (NO_DRIVER, "DEV-112", ""),
+            (MISMATCH, "DEV-110", ""),
+            (NO_GPUS, "DEV-116", ""),
+            (FORBIDDEN, "DEV-114", "Insufficient Permissions"),
+        ],
     )
-    def test_machine_without_usable_gpus(self, recorded: NvmlMachine, code: str) -> None:
+    def test_machine_without_usable_gpus(self, recorded: NvmlMachine, code: str, says: str) -> None:
         inventory = found(recorded, view())
         assert [problem.code for problem in inventory.problems] == [code]
         assert used(inventory) == ["cpu:0"]
@@ -229,12 +294,7 @@ class TestWhyNot:
         assert inventory.fallback.code == "DEV-020"
         assert inventory.problems[0].fix == inventory.fallback.fix
         assert inventory.problems[0].what.rstrip(".") in inventory.fallback.why
-
-    def test_driver_that_forbids_to_ask(self) -> None:
-        failure = replace(NO_DRIVER.failure, kind="other", message="Insufficient Permissions")  # pyright: ignore
-        inventory = found(NvmlMachine(failure=failure), view())
-        assert [problem.code for problem in inventory.problems] == ["DEV-114"]
-        assert "Insufficient Permissions" in str(inventory.problems[0])
+        assert says in str(inventory.problems[0])
 
     def test_only_the_gpus_asked_for_are_missed(self) -> None:
         recorded = machine(gpu(0), gpu(1, free=0), gpu(2))
@@ -271,7 +331,7 @@ class TestSpecThatCannotBe:
         assert "12.0 GiB" in caught.value.why
         assert "gpu:1@6GiB" in caught.value.fix
 
-    def test_cap_of_all_the_memory(self) -> None:
+        # All the memory is no more than there is.
         assert used(found(UNEQUAL, view(*UNEQUAL.gpus), "gpu:1@12GiB")) == ["gpu:1"]
 
 
@@ -286,9 +346,11 @@ def test_json_says_it_all() -> None:
     assert (cpu["name"], cpu["use"], cpu["num_cores"]) == ("cpu:0", "host", 8)
 
 
-def test_reasons_are_written_in_the_house_form() -> None:
-    (reason,) = {d.reason for d in found(ONE_LOST, view(gpu(0))).devices if d.reason}
-    first, why, fix = str(reason).splitlines()
-    assert first.startswith("[DEV-108] ")
-    assert why.startswith("Why: ")
-    assert fix.startswith("Fix: ")
+def test_every_code_is_documented_and_tested() -> None:
+    folder = Path(evener.__file__).parent
+    sources = [path.read_text() for path in (folder / "devices").glob("*.py")]
+    raised = {code for text in sources for code in re.findall(r'"(DEV-\d{3})"', text)}
+    page = (folder / "doctor" / "pages" / "errors.md").read_text()
+    assert sorted(raised) == sorted(re.findall(r"^\| (DEV-\d{3}) \|", page, re.MULTILINE))
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert [code for code in raised if code not in tests] == []
