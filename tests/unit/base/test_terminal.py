@@ -21,7 +21,7 @@ from evener.doctor import Severity
 from evener.partition.report import StepReport
 from evener.planner import check_plan
 from evener.report.comparison import Comparison, Difference
-from unit.auditing.test_audit_result import AUDIT
+from unit.auditing.test_audit import AUDIT
 
 DIAGNOSIS = Diagnosis(
     script="train.py",
