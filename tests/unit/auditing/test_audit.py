@@ -9,15 +9,7 @@ import json
 import pytest
 from rich.console import Console
 
-from evener.auditing import (
-    Audit,
-    Collective,
-    Copy,
-    Fallback,
-    Line,
-    Operation,
-    print_audit,
-)
+from evener.auditing import Audit, Collective, Copy, Fallback, Line, Operation, print_audit
 from evener.errors import PlacementError
 
 LINE = Line(path="/home/me/train.py", number=7)
@@ -62,11 +54,7 @@ AUDIT = Audit(
         operation("c", "cpu:0", "input"),
         operation("d", "gpu:0", "forward"),
     ),
-    copies=(
-        copy("cpu:0", "gpu:0", 12),
-        copy("cpu:0", "gpu:0", None),
-        copy("gpu:0", "cpu:0", 100),
-    ),
+    copies=(copy("cpu:0", "gpu:0", 12), copy("cpu:0", "gpu:0", None), copy("gpu:0", "cpu:0", 100)),
     collectives=(
         Collective(operation="r", type="NcclAllReduce", device="gpu:0", num_bytes=4, line=None),
     ),

@@ -90,9 +90,7 @@ def test_names_cannot_change_the_page(name: str) -> None:
     assert "&lt;script&gt;" in html
 
 
-def test_the_terminal_and_the_environment_do_not_change_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_terminal_and_the_environment_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [(str(value), value._repr_html_()) for value, _ in VALUES.values()]
     for name, setting in {"COLUMNS": "20", "FORCE_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, setting)

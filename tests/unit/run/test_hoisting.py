@@ -101,19 +101,10 @@ TAPE = "with GradientTape(persistent=True) as tape:\n    loss = f(x)\n"
     [
         (f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}opt.minimize(loss)", (2, 5)),
         (TAPE + "with tf.device(a): g = tape.gradient(loss, w)\nopt.apply_gradients(g)", (2, 5)),
-        (
-            TAPE + "for v in a:\n    o.apply_gradients(tape.gradient(loss, v))\ndel tape",
-            (2, 6),
-        ),
-        (
-            TAPE + "    with tape.stop_recording(): n = g(loss)\nopt.minimize(loss)",
-            (2, 5),
-        ),
+        (TAPE + "for v in a:\n    o.apply_gradients(tape.gradient(loss, v))\ndel tape", (2, 6)),
+        (TAPE + "    with tape.stop_recording(): n = g(loss)\nopt.minimize(loss)", (2, 5)),
         # It holds the whole step: the block in it is hoisted.
-        (
-            f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}  opt.minimize(loss)",
-            (3, 5),
-        ),
+        (f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}  opt.minimize(loss)", (3, 5)),
         (f"with lock:\n{textwrap.indent(TAPE, '  ')}opt.minimize(loss)", None),
         (TAPE + "for x in more:\n    opt.apply_gradients(other.gradient(f(x), w))", None),
     ],
