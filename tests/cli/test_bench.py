@@ -1,5 +1,3 @@
-"""`evener bench`: scripts on two logical CPUs."""
-
 from __future__ import annotations
 
 import json

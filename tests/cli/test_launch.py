@@ -1,5 +1,3 @@
-"""`evener launch`, as a person would call it."""
-
 from __future__ import annotations
 
 import json

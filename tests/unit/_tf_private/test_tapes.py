@@ -1,5 +1,3 @@
-"""Gradient tapes, and the order of the variables of a custom gradient."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Tensors, variables and devices: how they are made, read and known again."""
-
 from __future__ import annotations
 
 import resource

@@ -1,5 +1,3 @@
-"""Results of an audit: figures, files and tables for the terminal."""
-
 from __future__ import annotations
 
 import dataclasses

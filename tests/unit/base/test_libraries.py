@@ -1,5 +1,3 @@
-"""Versions and backends of the libraries, and how they are imported."""
-
 from __future__ import annotations
 
 import ast

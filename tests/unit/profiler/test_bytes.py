@@ -1,5 +1,3 @@
-"""Bytes of layers, against what one counts by hand."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Records of runs, and the folder that they are written to."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The page of a report: its charts and its sections."""
-
 from __future__ import annotations
 
 import json

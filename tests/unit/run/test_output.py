@@ -1,5 +1,3 @@
-"""Output of processes: its end, and the logs of workers."""
-
 from __future__ import annotations
 
 import os
