@@ -203,23 +203,6 @@ def test_no_training_step(args: str, says: str, folder: Path) -> None:
     assert says in found.stderr
 
 
-def with_data(batches: str) -> str:
-    """Return the script with data of its own."""
-    return textwrap.dedent(SCRIPT).replace(
-        "model.fit(x, x[:, :1], batch_size=32, epochs=epochs, verbose=0)",
-        f"import tensorflow as tf\n    model.fit({batches}, verbose=0)",
-    )
-
-
-@pytest.mark.long
-def test_a_smaller_last_batch_hides_no_size(folder: Path) -> None:
-    data = "tf.data.Dataset.from_tensor_slices((x, x[:, :1])).take(40).batch(16)"
-    (folder / "train.py").write_text(with_data(data), encoding="utf-8")
-    found = run("plan", "--devices", "cpu:2", "train.py", folder=folder)
-    assert found.returncode == 0, found.stderr
-    assert "A step of 16 samples" in found.stdout
-
-
 @pytest.mark.long
 def test_batches_of_no_known_size(folder: Path) -> None:
     # A step of one's own that is given no data set of the strategy's.
