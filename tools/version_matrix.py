@@ -26,7 +26,7 @@ COMBINATIONS = (
     ("3.13", "2.21", "3.15"),
 )
 SUITE = (
-    "tests/unit/base/test_versions.py",
+    "tests/unit/base/test_libraries.py",
     "tests/unit/_tf_private",
     "tests/exactness/test_models.py",
     "tests/exactness/test_batchnorm.py",

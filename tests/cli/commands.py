@@ -12,22 +12,31 @@ import evener
 SOURCE = Path(evener.__file__).parents[1]
 
 
-def run(
-    *words: str, folder: Path, program: tuple[str, ...] = ("-m", "evener"), **environ: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, without GPUs and with measurements of its own."""
+def environment(folder: Path, **environ: str | None) -> dict[str, str]:
+    """Return an environment without GPUs and with measurements of its own; None unsets."""
     own = {
         "PYTHONPATH": str(SOURCE),
         "CUDA_VISIBLE_DEVICES": "-1",
         "XDG_CACHE_HOME": str(folder / "cache"),
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        **environ,
     }
+    merged = {**os.environ, **own, **environ}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def run(
+    *words: str,
+    folder: Path,
+    program: tuple[str, ...] = ("-m", "evener"),
+    timeout: float = 300,
+    **environ: str | None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command, or another program of Python, in a folder."""
     return subprocess.run(
         [sys.executable, *program, *words],
         cwd=folder,
-        env={**os.environ, **own},
+        env=environment(folder, **environ),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=timeout,
     )

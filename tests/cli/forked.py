@@ -39,7 +39,9 @@ class Comparison:
     devices: set[str]
 
 
-def compare_with_plain_python(run: Run, script: Path, folder: Path) -> Comparison:
+def compare_with_plain_python(
+    run: Run, script: Path, folder: Path, *, rtol: float = 1e-5
+) -> Comparison:
     """Run a program both ways, and demand equal numbers."""
     plain = run("one device", str(script), "expected.npz")
     assert plain.returncode == 0, plain.stderr
@@ -48,6 +50,6 @@ def compare_with_plain_python(run: Run, script: Path, folder: Path) -> Compariso
     with np.load(folder / "expected.npz") as expected, np.load(folder / "results.npz") as results:
         assert expected.files == results.files
         for key in expected.files:
-            np.testing.assert_allclose(results[key], expected[key], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(results[key], expected[key], rtol=rtol, atol=1e-5)
     products = json.loads((folder / "operations.json").read_text(encoding="utf-8"))
     return Comparison(plain=plain, evener=done, devices=set(products))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import evener
+from cli.commands import SOURCE, run
 from evener.base.records import to_plain
 from evener.errors import EvenerError
 from evener.run import child_process
@@ -21,8 +22,6 @@ from evener.run.child import FirstStep, call_step
 from evener.run.child_process import ProcessResult, answer_file, run_child_process
 from evener.run.first_step import audit_in_subprocess, audit_request, read_target
 from evener.run.questions import Answer, TargetError
-
-SOURCE = Path(evener.__file__).parents[1]
 
 SCRIPT = """
     import atexit, sys
@@ -113,14 +112,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches_undone: None
     return tmp_path
 
 
-def command(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "evener", "audit", *args],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+def command(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return run("audit", *args, folder=folder, COLUMNS="200", EVENER_DEVICES=None)
 
 
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
@@ -133,7 +126,7 @@ def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
 
 
 def test_a_script_is_audited_up_to_its_first_step_and_no_further(folder: Path) -> None:
-    done = command("--json", "train.py", "--epochs", "3")
+    done = command(folder, "--json", "train.py", "--epochs", "3")
     assert done.returncode == 0, done.stderr
     audit = evener.Audit.from_json(done.stdout)
     # Its own output is kept apart.
@@ -147,7 +140,9 @@ def test_a_script_is_audited_up_to_its_first_step_and_no_further(folder: Path) -
 
 
 def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> None:
-    done = command("--devices", "cpu:2", "--no-gpu-names", "--batch-size", "8", "steps:step")
+    done = command(
+        folder, "--devices", "cpu:2", "--no-gpu-names", "--batch-size", "8", "steps:step"
+    )
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
     assert "Devices: cpu:0, cpu:1" in text
@@ -159,7 +154,7 @@ def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> No
 
 @pytest.mark.long
 def test_what_stand_ins_answer_for_is_judged_as_what_runs_on_gpus(folder: Path) -> None:
-    done = command("--devices", "cpu:2", "--batch-size", "8", "--json", "steps:step")
+    done = command(folder, "--devices", "cpu:2", "--batch-size", "8", "--json", "steps:step")
     assert done.returncode == 1, done.stderr
     audit = evener.Audit.from_json(done.stdout)
     (found,) = audit.findings
@@ -241,55 +236,31 @@ def test_a_script_that_fails_shows_the_last_that_it_wrote(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "found", "code", "said"),
+    ("exit_code", "output", "found", "code", "said"),
     [
-        (
-            ProcessResult(exit_code=7, output="so long"),
-            None,
-            "PLACE-038",
-            "exit code 7. The end of its",
-        ),
-        (
-            ProcessResult(exit_code=-11, output=""),
-            None,
-            "PLACE-038",
-            "signal 11. It printed nothing.",
-        ),
-        (
-            ProcessResult(exit_code=5, output="I0000 00:00:17.5  1 port.cc:1] x"),
-            None,
-            "PLACE-038",
-            "printed nothing.",
-        ),
-        (ProcessResult(exit_code=0, output="1\n2"), None, "PLACE-037", "    1\n    2"),
-        (
-            ProcessResult(exit_code=0, output=""),
-            {"outcome": "ended"},
-            "PLACE-037",
-            "ended without a training",
-        ),
-        (
-            ProcessResult(exit_code=None, output=""),
-            None,
-            "PLACE-039",
-            "no training step in 9 seconds",
-        ),
-        (
-            ProcessResult(exit_code=0, output=""),
-            {"outcome": "eager", "line": "a.py:3"},
-            "PLACE-040",
-            "a.py:3",
-        ),
-        (ProcessResult(exit_code=0, output=""), {"error": DEVICE}, "DEV-010", "No gpu:5."),
+        (7, "so long", None, "PLACE-038", "exit code 7. The end of its"),
+        (-11, "", None, "PLACE-038", "signal 11. It printed nothing."),
+        (5, "I0000 00:00:17.5  1 port.cc:1] x", None, "PLACE-038", "printed nothing."),
+        (0, "1\n2", None, "PLACE-037", "    1\n    2"),
+        (0, "", {"outcome": "ended"}, "PLACE-037", "ended without a training"),
+        (None, "", None, "PLACE-039", "no training step in 9 seconds"),
+        (0, "", {"outcome": "eager", "line": "a.py:3"}, "PLACE-040", "a.py:3"),
+        (0, "", {"error": DEVICE}, "DEV-010", "No gpu:5."),
     ],
 )
 def test_every_ending_without_an_audit_is_an_error(
-    folder: Path, monkeypatch, ending: ProcessResult, found: dict | None, code: str, said: str
+    folder: Path,
+    monkeypatch,
+    exit_code: int | None,
+    output: str,
+    found: dict | None,
+    code: str,
+    said: str,
 ) -> None:
     def run_child_process(command, *, environ, limit_seconds):
         if found is not None:
             answer_file(Path(command[-1])).write_text(json.dumps(found), encoding="utf-8")
-        return ending
+        return ProcessResult(exit_code=exit_code, output=output)
 
     monkeypatch.setattr(child_process, "run_child_process", run_child_process)
     error = refused("train.py", limit_seconds=9)
@@ -327,26 +298,3 @@ def has_ended(process: int) -> bool:
     readable, _, _ = select.select([handle], [], [], 10)
     os.close(handle)
     return bool(readable)
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["no_such.py"], "RUN-001"),
-        (["steps:step", "--epochs", "3"], "PLACE-042"),
-        (["--batch-size", "0", "train.py"], "x>=1"),
-        (["--devices", "gpuu", "train.py"], "DEV-002"),
-    ],
-)
-def test_wrong_usage_is_told_before_anything_is_started(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, args: list[str], said: str
-) -> None:
-    from evener.cli import main
-
-    monkeypatch.setattr(child_process, "run_child_process", None)
-    monkeypatch.setattr(sys, "argv", ["evener", "audit", *args])
-    monkeypatch.setattr("warnings.showwarning", lambda *rest: None)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err

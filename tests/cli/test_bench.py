@@ -1,11 +1,7 @@
-"""`evener bench`: scripts on two logical CPUs."""
-
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import evener
+from cli.commands import run
 from evener.cli import app
 from evener.errors import PlanError, RunError
 from evener.run import bench as benchmark
@@ -22,7 +18,6 @@ from evener.run.bench import BenchRow, Contender
 
 pytestmark = pytest.mark.long
 
-SOURCE = Path(evener.__file__).parents[1]
 FIT = """
     import keras
     import numpy as np
@@ -31,7 +26,9 @@ FIT = """
     model.fit(np.ones((640, 8)), np.ones((640, 1)), batch_size=16, epochs=3, verbose=0)
     print("the script ended")
 """
-LOOP = """
+
+
+STEP = """
     import keras
     import tensorflow as tf
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
@@ -44,23 +41,37 @@ LOOP = """
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables),
                                       model.trainable_variables))
         return loss
-
+"""
+LOOP = f"""{STEP}
     for batch in tf.data.Dataset.from_tensor_slices(tf.ones([1600, 8])).batch(16):
         step(batch)
+"""
+EVALUATED = f"""
+    import keras
+    from evener.run.bench_child import time_calls
+    seconds = []
+    time_calls(seconds, 1000, print)
+    {STEP}
+    @tf.function
+    def evaluate(x):
+        return tf.reduce_mean(model(x) ** 2)
+
+    x = tf.ones([4, 8])
+    for _ in range(30):
+        evaluate(x)
+    assert not seconds
+    for _ in range(5):
+        step(x)
+        evaluate(x)
+    assert len(seconds) == 4, seconds
+    print("the script ended")
 """
 
 
 def bench(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(textwrap.dedent(script), encoding="utf-8")
     words = ["bench", "--devices", "cpu:2", "--rounds", "1", "--steps", "10", "--json"]
-    return subprocess.run(
-        [sys.executable, "-m", "evener", *words, *options, "train.py"],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=560,
-    )
+    return run(*words, *options, "train.py", folder=folder, timeout=560)
 
 
 def test_a_fit_is_measured_under_every_layout(tmp_path: Path) -> None:
@@ -89,46 +100,8 @@ def test_a_loop_of_its_own_is_measured_by_what_evener_counts(tmp_path: Path) -> 
 
 def test_a_function_that_does_not_train_is_no_step(tmp_path: Path) -> None:
     """An evaluation before the training, longer than the steps to time, is not taken for it."""
-    lines = """
-        import sys
-        import keras, tensorflow as tf
-        from evener.run.bench_child import time_calls
-        seconds = []
-        time_calls(seconds, 1000, print)
-        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
-        optimizer = keras.optimizers.SGD(0.01)
-
-        @tf.function
-        def evaluate(x):
-            return tf.reduce_mean(model(x) ** 2)
-
-        @tf.function
-        def step(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(model(x) ** 2)
-            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables),
-                                          model.trainable_variables))
-            return loss
-
-        x = tf.ones([4, 8])
-        for _ in range(30):
-            evaluate(x)
-        assert not seconds
-        for _ in range(5):
-            step(x)
-            evaluate(x)
-        assert len(seconds) == 4, seconds
-        print("the script ended")
-    """
-    path = tmp_path / "loop.py"
-    path.write_text(textwrap.dedent(lines), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    (tmp_path / "loop.py").write_text(textwrap.dedent(EVALUATED), encoding="utf-8")
+    done = run("loop.py", program=(), folder=tmp_path)
     assert "the script ended" in done.stdout, done.stderr
 
 

@@ -1,4 +1,4 @@
-"""All commands follow one table, docs/commands/conventions.md."""
+"""All commands follow one table, docs/commands/conventions.md, and their pages name all options."""
 
 from __future__ import annotations
 
@@ -44,10 +44,6 @@ def options(command: str) -> set[str]:
     return {name for parameter in COMMANDS[command].params for name in parameter.opts}
 
 
-def test_the_table_has_all_commands() -> None:
-    assert sorted(rows()) == sorted(COMMANDS)
-
-
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_a_command_has_what_its_row_says(command: str) -> None:
     row = rows()[command]
@@ -62,19 +58,26 @@ def test_a_command_has_what_its_row_says(command: str) -> None:
     assert not takes_args or "(conventions.md)" in page
 
 
+def invoked(command: str, *words: str) -> RunError:
+    given = {"launch": ["--workers", "2"]}.get(command, [])
+    result = CliRunner().invoke(app, [command, *given, *words])
+    assert isinstance(result.exception, RunError), result.output
+    return result.exception
+
+
 @pytest.mark.parametrize("command", WITH_SCRIPT)
 def test_an_option_behind_the_script_is_refused(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("x = 1", encoding="utf-8")
-    given = {"launch": ["--workers", "2"]}.get(command, [])
     option = max(name for name in options(command) if name.startswith("--"))
-    result = CliRunner().invoke(app, [command, *given, "train.py", option])
-    assert isinstance(result.exception, RunError), result.output
-    assert result.exception.code == "RUN-022"
-    assert result.exception.what.startswith(f"{option} stands after train.py")
-    assert f"evener {command} {option} ... train.py" in result.exception.fix
+    error = invoked(command, "train.py", option)
+    assert error.code == "RUN-022"
+    assert error.what.startswith(f"{option} stands after train.py")
+    assert f"evener {command} {option} ... train.py" in error.fix
+    # A module is found as Python finds it.
+    assert invoked(command, "-m", "no.such.module").code == "RUN-021"
 
 
 @pytest.mark.parametrize("command", WITH_SCRIPT)
@@ -88,9 +91,19 @@ def test_what_follows_a_separator_is_the_scripts(command: str) -> None:
         args_of_script(context, ["a", f"{option}=3"], script)
 
 
-@pytest.mark.parametrize("command", WITH_SCRIPT)
-def test_a_module_is_found_as_python_finds_it(command: str) -> None:
-    given = {"launch": ["--workers", "2"]}.get(command, [])
-    result = CliRunner().invoke(app, [command, *given, "-m", "no.such.module"])
-    assert isinstance(result.exception, RunError), result.output
-    assert result.exception.code == "RUN-021"
+ROW = re.compile(r"^\| (`-.*?) \|", re.MULTILINE)
+OPTION = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_page_names_the_options_of_its_command(name: str) -> None:
+    chosen = [each for each in COMMANDS[name].params if each.param_type_name == "option"]
+    names = {option for each in chosen for option in (*each.opts, *each.secondary_opts)}
+    rows = ROW.findall((DOCS / f"{name}.md").read_text(encoding="utf-8"))
+    # All have --help, and the lines above the table show -m.
+    assert {option for row in rows for option in OPTION.findall(row)} == names - {"--help", "-m"}
+
+
+def test_every_command_has_a_page_and_a_row() -> None:
+    assert {path.stem for path in DOCS.glob("*.md")} == {*COMMANDS, "conventions"}
+    assert sorted(rows()) == sorted(COMMANDS)

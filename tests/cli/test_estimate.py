@@ -1,5 +1,3 @@
-"""`evener estimate`, as a person would call it."""
-
 from __future__ import annotations
 
 import json
@@ -8,10 +6,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from cli.commands import run
-from evener.cli import app
+from cli.forked import Run
 
 BATCH_SIZE = 256
 
@@ -85,36 +82,25 @@ def test_a_script_needs_what_tensorflow_allocates(folder: Path) -> None:
     assert answer["memory"][0]["total_bytes"] == pytest.approx(peak, rel=0.15)
 
 
-def test_a_published_model() -> None:
-    done = CliRunner().invoke(app, ["estimate", "--batch-size", "32", "bert-large"])
-    assert done.exit_code == 0
+def test_a_published_model_needs_no_tensorflow(command: Run) -> None:
+    done = command("estimate", "--batch-size", "32", "bert-large")
+    assert done.returncode == 0
+    assert not done.imported & {"tensorflow", "keras", "numpy"}
     assert "Memory of bert-large-512 on one device, a step of 32 samples" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["weights", *["1.3", "GiB"] * 4] in rows
     assert ["24", "GB", "23.0", "GiB", "20", "253"] in [row[:6] for row in rows]
 
 
-def test_devices_divide_weights_and_the_batch() -> None:
-    words = ["estimate", "--num-devices", "4", "--batch-size", "32", "--json", "bert-large"]
+def test_devices_divide_weights_and_the_batch(command: Run) -> None:
+    words = ("estimate", "--batch-size", "32", "--json")
     single, shared = (
-        json.loads(CliRunner().invoke(app, given).stdout)["memory"][0]
-        for given in ([*words[:1], *words[3:]], words)
+        json.loads(command(*words, *more, "bert-large").stdout)["memory"][0]
+        for more in ((), ("--num-devices", "4"))
     )
     assert shared["activations_bytes"] == pytest.approx(single["activations_bytes"] / 4)
     assert shared["optimizer_state_bytes"] < single["optimizer_state_bytes"] / 2
     assert single["fetched_bytes"] == 0 < shared["fetched_bytes"]
-
-
-def test_a_published_model_needs_no_tensorflow(folder: Path) -> None:
-    code = """
-        import sys
-        from evener.cli import app
-        app(["estimate", "--batch-size", "8", "resnet-50"], standalone_mode=False)
-        assert not {"tensorflow", "keras", "numpy"} & set(sys.modules)
-    """
-    (folder / "look.py").write_text(textwrap.dedent(code), encoding="utf-8")
-    done = run("look.py", folder=folder, program=())
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

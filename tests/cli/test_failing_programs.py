@@ -7,14 +7,13 @@ The programs of ``steps.py`` were there when errors were given their lines; thos
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from cli.commands import run
 
 FAILING = Path(__file__).parents[1] / "programs" / "failing"
 # Texts with the values or the sizes of the rows that one device computes.
@@ -27,14 +26,9 @@ OF_ITS_ROWS = {
 
 def ends_of(programs: str, folder: Path, *command: str) -> dict[str, Any]:
     results = folder / f"{len(command)}.json"
-    subprocess.run(
-        [sys.executable, *command, str(FAILING / "cases.py"), f"{FAILING / programs}.py", results],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "XDG_CACHE_HOME": str(folder)},
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
+    words = (str(FAILING / "cases.py"), f"{FAILING / programs}.py", str(results))
+    done = run(*words, program=command, folder=folder)
+    assert done.returncode == 0, done.stderr
     return json.loads(results.read_text(encoding="utf-8"))
 
 

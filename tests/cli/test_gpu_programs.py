@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import evener
+from cli.commands import run
 from cli.forked import UNEVEN, Done, Run
 
-SOURCE = Path(evener.__file__).parents[1]
 PROGRAMS = Path(__file__).parents[1] / "programs" / "gpus"
 PLAIN = PROGRAMS / "plain.py"
 NAMES = "cpu:0 and cpu:1 appear as GPU:0 and GPU:1"
@@ -188,40 +184,18 @@ def test_without_the_names_there_is_no_gpu(run_forked: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "no GPU\n")
 
 
-def command(*args: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "evener", *args],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(SOURCE),
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "COLUMNS": "200",
-        },
-    )
-
-
 @pytest.mark.long
-def test_an_audit_knows_the_names(tmp_path: Path) -> None:
+def test_an_audit_knows_the_names_or_has_none(tmp_path: Path) -> None:
     """`MirroredStrategy` is TensorFlow's own there, on the stand-ins."""
+    words = ("audit", "--devices", "cpu:2")
     program = str(PROGRAMS / "mirrored_over_list.py")
-    done = command("audit", "--devices", "cpu:2", "--json", program, "w.npz", folder=tmp_path)
+    done = run(*words, "--json", program, "w.npz", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f": no GPU was found: {NAMES}; ") == done.stderr.count("\n") == 1
     operations = json.loads(done.stdout)["operations"]
-    assert {operation["device"] for operation in operations if operation["kind"] == "gradient"} == {
-        "cpu:0",
-        "cpu:1",
-    }
-
-
-@pytest.mark.long
-def test_an_audit_without_the_names(tmp_path: Path) -> None:
-    program = str(PROGRAMS / "mirrored_over_list.py")
-    done = command("audit", "--devices", "cpu:2", "--no-gpu-names", program, folder=tmp_path)
+    of_gradients = {each["device"] for each in operations if each["kind"] == "gradient"}
+    assert of_gradients == {"cpu:0", "cpu:1"}
+    done = run(*words, "--no-gpu-names", program, folder=tmp_path, COLUMNS="200")
     assert done.returncode == 1
     assert "one GPU is not enough" in done.stderr
 
@@ -251,25 +225,22 @@ model.fit(tf.ones((1024, 4)), tf.ones((1024, 1)), batch_size=64, epochs=40, verb
 """
 
 
-WATCHED = ("doctor", "--steps", "3", "--devices", "cpu:2", "--json")
-
-
 @pytest.mark.long
-def test_the_doctor_watches_it_with_the_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "outcome", "said"),
+    [
+        ((), "enough", f"evener: train.py:4: no GPU was found: {NAMES}; "
+         "--no-gpu-names turns this off\n"),
+        (("--no-gpu-names",), "crashed", ""),
+    ],
+    ids=["with the names", "without"],
+)  # fmt: skip
+def test_the_doctor_watches_it(
+    options: tuple[str, ...], outcome: str, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "train.py").write_text(GUIDE, encoding="utf-8")
-    done = command(*WATCHED, "train.py", folder=tmp_path)
-    found = json.loads(done.stdout)
-    assert found["run"]["outcome"] == "enough", done.stdout
-    assert done.stderr == (
-        f"evener: train.py:4: no GPU was found: {NAMES}; --no-gpu-names turns this off\n"
-    )
-
-
-@pytest.mark.long
-def test_the_doctor_watches_it_without_the_names(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(GUIDE, encoding="utf-8")
-    done = command(*WATCHED, "--no-gpu-names", "train.py", folder=tmp_path)
-    found = json.loads(done.stdout)
-    assert found["run"]["outcome"] == "crashed"
-    assert "two GPUs are needed" in done.stdout
-    assert done.stderr == ""
+    words = ("doctor", "--steps", "3", "--devices", "cpu:2", "--json", *options)
+    done = run(*words, "train.py", folder=tmp_path)
+    assert json.loads(done.stdout)["run"]["outcome"] == outcome, done.stdout
+    assert ("two GPUs are needed" in done.stdout) == (outcome == "crashed")
+    assert done.stderr == said

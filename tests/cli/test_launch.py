@@ -1,5 +1,3 @@
-"""`evener launch`, as a person would call it."""
-
 from __future__ import annotations
 
 import json
@@ -87,6 +85,14 @@ SCRIPT = """
 """
 
 
+TWO_WORKERS = ("launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1")
+
+
+def assert_equal(file: Path, alone: list[np.ndarray]) -> None:
+    for found, expected in zip(np.load(file).values(), alone, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[np.ndarray]:
     """Numbers of the program on one device."""
@@ -120,9 +126,7 @@ def test_a_worker_that_is_killed_costs_nothing(
     assert done.stdout.splitlines()[-1] == "saved"
     assert "worker 1 was ended by SIGKILL" in done.stderr
     assert sorted(path.name for path in logs.iterdir()) == ["worker-0.log", "worker-1.log"]
-    both = np.load(tmp_path / "two.npz").values()
-    for found, expected in zip(both, alone, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert_equal(tmp_path / "two.npz", alone)
     # While both workers lived, each has mapped its rows.
     counts = [path.read_text().split() for path in tmp_path.glob("mapped-*")]
     in_predict, in_fit = zip(*counts, strict=True)
@@ -138,8 +142,7 @@ def test_a_worker_that_is_killed_in_predict_costs_nothing(
     done = run(*words, str(script), str(tmp_path / "three.npz"), "predict", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "worker 1 was ended by SIGKILL" in done.stderr
-    for found, expected in zip(np.load(tmp_path / "three.npz").values(), alone, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert_equal(tmp_path / "three.npz", alone)
 
 
 @pytest.mark.long
@@ -154,8 +157,7 @@ def test_a_worker_that_ends_with_0_in_mid_training_has_not_finished(
     ends: str, told: str, script: Path, tmp_path: Path
 ) -> None:
     """The other one goes on without it, and is killed: the job has not come to its end."""
-    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
-    done = run(*words, "--no-replace", str(script), "out.npz", ends, folder=tmp_path)
+    done = run(*TWO_WORKERS, "--no-replace", str(script), "out.npz", ends, folder=tmp_path)
     assert told in done.stderr
     assert "the job goes on without it (0 of 0 restarts used)" in done.stderr
     assert "worker 0 was ended by SIGKILL, and no worker is left" in done.stderr
@@ -203,8 +205,7 @@ def test_waiting_for_data_is_told(loop: str, reason: str, tmp_path: Path) -> Non
         run = tf.function(lambda x, y: model.train_step((x, y)))
     """
     path.write_text(f"{textwrap.dedent(lines)}{loop}\n")
-    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
-    done = run(*words, str(path), folder=tmp_path)
+    done = run(*TWO_WORKERS, str(path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     [told] = [line for line in done.stderr.splitlines() if "waited for its data" in line]
     assert f"every worker reads whole batches, {reason}" in told
@@ -222,8 +223,7 @@ def test_a_worker_that_lost_the_others_is_started_again(tmp_path: Path) -> None:
         print("done")
     """
     path.write_text(textwrap.dedent(lines))
-    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1", "--logs"]
-    done = run(*words, str(tmp_path / "logs"), str(path), folder=tmp_path)
+    done = run(*TWO_WORKERS, "--logs", str(tmp_path / "logs"), str(path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("lost the other workers; it is started again") == 2
     log = (tmp_path / "logs" / "worker-1.log").read_text()
@@ -242,8 +242,9 @@ def test_a_replacement_that_never_starts_is_replaced(script: Path, tmp_path: Pat
     (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hangs))
     environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}", "EVENER_START_SECONDS": "12"}
     script.write_text(script.read_text().replace("epochs=3", "epochs=110"))
-    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
-    done = run(*words, str(script), str(tmp_path / "two.npz"), "-", folder=tmp_path, **environ)
+    done = run(
+        *TWO_WORKERS, str(script), str(tmp_path / "two.npz"), "-", folder=tmp_path, **environ
+    )
     assert done.returncode == 0, done.stderr
     assert "it was silent for 12 seconds after its start; it is started again" in done.stderr
 

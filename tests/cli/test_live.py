@@ -18,7 +18,7 @@ from pathlib import Path
 import pyte
 import pytest
 
-from cli.commands import SOURCE, run
+from cli.commands import environment, run
 
 SCRIPT = """
 import keras
@@ -49,17 +49,10 @@ class Terminal:
         self.stream = pyte.ByteStream(self.screen)
         self.raw = b""
         self.writer = writer
-        own = {
-            "PYTHONPATH": str(SOURCE),
-            "CUDA_VISIBLE_DEVICES": "-1",
-            "XDG_CACHE_HOME": str(folder / "cache"),
-            "TERM": "xterm",
-        }
-        inherited = {name: text for name, text in os.environ.items() if name != "NO_COLOR"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "evener", *words],
             cwd=folder,
-            env={**inherited, **own, **environ},
+            env=environment(folder, **{"TERM": "xterm", "NO_COLOR": None, **environ}),
             stdin=writer,
             stdout=writer,
             stderr=writer,
@@ -94,6 +87,10 @@ class Terminal:
         return code
 
 
+def epochs_of(lines: list[str]) -> list[str]:
+    return [line[:9] for line in lines if line.startswith("epoch")]
+
+
 def script(folder: Path, epochs: int = 3) -> str:
     (folder / "train.py").write_text(SCRIPT.replace("EPOCHS", str(epochs)), encoding="utf-8")
     return "train.py"
@@ -109,8 +106,8 @@ def test_the_view_is_below_the_output_of_the_script(tmp_path: Path, width: int) 
     assert [line for line in lines if "the script is at" in line] == [
         f"the script is at        batch {batch}" for _ in range(3) for batch in (0, 40, 80)
     ]
-    epochs = [line for line in lines if line.startswith("epoch") and "step" not in line]
-    assert [line[:9] for line in epochs] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    without_steps = [line for line in lines if "step" not in line]
+    assert epochs_of(without_steps) == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     # The last view stays, once; Keras's own bar is not there.
     assert len([line for line in lines if "step 100/100" in line]) == 1
     assert "epoch 3/3  step 100/100" in "".join(lines)
@@ -127,10 +124,7 @@ def test_without_colour_it_is_plain_lines(tmp_path: Path) -> None:
     # Before the script, a spinner waits for TensorFlow.
     output = terminal.raw[terminal.raw.index(b"the script is at") :]
     assert b"\x1b" not in output and b"ms/step" not in output
-    assert [line[:9] for line in terminal.lines if line.startswith("epoch")] == [
-        "epoch 1/2",
-        "epoch 2/2",
-    ]
+    assert epochs_of(terminal.lines) == ["epoch 1/2", "epoch 2/2"]
 
 
 @pytest.mark.long
@@ -144,10 +138,7 @@ def test_through_a_pipe_standard_output_is_that_of_the_script(tmp_path: Path) ->
     # Keras's own bar stays where it was, and lines of epochs are elsewhere.
     assert "Epoch 2/2" in live.stdout and "epoch 2/2  " not in live.stdout
     assert "\x1b" not in live.stderr
-    assert [line[:9] for line in live.stderr.splitlines() if line.startswith("epoch")] == [
-        "epoch 1/2",
-        "epoch 2/2",
-    ]
+    assert epochs_of(live.stderr.splitlines()) == ["epoch 1/2", "epoch 2/2"]
     assert "epoch 1/2" not in plain.stderr
 
 

@@ -1,5 +1,3 @@
-"""`evener plan`, as a person would call it."""
-
 from __future__ import annotations
 
 import errno
@@ -91,18 +89,38 @@ def test_a_script_is_measured_planned_and_run(folder: Path, run_forked: Run) -> 
     assert "4 of 4 layers from earlier runs, since 20" in known.stderr
 
 
-@pytest.mark.long
-def test_what_a_run_measured_flows_back(folder: Path, run_forked: Run) -> None:
-    """The costs are made up: a step of two minutes is one that no run confirms."""
+def write_costs(folder: Path, times: LayerTimes, *, num_devices: int) -> None:
     names = ["dense_0", "dense_1", "dense_2", "head"]
-    half_a_minute = LayerTimes(forward=Curve(((32, 15.0),)), backward=Curve(((32, 15.0),)))
-    devices = tuple(ClusterDevice(name=f"cpu:{k}", type=f"cpu {k}") for k in range(2))
+    devices = tuple(ClusterDevice(name=f"cpu:{k}", type=f"cpu {k}") for k in range(num_devices))
     costs = CostProfile(
         model=ModelCosts(name="train.py", layers=tuple(LayerCosts(name=name) for name in names)),
         cluster=Cluster(devices=devices),
-        times={device.type: (half_a_minute,) * 4 for device in devices},
+        times={device.type: (times,) * 4 for device in devices},
     )
     (folder / "costs.json").write_text(profile_to_json(costs), encoding="utf-8")
+
+
+def test_updates_of_a_run_on_one_device_are_left_out(folder: Path, command: Run) -> None:
+    seconds = LayerTimes(
+        forward=Curve(((32, 10.0),)), backward=Curve(((32, 15.0),)), update_seconds=5.0
+    )
+    write_costs(folder, seconds, num_devices=1)
+    steps = {"num_steps": 24, "samples": [32], "step_seconds": 13.0, "with_updates": True}
+    steps |= {"busy_seconds": {"cpu:0": 12.0}, "hardware": {"cpu:0": "cpu 0"}}
+    plan = json.loads(Plan.data_parallel(["cpu:0"]).to_json())
+    (folder / "run.json").write_text(json.dumps({"plan": plan, "steps": steps}))
+    back = command(*"plan --profile costs.json --from-run run.json --json".split())
+    assert back.returncode == 0, back.stderr
+    predicted = Plan.from_json(back.stdout).predicted
+    assert predicted is not None
+    assert dict(predicted.busy_seconds) == pytest.approx({"cpu:0": 12.0 * 100 / 120})
+
+
+@pytest.mark.long
+def test_what_a_run_measured_flows_back(folder: Path, run_forked: Run) -> None:
+    """The costs are made up: a step of two minutes is one that no run confirms."""
+    half_a_minute = LayerTimes(forward=Curve(((32, 15.0),)), backward=Curve(((32, 15.0),)))
+    write_costs(folder, half_a_minute, num_devices=2)
     (folder / "plan.json").write_text(
         Plan.data_parallel(["cpu:0", "cpu:1"], shares=[3, 1]).to_json(), encoding="utf-8"
     )
@@ -133,60 +151,24 @@ def test_what_a_run_measured_flows_back(folder: Path, run_forked: Run) -> None:
     assert "[PROF-054]" in other.stderr
 
 
-@pytest.mark.long
-def test_what_a_run_on_one_device_measured_flows_back(folder: Path, run_forked: Run) -> None:
-    seconds = LayerTimes(
-        forward=Curve(((32, 10.0),)), backward=Curve(((32, 15.0),)), update_seconds=5.0
-    )
-    names = ["dense_0", "dense_1", "dense_2", "head"]
-    costs = CostProfile(
-        model=ModelCosts(name="train.py", layers=tuple(LayerCosts(name=name) for name in names)),
-        cluster=Cluster(devices=(ClusterDevice(name="cpu:0", type="cpu"),)),
-        times={"cpu": (seconds,) * 4},
-    )
-    (folder / "costs.json").write_text(profile_to_json(costs), encoding="utf-8")
-    words = "plan --profile costs.json --batch-size 32 --out plan.json"
-    assert run(*words.split(), folder=folder).returncode == 0
-    words = "run --plan plan.json --report-file run.json train.py long"
-    ran = run_forked("evener", *words.split())
-    assert ran.returncode == 0, ran.stderr
-    assert "the plan predicted 2 min 0 s." in ran.stderr
-    assert "cpu:0 computed passes and updates for" in ran.stderr
-    words = "plan --profile costs.json --from-run run.json --json"
-    back = run(*words.split(), folder=folder)
-    assert back.returncode == 0, back.stderr
-    predicted = Plan.from_json(back.stdout).predicted
-    steps = json.loads((folder / "run.json").read_text(encoding="utf-8"))["steps"]
-    assert predicted is not None
-    assert steps["num_steps"] == 24
-    measured = {name: seconds * 100 / 120 for name, seconds in steps["busy_seconds"].items()}
-    assert dict(predicted.busy_seconds) == pytest.approx(measured)
-
-
-def test_a_published_model_on_a_described_cluster(folder: Path) -> None:
-    words = "plan --model bert-large-128 --cluster rtx3090-rtx3060 --batch-size 32".split()
-    found = run(*words, folder=folder)
-    assert found.returncode == 0, found.stderr
-    assert "gpu:0" in found.stdout
-    assert "times as long" in found.stdout
-    checked = run(*words, "--check", "plan.json", "--json", folder=folder)
-    assert checked.returncode == 0, checked.stderr
-    predicted = json.loads(checked.stdout)["predicted"]
-    assert predicted["step_seconds"] > 0.3
-
-
-def test_a_plan_that_does_not_fit_ends_with_1(folder: Path) -> None:
-    words = "plan --model gpt3-1.3b --cluster rtx3090-rtx3060 --batch-size 32 --check plan.json"
-    found = run(*words.split(), folder=folder)
-    assert found.returncode == 1
-    assert "Does not fit: gpu:1 needs" in found.stdout
-
-
-def test_a_model_that_fits_nowhere(folder: Path) -> None:
-    words = "plan --model gpt3-13b --cluster rtx3090-rtx3060 --batch-size 4"
-    found = run(*words.split(), folder=folder)
-    assert found.returncode == 1
-    assert "[PLAN-043]" in found.stderr
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("--model bert-large-128 --batch-size 32", 0, ("gpu:0", "times as long")),
+        ("--model gpt3-1.3b --batch-size 32 --check plan.json", 1, ("Does not fit: gpu:1 needs",)),
+        ("--model gpt3-13b --batch-size 4", 1, ("[PLAN-043]",)),
+        ("--model bert-large-128 --batch-size 32 --check plan.json --json", 0, ()),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_published_model_on_a_described_cluster(
+    words: str, code: int, says: tuple[str, ...], command: Run
+) -> None:
+    done = command("plan", "--cluster", "rtx3090-rtx3060", *words.split())
+    assert done.returncode == code, done.stderr
+    assert all(each in done.stdout + done.stderr for each in says)
+    if "--json" in words:
+        assert json.loads(done.stdout)["predicted"]["step_seconds"] > 0.3
 
 
 @pytest.mark.long
@@ -219,23 +201,6 @@ def test_no_training_step(args: str, says: str, folder: Path) -> None:
     assert found.returncode == 1
     assert "[RUN-030]" in found.stderr
     assert says in found.stderr
-
-
-def with_data(batches: str) -> str:
-    """Return the script with data of its own."""
-    return textwrap.dedent(SCRIPT).replace(
-        "model.fit(x, x[:, :1], batch_size=32, epochs=epochs, verbose=0)",
-        f"import tensorflow as tf\n    model.fit({batches}, verbose=0)",
-    )
-
-
-@pytest.mark.long
-def test_a_smaller_last_batch_hides_no_size(folder: Path) -> None:
-    data = "tf.data.Dataset.from_tensor_slices((x, x[:, :1])).take(40).batch(16)"
-    (folder / "train.py").write_text(with_data(data), encoding="utf-8")
-    found = run("plan", "--devices", "cpu:2", "train.py", folder=folder)
-    assert found.returncode == 0, found.stderr
-    assert "A step of 16 samples" in found.stdout
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,14 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import evener
+from cli.commands import environment
 from cli.forked import Run as RunForked
 from evener.cli import app
 from evener.errors import RunError
 from evener.recording.reading import read_records, summarise
 from unit.recording.samples import write_record
 
-SOURCE = Path(evener.__file__).parents[1]
 SCRIPT = """
 import sys
 import keras
@@ -35,7 +33,7 @@ if "fail" in sys.argv:
 """
 
 
-def test_the_page_is_in_the_folder_of_the_run(tmp_path: Path) -> None:
+def test_the_page_is_in_the_folder_of_the_run_or_is_one_of_several(tmp_path: Path) -> None:
     folder = write_record(tmp_path / "run")
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.exit_code == 0
@@ -43,6 +41,32 @@ def test_the_page_is_in_the_folder_of_the_run(tmp_path: Path) -> None:
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "waits for cpu:1" in page
+    both, other = tmp_path / "both.html", write_record(tmp_path / "other")
+    words = ["report", str(folder), str(other), "--out", str(both)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert both.read_text(encoding="utf-8").count("<article") == 2
+
+
+def refuse(self: Path, data: bytes) -> int:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("code", "fix"), [("RUN-103", ""), ("RUN-106", ""), ("RUN-107", "pip install evener[trace]")]
+)
+def test_what_keeps_the_page_from_being_written(
+    code: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record is there, the disk is full, or the package of traces is missing."""
+    folder = tmp_path if code == "RUN-103" else write_record(tmp_path / "run")
+    if code == "RUN-106":
+        monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
+    trace = ["--trace", str(tmp_path / "t")] if code == "RUN-107" else []
+    done = CliRunner().invoke(app, ["report", str(folder), *trace])
+    assert isinstance(done.exception, RunError)
+    assert done.exception.code == code
+    assert fix in done.exception.fix
 
 
 def test_figures_are_printed_as_json_without_tensorflow(tmp_path: Path, run_python) -> None:
@@ -58,33 +82,6 @@ def test_figures_are_printed_as_json_without_tensorflow(tmp_path: Path, run_pyth
     figures = json.loads(done.stdout)
     assert figures["num_samples"] == 900
     assert figures["inside"]["cpu:0"]["wait"] == {"cpu:1": pytest.approx(600e-6)}
-
-
-def test_two_runs_are_one_page(tmp_path: Path) -> None:
-    folders = [str(write_record(tmp_path / name)) for name in ("a", "b")]
-    page = tmp_path / "both.html"
-    assert CliRunner().invoke(app, ["report", *folders, "--out", str(page)]).exit_code == 0
-    assert page.read_text(encoding="utf-8").count("<article") == 2
-
-
-def test_a_folder_without_a_record_is_told(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert isinstance(done.exception, RunError)
-    assert done.exception.code == "RUN-103"
-
-
-def test_a_page_that_cannot_be_written_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_record(tmp_path / "run")
-
-    def refuse(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    done = CliRunner().invoke(app, ["report", str(folder)])
-    assert isinstance(done.exception, RunError)
-    assert done.exception.code == "RUN-106"
 
 
 @pytest.mark.parametrize("more", [["--json"], ["--out", "x.html"], ["OTHER"]])
@@ -127,17 +124,6 @@ def test_a_trace_has_the_tasks_the_waits_and_the_counters(tmp_path: Path) -> Non
     ]
 
 
-def test_without_the_package_the_trace_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_record(tmp_path / "run")
-    monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
-    done = CliRunner().invoke(app, ["report", str(folder), "--trace", str(tmp_path / "t")])
-    assert isinstance(done.exception, RunError)
-    assert done.exception.code == "RUN-107"
-    assert "pip install evener[trace]" in done.exception.fix
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("words", [(), ("fail",)])
 def test_a_script_is_recorded_to_its_end(
@@ -176,7 +162,7 @@ def started(folder: Path, epochs: int, *words: str) -> subprocess.Popen[bytes]:
     (folder / "train.py").write_text(LONG_SCRIPT.replace("EPOCHS", str(epochs)))
     return subprocess.Popen(
         [sys.executable, "-m", "evener", *words, str(folder / "train.py")],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1"},
+        env=environment(folder),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import evener
+from cli.commands import environment
 from cli.forked import Done
 from cli.forked import Run as RunForked
 from evener.cli import app
 
-SOURCE = Path(evener.__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 FIT = """
@@ -65,26 +65,26 @@ LOOP = """
     print(sorted({v.value.device[-5:] for v in model.variables}))
 """
 
+EAGER = LOOP.replace("@tf.function", "")
+MADE = "evener: train.py:8: this model trains on cpu:0, cpu:1"
+# Another share than even, so that what a replica scales wrong is seen.
+UNEVEN = ["--devices", "cpu:2", "--shares", "3,1"]
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Return what runs a script in a folder of its own: ``run(source, *args, options=[...])``."""
 
     def run(
-        source: str,
-        *args: str,
-        options: list[str] | None = None,
-        env: Mapping[str, str] | None = None,
+        source: str, *args: str, options: list[str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         (tmp_path / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
-        given = {"PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
-        # As a person would: with no log level set.
-        inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
         chosen = ["--devices", "cpu:2"] if options is None else options
         return subprocess.run(
             [sys.executable, "-m", "evener", "run", *chosen, "train.py", *args],
             cwd=tmp_path,
-            env={**inherited, **given},
+            # As a person would: with no log level set.
+            env=environment(tmp_path, TF_CPP_MIN_LOG_LEVEL=None),
             capture_output=True,
             text=True,
             timeout=200,
@@ -108,39 +108,35 @@ def run_in_fork(run_forked: RunForked, tmp_path: Path) -> Callable[..., Done]:
     return run
 
 
-# Another share than even, so that what a replica scales wrong is seen.
-UNEVEN = ["--devices", "cpu:2", "--shares", "3,1"]
+@pytest.fixture
+def compared(run_in_fork: Callable[..., Done], tmp_path: Path) -> Callable[..., Done]:
+    """Return what trains a script on one device and with options, and demands equal weights."""
+
+    def compared(
+        source: str, *options: str, atol: float = 1e-6, run: Callable[..., Any] = run_in_fork
+    ) -> Done:
+        weights = []
+        for chosen in (None, [*options]):
+            done = (run_in_fork if chosen is None else run)(source, "weights.npy", options=chosen)
+            assert done.returncode == 0, done.stderr
+            weights.append(np.load(tmp_path / "weights.npy"))
+        np.testing.assert_allclose(*weights, atol=atol)
+        return done
+
+    return compared
 
 
-def trained(done: subprocess.CompletedProcess[str] | Done, file: Path) -> np.ndarray:
-    assert done.returncode == 0, done.stderr
-    return np.load(file)
-
-
-def test_a_script_that_fits_trains_on_all_devices(
-    run: Run, run_in_fork: Callable[..., Done], tmp_path: Path
-) -> None:
-    file = tmp_path / "weights.npy"
-    expected = trained(run_in_fork(FIT, file.name), file)
-    done = run(FIT, file.name, options=UNEVEN)
-    np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
+def test_a_script_that_fits_trains_on_all_devices(run: Run, compared: Callable[..., Done]) -> None:
+    done = compared(FIT, *UNEVEN, atol=1e-5, run=run)
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
     assert done.stderr == ("evener: train.py:7: this model trains on cpu:0, cpu:1\n")
 
 
-def test_a_traced_step_runs_on_all_devices(
-    run_in_fork: Callable[..., Done], tmp_path: Path
-) -> None:
-    file = tmp_path / "weights.npy"
-    expected = trained(run_in_fork(LOOP, file.name), file)
-    done = run_in_fork(LOOP, file.name, options=[*UNEVEN, "--verify"])
-    np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
+def test_a_traced_step_runs_on_all_devices(compared: Callable[..., Done]) -> None:
+    done = compared(LOOP, *UNEVEN, "--verify", atol=1e-5)
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
     *notes, verified = done.stderr.splitlines()
-    assert notes == [
-        "evener: train.py:8: this model trains on cpu:0, cpu:1",
-        "evener: train.py:24: train_step runs on cpu:0, cpu:1",
-    ]
+    assert notes == [MADE, "evener: train.py:24: train_step runs on cpu:0, cpu:1"]
     assert verified.startswith("evener: Verified against one device: results differ by at most")
 
 
@@ -157,20 +153,12 @@ def test_a_verification_that_compares_nothing_says_so(
     assert why in done.stderr
 
 
-MADE = "evener: train.py:8: this model trains on cpu:0, cpu:1"
-
-
 def test_an_eager_step_becomes_a_function_on_all_devices(
-    run_in_fork: Callable[..., Done], tmp_path: Path
+    compared: Callable[..., Done], tmp_path: Path
 ) -> None:
-    file = tmp_path / "weights.npy"
-    source = LOOP.replace("@tf.function", "")
-    assert source != LOOP
-    expected = trained(run_in_fork(source, file.name), file)
     # Even shares: on a busy machine, three quarters of the samples may take nine tenths of the time
     # (then a line says that the other device has little to do).
-    done = run_in_fork(source, file.name, options=["--devices", "cpu:2", "--json"])
-    np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
+    done = compared(EAGER, "--devices", "cpu:2", "--json")
     notes = done.stderr.splitlines()
     assert notes == [MADE, "evener: train.py:16: lines 16 to 20 run on cpu:0, cpu:1"]
     assert json.loads(done.stdout.splitlines()[-1])["notes"] == notes
@@ -179,56 +167,45 @@ def test_an_eager_step_becomes_a_function_on_all_devices(
 
 
 @pytest.mark.long
-def test_gradients_of_a_function_may_be_applied_by_another(
-    run_in_fork: Callable[..., Done], tmp_path: Path
-) -> None:
-    file = tmp_path / "weights.npy"
+def test_gradients_of_a_function_may_be_applied_by_another(compared: Callable[..., Done]) -> None:
     gradients = "tape.gradient(loss, model.trainable_variables)"
-    source = LOOP.replace("@tf.function", "").replace("        return loss\n", "")
+    source = EAGER.replace("        return loss\n", "")
     source = source.replace(f"gradients = {gradients}", f"return loss, {gradients}\n")
     update = "        optimizer.apply_gradients"
     source = source.replace(update, f"    def update(gradients):\n{update}")
     source = source.replace("loss = train_step(x, y)", "update(train_step(x, y)[1])")
-    expected = trained(run_in_fork(source, file.name), file)
-    done = run_in_fork(source, file.name, options=["--devices", "cpu:2", "--shares", "even"])
-    np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
+    done = compared(source, "--devices", "cpu:2", "--shares", "even")
     notes = done.stderr.splitlines()
     assert notes == [MADE, "evener: train.py:16: lines 16 to 18 run on cpu:0, cpu:1"]
 
 
+ALONE = (
+    "evener: train.py:19: this training step computes every batch on cpu:0; cpu:1 has nothing to do"
+)
+
+
 @pytest.mark.long
 def test_an_eager_step_that_prints_is_left_alone_with_its_line(
-    run_in_fork: Callable[..., Done], tmp_path: Path
+    compared: Callable[..., Done],
 ) -> None:
-    file = tmp_path / "weights.npy"
-    source = LOOP.replace("@tf.function", "").replace("return loss", "print('step'); return loss")
+    source = EAGER.replace("return loss", "print('step'); return loss")
     source = source.replace("loss = loss_of(", "print(model.name[:2]); loss = loss_of(")
-    expected = trained(run_in_fork(source, file.name), file)
-    done = run_in_fork(source, file.name, options=UNEVEN)
-    np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
+    done = compared(source, *UNEVEN)
     assert done.stdout.count("se\nstep\n") == 8
     # What follows is said of the run as a whole.
     assert [line.strip() for line in done.stderr.splitlines()][:3] == [
         MADE,
-        "evener: train.py:19: this training step computes every batch on cpu:0; cpu:1 has nothing "
-        "to do",
+        ALONE,
         "line 17 prevents more: it calls print(): it reads or writes outside",
     ]
 
 
 @pytest.mark.long
-def test_no_hoist_leaves_every_step_as_it_is_written(
-    run_in_fork: Callable[..., Done], tmp_path: Path
-) -> None:
-    file = tmp_path / "weights.npy"
-    source = LOOP.replace("@tf.function", "")
-    expected = trained(run_in_fork(source, file.name), file)
-    done = run_in_fork(source, file.name, options=[*UNEVEN, "--no-hoist"])
-    np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
+def test_no_hoist_leaves_every_step_as_it_is_written(compared: Callable[..., Done]) -> None:
+    done = compared(EAGER, *UNEVEN, "--no-hoist")
     assert [line.strip() for line in done.stderr.splitlines()] == [
         MADE,
-        "evener: train.py:19: this training step computes every batch on cpu:0; cpu:1 has nothing "
-        "to do",
+        ALONE,
         "put @tf.function above line 15, def train_step, and all devices compute it",
         "evener: train.py:18: cpu:0 did 100 % of the training of this run, cpu:1 had little to do: "
         "gradients are computed eagerly; make a @tf.function of the step, with the batch as an "
@@ -469,12 +446,6 @@ def test_a_module_trains_on_all_devices(run_forked: RunForked, tmp_path: Path) -
     (tmp_path / "package/model.py").write_text(textwrap.dedent(FIT), encoding="utf-8")
     done = run_forked("evener", "run", *UNEVEN, "-m", "package.model", "weights.npy")
     assert (done.returncode, done.stdout) == (0, "['CPU:0', 'CPU:1']\n"), done.stderr
-
-
-def test_help_names_the_options(command: RunForked) -> None:
-    done = command("run", "--help")
-    for option in ("--devices", "--plan", "--shares", "--report", "--json"):
-        assert option in done.stdout
 
 
 @pytest.mark.parametrize(

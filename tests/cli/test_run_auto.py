@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -32,20 +33,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def trained(folder: Path, devices: str, *words: str) -> CompletedProcess[str]:
+    done = run("run", "--devices", devices, *words, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.long
 def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
     devices = "cpu:1@12MiB,cpu:1@4MiB"
-    planned = run(
-        "run", "--devices", devices, "--plan", "auto", "train.py", "planned.npy", folder=folder
-    )
-    assert planned.returncode == 0, planned.stderr
+    planned = trained(folder, devices, "--plan", "auto", "train.py", "planned.npy")
     said = re.search(r"evener: planned (.+) on (cpu:.+): .+ for a step of 32", planned.stderr)
     assert said, planned.stderr
-    alone = run("run", "--devices", "cpu:1", "train.py", "alone.npy", folder=folder)
-    assert alone.returncode == 0, alone.stderr
-    np.testing.assert_allclose(
-        np.load(folder / "planned.npy"), np.load(folder / "alone.npy"), atol=2e-5
-    )
+    trained(folder, "cpu:1", "train.py", "alone.npy")
+    both = (np.load(folder / f"{name}.npy") for name in ("planned", "alone"))
+    np.testing.assert_allclose(*both, atol=2e-5)
 
 
 @pytest.mark.long
@@ -56,9 +58,7 @@ def test_a_module_is_planned_and_run(folder: Path) -> None:
     (package / "names.py").write_text("NAME = 'module.npy'\n", encoding="utf-8")
     source = textwrap.dedent(SCRIPT).replace("sys.argv[1]", "NAME")
     (package / "train.py").write_text(f"from .names import NAME\n{source}", encoding="utf-8")
-    words = ("run", "--devices", "cpu:2", "--plan", "auto", "-m", "package.train")
-    planned = run(*words, folder=folder)
-    assert planned.returncode == 0, planned.stderr
+    planned = trained(folder, "cpu:2", "--plan", "auto", "-m", "package.train")
     assert "evener: planned " in planned.stderr
     assert "`evener plan -m package.train` says why" in planned.stderr
     assert (folder / "module.npy").exists()
@@ -91,16 +91,12 @@ def test_plans_are_tried_in_a_long_run(folder: Path) -> None:
         f"y = np.sin(x[:, :1])\n{textwrap.dedent(lines)}",
     )
     (folder / "train.py").write_text(source, encoding="utf-8")
-    words = ("run", "--devices", "cpu:2", "--plan", "auto", "train.py", "planned.npy", "0")
-    planned = run(*words, folder=folder)
-    assert planned.returncode == 0, planned.stderr
+    planned = trained(folder, "cpu:2", "--plan", "auto", "train.py", "planned.npy", "0")
     assert re.search(r"evener: tried in steps of this run: cpu:0 alone .+ stays", planned.stderr)
     num_epochs = planned.stdout.count("epoch")
-    alone = run("run", "--devices", "cpu:1", "train.py", "a.npy", f"{num_epochs}", folder=folder)
-    assert alone.returncode == 0, alone.stderr
-    np.testing.assert_allclose(
-        np.load(folder / "planned.npy"), np.load(folder / "a.npy"), atol=1e-3
-    )
+    trained(folder, "cpu:1", "train.py", "alone.npy", f"{num_epochs}")
+    both = (np.load(folder / f"{name}.npy") for name in ("planned", "alone"))
+    np.testing.assert_allclose(*both, atol=1e-3)
 
 
 @pytest.mark.long

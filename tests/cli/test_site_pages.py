@@ -8,7 +8,6 @@ once, figures are as the machine measures them. Sessions of Python run as doctes
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-import evener
+from cli.commands import environment
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -59,20 +58,11 @@ NOT_RUN = {
 
 
 def run(command: list[str], folder: Path) -> tuple[int, str]:
-    environ = {
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "COLUMNS": "80",
-        "EVENER_DEVICES": "cpu:2",
-        "EVENER_VERIFY": "",
-        "PYTHONPATH": str(Path(evener.__file__).parents[1]),
-        "PYTHONUNBUFFERED": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "XDG_CACHE_HOME": str(folder / "cache"),
-    }
+    environ = {"EVENER_DEVICES": "cpu:2", "EVENER_VERIFY": "", "PYTHONUNBUFFERED": "1"}
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env={**os.environ, **environ},
+        env=environment(folder, COLUMNS="80", **environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

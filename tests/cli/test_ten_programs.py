@@ -13,10 +13,9 @@ import json
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cli.forked import UNEVEN, Done, Run
+from cli.forked import UNEVEN, Run, compare_with_plain_python
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
@@ -37,18 +36,6 @@ STOPPED = {
 }
 
 
-def number_of(text: str, program: Path) -> int:
-    """Return the number of the one line of a program that this is."""
-    lines = [line.strip() for line in program.read_text(encoding="utf-8").splitlines()]
-    assert lines.count(text) == 1
-    return lines.index(text) + 1
-
-
-def said_by(done: Done) -> list[str]:
-    """Return the lines on standard error."""
-    return done.stderr.splitlines()
-
-
 def test_there_are_ten() -> None:
     assert sorted(path.stem for path in PROGRAMS.glob("*.py")) == sorted([*RIGHT, *STOPPED])
     assert len([*RIGHT, *STOPPED]) == 10
@@ -58,21 +45,12 @@ def test_there_are_ten() -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_it_trains_right_on_all_devices(name: str, run_forked: Run, tmp_path: Path) -> None:
     program = PROGRAMS / f"{name}.py"
-    expected = run_forked("one device", str(program), "expected.npz")
-    assert expected.returncode == 0, expected.stderr
-    done = run_forked("evener", *UNEVEN, str(program), "weights.npz")
-    assert done.returncode == 0, done.stderr
-
-    with np.load(tmp_path / "expected.npz") as plain, np.load(tmp_path / "weights.npz") as evened:
-        assert plain.files == evened.files
-        for key in plain.files:
-            np.testing.assert_allclose(evened[key], plain[key], rtol=0, atol=1e-5)
-    products = json.loads((tmp_path / "operations.json").read_text(encoding="utf-8"))
-    assert set(products) == {"CPU:0", "CPU:1"}, products
-    report = json.loads(done.stdout.splitlines()[-1])
+    found = compare_with_plain_python(run_forked, program, tmp_path, rtol=0)
+    assert found.devices == {"CPU:0", "CPU:1"}, found
+    report = json.loads(found.evener.stdout.splitlines()[-1])
     assert [device["share"] for device in report["devices"]] == [0.75, 0.25]
-
-    assert not [line for line in said_by(done) if line.startswith("Warning: [")]
+    said = found.evener.stderr.splitlines()
+    assert not [line for line in said if line.startswith("Warning: [")]
 
 
 @pytest.mark.parametrize("name", STOPPED)
@@ -81,11 +59,13 @@ def test_it_stops_with_an_error_that_names_the_line(
 ) -> None:
     program = PROGRAMS / f"{name}.py"
     code, text = STOPPED[name]
-    line = number_of(text, program)
+    lines = [line.strip() for line in program.read_text(encoding="utf-8").splitlines()]
+    assert lines.count(text) == 1
+    line = lines.index(text) + 1
     done = run_forked("evener", *UNEVEN, str(program), "weights.npz")
     assert done.returncode == 1
     assert not (tmp_path / "weights.npz").exists()
-    said = [text for text in said_by(done) if not text.startswith("evener: ")]
+    said = [text for text in done.stderr.splitlines() if not text.startswith("evener: ")]
     assert said[0].startswith(f"[{code}] {program}:{line}: "), done.stderr
     assert said[1].startswith("Why: ")
     assert said[2].startswith("Fix: ")
@@ -143,5 +123,5 @@ def test_what_only_looks_like_a_mistake_is_left_alone(run_forked: Run, tmp_path:
     done = run_forked("evener", *UNEVEN, "train.py")
     assert "RUN-" not in done.stderr
     assert "custom loop" not in done.stderr
-    assert said_by(done)[-1] == "ValueError: its own error"
+    assert done.stderr.splitlines()[-1] == "ValueError: its own error"
     assert done.stdout.startswith("2 own\n{")

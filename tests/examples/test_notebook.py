@@ -1,5 +1,3 @@
-"""The notebook, run as a person runs it."""
-
 from __future__ import annotations
 
 import os

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from .running import run, start
-
-PROGRAM = "pipeline_transformer.py"
-SMALL = ("--devices", "cpu:3", "--blocks", "3", "--width", "128", "--batch-size", "8")
+from .running import run
+from .test_scripts import SMALL_TRANSFORMER, TRANSFORMER
 
 
 @pytest.fixture(scope="module")
 def small_run() -> tuple[int, str, str]:
-    return run(PROGRAM, *SMALL, "--steps", "8")
+    return run(TRANSFORMER, *SMALL_TRANSFORMER, "--steps", "8")
 
 
 def mebibytes(text: str) -> float:
     number, unit = text.split()
     return float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[unit]
-
-
-def until(process: subprocess.Popen[str], beginning: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(beginning):
-            return
-    pytest.fail(f"nothing begins with {beginning!r}")
 
 
 @pytest.mark.long
@@ -41,6 +28,12 @@ def test_it_fits_in_stages_alone_learns_and_agrees(small_run: tuple[int, str, st
     assert "within the tolerance of 1e-04" in out and "NOT" not in out
     losses = re.search(r"Loss on text not trained on: (\S+) before, (\S+) after 8 steps", out)
     assert losses is not None and float(losses[2]) < float(losses[1]) - 0.5
+    words = " ".join(out.split())
+    assert "pydoc_data.topics" in words and "licence PSF-2.0" in words
+    # Without a terminal, it is plain and quiet.
+    assert err == ""
+    assert "\x1b" not in out
+    assert len(re.findall(r"^epoch 1/1 .* samples/s", out, re.MULTILINE)) == 2
 
 
 @pytest.mark.long
@@ -72,69 +65,7 @@ def test_the_memory_of_all_is_measured_against_the_cap(small_run: tuple[int, str
 
 
 @pytest.mark.long
-def test_it_names_the_text_and_its_licence(small_run: tuple[int, str, str]) -> None:
-    _, out, _ = small_run
-    words = " ".join(out.split())
-    assert "pydoc_data.topics" in words and "licence PSF-2.0" in words
-
-
-@pytest.mark.long
-def test_without_a_terminal_it_is_plain_and_quiet(small_run: tuple[int, str, str]) -> None:
-    _, out, err = small_run
-    assert err == ""
-    assert "\x1b" not in out
-    assert len(re.findall(r"^epoch 1/1 .* samples/s", out, re.MULTILINE)) == 2
-
-
-@pytest.mark.long
 def test_if_one_device_is_enough_it_says_so_and_fails() -> None:
-    code, out, _ = run(PROGRAM, *SMALL, "--cap", "2GiB")
+    code, out, _ = run(TRANSFORMER, *SMALL_TRANSFORMER, "--cap", "2GiB")
     assert code == 1
     assert "It does NOT need stages" in out and "2. In stages" not in out
-
-
-@pytest.mark.long
-def test_ctrl_c_ends_it_with_one_line() -> None:
-    process = start(PROGRAM, *SMALL, "--steps", "8000")
-    until(process, "epoch")
-    process.send_signal(signal.SIGINT)
-    # The output is at its end when the last process that could write to it is gone.
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.strip() == "Stopped by Ctrl-C."
-
-
-@pytest.mark.long
-def test_no_process_outlives_a_program_that_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import threading\n"
-        "from child import run_in_child\n"
-        "def wait(text):\n"
-        "    print(text, flush=True)\n"
-        "    threading.Event().wait()\n"
-        "if __name__ == '__main__':\n"
-        "    run_in_child(wait, 'waits')\n"
-    )
-    process = start(str(script))
-    until(process, "waits")
-    process.kill()
-    process.communicate(timeout=60)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--devices", "cpu:two"), "[DEV-003]"),
-        (("--devices", "cpu:1"), "at least two devices"),
-        (("--devices", "cpu:5"), "no more than there are blocks"),
-        (("--cap", "much"), "is not a size"),
-        (("--micro-batches", "17"), "--micro-batches 17"),
-    ],
-)
-def test_wrong_usage_is_told_at_once(arguments: tuple[str, ...], says: str) -> None:
-    code, out, err = run(PROGRAM, *arguments)
-    # The box around an error breaks its lines.
-    words = " ".join(err.replace("│", " ").split())
-    assert code == 2 and says in words and out == ""

@@ -1,4 +1,4 @@
-"""Loops over data in traced functions: every kind of loop hands its body over, with its state."""
+"""Loops over data in traced functions, and input pipelines in parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener._tf_private.datasets import NEXT_BATCHES, running_bodies
+from evener._tf_private.datasets import NEXT_BATCHES, CannotSplitError, LastMaps, running_bodies
+from evener.partition.shard import is_row_wise
 
 
 def batches() -> tf.data.Dataset:
@@ -60,14 +61,16 @@ def variable() -> tf.Variable:
     return tf.Variable(tf.constant(0, tf.int64))
 
 
-LOOPS = [over_a_dataset, without_state, until, enumerated, with_inner_loop]
+OVER_ANY = [over_a_dataset, without_state, until]
+LOOPS = [
+    *((loop, batches) for loop in (*OVER_ANY, enumerated, with_inner_loop)),
+    # AutoGraph enumerates no iterator.
+    *((loop, lambda: iter(batches())) for loop in OVER_ANY),
+]
 
 
-@pytest.mark.parametrize("feed", [batches, lambda: iter(batches())])
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(("loop", "feed"), LOOPS)
 def test_a_body_is_handed_over_once(loop: Callable[..., Any], feed: Callable[[], Any]) -> None:
-    if loop in (enumerated, with_inner_loop) and not isinstance(feed(), tf.data.Dataset):
-        pytest.skip("AutoGraph enumerates no iterator")
     variable().assign(0)
     expected = tf.function(loop)(feed())
     variable().assign(0)
@@ -123,3 +126,214 @@ def test_iterators_give_batches_through_known_functions(patches_undone: None) ->
     drawn.clear()
     next(iter(plain.experimental_distribute_dataset(data)))
     assert drawn[-1] == "DistributedIterator"
+
+
+AUTOTUNE = tf.data.AUTOTUNE
+
+
+def numbers() -> Any:
+    return tf.data.Dataset.range(11)
+
+
+def squared(number: Any) -> Any:
+    return tf.cast(number, tf.float32) ** 2
+
+
+def pair(number: Any) -> Any:
+    return {"x": squared(number), "y": (number, tf.strings.as_string(number))}
+
+
+def table() -> Any:
+    keys, values = tf.constant([1, 2], tf.int64), tf.constant([3.0, 4.0])
+    start = tf.lookup.KeyValueTensorInitializer(keys, values)
+    return tf.lookup.StaticHashTable(start, -1.0)
+
+
+def looked_up() -> Any:
+    found = table()
+    return numbers().map(lambda number: found.lookup(number)).batch(4)
+
+
+def with_variable() -> Any:
+    scale = tf.Variable(3.0)
+    return numbers().map(lambda number: squared(number) * scale).batch(4)
+
+
+def by_condition(number: Any) -> Any:
+    return tf.cond(number > 4, lambda: squared(number), lambda: tf.zeros([]))
+
+
+def drawn(number: Any) -> Any:
+    return tf.random.stateless_uniform([3], tf.stack([number, 1]))
+
+
+PIPELINES: dict[str, Callable[[], Any]] = {
+    "one map": lambda: numbers().map(squared).batch(4),
+    "no rest": lambda: numbers().map(squared).batch(4, drop_remainder=True),
+    "batches in parallel": lambda: numbers().map(squared).batch(4, num_parallel_calls=2),
+    "two maps": lambda: numbers().map(pair, AUTOTUNE).map(lambda d: (d["x"], d["y"])).batch(4),
+    "nested": lambda: numbers().map(pair, num_parallel_calls=2).batch(4).prefetch(2),
+    "repeated": lambda: numbers().map(squared).repeat(2).batch(4).repeat(2).prefetch(AUTOTUNE),
+    "chosen": lambda: numbers().map(squared).skip(1).take(7).prefetch(1).batch(4).skip(1).take(2),
+    "shuffled": lambda: numbers().shuffle(11, seed=2).map(squared).batch(4),
+    "zipped": lambda: tf.data.Dataset.zip((numbers().map(pair), numbers().skip(2))).batch(4),
+    "zipped and mapped": lambda: (
+        tf.data.Dataset.zip((numbers().map(squared), numbers().map(drawn, AUTOTUNE)))
+        .map(lambda x, y: x + y)
+        .batch(4)
+    ),
+    "drawn by a seed": lambda: numbers().map(drawn).batch(4),
+    "a table": looked_up,
+    "a variable": with_variable,
+    "a condition": lambda: numbers().map(by_condition).batch(4),
+    "batches": lambda: numbers().batch(4).map(lambda n: tf.one_hot(n, 3)).prefetch(1),
+    "both": lambda: (
+        numbers()
+        .map(pair)
+        .batch(4)
+        .map(lambda d: (d["x"][:, None] + tf.ones([1, 3]), d["y"]), AUTOTUNE)
+        .repeat(2)
+        .map(lambda x, y: {"of a row": x / tf.reduce_sum(x, 1, keepdims=True), "y": y})
+        .prefetch(1)
+    ),
+    "cached before": lambda: numbers().map(squared).cache().map(lambda x: x + 1).batch(4),
+}
+
+
+def batches_of(dataset: Any) -> list[Any]:
+    return [tf.nest.map_structure(lambda t: t.numpy().tolist(), batch) for batch in dataset]
+
+
+def joined(parts: LastMaps) -> Any:
+    """Return the pipeline of the parts."""
+
+    def mapped(_: Any, element: Any) -> Any:
+        flat, compute = tf.nest.flatten(element), parts.of_rows.compute
+        found = flat if compute is None else compute(flat)
+        return tf.nest.pack_sequence_as(parts.row_spec, found)
+
+    def mapped_batch(*batch: Any) -> Any:
+        assert parts.of_batches.compute is not None
+        found = parts.of_batches.compute(tf.nest.flatten(batch))
+        return tf.nest.pack_sequence_as(parts.spec, found)
+
+    # An element that is a tuple is one argument here.
+    rows = parts.elements.enumerate().map(mapped)
+    batches = rows.batch(parts.batch_size, drop_remainder=parts.drops_rest)
+    if parts.of_batches.compute is not None:
+        batches = batches.map(mapped_batch)
+    return parts.finish(batches)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_parts_make_the_same_batches(name: str) -> None:
+    dataset = PIPELINES[name]()
+    again = joined(LastMaps.of(dataset, is_row_wise))
+    # Another iteration of a shuffle has another order, in both alike.
+    np.testing.assert_equal(batches_of(again), batches_of(PIPELINES[name]()))
+    assert dataset.cardinality().numpy() == again.cardinality().numpy()
+
+
+def test_the_order_of_a_shuffle_goes_on() -> None:
+    """A dataset and the one that is made of its parts count their iterations together."""
+    dataset, expected = PIPELINES["shuffled"](), PIPELINES["shuffled"]()
+    again = joined(LastMaps.of(dataset, is_row_wise))
+    orders = [batches_of(again), batches_of(dataset), batches_of(again)]
+    assert orders == [batches_of(expected) for _ in range(3)]
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_options_and_parallel_calls_are_kept() -> None:
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 3
+    parts = LastMaps.of(numbers().with_options(options).map(squared).batch(4), is_row_wise)
+    assert joined(parts).options().threading.private_threadpool_size == 3
+    for counts, most in (((None,), None), ((2, 5, None), 5), ((2, AUTOTUNE, 3), -1)):
+        dataset = numbers()
+        for count in counts:
+            dataset = dataset.map(lambda x: x + 1, num_parallel_calls=count)
+        assert LastMaps.of(dataset.batch(4), is_row_wise).of_rows.num_parallel == most
+
+
+def by_chance() -> Any:
+    options = tf.data.Options()
+    options.deterministic = False
+    return numbers().with_options(options).map(squared, AUTOTUNE).batch(4)
+
+
+def with_python(number: Any) -> Any:
+    return tf.ensure_shape(tf.py_function(lambda x: x, [number], tf.int64), [])
+
+
+def counting() -> Any:
+    counter = tf.Variable(0, dtype=tf.int64)
+    return numbers().map(lambda number: number + counter.assign_add(1)).batch(4)
+
+
+def of_a_generator() -> Any:
+    generator = tf.random.Generator.from_seed(1)
+    return numbers().map(lambda number: generator.uniform([3])).batch(4)
+
+
+def in_a_condition(number: Any) -> Any:
+    return tf.cond(number > 3, lambda: tf.random.uniform([]), lambda: tf.zeros([]))
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no map": (lambda: numbers().shuffle(3, seed=1).batch(4), r"no map comes .* \.shuffle\(\)"),
+    "a shuffle behind the map": (
+        lambda: numbers().map(squared).shuffle(3, seed=1).batch(4),
+        r"no map comes .* \.shuffle\(\)",
+    ),
+    "a cache behind the map": (lambda: numbers().map(squared).cache().batch(4), r"\.cache\(\)"),
+    "no batch": (
+        lambda: numbers().map(squared),
+        r"does not end with \.batch\(\), but with \.range",
+    ),
+    "a map of the batch": (
+        lambda: numbers().map(squared).batch(4).map(lambda x: x - tf.reduce_mean(x)),
+        "a map behind its .batch.. may use other rows",
+    ),
+    "a map of batches of one size": (
+        lambda: numbers().batch(4, drop_remainder=True).map(tf.negative),
+        "a map behind its .batch.. is made for one size",
+    ),
+    "a map of batches to any size": (
+        lambda: numbers().batch(4).map(lambda n: n[None, :]),
+        "a map behind its .batch.. has tensors without fixed shapes",
+    ),
+    "a draw behind": (
+        lambda: numbers().map(squared).batch(4).map(lambda x: x + tf.random.uniform([])),
+        "RandomUniform",
+    ),
+    "padded": (lambda: numbers().map(squared).padded_batch(4), r"but with \.padded_batch\(\)"),
+    "drawn": (lambda: numbers().map(lambda _: tf.random.uniform([])).batch(4), "RandomUniform"),
+    "drawn in a condition": (lambda: numbers().map(in_a_condition).batch(4), "RandomUniform"),
+    "of a generator": (of_a_generator, "RngReadAndSkip"),
+    "counted": (counting, "AssignAddVariableOp"),
+    "Python": (lambda: numbers().map(with_python).batch(4), "EagerPyFunc"),
+    "any order": (by_chance, "options leave the order of its elements to chance"),
+    "any order of a map": (
+        lambda: numbers().map(squared, num_parallel_calls=2, deterministic=False).batch(4),
+        "a map leaves the order of its elements to chance",
+    ),
+    "any size": (
+        lambda: numbers().map(lambda number: tf.range(number % 1)).batch(4),
+        r"what it maps to has no fixed shape \(\(None,\)\)",
+    ),
+    "ragged": (
+        lambda: numbers().map(lambda n: tf.RaggedTensor.from_tensor([[n]])).batch(4),
+        "what it maps to are not tensors alone",
+    ),
+    "any size before": (
+        lambda: numbers().map(lambda n: tf.range(n)).cache().map(tf.size).batch(4),
+        r"what it maps has no fixed shape \(\(None,\)\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_pipelines_are_refused(name: str) -> None:
+    make, reason = REFUSED[name]
+    with pytest.raises(CannotSplitError, match=reason):
+        LastMaps.of(make(), is_row_wise)

@@ -51,29 +51,27 @@ def data() -> Any:
     return tf.data.Dataset.from_tensors(np.ones((4, 3), np.float32))
 
 
-def test_traced_steps_of_keras_are_given_the_batches_of_predict(asked: Asked) -> None:
-    model_of().predict(data(), verbose=0)
-    assert asked() == [True]
+def with_a_function_of_the_program() -> Any:
+    model = model_of()
+    model.predict_function = lambda data: model(data[0])
+    return model
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("make", "only_steps_read"),
     [
-        lambda: model_of(run_eagerly=True),
-        lambda: model_of(steps_per_execution=2),
-        lambda: model_of(LooksAtBatches),
+        (model_of, True),
+        (lambda: model_of(run_eagerly=True), False),
+        (lambda: model_of(steps_per_execution=2), False),
+        (lambda: model_of(LooksAtBatches), False),
+        (with_a_function_of_the_program, False),
     ],
 )
-def test_others_may_look_at_them(asked: Asked, model: Any) -> None:
-    model().predict(data(), verbose=0)
-    assert asked() == [False]
-
-
-def test_a_function_that_the_program_has_set(asked: Asked) -> None:
-    model = model_of()
-    model.predict_function = lambda data: model(data[0])
-    model.predict(data(), verbose=0)
-    assert asked() == [False]
+def test_traced_steps_of_keras_alone_are_given_the_batches_of_predict(
+    asked: Asked, make: Any, only_steps_read: bool
+) -> None:
+    make().predict(data(), verbose=0)
+    assert asked() == [only_steps_read]
 
 
 def test_functions_that_run_eagerly(asked: Asked) -> None:

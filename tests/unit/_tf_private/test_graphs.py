@@ -11,15 +11,52 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_debug_info_pb2
 
 from evener._tf_private import graphs, patches
-from evener._tf_private import graphs as operation_types
 from evener._tf_private.functions import trained_variables
 from evener._tf_private.graphs import (
     copy_handle_data,
+    operation_definition,
+    operation_names,
     outer_tensor,
+    registered_kernels,
     without_program_order,
     written_resources,
 )
-from unit._tf_private.functions import concrete, registered
+
+
+def concrete(function: Any, *specs: Any) -> Any:
+    return tf.function(function).get_concrete_function(*specs)
+
+
+def registered(function: Any, *specs: Any) -> graphs.Function:
+    """Register the definition of a function under a name of its own."""
+    definition = graphs.FunctionDef()
+    definition.CopyFrom(concrete(function, *(specs or [tf.TensorSpec([])])).function_def)
+    definition.signature.name = graphs.unique_function_name("test")
+    return graphs.Function(definition)
+
+
+def registered_node(op: str, attrs: dict[str, Any], result: str) -> graphs.Function:
+    """Register a function of an int32 and a float32 scalar, made of one node."""
+    definition = graphs.FunctionDef()
+    definition.signature.name = graphs.unique_function_name("node")
+    for name, dtype in (("k", tf.int32), ("x", tf.float32)):
+        argument = definition.signature.input_arg.add()
+        argument.name, argument.type = name, dtype.as_datatype_enum
+    output = definition.signature.output_arg.add()
+    output.name, output.type = "y", tf.float32.as_datatype_enum
+    node = definition.node_def.add()
+    node.name, node.op = "node", op
+    node.input.extend(["k", "x"])
+    for key, value in attrs.items():
+        node.attr[key].CopyFrom(value)
+    definition.ret["y"] = f"node:{result}"
+    return graphs.Function(definition)
+
+
+def run_registered(function: graphs.Function, k: int, x: float) -> float:
+    run = tf.function(lambda *args: graphs.call(function, args, [tf.float32], stateful=False))
+    return float(run(tf.constant(k), tf.constant(x))[0])
+
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 FLOATS = tf.TensorSpec([None, 3])
@@ -30,19 +67,21 @@ def definitions(function: Any, *specs: Any) -> dict[str, Any]:
     return {node.name: node for node in graph.as_graph_def().node}
 
 
-def test_definitions_of_operations_are_found() -> None:
-    definition = operation_types.op_definition("Split")
+def test_definitions_and_kernels_of_operations_are_found() -> None:
+    definition = graphs.op_definition("Split")
     assert [arg.name for arg in definition.input_arg] == ["split_dim", "value"]
     assert definition.output_arg[0].number_attr == "num_split"
     assert {attr.name for attr in definition.attr} == {"num_split", "T"}
     with pytest.raises((KeyError, RuntimeError)):
-        operation_types.op_definition("NoSuchOperation")
-
-
-def test_operations_are_told_from_functions() -> None:
-    assert operation_types.is_operation("MatMul")
-    assert not operation_types.is_operation("__inference_step_12")
-    assert not operation_types.is_operation("NoSuchOperation")
+        graphs.op_definition("NoSuchOperation")
+    assert "CPU" in {kernel.device_type for kernel in registered_kernels("MatMul")}
+    assert registered_kernels("NoSuchOperation") == []
+    assert operation_definition("NoSuchOperation") is None
+    definition = operation_definition("MatMul")
+    assert [argument.name for argument in definition.input_arg] == ["a", "b"]
+    assert "MatMul" in operation_names() and graphs.is_operation("MatMul")
+    assert not graphs.is_operation("__inference_step_12")
+    assert not graphs.is_operation("NoSuchOperation")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +101,7 @@ def test_operations_are_told_from_functions() -> None:
     ],
 )
 def test_state_is_known(op: str, is_stateful: bool) -> None:
-    assert operation_types.is_stateful(op) == is_stateful
+    assert graphs.is_stateful(op) == is_stateful
 
 
 def test_dtypes_and_names_of_outputs() -> None:
@@ -97,8 +136,8 @@ def test_dtypes_and_names_of_outputs() -> None:
     }
     for name, (names, dtypes) in expected.items():
         node = nodes[name]
-        assert operation_types.output_names(node.op, node.attr) == names
-        assert operation_types.output_dtypes(node) == dtypes
+        assert graphs.output_names(node.op, node.attr) == names
+        assert graphs.output_dtypes(node) == dtypes
 
 
 def test_names_of_outputs_are_those_of_function_definitions() -> None:
@@ -114,7 +153,7 @@ def test_names_of_outputs_are_those_of_function_definitions() -> None:
     made = {
         f"{node.name}:{output}"
         for node in definition.node_def
-        for output in operation_types.output_names(node.op, node.attr)
+        for output in graphs.output_names(node.op, node.attr)
     }
     assert written and written <= made
     assert {name for name in written if "output:1" in name or "idx:0" in name}
@@ -147,6 +186,8 @@ def test_bodies_of_functions_are_found_at_any_depth() -> None:
 def test_bodies_of_registered_definitions_are_found() -> None:
     """The gradient of a call is a function of which only the definition is there."""
     function = registered(lambda x: tf.exp(x))
+    names = {graphs.unique_function_name("part") for _ in range(3)}
+    assert len(names) == 3 and all("part" in name for name in names)
 
     def step(x: tf.Tensor) -> Any:
         return graphs.call(function, [x], [tf.float32], stateful=False)
@@ -155,20 +196,6 @@ def test_bodies_of_registered_definitions_are_found() -> None:
     found = graphs.FunctionBodies(graph).find(function.name.decode())
     assert "Exp" in {op.type for op in found.get_operations()}
     assert [t.dtype for t in found.inputs] == [tf.float32]
-
-
-def test_shapes_are_written_into_graph_definitions() -> None:
-    nodes = concrete(lambda x: tf.exp(x), FLOATS).graph.as_graph_def(add_shapes=True).node
-    (exp,) = [node for node in nodes if node.op == "Exp"]
-    (shape,) = exp.attr["_output_shapes"].list.shape
-    assert [dim.size for dim in shape.dim] == [-1, 3]
-    assert not shape.unknown_rank
-
-
-def test_names_are_unique() -> None:
-    names = [graphs.unique_function_name("part") for _ in range(3)]
-    assert len(set(names)) == 3
-    assert all("part" in name for name in names)
 
 
 def test_a_graph_that_calls_a_function_keeps_it() -> None:
@@ -191,17 +218,12 @@ def test_a_graph_that_calls_a_function_keeps_it() -> None:
         tf.raw_ops.PartitionedCall(args=[tf.constant(3.0)], Tout=[tf.float32], f=name.decode())
 
 
-def test_a_function_outlives_a_graph_that_called_it() -> None:
+def test_a_function_outlives_a_graph_and_is_called_on_the_device_of_now() -> None:
     function = registered(lambda x: x * 2.0)
-    for _ in range(2):
-        run = tf.function(lambda x: graphs.call(function, [x], [tf.float32], stateful=False))
-        assert float(run(tf.constant(3.0))[0]) == 6.0
-        del run
-        gc.collect()
-
-
-def test_a_call_is_made_on_the_device_of_now() -> None:
-    function = registered(lambda x: x * 2.0)
+    run = tf.function(lambda x: graphs.call(function, [x], [tf.float32], stateful=False))
+    assert float(run(tf.constant(3.0))[0]) == 6.0
+    del run
+    gc.collect()
     operations: list[tf.Operation] = []
 
     def step(x: tf.Tensor) -> Any:
@@ -365,3 +387,31 @@ def test_of_several_failures_the_one_of_the_program_is_told() -> None:
     except tf.errors.CancelledError:
         with pytest.raises(tf.errors.InvalidArgumentError, match="Incompatible shapes"):
             failed.interpolate(ROOTS, [], debug_info)
+
+
+def test_attributes_of_a_loop() -> None:
+    specs = (tf.TensorSpec([], tf.int32), tf.TensorSpec([]))
+    condition = registered(lambda k, x: k < 3, *specs)
+    body = registered(lambda k, x: (k + 1, x * 2.0), *specs)
+    attrs = {
+        "T": graphs.type_list([tf.int32, tf.float32]),
+        "cond": graphs.function_reference(condition.name.decode()),
+        "body": graphs.function_reference(body.name.decode()),
+        "output_shapes": graphs.unknown_shapes(2),
+        "parallel_iterations": graphs.AttrValue(i=10),
+        "_lower_using_switch_merge": graphs.AttrValue(b=True),
+    }
+    name = registered_node("StatelessWhile", attrs, "output:1")
+    assert run_registered(name, 0, 1.0) == 8.0
+
+
+def test_attributes_of_a_choice_of_several() -> None:
+    branches = [registered(lambda x, k=k: x + k) for k in (1.0, 2.0)]
+    attrs = {
+        "branches": graphs.function_references([branch.name.decode() for branch in branches]),
+        "Tin": graphs.type_list([tf.float32]),
+        "Tout": graphs.type_list([tf.float32]),
+        "output_shapes": graphs.unknown_shapes(1),
+    }
+    name = registered_node("StatelessCase", attrs, "output:0")
+    assert [run_registered(name, k, 1.0) for k in (0, 1)] == [2.0, 3.0]

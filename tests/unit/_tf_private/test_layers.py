@@ -45,28 +45,17 @@ def dense(name: str) -> keras.Layer:
     return layers.Dense(4, activation="tanh", name=name)
 
 
-def test_layers_in_line() -> None:
-    model = keras.Sequential([keras.Input((4,)), dense("one"), dense("two")], name="line")
-    assert layers_of(*traced(model), "MatMul") == ["line/one", "line/two"]
-    assert layers_of(*traced(model), "Tanh") == ["line/one", "line/two"]
-
-
 def test_what_is_outside_of_layers_belongs_to_none() -> None:
-    layer = dense("one")
-    graph, scopes = traced(lambda x: tf.exp(layer(tf.sin(x))))
-    assert layers_of(graph, scopes, "Sin") == layers_of(graph, scopes, "Exp") == [""]
-    assert layers_of(graph, scopes, "MatMul") == ["one"]
-
-
-def test_a_scope_of_ones_own_is_no_layer() -> None:
     layer = dense("one")
 
     def step(x: tf.Tensor) -> tf.Tensor:
+        # A scope of one's own is no layer.
         with tf.name_scope("mine"):
-            return tf.exp(layer(tf.sin(x)))
+            x = tf.cos(layer(tf.sin(x)))
+        return tf.exp(x)
 
     graph, scopes = traced(step)
-    assert layers_of(graph, scopes, "Sin") == [""]
+    assert [layers_of(graph, scopes, kind) for kind in ("Sin", "Cos", "Exp")] == [[""]] * 3
     assert layers_of(graph, scopes, "MatMul") == ["one"]
 
 
@@ -82,51 +71,6 @@ class Block(layers.Layer):
         with tf.name_scope("own"):
             x = keras.ops.sin(x)
         return self.outer(self.inner(x)) + keras.ops.cos(x)
-
-
-def test_nested_layers() -> None:
-    model = keras.Sequential([keras.Input((4,)), Block("b0"), Block("b1")], name="model")
-    graph, scopes = traced(model)
-    assert layers_of(graph, scopes, "MatMul") == [
-        "model/b0/inner", "model/b0/outer", "model/b1/inner", "model/b1/outer",
-    ]  # fmt: skip
-    for op_type in ("Sin", "Cos"):
-        assert layers_of(graph, scopes, op_type) == ["model/b0", "model/b1"]
-
-
-def test_a_model_inside_of_a_model() -> None:
-    inner = keras.Sequential([keras.Input((4,)), dense("one")], name="inner")
-    x = keras.Input((4,))
-    model = keras.Model(x, dense("last")(inner(x)), name="outer")
-    # As Keras calls their variables: the layers of a functional model are not inside of it.
-    assert layers_of(*traced(model), "MatMul") == ["inner/one", "last"]
-
-
-def test_a_shared_layer_that_is_called_twice() -> None:
-    """The scope of its second call has a number; its path is the same."""
-    shared = dense("shared")
-    x = keras.Input((4,))
-    model = keras.Model(x, shared(dense("between")(shared(x))), name="model")
-    graph, scopes = traced(model)
-    assert layers_of(graph, scopes, "MatMul") == ["shared", "between", "shared"]
-    names = [op.name for op in graph.get_operations() if op.type == "MatMul"]
-    assert len({name.rpartition("/")[0] for name in names}) == 3
-
-
-def test_a_model_that_is_called_twice() -> None:
-    model = keras.Sequential([keras.Input((4,)), dense("one")], name="model")
-    graph, scopes = traced(lambda x: model(model(x)))
-    assert layers_of(graph, scopes, "MatMul") == ["model/one", "model/one"]
-
-
-def test_layers_whose_names_begin_alike() -> None:
-    """The scope of ``dense_1`` is also that of a second call of ``dense``."""
-    model = keras.Sequential(
-        [keras.Input((4,)), dense("dense"), dense("dense_1"), dense("dense_1_1")], name="model"
-    )
-    graph, scopes = traced(lambda x: model(model(x)))
-    expected = ["model/dense", "model/dense_1", "model/dense_1_1"]
-    assert layers_of(graph, scopes, "MatMul") == expected * 2
 
 
 class Tower(keras.Model):
@@ -145,19 +89,62 @@ class Tower(keras.Model):
         return self.shared(x)
 
 
-def test_a_subclassed_model_that_is_built_by_its_first_call() -> None:
-    graph, scopes = traced(Tower())
-    assert layers_of(graph, scopes, "MatMul") == [
-        "tower/shared",
-        *(f"tower/{block}/{name}" for block in ("b0", "b1") for name in ("inner", "outer")),
-        "tower/shared",
-    ]
+def line(*parts: keras.Layer, name: str = "model") -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), *parts], name=name)
 
 
 def functional() -> keras.Model:
-    inner = keras.Sequential([keras.Input((4,)), dense("one")], name="inner")
-    x = keras.Input((4,))
-    return keras.Model(x, Block("block")(dense("last")(inner(x))), name="outer")
+    """Return a model in which a model is, and a shared layer that is called twice."""
+    x, shared = keras.Input((4,)), dense("shared")
+    called = shared(dense("between")(shared(line(dense("one"), name="inner")(x))))
+    return keras.Model(x, Block("block")(called), name="outer")
+
+
+def twice(model: keras.Model) -> Callable[[tf.Tensor], Any]:
+    return lambda x: model(model(x))
+
+
+# By name: the function, and the layers around its products and tangents.
+FUNCTIONS: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "layers in line": (lambda: line(dense("one"), dense("two")), ["model/one", "model/two"]),
+    "nested layers": (
+        lambda: line(Block("b0"), Block("b1")),
+        ["model/b0/inner", "model/b0/outer", "model/b1/inner", "model/b1/outer"],
+    ),
+    # As Keras calls their variables: the layers of a functional model are not inside of it. The
+    # scope of the second call of a layer has a number; its path is the same.
+    "functional": (
+        functional,
+        ["inner/one", "shared", "between", "shared", "block/inner", "block/outer"],
+    ),
+    "a model that is called twice": (lambda: twice(line(dense("one"))), ["model/one", "model/one"]),
+    # The scope of ``dense_1`` is also that of a second call of ``dense``.
+    "layers whose names begin alike": (
+        lambda: twice(line(dense("dense"), dense("dense_1"), dense("dense_1_1"))),
+        ["model/dense", "model/dense_1", "model/dense_1_1"] * 2,
+    ),
+    # It is built by its first call.
+    "subclassed": (
+        Tower,
+        [
+            "tower/shared",
+            *(f"tower/{block}/{name}" for block in ("b0", "b1") for name in ("inner", "outer")),
+            "tower/shared",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_operations_belong_to_the_layer_around_them(name: str) -> None:
+    make, expected = FUNCTIONS[name]
+    graph, scopes = traced(make())
+    assert layers_of(graph, scopes, "MatMul") == expected
+    assert layers_of(graph, scopes, "Tanh") == expected
+    blocks = list(dict.fromkeys(path.rpartition("/")[0] for path in expected if "inner" in path))
+    blocks = [path for path in blocks if path]
+    for op_type in ("Sin", "Cos"):
+        assert layers_of(graph, scopes, op_type) == [path for path in blocks if "b" in path]
 
 
 @pytest.mark.parametrize("build", [Tower, functional, lambda: Block("block")])
@@ -170,7 +157,7 @@ def test_paths_are_those_of_variables(build: Callable[[], keras.Model]) -> None:
 
 
 def test_gradients_bear_the_scope_of_their_layer() -> None:
-    model = keras.Sequential([keras.Input((4,)), Block("b0"), dense("last")], name="model")
+    model = line(Block("b0"), dense("last"))
 
     def step(x: tf.Tensor) -> Any:
         with tf.GradientTape() as tape:
@@ -182,34 +169,25 @@ def test_gradients_bear_the_scope_of_their_layer() -> None:
     assert gradients == ["model/last", "model/b0/outer", "model/b0/inner"]
 
 
-def test_a_layer_in_a_function_inside() -> None:
-    """Its operations are in the graph of the inner function; they are recorded all the same."""
-    model = keras.Sequential([keras.Input((4,)), dense("one"), dense("two")], name="line")
+@pytest.mark.parametrize("kind", ["function", "loop"])
+def test_a_layer_in_a_graph_inside(kind: str) -> None:
+    """Its operations are in the graph of the inner function or loop, and recorded all the same."""
+    model = line(dense("one"), dense("two"), name="line")
     graphs: list[Any] = []
 
     @tf.function
-    def inside(x: tf.Tensor) -> Any:
+    def function(x: tf.Tensor) -> Any:
         graphs.append(tf.compat.v1.get_default_graph())
         return model(x)
 
-    _, scopes = traced(inside)
-    assert layers_of(graphs[-1], scopes, "MatMul") == ["line/one", "line/two"]
-
-
-def test_a_layer_in_a_loop() -> None:
-    """The body of the loop is a graph of its own."""
-    layer = dense("one")
-    layer.build((None, 4))
-    graphs: list[Any] = []
-
-    def step(x: tf.Tensor) -> tf.Tensor:
+    def loop(x: tf.Tensor) -> tf.Tensor:
         for _ in tf.range(3):
             graphs.append(tf.compat.v1.get_default_graph())
-            x = layer(x)
+            x = model(x)
         return x
 
-    _, scopes = traced(step)
-    assert layers_of(graphs[-1], scopes, "MatMul") == ["one"]
+    _, scopes = traced(function if kind == "function" else loop)
+    assert layers_of(graphs[-1], scopes, "MatMul") == ["line/one", "line/two"]
 
 
 def test_devices_are_left_as_they_are() -> None:
@@ -244,14 +222,11 @@ def test_nothing_is_recorded_afterwards() -> None:
     assert found == [({"one"}, {"one"})]
 
 
-def test_layers_below_a_layer() -> None:
+def test_layers_below_a_layer_and_its_own_variables() -> None:
     inner = keras.Sequential([layers.Dense(1, name="deep")], name="inner")
     outer = keras.Sequential([keras.Input((3,)), inner])
     assert inner in sublayers(outer)
     assert "deep" in [layer.name for layer in sublayers(inner)]
-
-
-def test_own_variables_are_those_of_the_layer_alone() -> None:
     model = keras.Sequential([layers.Dense(2), layers.Dropout(0.5)])
     model.build((None, 3))
     assert own_variables(model) == []

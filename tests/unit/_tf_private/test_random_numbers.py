@@ -1,5 +1,3 @@
-"""Seeds and determinism."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

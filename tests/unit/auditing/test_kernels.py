@@ -1,8 +1,12 @@
+"""Kernels of GPUs, and the frames that an audit leaves out."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
-from evener.strategy import kernels
+from evener.strategy import kernels, placed_graph, step_audit
 from evener.strategy.kernels import GpuKernel, merged
 
 
@@ -59,3 +63,8 @@ def test_kernels_that_differ_in_one_dtype_become_one() -> None:
     }
     # Only two of four: nothing may be joined that is not there.
     assert len(merged([single[0], single[3]])) == 2
+
+
+def test_the_file_of_the_audit_is_the_one_that_calls_the_step() -> None:
+    # Frames outside of it are the call of the audit, and no line of the step.
+    assert Path(placed_graph._AUDIT) == Path(step_audit.__file__)

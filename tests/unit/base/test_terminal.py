@@ -21,7 +21,7 @@ from evener.doctor import Severity
 from evener.partition.report import StepReport
 from evener.planner import check_plan
 from evener.report.comparison import Comparison, Difference
-from unit.auditing.test_audit_result import AUDIT
+from unit.auditing.test_audit import AUDIT
 
 DIAGNOSIS = Diagnosis(
     script="train.py",
@@ -90,9 +90,7 @@ def test_names_cannot_change_the_page(name: str) -> None:
     assert "&lt;script&gt;" in html
 
 
-def test_the_terminal_and_the_environment_do_not_change_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_terminal_and_the_environment_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [(str(value), value._repr_html_()) for value, _ in VALUES.values()]
     for name, setting in {"COLUMNS": "20", "FORCE_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, setting)

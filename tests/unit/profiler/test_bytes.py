@@ -1,9 +1,8 @@
-"""Bytes of layers, against what one counts by hand."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from subprocess import CompletedProcess
+from typing import Any
 
 import keras
 import pytest
@@ -12,7 +11,6 @@ from keras import layers
 from evener.profile import LayerCosts
 from unit.profiler.models import FLOAT, by_name, costs_of, dense, sequence
 
-ADAM_SLOTS = 2
 RunPython = Callable[..., CompletedProcess[str]]
 
 
@@ -22,8 +20,8 @@ def test_dense_layers() -> None:
     hidden, head = costs.layers
     assert hidden.weight_bytes == (3 * 5 + 5) * FLOAT
     assert head.weight_bytes == (5 * 2 + 2) * FLOAT
-    assert hidden.optimizer_bytes == ADAM_SLOTS * hidden.weight_bytes
-    assert head.optimizer_bytes == ADAM_SLOTS * head.weight_bytes
+    assert hidden.optimizer_bytes == 2 * hidden.weight_bytes
+    assert head.optimizer_bytes == 2 * head.weight_bytes
     assert hidden.state_bytes == 0
     # The gradient of tanh, and that of the next kernel, read what tanh returned.
     assert hidden.activation_bytes == 5 * FLOAT
@@ -43,22 +41,37 @@ def test_all_variables_are_counted_once() -> None:
     assert costs.owned_bytes == sum(total.values())
 
 
-def test_the_optimizer_decides_the_slots() -> None:
-    plain = costs_of(sequence((3,), dense(5, "a"), dense(2, "b")), (2,), optimizer="sgd")
-    assert [layer.optimizer_bytes for layer in plain.layers] == [0, 0]
-    momentum = keras.optimizers.SGD(0.1, momentum=0.9)
-    heavy = costs_of(sequence((3,), dense(5, "a"), dense(2, "b")), (2,), optimizer=momentum)
-    assert [layer.optimizer_bytes for layer in heavy.layers] == [
-        layer.weight_bytes for layer in heavy.layers
-    ]
-
-
-def test_slots_belong_to_their_layer_where_all_gradients_are_clipped_together() -> None:
-    optimizer = keras.optimizers.AdamW(global_clipnorm=1.0, use_ema=True)
+@pytest.mark.parametrize(
+    ("kind", "options", "num_slots", "waits"),
+    [
+        ("SGD", {}, 0, False),
+        ("SGD", {"momentum": 0.9}, 1, False),
+        ("Adam", {}, 2, False),
+        ("Adam", {"clipnorm": 1.0}, 2, False),
+        ("Adam", {"global_clipnorm": 1.0}, 2, True),
+        # Momentum, velocity, average.
+        ("AdamW", {"global_clipnorm": 1.0, "use_ema": True}, 3, True),
+    ],
+)
+def test_the_optimizer_decides_the_slots(
+    kind: str, options: dict[str, Any], num_slots: int, waits: bool
+) -> None:
+    """Updates wait for each other where all gradients are clipped together."""
+    optimizer = getattr(keras.optimizers, kind)(**options)
     model = sequence((4,), dense(4, "a"), dense(4, "b"), dense(4, "c"))
     costs = costs_of(model, (4,), optimizer=optimizer)
-    # Momentum, velocity, average.
-    assert [layer.optimizer_bytes for layer in costs.layers] == [3 * 20 * FLOAT] * 3
+    assert [layer.optimizer_bytes for layer in costs.layers] == [num_slots * 20 * FLOAT] * 3
+    assert costs.updates_wait == waits
+
+
+def test_slots_are_found_where_losses_are_scaled() -> None:
+    """All updates are in one condition then."""
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
+    model = sequence((3,), dense(5, "hidden"), dense(2, "head"))
+    costs = costs_of(model, (2,), optimizer=optimizer)
+    assert [layer.optimizer_bytes for layer in costs.layers] == [
+        2 * layer.weight_bytes for layer in costs.layers
+    ]
 
 
 def test_adam_hands_over_two_sums_for_an_embedding() -> None:
@@ -72,22 +85,6 @@ def test_adam_hands_over_two_sums_for_an_embedding() -> None:
     assert (of_adam.weight_bytes, of_adam.gradient_bytes) == (7 * 5 * FLOAT, 2 * 7 * 5 * FLOAT)
     of_sgd = table("sgd")
     assert of_sgd.gradient_bytes == of_sgd.weight_bytes
-
-
-def test_an_update_needs_memory_for_a_while() -> None:
-    adam = costs_of(sequence((3,), dense(5, "a"), dense(2, "b")), (2,)).layers[0]
-    # The step, and the root that it is divided by.
-    assert adam.update_bytes == 2 * 3 * 5 * FLOAT
-
-
-@pytest.mark.parametrize(
-    ("more", "waits"), [({}, False), ({"clipnorm": 1.0}, False), ({"global_clipnorm": 1.0}, True)]
-)
-def test_updates_wait_where_all_gradients_are_clipped_together(
-    more: dict[str, float], waits: bool
-) -> None:
-    model = sequence((4,), dense(4, "a"), dense(4, "b"), dense(4, "c"))
-    assert costs_of(model, (4,), optimizer=keras.optimizers.Adam(**more)).updates_wait == waits
 
 
 PINNED = """
@@ -116,68 +113,99 @@ def test_pins_of_the_program_change_no_costs(run_python: RunPython) -> None:
     assert "the same" in run_python(PINNED, timeout=200).stdout
 
 
-def test_convolution_and_pooling() -> None:
-    model = sequence(
-        (6, 6, 3),
-        layers.Conv2D(4, 3, name="conv", activation="relu"),
-        layers.MaxPooling2D(name="pool"),
-        layers.Flatten(name="flat"),
-        dense(2, "head"),
-    )
-    costs = by_name(costs_of(model, (2,)))
-    assert costs["conv"].weight_bytes == (3 * 3 * 3 * 4 + 4) * FLOAT
-    assert costs["conv"].activation_bytes == 4 * 4 * 4 * FLOAT
-    assert costs["conv"].boundary_bytes == 4 * 4 * 4 * FLOAT
-    assert costs["pool"].activation_bytes == 2 * 2 * 4 * FLOAT
-    assert costs["pool"].weight_bytes == costs["pool"].optimizer_bytes == 0
-    # Flattened, it is the same memory.
-    assert costs["flat"].activation_bytes == 0
-    assert costs["flat"].boundary_bytes == 2 * 2 * 4 * FLOAT
-
-
-def test_batch_normalization_has_state() -> None:
-    model = sequence((3,), dense(6, "a"), layers.BatchNormalization(name="norm"), dense(1, "b"))
-    costs = by_name(costs_of(model, (1,)))
-    assert costs["norm"].weight_bytes == 2 * 6 * FLOAT
-    assert costs["norm"].state_bytes == 2 * 6 * FLOAT
-    assert costs["norm"].optimizer_bytes == ADAM_SLOTS * costs["norm"].weight_bytes
-
-
-def test_frozen_weights_are_state() -> None:
-    frozen = dense(5, "frozen")
-    frozen.trainable = False
-    costs = by_name(costs_of(sequence((3,), frozen, dense(2, "head")), (2,)))
-    assert costs["frozen"].weight_bytes == costs["frozen"].optimizer_bytes == 0
-    assert costs["frozen"].state_bytes == (3 * 5 + 5) * FLOAT
-
-
-def test_an_embedding() -> None:
-    model = sequence(
-        (7,),
-        layers.Embedding(11, 4, name="words"),
-        layers.GlobalAveragePooling1D(name="mean"),
-        dense(1, "head"),
-        dtype="int32",
-    )
-    costs = by_name(costs_of(model, (1,)))
-    assert costs["words"].weight_bytes == 11 * 4 * FLOAT
-    assert costs["words"].optimizer_bytes == ADAM_SLOTS * 11 * 4 * FLOAT
-    assert costs["words"].boundary_bytes == 7 * 4 * FLOAT
-    # Its gradient needs the ids, counted from the front.
-    assert costs["words"].activation_bytes == 7 * 4
-
-
-def test_a_skip_connection_crosses_every_cut_it_spans() -> None:
+def with_skip() -> keras.Model:
     x = keras.Input((4,))
     first = dense(6, "first", "tanh")(x)
     inner = dense(8, "inner", "tanh")(first)
     outer = dense(6, "outer", "tanh")(inner)
-    model = keras.Model(x, dense(1, "head")(layers.Add(name="added")([first, outer])))
-    costs = by_name(costs_of(model, (1,)))
-    assert costs["first"].boundary_bytes == 6 * FLOAT
-    assert costs["inner"].boundary_bytes == (6 + 8) * FLOAT
-    assert costs["outer"].boundary_bytes == (6 + 6) * FLOAT
-    assert costs["added"].boundary_bytes == 6 * FLOAT
+    return keras.Model(x, dense(1, "head")(layers.Add(name="added")([first, outer])))
+
+
+# By layer, what is counted: numbers of floats.
+COUNTED: dict[str, tuple[Callable[[], keras.Model], dict[str, dict[str, int]]]] = {
+    "convolution and pooling": (
+        lambda: sequence(
+            (6, 6, 3),
+            layers.Conv2D(4, 3, name="conv", activation="relu"),
+            layers.MaxPooling2D(name="pool"),
+            layers.Flatten(name="flat"),
+            dense(1, "head"),
+        ),
+        {
+            "conv": {"weight": 3 * 3 * 3 * 4 + 4, "activation": 4 * 4 * 4, "boundary": 4 * 4 * 4},
+            "pool": {"activation": 2 * 2 * 4, "weight": 0, "optimizer": 0},
+            # Flattened, it is the same memory.
+            "flat": {"activation": 0, "boundary": 2 * 2 * 4},
+        },
+    ),
+    "batch normalization has state": (
+        lambda: sequence(
+            (3,), dense(6, "a"), layers.BatchNormalization(name="norm"), dense(1, "b")
+        ),
+        {"norm": {"weight": 2 * 6, "state": 2 * 6, "optimizer": 2 * 2 * 6}},
+    ),
+    "frozen weights are state": (
+        lambda: sequence((3,), layers.Dense(5, name="frozen", trainable=False), dense(1, "head")),
+        {"frozen": {"weight": 0, "optimizer": 0, "state": 3 * 5 + 5}},
+    ),
+    "an embedding": (
+        lambda: sequence(
+            (7,),
+            layers.Embedding(11, 4, name="words"),
+            layers.GlobalAveragePooling1D(name="mean"),
+            dense(1, "head"),
+            dtype="int32",
+        ),
+        # Its gradient needs the ids, counted from the front.
+        {"words": {"weight": 44, "optimizer": 2 * 44, "boundary": 7 * 4, "activation": 7}},
+    ),
+    "a skip connection crosses every cut it spans": (
+        with_skip,
+        {
+            "first": {"boundary": 6},
+            "inner": {"boundary": 6 + 8},
+            "outer": {"boundary": 6 + 6},
+            "added": {"boundary": 6},
+        },
+    ),
+    # The step, and the root that it is divided by.
+    "an update": (lambda: sequence((3,), dense(5, "a"), dense(1, "b")), {"a": {"update": 30}}),
+    # In one call, a loop has its weights beside all gradients.
+    "a loop in one call": (
+        lambda: sequence((5, 3), layers.LSTM(16, name="lstm"), dense(1, "head")),
+        {"lstm": {"fused_gradient": 4 * 16 * (3 + 16 + 1), "weight": 4 * 16 * (3 + 16 + 1)}},
+    ),
+    # The gradient of the mean waits for that of the difference to it, which is computed later.
+    "a part of a gradient that is ready early in one call": (
+        lambda: sequence(
+            (4,),
+            dense(64, "a"),
+            layers.BatchNormalization(name="norm"),
+            layers.ReLU(),
+            dense(64, "b"),
+            dense(1, "c"),
+        ),
+        {"norm": {"fused_workspace": 4 * 64}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_bytes_are_those_that_one_counts(name: str) -> None:
+    make, expected = COUNTED[name]
+    found = by_name(costs_of(make(), (1,)))
+    assert expected == {
+        layer: {field: getattr(found[layer], f"{field}_bytes") / FLOAT for field in fields}
+        for layer, fields in expected.items()
+    }
+
+
+def test_in_one_call_what_waits_at_a_barrier_counts_once() -> None:
+    model = sequence((4,), dense(64, "a"), layers.BatchNormalization(name="norm"), dense(1, "b"))
+    norm = by_name(costs_of(model, (1,)))["norm"]
+    assert norm.barrier_bytes
+    assert norm.fused_workspace_bytes is not None
+    assert norm.fused_workspace_bytes >= norm.barrier_bytes
 
 
 def test_half_precision_halves_activations_and_not_weights() -> None:
@@ -188,16 +216,6 @@ def test_half_precision_halves_activations_and_not_weights() -> None:
     # Its inputs in half precision, and its results.
     assert hidden.activation_bytes == (3 + 5) * 2
     assert hidden.boundary_bytes == 5 * 2
-
-
-def test_slots_are_found_where_losses_are_scaled() -> None:
-    """All updates are in one condition then."""
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
-    model = sequence((3,), dense(5, "hidden"), dense(2, "head"))
-    costs = costs_of(model, (2,), optimizer=optimizer)
-    assert [layer.optimizer_bytes for layer in costs.layers] == [
-        ADAM_SLOTS * layer.weight_bytes for layer in costs.layers
-    ]
 
 
 def test_what_is_needed_only_while_a_layer_runs() -> None:
@@ -216,28 +234,6 @@ def test_in_one_call_the_gradient_of_a_dense_layer_takes_the_place_of_its_weight
     # The gradient of its result. That of its input comes when what the layer keeps is gone.
     assert found["b"].fused_workspace_bytes == 64 * FLOAT
     assert found["a"].fused_workspace_bytes == 64 * FLOAT
-
-
-def test_in_one_call_a_loop_has_its_weights_beside_all_gradients() -> None:
-    model = sequence((5, 3), layers.LSTM(16, name="lstm"), dense(1, "head"))
-    lstm = by_name(costs_of(model, (1,)))["lstm"]
-    assert lstm.fused_gradient_bytes == lstm.weight_bytes
-
-
-def test_in_one_call_what_waits_at_a_barrier_counts_once() -> None:
-    model = sequence((4,), dense(64, "a"), layers.BatchNormalization(name="norm"), dense(1, "b"))
-    norm = by_name(costs_of(model, (1,)))["norm"]
-    assert norm.barrier_bytes
-    assert norm.fused_workspace_bytes is not None
-    assert norm.fused_workspace_bytes >= norm.barrier_bytes
-
-
-def test_in_one_call_a_part_of_a_gradient_that_is_ready_early_counts() -> None:
-    """The gradient of the mean waits for that of the difference to it, which is computed later."""
-    norm = layers.BatchNormalization(name="norm")
-    model = sequence((4,), dense(64, "a"), norm, layers.ReLU(), dense(64, "b"), dense(1, "c"))
-    found = by_name(costs_of(model, (1,)))["norm"]
-    assert found.fused_workspace_bytes == 4 * 64 * FLOAT
 
 
 def test_a_loop_keeps_what_its_gradient_needs_of_every_iteration() -> None:

@@ -1,10 +1,12 @@
-"""Layers of a step, and those of them that are of one kind."""
+"""Layers of a step: those of them that are of one kind, and their barriers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import pytest
 import tensorflow as tf
 from keras import layers
 
@@ -49,16 +51,13 @@ def test_the_layers_inside_a_subclassed_model() -> None:
     assert [layer.optimizer_bytes for layer in costs.layers] == [200, 48]
 
 
-def test_a_layer_that_computes_itself_stays_whole() -> None:
+def test_a_layer_that_computes_itself_stays_whole_and_is_there_once() -> None:
     x = keras.Input((6, 8))
     seen = layers.MultiHeadAttention(2, 4, name="attention")(x, x)
     assert names_of(keras.Model(x, dense(1, "head")(seen))) == ["attention", "head"]
-
-
-def test_a_layer_that_is_called_twice_is_there_once() -> None:
     shared = dense(4, "shared", "tanh")
-    model = sequence((4,), shared, dense(4, "between"), shared, dense(1, "head"))
-    assert names_of(model) == ["shared", "between", "head"]
+    model = sequence((4,), shared, dense(4, "between"), shared, dense(1, "last"))
+    assert names_of(model) == ["shared", "between", "last"]
 
 
 def test_a_recurrent_layer_has_both_passes() -> None:
@@ -71,15 +70,12 @@ def test_a_recurrent_layer_has_both_passes() -> None:
     assert any(node.op == "StatelessWhile" for task in lstm.backward for node in task.nodes)
 
 
-def test_blocks_of_one_kind() -> None:
+def test_kinds_differ_by_position_activation_and_width() -> None:
     blocks = [dense(6, f"block_{k}", "tanh") for k in range(4)]
     costs = by_name(costs_of(sequence((6,), *blocks, dense(1, "head")), (1,)))
     # The first one has no gradient for what comes before it.
     assert costs["block_1"].kind == costs["block_2"].kind == costs["block_3"].kind
     assert len({layer.kind for layer in costs.values()}) == 3
-
-
-def test_another_activation_or_width_is_another_kind() -> None:
     body = [dense(6, "a"), dense(6, "b", "tanh"), dense(6, "c", "relu"), dense(6, "d", "tanh")]
     costs = by_name(costs_of(sequence((6,), *body, dense(7, "e", "tanh"), dense(1, "f")), (1,)))
     assert costs["b"].kind == costs["d"].kind
@@ -126,3 +122,41 @@ def test_slots_without_names_are_found_by_the_updates() -> None:
     specs = [tf.TensorSpec([None, 4]), tf.TensorSpec([None, 4])]
     found = trace_step(step, specs, [0, 0], autograph=False, with_layers=True)
     assert [layer.optimizer_bytes for layer in layer_costs(found).layers] == [80, 80]
+
+
+def test_a_normalization_meets_for_its_mean_its_variance_and_their_gradients() -> None:
+    norms = [layers.BatchNormalization(name=f"norm_{k}") for k in range(2)]
+    model = sequence((6,), dense(8, "a"), norms[0], dense(4, "b"), norms[1], dense(1, "c"))
+    found = by_name(costs_of(model, (1,)))
+    met = {name: (layer.forward_barriers, layer.backward_barriers) for name, layer in found.items()}
+    assert met == {"a": (0, 0), "norm_0": (2, 1), "b": (0, 0), "norm_1": (2, 1), "c": (0, 0)}
+    # What it normalizes and the squares of it wait, or their gradients, and nothing elsewhere.
+    assert 8 * 4 <= found["norm_0"].barrier_bytes <= 4 * 8 * 4
+    assert found["a"].barrier_bytes == found["b"].barrier_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: layers.LayerNormalization(name="x"),
+        lambda: layers.BatchNormalization(name="x", trainable=False),
+        lambda: layers.Dropout(0.5, name="x"),
+    ],
+    ids=["layer norm", "frozen batch norm", "dropout"],
+)
+def test_what_is_computed_sample_by_sample_does_not_meet(layer: Callable[[], keras.Layer]) -> None:
+    costs = costs_of(sequence((6,), dense(8, "a"), layer(), dense(1, "c")), (1,))
+    assert costs.last_barrier == -1
+
+
+def test_a_loss_of_all_pairs_meets_where_the_model_ends() -> None:
+    def contrast(wanted: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+        centre = tf.reduce_mean(found, axis=0, keepdims=True)
+        return tf.reduce_mean(tf.square(found - centre - wanted))
+
+    model = sequence((6,), dense(8, "a"), dense(1, "b"))
+    model.compile("sgd", contrast)
+    step = trace_keras_step(model, tf.TensorSpec([6]), tf.TensorSpec([1]))
+    first, last = layer_costs(step).layers
+    assert first.forward_barriers + first.backward_barriers == 0
+    assert last.forward_barriers + last.backward_barriers >= 1

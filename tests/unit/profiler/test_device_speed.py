@@ -1,4 +1,7 @@
-"""Speeds of devices and links. No number of seconds that a real clock says is compared."""
+"""Speeds of devices and links, and times that are estimated from them, counted by hand.
+
+No number of seconds that a real clock says is compared.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from keras import layers
 
 from evener.errors import ProfileError
-from evener.profile import ClusterDevice
+from evener.profile import ClusterDevice, LayerTimes
 from evener.profiler.device_speed import (
     DeviceSpeed,
     LinkSpeed,
     Stopwatch,
+    estimated_times,
     make_cluster,
     measure_device,
     measure_links,
 )
+from evener.profiler.layers import SplitStep, split_step
+from unit.profiler.models import FLOAT, dense, sequence, traced
 
 GPUS = tuple(ClusterDevice(name=f"gpu:{k}", type="A", memory_bytes=8) for k in range(2))
 
@@ -34,7 +41,6 @@ class Said(Stopwatch):
         return self._seconds.pop(0)
 
 
-@pytest.mark.usefixtures("logical_cpus")
 def test_a_device_has_speeds_above_zero() -> None:
     speed = measure_device("cpu:1", ("float32",))
     assert speed.flops_per_second() > 0
@@ -42,7 +48,6 @@ def test_a_device_has_speeds_above_zero() -> None:
     assert speed.launch_seconds > 0
 
 
-@pytest.mark.usefixtures("logical_cpus")
 def test_speeds_are_what_the_stopwatch_says() -> None:
     # 64 small additions; 4 of 32 MiB, which are read and written; 2 products of 128 x 128.
     speed = measure_device("cpu:0", ("float64",), Said(64e-6, 4 * 0.001001, 0.01))
@@ -51,7 +56,6 @@ def test_speeds_are_what_the_stopwatch_says() -> None:
     assert speed.flops == (("float64", pytest.approx(4 * 128**3 / 0.01)),)
 
 
-@pytest.mark.usefixtures("logical_cpus")
 def test_links_are_what_the_stopwatch_says() -> None:
     # 8 hops: small ones that change the device and that do not, then large ones.
     there, here, far, near = 8 * 3e-5, 8 * 1e-5, 8 * 0.00302, 8 * 0.001
@@ -59,10 +63,7 @@ def test_links_are_what_the_stopwatch_says() -> None:
     assert link.devices == ("cpu:1", "cpu:0")
     assert link.latency_seconds == pytest.approx(2e-5)
     assert link.bytes_per_second == pytest.approx((1 << 25) / 0.002)
-
-
-@pytest.mark.usefixtures("logical_cpus")
-def test_devices_of_one_memory_have_no_limit() -> None:
+    # Devices of one memory have no limit.
     (link,) = measure_links(("cpu:0", "cpu:1"), Said(1e-5, 1e-5, 1e-3, 1e-3))
     assert link == LinkSpeed(
         devices=("cpu:0", "cpu:1"), bytes_per_second=math.inf, latency_seconds=0.0
@@ -93,9 +94,7 @@ def test_a_cluster_has_the_slowest_links() -> None:
     assert cluster.name == "desk"
     assert (machine.link.bytes_per_second, machine.link.latency_seconds) == (10.0, 9e-6)
     assert (machine.host_link.bytes_per_second, machine.host_link.latency_seconds) == (5.0, 1e-5)
-
-
-def test_one_device_needs_no_link_to_another() -> None:
+    # One device needs no link to another.
     cluster = make_cluster(GPUS[:1], [link("gpu:0", "cpu:0", 5.0)])
     assert cluster.machines[0].link.bytes_per_second == math.inf
 
@@ -104,3 +103,78 @@ def test_a_link_that_is_missing_is_named() -> None:
     with pytest.raises(ProfileError, match="PROF-012") as raised:
         make_cluster(GPUS, [link("gpu:0", "cpu:0", 5.0), link("gpu:1", "cpu:0", 5.0)])
     assert "gpu:0 and gpu:1" in raised.value.what
+
+
+SAMPLES = 64
+NEVER = 1e30
+"""A speed at which something takes no time."""
+
+
+def split(*body: layers.Layer, inputs: int = 32) -> SplitStep:
+    model = sequence((inputs,), *body, dense(1, "head"))
+    return split_step(traced(model, (1,), optimizer="sgd"))
+
+
+def times_of(step: SplitStep, name: str, speed: DeviceSpeed, *, fused: bool = True) -> LayerTimes:
+    tasks = step.layers[step.chain.names.index(name)]
+    return estimated_times(tasks, speed, [SAMPLES], is_fused=fused)
+
+
+def speed(
+    *, flops: float = NEVER, float16: float = NEVER, moved: float = NEVER, launch: float = 0.0
+) -> DeviceSpeed:
+    return DeviceSpeed(
+        flops=(("float32", flops), ("float16", float16)),
+        bytes_per_second=moved,
+        launch_seconds=launch,
+    )
+
+
+def test_a_product_takes_its_operations() -> None:
+    found = times_of(split(dense(8, "hidden")), "hidden", speed(flops=1e9))
+    assert found.forward(SAMPLES) == pytest.approx(2 * SAMPLES * 32 * 8 / 1e9)
+
+
+def test_elementwise_operations_read_once_and_write_what_others_need() -> None:
+    step = split(dense(8, "hidden"), layers.Activation("gelu", name="gelu"))
+    one_tensor = SAMPLES * 8 * FLOAT
+    found = times_of(step, "gelu", speed(moved=1.0)).forward(SAMPLES)
+    # It reads its input; its result, and what its gradient needs, are written.
+    assert 2 * one_tensor <= found <= 6 * one_tensor
+    # Each of its operations reads and writes tensors of its own.
+    assert times_of(step, "gelu", speed(moved=1.0), fused=False).forward(SAMPLES) > 1.5 * found
+
+
+def test_what_only_renames_takes_no_time() -> None:
+    step = split(dense(8, "hidden"), layers.Reshape((2, 4)), layers.Flatten(name="flat"))
+    for fused in (True, False):
+        slow = speed(moved=1.0, launch=1.0)
+        assert times_of(step, "flat", slow, fused=fused).forward(SAMPLES) == 0
+
+
+def test_a_loop_takes_its_iterations() -> None:
+    def seconds(length: int) -> float:
+        body = (layers.Reshape((length, 4)), layers.LSTM(8, name="lstm"))
+        step = split(*body, inputs=4 * length)
+        return times_of(step, "lstm", speed(launch=1e-6)).forward(SAMPLES)
+
+    assert seconds(16) == pytest.approx(2 * seconds(8), rel=0.2)
+
+
+def test_fusing_never_takes_longer() -> None:
+    step = split(dense(8, "hidden", "relu"), layers.BatchNormalization(name="norm"))
+    card = speed(flops=1e12, moved=1e11, launch=5e-6)
+    for name in step.chain.names:
+        fused, unfused = (times_of(step, name, card, fused=fused) for fused in (True, False))
+        assert fused.forward(SAMPLES) <= unfused.forward(SAMPLES)
+        assert fused.backward(SAMPLES) <= unfused.backward(SAMPLES)
+        assert fused.update_seconds <= unfused.update_seconds
+
+
+def test_an_update_reads_and_writes_weights_and_slots() -> None:
+    model = sequence((32,), dense(8, "hidden"), dense(1, "head"))
+    step = split_step(traced(model, (1,), optimizer="adam"))
+    weights = (32 * 8 + 8) * FLOAT
+    found = times_of(step, "hidden", speed(moved=1.0)).update_seconds
+    # Reads weights, gradients and two slots; writes weights and slots.
+    assert 6 * weights <= found <= 9 * weights

@@ -47,7 +47,7 @@ def test_a_profile_is_planned_for_as_by_the_search() -> None:
     assert evener.make_plan(PROFILE, 32) == plan_profile(PROFILE, 32)
 
 
-def test_a_model_is_measured_on_the_devices(logical_cpus: tuple[str, ...]) -> None:
+def test_a_model_is_measured_on_the_devices() -> None:
     planned = evener.make_plan(model(), 16, devices=["cpu:1", "cpu:2"])
     assert planned.batch_size == 16
     assert [device.name for device in planned.profile.cluster.devices] == ["cpu:1", "cpu:2"]
@@ -59,7 +59,7 @@ def test_a_model_is_measured_on_the_devices(logical_cpus: tuple[str, ...]) -> No
     assert evener.Strategy(planned.plan).plan.device_names == planned.plan.device_names
 
 
-def test_a_model_that_is_made_for_it_has_no_memory(logical_cpus: tuple[str, ...]) -> None:
+def test_a_model_that_is_made_for_it_has_no_memory() -> None:
     made: list[keras.Model] = []
 
     def make() -> keras.Model:
@@ -72,9 +72,7 @@ def test_a_model_that_is_made_for_it_has_no_memory(logical_cpus: tuple[str, ...]
 
 
 @pytest.mark.long
-def test_a_second_plan_measures_nothing(
-    logical_cpus: tuple[str, ...], counted: list[Counting]
-) -> None:
+def test_a_second_plan_measures_nothing(counted: list[Counting]) -> None:
     evener.make_plan(model(), 4, devices="cpu:1")
     first = sum(len(clock.runs) for clock in counted)
     assert first > 0
@@ -84,7 +82,7 @@ def test_a_second_plan_measures_nothing(
     assert sum(len(clock.runs) for clock in counted) == 2 * first
 
 
-def test_a_subclassed_model_needs_the_shapes_of_its_data(logical_cpus: tuple[str, ...]) -> None:
+def test_a_subclassed_model_needs_the_shapes_of_its_data() -> None:
     class Mine(keras.Model):
         def __init__(self) -> None:
             super().__init__(name="mine")
@@ -102,19 +100,14 @@ def test_a_subclassed_model_needs_the_shapes_of_its_data(logical_cpus: tuple[str
     assert [layer.name for layer in planned.profile.model.layers] == ["first", "second"]
 
 
-def test_a_model_that_is_not_compiled(logical_cpus: tuple[str, ...]) -> None:
+def test_models_and_profiles_that_are_refused() -> None:
+    """One that is not compiled, one of a strategy, and a profile, which has its devices."""
     with pytest.raises(ProfileError, match="PROF-010"):
         evener.make_plan(sequence((4,), dense(2, "a"), dense(1, "b")), 4, devices="cpu:1")
-
-
-def test_a_model_of_a_strategy(logical_cpus: tuple[str, ...]) -> None:
     with evener.Strategy(Plan.data_parallel(["cpu:1", "cpu:2"])).scope():
         owned = model()
     with pytest.raises(ProfileError, match="PROF-061"):
         evener.make_plan(owned, 4, devices="cpu:1")
-
-
-def test_a_profile_has_its_devices() -> None:
     with pytest.raises(ProfileError, match="PROF-062"):
         evener.make_plan(PROFILE, 4, devices="gpu:0")
 

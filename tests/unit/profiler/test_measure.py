@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,12 +13,22 @@ import tensorflow as tf
 from keras import layers
 
 from evener.errors import ProfileError
-from evener.graph.trace import trace_step
+from evener.graph.functions import TensorArgument
+from evener.graph.ops.states import Sharded
+from evener.graph.trace import TracedStep, trace_step
 from evener.profile import Curve, LayerCosts
 from evener.profiler.device_speed import DeviceSpeed
 from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
-from evener.profiler.measure import Calls, Clock, measure_step, with_workspace
+from evener.profiler.measure import (
+    Calls,
+    Clock,
+    SyntheticValues,
+    index_limits,
+    measure_step,
+    with_workspace,
+)
+from evener.profiler.profile import trace_keras_step
 from unit.profiler.models import dense, sequence, traced
 
 CPU = "/device:CPU:0"
@@ -233,26 +244,20 @@ def test_numbers_of_samples_have_to_be_above_zero(sizes: list[int]) -> None:
         measure_step(step, "cpu:0", sizes)
 
 
-def test_a_clock_takes_the_median() -> None:
-    """Every fifth call is disturbed, and every fifth one finds everything at its best."""
-    time, number = [0.0], itertools.count()
-
-    class Loop:
-        results = arguments = ()
-
-        @staticmethod
-        def loop(count: tf.Tensor) -> list[Any]:
-            factor = (1.0, 3.0, 1.0, 0.5, 1.0)[next(number) % 5]
-            time[0] += 0.003 * int(count) * factor
-            return []
-
-    clock = Clock(CPU, now=lambda: time[0], wait=lambda: None)
-    untyped: Any = Loop()
-    assert clock.measure(untyped, ()) == pytest.approx(0.003)
+DISTURBED = itertools.cycle((1.0, 3.0, 1.0, 0.5, 1.0))
 
 
-def test_a_clock_subtracts_what_it_takes_to_start_a_loop() -> None:
-    """Calls take 3 seconds each in a world where a loop takes 100 to start."""
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        # Every fifth call is disturbed, and every fifth one finds everything at its best.
+        lambda count: 0.003 * count * next(DISTURBED),
+        # Calls take 3 seconds each in a world where a loop takes 10 to start.
+        lambda count: 0.01 + 0.003 * count,
+    ],
+    ids=["the median", "without the start of a loop"],
+)
+def test_a_clock_takes(seconds: Callable[[int], float]) -> None:
     time = [0.0]
 
     class Loop:
@@ -260,9 +265,50 @@ def test_a_clock_subtracts_what_it_takes_to_start_a_loop() -> None:
 
         @staticmethod
         def loop(count: tf.Tensor) -> list[Any]:
-            time[0] += 0.01 + 0.003 * int(count)
+            time[0] += seconds(int(count))
             return []
 
     clock = Clock(CPU, now=lambda: time[0], wait=lambda: None)
     untyped: Any = Loop()
     assert clock.measure(untyped, ()) == pytest.approx(0.003)
+
+
+ROWS, CLASSES = 50, 7
+
+
+def words() -> TracedStep:
+    model = sequence(
+        (4,),
+        layers.Embedding(ROWS, 3, name="words"),
+        layers.Flatten(),
+        dense(CLASSES, "head"),
+        dtype="int32",
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return trace_keras_step(model, tf.TensorSpec([4], tf.int32), tf.TensorSpec([], tf.int32))
+
+
+def test_samples_name_rows_of_their_table_and_labels_classes() -> None:
+    graph = words().graph
+    limits = index_limits(graph, {})
+    assert limits[graph.inputs[0]] == ROWS
+    losses = [node for node in graph if node.op == "SparseSoftmaxCrossEntropyWithLogits"]
+    assert limits[losses[0].inputs[1]] == CLASSES
+    sums = [node for node in graph if node.op == "UnsortedSegmentSum"]
+    assert sums
+    assert all(limits[node.inputs[1]] == ROWS for node in sums)
+
+
+def test_made_up_samples_name_many_rows() -> None:
+    step = words()
+    held = {variable.handle: variable for variable in split_step(step).variables}
+    values = SyntheticValues(32, held, index_limits(step.graph, {}))
+    rows = values.value(TensorArgument(step.graph.inputs[0], Sharded(0)))
+    assert rows.shape == (32, 4)
+    found = tf.unique(tf.reshape(rows, [-1])).y.numpy()
+    assert found.min() >= 0
+    assert found.max() < ROWS
+    assert len(found) > ROWS / 2
+    # Steps without integers have no limits.
+    step = traced(sequence((3,), dense(2, "a"), dense(1, "b")), (1,))
+    assert index_limits(step.graph, {}) == {}

@@ -1,3 +1,5 @@
+"""Records that are read: their figures, the activities of a step, and what is missing."""
+
 from __future__ import annotations
 
 import json
@@ -10,13 +12,16 @@ import pytest
 from evener.errors import RunError
 from evener.recording.reading import (
     STOPPED,
+    Activity,
     DeviceTime,
     Summary,
+    activities,
     limit_of,
     read_records,
     summarise,
+    time_of,
 )
-from unit.recording.samples import FINDING, diagnosis, write_record
+from unit.recording.samples import FINDING, diagnosis, lines, write_record
 
 
 def test_a_whole_record_has_its_figures(tmp_path: Path) -> None:
@@ -42,28 +47,26 @@ def test_a_crashed_run_is_read_up_to_its_half_line(tmp_path: Path) -> None:
     assert len(record.metrics) == 9
     assert record.missing == ("metrics.jsonl: Its last line cannot be read, as after a crash.",)
     assert summarise(record).state == "no end"
+    # Ctrl-C is no failure.
+    stopped = {"time": 9.0, "event": "end", "text": STOPPED}
+    (record,) = read_records(write_record(tmp_path / "stopped", events=[stopped]))
+    assert summarise(record).state == "stopped"
 
 
-def test_a_line_that_fits_no_step_is_left_out(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run")
-    with (folder / "steps.jsonl").open("a") as file:
-        file.write(json.dumps({"time": 1.0, "step": 9, "of": 0, "begin": [0], "end": [1]}) + "\n")
-        file.write(json.dumps({"time": 1.0, "step": 9, "of": 7, "begin": [0], "end": [1]}) + "\n")
-        file.write("[1]\n")
-    (record,) = read_records(folder)
-    assert len(record.steps) == 4
-    assert record.missing == ("steps.jsonl: 1 lines cannot be read, as after a crash.",)
-
-
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_told_and_a_line_that_fits_no_step_is_left_out(tmp_path: Path) -> None:
     folder = write_record(tmp_path / "run")
     (folder / "losses.jsonl").unlink()
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"full": true}\n')
+    with (folder / "steps.jsonl").open("a") as file:
+        step = {"time": 1.0, "step": 9, "begin": [0], "end": [1]}
+        file.write(lines({**step, "of": 0}, {**step, "of": 7}) + "[1]\n")
     (record,) = read_records(folder)
+    assert len(record.steps) == 4
     assert set(record.missing) == {
         "losses.jsonl is not there.",
         "events.jsonl is full: later lines were left out.",
+        "steps.jsonl: 1 lines cannot be read, as after a crash.",
     }
 
 
@@ -84,17 +87,13 @@ def test_a_newer_record_is_refused_with_both_versions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"version": 1}', '{"version": 1, "began": 2'])
-def test_a_damaged_description_is_an_error(tmp_path: Path, text: str) -> None:
+def test_a_damaged_description_is_an_error(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_record(tmp_path / "run")
     (folder / "record.json").write_text(text)
     with pytest.raises(RunError, match="RUN-105"):
         read_records(folder)
-
-
-def test_a_file_that_may_not_be_read_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_record(tmp_path / "run")
 
     def refuse(self: Path, **_: object) -> str:
         raise PermissionError(13, "Permission denied", str(self))
@@ -119,14 +118,12 @@ def test_findings_are_read(tmp_path: Path) -> None:
     assert (finding.code, finding.location) == ("DOC-402", "train.py:7")
     assert finding.evidence == ("print(float(loss))",)
     assert (record.diagnosis.num_ignored, record.diagnosis.problem) == (2, "")
-
-
-def test_a_record_from_before_findings_is_read(tmp_path: Path) -> None:
-    folder = write_record(tmp_path / "run")
-    fields = json.loads((folder / "record.json").read_text())
+    # A record from before there were findings is read too.
+    file = record.path / "record.json"
+    fields = json.loads(file.read_text())
     del fields["diagnosis"]
-    (folder / "record.json").write_text(json.dumps(fields))
-    (record,) = read_records(folder)
+    file.write_text(json.dumps(fields))
+    (record,) = read_records(record.path)
     assert record.diagnosis is None
 
 
@@ -141,10 +138,8 @@ def test_a_record_from_before_findings_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_findings_are_refused(tmp_path: Path, given: Any) -> None:
-    folder = write_record(tmp_path / "run", diagnosis=given)
-    with pytest.raises(RunError) as caught:
-        read_records(folder)
-    assert caught.value.code == "RUN-105"
+    with pytest.raises(RunError, match="RUN-105"):
+        read_records(write_record(tmp_path / "run", diagnosis=given))
 
 
 @pytest.fixture
@@ -172,10 +167,7 @@ def test_devices_that_compute_are_no_limit(summary: Summary) -> None:
 @pytest.mark.parametrize(
     ("command", "script"),
     [
-        (
-            ("evener", "run", "--live", "a/train.py", "--lr", "1 2"),
-            "a/train.py --lr '1 2'",
-        ),
+        (("evener", "run", "--live", "a/train.py", "--lr", "1 2"), "a/train.py --lr '1 2'"),
         (("evener", "run", "-m", "package.train"), "-m package.train"),
         (("evener", "notebook"), ""),
     ],
@@ -185,7 +177,46 @@ def test_the_script_of_a_record(command: tuple[str, ...], script: str, tmp_path:
     assert record.script == script
 
 
-def test_ctrl_c_is_no_failure(tmp_path: Path) -> None:
-    events = [{"time": 9.0, "event": "end", "text": STOPPED}]
-    (record,) = read_records(write_record(tmp_path / "run", events=events))
-    assert summarise(record).state == "stopped"
+def span(device: str, *after: int, kind: str = "forward") -> dict[str, object]:
+    return {"device": device, "kind": kind, "after": list(after)}
+
+
+def found(spans: list[dict[str, object]], *times: tuple[int, int]) -> dict[str, list[tuple]]:
+    step = {"begin": [begin for begin, _ in times], "end": [end for _, end in times]}
+    return {
+        device: [(a.kind, round(a.begin * 1e6), round(a.end * 1e6), a.other) for a in row]
+        for device, row in activities(spans, step).items()
+    }
+
+
+def test_a_stage_waits_for_the_stage_before_it_and_the_first_one_for_the_last() -> None:
+    rows = found([span("a"), span("b", 0)], (0, 10), (12, 30))
+    assert rows == {
+        "a": [("forward", 0, 10, ""), ("wait", 10, 30, "b")],
+        "b": [("wait", 0, 10, "a"), ("copy", 10, 12, "a"), ("forward", 12, 30, "")],
+    }
+
+
+def test_who_came_last_is_waited_for_and_after_its_own_result_nobody() -> None:
+    spans = [span("a"), span("b"), span("c"), span("a", 0, 1, 2, kind="update")]
+    rows = found(spans, (0, 10), (0, 20), (0, 50), (50, 55))
+    assert rows["a"][1] == ("wait", 10, 50, "c")
+    spans = [span("a"), span("b"), span("a", 0, 1, kind="update")]
+    assert found(spans, (0, 40), (0, 20), (45, 50))["a"][1] == ("idle", 40, 45, "")
+
+
+def test_a_result_that_was_read_late_ends_a_wait_at_the_task() -> None:
+    rows = found([span("a"), span("b", 0)], (0, 30), (20, 40))
+    assert rows["b"][0] == ("wait", 0, 20, "a")
+    assert rows["a"] == [("forward", 0, 20, ""), ("wait", 20, 40, "b")]
+
+
+def test_tasks_that_overlap_count_once() -> None:
+    row = [Activity(kind="forward", begin=0, end=4), Activity(kind="update", begin=2, end=6)]
+    time = time_of(row, 10)
+    assert (time.compute, time.update, time.length) == (4, 2, 10)
+
+
+def test_results_of_other_workers_are_waited_for_with_their_exchange() -> None:
+    spans = [span("a"), {**span("a", 0, kind="update"), "joins": True}]
+    assert found(spans, (0, 10), (30, 35))["a"][1] == ("wait", 10, 30, "other workers")

@@ -14,8 +14,9 @@ import tensorflow as tf
 
 import evener
 from evener.errors import EvenerWarning, RunError
+from evener.recording import reading as names
 from evener.recording.reading import RunRecord, read_records, summarise, typical_step
-from evener.recording.record import watching
+from evener.recording.record import RecordFolder, watching
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 
@@ -57,10 +58,7 @@ def test_a_fit_is_recorded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"begin", "memory", "end"} <= {event["event"] for event in record.events}
     command = json.loads((tmp_path / "record.json").read_text())["command"]
     assert command == ["train.py", "--password=[hidden]", "WANDB_API_KEY=[hidden]"]
-
-
-def test_the_update_waits_for_the_parts_of_all_devices(tmp_path: Path) -> None:
-    record = recorded(tmp_path, evener.Strategy(devices=["cpu:0", "cpu:1"]))
+    # The update waits for the parts of all devices.
     (spans,) = record.traces.values()
     parts = {k for k, span in enumerate(spans) if span["kind"] == "forward + backward"}
     assert len(parts) == 2
@@ -122,26 +120,25 @@ def test_a_slowed_device_is_the_one_that_the_others_wait_for(tmp_path: Path) -> 
     assert sum(second.wait.values()) < 0.3 * second.length
 
 
-def test_an_error_of_the_run_is_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "event", "text"),
+    [
+        (ZeroDivisionError("in the loop"), "failed", "ZeroDivisionError: in the loop"),
+        (KeyboardInterrupt(), "end", "stopped by Ctrl-C"),
+    ],
+)
+def test_an_error_of_the_run_is_its_end(
+    error: BaseException, event: str, text: str, tmp_path: Path
+) -> None:
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1"])
-    with pytest.raises(ZeroDivisionError), evener.record(tmp_path, strategy) as recording:
+    with pytest.raises(type(error)), evener.record(tmp_path, strategy) as recording:
         recording.log({"loss": float("nan"), "words": "no number"}, step=3)
-        raise ZeroDivisionError("in the loop")
+        raise error
     (record,) = read_records(tmp_path)
     assert record.end is not None
-    assert record.end["event"] == "failed"
-    assert record.end["text"] == "ZeroDivisionError: in the loop"
+    assert (record.end["event"], record.end["text"]) == (event, text)
     (line,) = record.losses
     assert (line["step"], line["values"]) == (3, {"loss": "nan"})
-
-
-def test_ctrl_c_is_told_as_such(tmp_path: Path) -> None:
-    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"])
-    with pytest.raises(KeyboardInterrupt), evener.record(tmp_path, strategy):
-        raise KeyboardInterrupt
-    (record,) = read_records(tmp_path)
-    assert record.end is not None
-    assert (record.end["event"], record.end["text"]) == ("end", "stopped by Ctrl-C")
 
 
 def test_a_record_is_read_while_it_is_written(tmp_path: Path) -> None:
@@ -205,3 +202,58 @@ def test_messages_of_the_log_and_warnings_are_events_and_shown_as_before(
     assert shown == ["[X-001] what", "of others"]
     texts = [event["text"] for event in events]
     assert texts == ["a checkpoint", "worker 1 is lost", "[X-001] what"]
+
+
+def test_a_line_is_there_when_it_was_added(tmp_path: Path) -> None:
+    folder = RecordFolder(tmp_path / "a" / "run")
+    folder.add(names.EVENTS, {"text": "é"})
+    assert json.loads((folder.path / names.EVENTS).read_text()) == {"text": "é"}
+    folder.close()
+    folder.close()
+
+
+def test_a_full_file_says_so_and_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(names.MOST_BYTES, names.STEPS, 100)
+    folder = RecordFolder(tmp_path)
+    for number in range(50):
+        folder.add(names.STEPS, {"step": number})
+    lines = (tmp_path / names.STEPS).read_text().splitlines()
+    assert json.loads(lines[-1]) == names.FULL
+    assert len(lines) < 12
+    folder.close()
+
+
+def test_a_record_is_never_overwritten(tmp_path: Path) -> None:
+    for name in ("written", "begun"):
+        folder = RecordFolder(tmp_path / name)
+        if name == "written":
+            folder.write_record({"version": 1})
+        folder.close()
+        with pytest.raises(RunError, match="RUN-100"):
+            RecordFolder(tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match="RUN-101"):
+            RecordFolder(path)
+
+
+def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path: Path) -> None:
+    class FullDisk:
+        def write(self, text: str) -> None:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            pass
+
+    folder = RecordFolder(tmp_path)
+    folder._files[names.EVENTS].close()
+    folder._files[names.EVENTS] = FullDisk()  # type: ignore[assignment]
+    folder.add(names.EVENTS, {})
+    folder.add(names.METRICS, {})
+    assert folder.problem == "No space left on device"
+    folder.close()

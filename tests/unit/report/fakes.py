@@ -1,4 +1,4 @@
-"""A model, its devices and a clock for the progress display, without TensorFlow behind them."""
+"""A model, its devices, a clock and a terminal for the progress display, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyte
 from rich.console import Console
 
 from evener.plan import split_batch
@@ -154,3 +155,39 @@ class Run:
                 self.model.counted = 0
             self.progress.on_epoch_end(epoch, {"accuracy": 0.5, "loss": 0.25})
         self.progress.on_train_end()
+
+
+class Terminal(io.StringIO):
+    """Stream of a terminal.
+
+    Args:
+        width: Columns.
+        height: Lines.
+    """
+
+    def __init__(self, width: int = 80, height: int = 24) -> None:
+        super().__init__()
+        self.screen = pyte.Screen(width, height)
+        self.screen.set_mode(pyte.modes.LNM)
+        self._stream = pyte.Stream(self.screen)
+        self.console = Console(
+            file=self,
+            width=width,
+            height=height,
+            force_terminal=True,
+            force_jupyter=False,
+            color_system=None,
+            _environ={},
+        )
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._stream.feed(text)
+        return super().write(text)
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines up to the last one that is not empty."""
+        return "\n".join(line.rstrip() for line in self.screen.display).rstrip("\n").split("\n")

@@ -1,5 +1,3 @@
-"""Differences of two trained models."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The memory of training as text and as JSON."""
-
 from __future__ import annotations
 
 import json

@@ -1,13 +1,19 @@
-"""The progress display, driven by a fake run with its own clock."""
+"""The progress display, driven by a fake run with its own clock and by `fit`."""
 
 from __future__ import annotations
 
+import contextlib
+
 import keras
+import numpy as np
 import pytest
 
+import evener
+import evener.report
+from evener.recording.measured import gpu_memory
 from evener.report.live import LiveView, TerminalScreen
-from unit.report.fakes import FakeModel, Run
-from unit.report.live.terminals import Terminal
+from evener.report.progress import FollowedFit, TrainingWork
+from unit.report.fakes import FakeModel, Run, Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -15,16 +21,13 @@ def no_gpu_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("evener.recording.measured.gpu_memory", lambda name: None)
 
 
-def test_metrics_are_read_a_few_times_per_second_and_not_at_every_batch() -> None:
-    run = Run(is_terminal=True)
+@pytest.mark.parametrize(("is_terminal", "least", "most"), [(True, 15, 21), (False, 0, 0)])
+def test_metrics_are_read_a_few_times_per_second_or_not_at_all(
+    is_terminal: bool, least: int, most: int
+) -> None:
+    run = Run(is_terminal=is_terminal)
     run.fit([64] * 1000, seconds=0.01)
-    assert 15 <= run.model.num_read <= 21
-
-
-def test_without_a_terminal_metrics_are_not_read_at_all() -> None:
-    run = Run()
-    run.fit([64] * 1000, seconds=0.01)
-    assert run.model.num_read == 0
+    assert least <= run.model.num_read <= most
 
 
 def test_keras_need_not_turn_the_logs_of_every_batch_into_numbers() -> None:
@@ -48,14 +51,11 @@ def test_work_of_another_training_does_not_count() -> None:
     assert [work.num_samples for work in run.progress.work[:2]] == [96, 32]
 
 
-def test_devices_without_times_has_samples_but_no_seconds() -> None:
+def test_devices_without_times_have_samples_but_no_seconds() -> None:
     run = Run(is_counted=False)
     run.fit([64] * 10, epochs=2)
     assert [work.num_samples for work in run.progress.work[:2]] == [960, 320]
     assert [work.busy_seconds for work in run.progress.work] == [None] * 3
-
-
-def test_a_model_that_does_not_count_its_samples_has_none() -> None:
     run = Run(is_counted=False)
     run.model.counts = False
     run.fit([64] * 10)
@@ -111,13 +111,10 @@ def test_the_number_of_steps_may_show_only_after_an_epoch() -> None:
 
 def test_shares_are_those_of_the_moment() -> None:
     run = Run()
+    assert run.progress.work == ()
     run.fit([40] * 10)
     run.work.shares = {"gpu:0": 0.5, "gpu:1": 0.5}
     assert [work.share for work in run.progress.work] == [0.5, 0.5, None]
-
-
-def test_before_training_nobody_did_anything() -> None:
-    assert Run().progress.work == ()
 
 
 def test_an_error_in_training_gives_the_terminal_back() -> None:
@@ -161,3 +158,86 @@ def test_beside_a_live_view_of_the_run_nothing_is_displayed(is_terminal: bool) -
         run.fit([40] * 10)
         assert run.text == ""
     assert run.progress.work[0].num_samples == 300
+
+
+X = np.random.default_rng(0).normal(size=(75, 4)).astype("float32")
+Y = X[:, :1]
+
+
+def make_model(strategy: evener.Strategy | None = None, **compiled: object) -> keras.Model:
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+        )
+        model.compile("adam", "mse", **compiled)
+    return model
+
+
+def fit(model: keras.Model) -> evener.report.Progress:
+    progress = evener.report.Progress()
+    options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+    model.fit(X, Y, validation_data=(X[:20], Y[:20]), callbacks=[progress], **options)
+    return progress
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3, 20])
+def test_an_evener_strategy_counts_every_sample_once(
+    logical_cpus: tuple[str, ...], steps_per_execution: int
+) -> None:
+    strategy = evener.Strategy(devices=logical_cpus[:2], shares=[3, 1])
+    work = fit(make_model(strategy, steps_per_execution=steps_per_execution)).work
+    assert sum(device.num_samples or 0 for device in work) == 150
+    assert [device.num_samples for device in work] == pytest.approx([112, 38], abs=2)
+    assert all((device.busy_seconds or 0) > 0 for device in work)
+    assert [device.share for device in work] == [0.75, 0.25]
+    assert {d.device: d.owned.num_bytes for d in work} == strategy.owner_registry.owned_bytes()
+    assert sum(d.owned.num_variables for d in work) == len(strategy.owner_registry.variables)
+
+
+def test_steps_that_were_traced_before_are_counted_by_keras(logical_cpus: tuple[str, ...]) -> None:
+    model = make_model(evener.Strategy(devices=logical_cpus[:2], shares=[3, 1]))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert TrainingWork(model).source is None
+    work = fit(model).work
+    assert [device.num_samples for device in work] == [112, 38]
+    assert [device.busy_seconds for device in work] == [None, None]
+
+
+def test_a_second_training_counts_anew(logical_cpus: tuple[str, ...]) -> None:
+    model = make_model(evener.Strategy(devices=logical_cpus[:2], shares=[3, 1]))
+    first, second = (fit(model).work for _ in range(2))
+    assert [d.num_samples for d in first] == [d.num_samples for d in second]
+    for device in second:
+        assert device.busy_seconds and device.busy_seconds > 0
+
+
+@pytest.mark.parametrize("kind", ["strategy", "plain", "eager"])
+def test_a_model_on_one_device(kind: str, logical_cpus: tuple[str, ...]) -> None:
+    strategy = evener.Strategy(devices=logical_cpus[:1]) if kind == "strategy" else None
+    (work,) = fit(make_model(strategy, run_eagerly=kind == "eager")).work
+    assert (work.device, work.share, work.num_samples) == ("cpu:0", 1.0, 150)
+    # 49 weights, two slots for each, and a handful of counters.
+    assert 49 * 4 * 3 <= work.owned.num_bytes <= 49 * 4 * 3 + 100
+    assert bool(work.busy_seconds) == (kind == "strategy")
+    assert gpu_memory("cpu:0") is None
+
+
+def test_the_public_names_of_the_report() -> None:
+    for name in evener.report.__all__:
+        assert getattr(evener.report, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        evener.report.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(("verbose", "num_lines"), [(0, 2), (1, 2), (2, 0)])
+def test_a_line_for_each_epoch_that_keras_does_not_write(verbose: int, num_lines: int) -> None:
+    lines: list[str] = []
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x, y = np.ones((8, 3), np.float32), np.ones((8, 1), np.float32)
+    progress = FollowedFit(lines.append, [])
+    model.fit(x, y, batch_size=4, epochs=2, verbose=verbose, callbacks=[progress])
+    assert len(lines) == num_lines
+    assert all(line.startswith(f"epoch {k + 1}/2  ") for k, line in enumerate(lines))
+    assert (progress.epoch, progress.step, progress.num_steps) == (1, 2, 2)
+    assert "loss" in progress.losses

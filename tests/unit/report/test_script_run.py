@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import time
 from pathlib import Path
@@ -9,9 +8,9 @@ from pathlib import Path
 import keras
 import pytest
 import tensorflow as tf
-from rich.console import Console
 
 from evener import Plan, Strategy
+from evener.base.terminal import text_of
 from evener.plan import Predicted
 from evener.planner.rebalancing import describe_changes
 from evener.planner.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, RunTimes, read_run
@@ -26,6 +25,18 @@ from evener.report.script_run import (
 from evener.strategy.spot_check import wait_for_checks
 
 AGAIN = "evener plan train.py"
+
+
+def printed(report: ScriptRun, width: int = 100) -> str:
+    return text_of(lambda console: print_report(report, as_json=False, console=console), width)
+
+
+def model_of(strategy: Strategy, *names: str) -> keras.Model:
+    with strategy.scope():
+        dense = [keras.layers.Dense(2, name=name) for name in names]
+        model = keras.Sequential([keras.Input((3,)), *dense])
+        model.compile("sgd", "mse")
+    return model
 
 
 @pytest.fixture
@@ -49,11 +60,9 @@ def test_every_device_of_a_pipeline_has_its_share(
     stages = {"cpu:1": "first", "cpu:2": "second"}
     plan = Plan.pipeline(stages, num_micro_batches=2, owners=owners)
     strategy = Strategy(plan)
-    with strategy.scope():
-        dense = [keras.layers.Dense(2, name=name) for name in ("first", "second")]
-        model = keras.Sequential([keras.Input((3,)), *dense])
-        model.compile("sgd", "mse")
-    model.fit(tf.ones([8, 3]), tf.ones([8, 2]), batch_size=4, verbose=0)
+    model_of(strategy, *stages.values()).fit(
+        tf.ones([8, 3]), tf.ones([8, 2]), batch_size=4, verbose=0
+    )
     report = report_of("train.py", strategy, [])
     shares = {d.device: d.share for d in report.devices}
     assert {name: shares[name] for name in stages} == {"cpu:1": 1.0, "cpu:2": 1.0}
@@ -73,10 +82,7 @@ def test_samples_and_busy_seconds_are_those_of_training(
 ) -> None:
     strategy = Strategy(PLANS[name])
     count_work(strategy)
-    with strategy.scope():
-        dense = [keras.layers.Dense(2, name=name) for name in ("first", "second", "third")]
-        model = keras.Sequential([keras.Input((3,)), *dense])
-        model.compile("sgd", "mse")
+    model = model_of(strategy, "first", "second", "third")
     began = time.perf_counter()
     model.fit(tf.ones([11, 3]), tf.ones([11, 2]), batch_size=4, epochs=2, verbose=0)
     model.predict(tf.ones([8, 3]), verbose=0)
@@ -92,11 +98,10 @@ def test_samples_and_busy_seconds_are_those_of_training(
 def test_one_device_is_counted(logical_cpus: tuple[str, ...], tmp_path: Path) -> None:
     strategy = Strategy(devices=["cpu:1"])
     count_work(strategy)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-        model.compile("sgd", "mse")
     samples = NUM_FIRST_STEPS + LEAST_STEPS + 1
-    model.fit(tf.ones([samples, 3]), tf.ones([samples, 2]), batch_size=1, verbose=0)
+    model_of(strategy, "dense").fit(
+        tf.ones([samples, 3]), tf.ones([samples, 2]), batch_size=1, verbose=0
+    )
     report = report_of("train.py", strategy, [])
     (device,) = [work for work in report.devices if work.device == "cpu:1"]
     assert device.num_samples == samples
@@ -109,10 +114,7 @@ def test_one_device_is_counted(logical_cpus: tuple[str, ...], tmp_path: Path) ->
     found: list[str] = []
     wrong = Predicted(step_seconds=100.0, peak_bytes={}, batch_size=1)
     compare_with_plan(
-        dataclasses.replace(strategy.plan, predicted=wrong),
-        strategy,
-        found.append,
-        again=AGAIN,
+        dataclasses.replace(strategy.plan, predicted=wrong), strategy, found.append, again=AGAIN
     )
     (text,) = found
     assert "cpu:1 computed passes and updates for" in text
@@ -129,11 +131,10 @@ def trained(num_steps: int) -> Strategy:
     """Return the strategy of a small model after so many steps of 8 samples."""
     strategy = Strategy(PLANS["data parallel"])
     count_work(strategy)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-        model.compile("sgd", "mse")
     samples = 8 * num_steps
-    model.fit(tf.ones([samples, 3]), tf.ones([samples, 2]), batch_size=8, verbose=0)
+    model_of(strategy, "dense").fit(
+        tf.ones([samples, 3]), tf.ones([samples, 2]), batch_size=8, verbose=0
+    )
     return strategy
 
 
@@ -193,18 +194,14 @@ def test_a_report_tells_what_limits_the_run(
         hardware={},
         with_updates=False,
     )
-    out = io.StringIO()
-    told = dataclasses.replace(report, steps=steps)
-    print_report(told, as_json=False, console=Console(file=out, width=300))
-    (line,) = [line for line in out.getvalue().splitlines() if line.startswith("What limits it: ")]
+    text = printed(dataclasses.replace(report, steps=steps), 300)
+    (line,) = [line for line in text.splitlines() if line.startswith("What limits it: ")]
     assert says in line
     assert line.endswith("train.py")
 
 
 def test_the_table(report: ScriptRun) -> None:
-    out = io.StringIO()
-    print_report(report, as_json=False, console=Console(file=out, width=100))
-    text = out.getvalue()
+    text = printed(report)
     assert "evener run train.py" in text
     assert "75.0 %" in text
     # It was printed when it was made.
@@ -212,8 +209,7 @@ def test_the_table(report: ScriptRun) -> None:
     assert "hares changed" not in text
     settled = describe_changes(2, 64, (0.62, 0.38))
     changed = dataclasses.replace(report, changes=("step 8: ...", "step 64: ..."), settled=settled)
-    print_report(changed, as_json=False, console=Console(file=out, width=100))
-    lines = out.getvalue().splitlines()
+    lines = printed(changed).splitlines()
     at = lines.index("Shares changed 2 times; settled at 62:38 after 64 steps:")
     assert lines[at + 1 : at + 3] == ["  step 8: ...", "  step 64: ..."]
 
@@ -228,9 +224,7 @@ def test_what_is_gathered_is_told_of_once(logical_cpus: tuple[str, ...]) -> None
     assert report.gathered
     assert all("test_script_run.py:" in line for line in report.gathered)
     assert len(set(report.gathered)) == len(report.gathered)
-    out = io.StringIO()
-    print_report(report, as_json=False, console=Console(file=out, width=100))
-    assert "Gathered on one device:\n" in out.getvalue()
+    assert "Gathered on one device:\n" in printed(report)
 
 
 def test_what_checks_found_is_told_of(
@@ -242,9 +236,7 @@ def test_what_checks_found_is_told_of(
     wait_for_checks()
     report = report_of("train.py", strategy, [])
     assert report.checks == ("3 samples computed again on one device: equal",)
-    out = io.StringIO()
-    print_report(report, as_json=False, console=Console(file=out, width=100))
-    assert "Compared with one device:\n" in out.getvalue()
+    assert "Compared with one device:\n" in printed(report)
 
 
 def test_the_json_is_one_line_on_standard_output(

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from evener.base.records import from_json, to_json
+from evener.base.terminal import text_of
 from evener.errors import RunError
 from evener.plan import Plan
 from evener.run import bench
@@ -40,16 +39,10 @@ def test_every_layout_has_the_command_that_gives_it() -> None:
         "evener, measured shares": "evener run --devices all train.py -n 3",
         "evener, planned: data parallel": "evener run --devices all --plan auto train.py -n 3",
     }
-
-
-def test_without_a_plan_the_reason_stands_in_its_row() -> None:
     assert [each.problem for each in names("PLAN-012: too large")][-1] == "PLAN-012: too large"
-
-
-def test_with_xla_every_layout_is_there_twice() -> None:
-    found = names(with_xla=True)
-    assert len(found) == 2 * len(names())
-    assert [each.jit_compile for each in found[:2]] == [False, True]
+    with_xla = names(with_xla=True)
+    assert len(with_xla) == 2 * len(names())
+    assert [each.jit_compile for each in with_xla[:2]] == [False, True]
 
 
 def test_requests_and_answers_cross_a_process_boundary() -> None:
@@ -105,6 +98,10 @@ def test_a_program_that_fails_on_one_device_is_not_tried_on_others(
     assert caught.value.fix.endswith("evener run train.py")
 
 
+def printed(result: BenchResult) -> str:
+    return text_of(lambda console: print_result(result, console), 120)
+
+
 def test_the_table_has_the_spread_the_ratio_and_the_command() -> None:
     alone, mirrored, even, *_ = names()
     result = BenchResult(
@@ -116,9 +113,7 @@ def test_the_table_has_the_spread_the_ratio_and_the_command() -> None:
         limit="The network.",
         record="/tmp/r",
     )
-    console = Console(file=io.StringIO(), width=120)
-    print_result(result, console)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
+    text = printed(result)
     (row,) = [line for line in text.splitlines() if line.strip().startswith("evener, even")]
     assert row.split()[-2:] == ["12,500", "2.50"]
     (row,) = [line for line in text.splitlines() if line.strip().startswith("gpu:0 alone")]
@@ -138,6 +133,4 @@ def test_ranges_that_overlap_are_told() -> None:
         BenchRow(contender=Contender(name="d"), problem="failed"),
     ]
     assert [row.contender.name for row in overlapping(rows[0], rows)] == ["b"]
-    console = Console(file=io.StringIO(), width=120)
-    print_result(BenchResult(rows=tuple(rows)), console)
-    assert "overlaps with that of b." in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "overlaps with that of b." in printed(BenchResult(rows=tuple(rows)))

@@ -1,4 +1,4 @@
-"""Training steps found in the text of a program, and their functions beside the text."""
+"""Training steps found in the text of a program, their functions beside it, and advice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evener.run.eager_steps import advice_for
 from evener.run.liveness import is_deferrable, names_of
 from evener.run.regions import HOOK, Hoisted, hoist_steps
 
@@ -100,19 +101,10 @@ TAPE = "with GradientTape(persistent=True) as tape:\n    loss = f(x)\n"
     [
         (f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}opt.minimize(loss)", (2, 5)),
         (TAPE + "with tf.device(a): g = tape.gradient(loss, w)\nopt.apply_gradients(g)", (2, 5)),
-        (
-            TAPE + "for v in a:\n    o.apply_gradients(tape.gradient(loss, v))\ndel tape",
-            (2, 6),
-        ),
-        (
-            TAPE + "    with tape.stop_recording(): n = g(loss)\nopt.minimize(loss)",
-            (2, 5),
-        ),
+        (TAPE + "for v in a:\n    o.apply_gradients(tape.gradient(loss, v))\ndel tape", (2, 6)),
+        (TAPE + "    with tape.stop_recording(): n = g(loss)\nopt.minimize(loss)", (2, 5)),
         # It holds the whole step: the block in it is hoisted.
-        (
-            f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}  opt.minimize(loss)",
-            (3, 5),
-        ),
+        (f"with tf.device(a):\n{textwrap.indent(TAPE, '  ')}  opt.minimize(loss)", (3, 5)),
         (f"with lock:\n{textwrap.indent(TAPE, '  ')}opt.minimize(loss)", None),
         (TAPE + "for x in more:\n    opt.apply_gradients(other.gradient(f(x), w))", None),
     ],
@@ -223,3 +215,54 @@ def test_both_ways_do_the_same(takes: bool, capsys: pytest.CaptureFixture[str]) 
         names["step"](0)
     lines = [frame.lineno for frame in traceback.extract_tb(error.value.__traceback__)]
     assert lines[-1] == PROGRAM.splitlines().index("        loss = 10 // x") + 1
+
+
+SOURCE = textwrap.dedent("""\
+    import tensorflow as tensor
+
+    class Trainer:
+        def step(self, x):
+            with tensor.GradientTape() as tape:
+                loss = self.model(x)
+            self.apply(tape.gradient(loss, self.w))
+
+    def train(data):
+        for x in data:
+            with tensor.GradientTape() as tape:
+                loss = model(x)
+            optimizer.apply(tape.gradient(loss, w))
+
+    @decorated
+    def other(x):
+        def inner():
+            with tensor.GradientTape() as tape:
+                loss = model(x)
+            return tape.gradient(loss, w)
+        optimizer.apply(inner())
+
+    optimizer.apply(sums)
+    """)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (7, "put @tensor.function above line 4, def step"),
+        (13, "make a function of lines 11 to 13, with @tensor.function above it"),
+        (21, "put @tensor.function above line 15, def other"),
+        (23, "make a function of the step, with @tensor.function above it"),
+    ],
+)
+def test_the_line_to_change_is_named(line: int, expected: str) -> None:
+    assert advice_for(SOURCE, line) == f"{expected}, and all devices compute it"
+
+
+def test_a_traced_function_needs_the_batch() -> None:
+    assert "give the traced function the batch" in (advice_for(SOURCE, 13, is_traced=True) or "")
+    assert advice_for(SOURCE, 23, is_traced=True) is None
+
+
+def test_a_text_that_is_no_python_gets_general_advice() -> None:
+    assert advice_for("def f(", 1) == (
+        "make a function of the step, with @tf.function above it, and all devices compute it"
+    )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from pathlib import Path
 
 import pytest
 
 import evener
+from evener.base.user_code import is_own
 from evener.errors import RunError
-from evener.run.script import read_module, read_script
+from evener.run import script as module
+from evener.run.script import Loading, Notes, UserLine, read_module, read_script, user_line
 
 # What a session does, without TensorFlow.
 RUN = """
@@ -105,45 +109,40 @@ def python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("source", SCRIPTS.values(), ids=SCRIPTS)
-def test_it_is_as_if_python_ran_it(source: str, tmp_path: Path) -> None:
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    encoding = "latin-1" if "latin-1" in source else "utf-8"
-    (folder / "train.py").write_text(textwrap.dedent(source), encoding=encoding)
-    (folder / "neighbour.py").write_text("NAME = __name__")
-    words = ("scripts/train.py", "--devices", "x", "--", "-h")
-    expected = python(*words, folder=tmp_path)
-    done = python("-c", RUN, *words, folder=tmp_path)
-    assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
-    assert done.stderr == expected.stderr
-
-
-# Not the hook, which prints where Python begins; and Python's own pool never ends in a package.
-MODULES = [
+# Not the hook in modules, which prints where Python begins; and Python's own pool never ends in a
+# package.
+WAYS = [
     (name, kind)
-    for name in ("train", "package.train", "package")
+    for name in ("scripts/train.py", "train", "package.train", "package")
     for kind in SCRIPTS
-    if kind != "a hook of its own" and (name, kind) != ("package", "pickles and processes")
+    if (name, kind) != ("package", "pickles and processes")
+    and (name == "scripts/train.py" or kind != "a hook of its own")
 ]
 
 
-@pytest.mark.parametrize(("name", "kind"), MODULES)
-def test_a_module_is_as_if_python_ran_it(name: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kind"), WAYS)
+def test_it_is_as_if_python_ran_it(name: str, kind: str, tmp_path: Path) -> None:
     source = SCRIPTS[kind]
+    file = {
+        "train": "train.py",
+        "package.train": "package/train.py",
+        "package": "package/__main__.py",
+    }
+    path = tmp_path / file.get(name, name)
+    path.parent.mkdir(exist_ok=True)
     encoding = "latin-1" if "latin-1" in source else "utf-8"
-    inner = "__main__" if name == "package" else "train"
-    file = tmp_path / "train.py" if name == "train" else tmp_path / "package" / f"{inner}.py"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(textwrap.dedent(source), encoding=encoding)
-    (tmp_path / "neighbour.py").write_text("NAME = __name__")
-    if name != "train":
+    path.write_text(textwrap.dedent(source), encoding=encoding)
+    for folder in (tmp_path, path.parent):
+        (folder / "neighbour.py").write_text("NAME = __name__")
+    is_script = name.endswith(".py")
+    if name.startswith("package"):
         (tmp_path / "package/__init__.py").write_text("print('the package', __name__)")
-    words = ("-m", name, "--devices", "x", "--", "-h")
+    words = (*(() if is_script else ("-m",)), name, "--devices", "x", "--", "-h")
     expected = python(*words, folder=tmp_path)
     done = python("-c", RUN, *words, folder=tmp_path)
-    assert (done.returncode, shown(done.stdout)) == (expected.returncode, shown(expected.stdout))
-    assert shown(done.stderr) == shown(expected.stderr)
+    seen = str if is_script else shown
+    assert (done.returncode, seen(done.stdout)) == (expected.returncode, seen(expected.stdout))
+    assert seen(done.stderr) == seen(expected.stderr)
 
 
 def test_a_module_may_import_what_is_beside_it(tmp_path: Path) -> None:
@@ -246,3 +245,75 @@ def test_what_is_no_script(name: str, code: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=code) as caught:
         read_script(str(tmp_path / name))
     assert caught.value.code == code
+
+
+def test_two_may_wait_for_the_same_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As TensorFlow and Keras do, the outer imports the inner, and is not whole then."""
+    (tmp_path / "outer_module.py").write_text("import inner_module\nwhole = True\n")
+    (tmp_path / "inner_module.py").write_text("import outer_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    seen = list[tuple[str, bool]]()
+
+    def see(name: str) -> None:
+        seen.append((name, hasattr(sys.modules["outer_module"], "whole")))
+
+    Loading(("outer_module", "inner_module"), lambda: see("both")).watch()
+    Loading(("outer_module",), lambda: see("outer")).watch()
+    try:
+        importlib.import_module("outer_module")
+    finally:
+        for name in ("outer_module", "inner_module"):
+            sys.modules.pop(name, None)
+    assert sorted(seen) == [("both", True), ("outer", True)]
+
+
+def test_a_note_is_printed_once_for_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    notes = Notes()
+    for line in (3, 3, 4):
+        notes.add("replaced", UserLine(path="/elsewhere/train.py", number=line))
+    notes.add("about no line")
+    said = [
+        "evener: /elsewhere/train.py:3: replaced",
+        "evener: /elsewhere/train.py:4: replaced",
+        "evener: about no line",
+    ]
+    assert capsys.readouterr() == ("", "\n".join(said) + "\n")
+    assert list(map(str, notes.printed)) == said
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"{sysconfig.get_path('stdlib')}/runpy.py",
+        f"{sysconfig.get_path('purelib')}/keras/src/models/model.py",
+        "/home/me/.local/lib/python3.11/site-packages/mine.py",
+        "/usr/lib/python3/dist-packages/mine.py",
+        "/tmp/__autograph_generated_fileabc.py",
+        "<frozen runpy>",
+        evener.__file__,
+        module.__file__,
+    ],
+)
+def test_libraries_and_evener_are_not_own(file: str) -> None:
+    assert not is_own(file)
+
+
+def test_a_file_beside_a_virtual_environment_is_own() -> None:
+    assert is_own(str(Path(sysconfig.get_path("purelib")).parents[3] / "train.py"))
+    assert is_own(__file__)
+
+
+def test_the_user_line_is_the_line_of_the_caller() -> None:
+    here = user_line()
+    assert here is not None
+    assert (here.path, here.function) == (__file__, "test_the_user_line_is_the_line_of_the_caller")
+    assert (
+        here.as_in_a_traceback() == f'  File "{__file__}", line {here.number}, in {here.function}'
+    )
+
+
+def test_the_path_of_a_line_is_relative_where_it_can_be(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(UserLine(path=str(tmp_path / "train.py"), number=3)) == "train.py:3"
+    assert str(UserLine(path="/elsewhere/train.py", number=3)) == "/elsewhere/train.py:3"

@@ -1,23 +1,70 @@
-"""`tf.compat.v1.nn.fused_batch_norm` in operations: what the kernel gives, and in parts."""
+"""Steps while they are traced: unknown sizes are noticed, and batch norm is in parts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener._tf_private.tracing import batch_norm_in_parts
+from evener._tf_private.tracing import batch_norm_in_parts, noticing_unknown_sizes
+
+pytestmark = pytest.mark.usefixtures("logical_cpus", "patches_undone")
+
+ASKING: dict[str, Callable[[Any], Any]] = {
+    "item": lambda x: x.shape[0],
+    "last": lambda x: x.shape[:1][-1],
+    "iterated": lambda x: [size for size in x.shape],
+    "unpacked": lambda x: (lambda b, n: b)(*x.shape),
+    "list": lambda x: x.get_shape().as_list(),
+    "elements": lambda x: x.shape.num_elements(),
+    "no file": eval("lambda x: x.shape[0]"),
+    "draws of one sample for all": lambda x: keras.ops.image.elastic_transform(
+        tf.reshape(x, [-1, 1, 3, 1])
+    ),
+}
+NOT_ASKING: dict[str, Callable[[Any], Any]] = {
+    "known": lambda x: x.shape[1],
+    "rank": lambda x: x.shape.rank,
+    "operation": lambda x: tf.reshape(x, [tf.shape(x)[0], -1]),
+    "part": lambda x: x.shape[1:].as_list(),
+    "library": lambda x: keras.ops.shape(x),
+    "layer": keras.layers.Flatten(),
+}
+
+
+def asks(function: Callable[[Any], Any]) -> bool:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        function(x)
+        return x
+
+    with noticing_unknown_sizes() as found:
+        tf.function(step).get_concrete_function(tf.TensorSpec([None, 3]))
+    return found.is_asked
+
+
+@pytest.mark.parametrize("name", [*ASKING, *NOT_ASKING])
+def test_it_is_noticed_where_it_is_asked(name: str) -> None:
+    assert asks({**ASKING, **NOT_ASKING}[name]) == (name in ASKING)
+
+
+def test_nothing_stays_changed() -> None:
+    before = tf.TensorShape.__getitem__
+    with noticing_unknown_sizes(), noticing_unknown_sizes():
+        assert tf.TensorShape.__getitem__ is not before
+    assert tf.TensorShape.__getitem__ is before
+
 
 fused = tf.compat.v1.nn.fused_batch_norm
 SCALE, OFFSET = np.float32([1.0, 2.0, 3.0]), np.float32([0.0, 1.0, -2.0])
 BEFORE = {"mean": np.float32([0.1, 0.2, 0.3]), "variance": np.float32([1.0, 2.0, 0.5])}
 # Of 16 bits, the last ones may differ.
 WITHIN = {tf.float32: 5e-6, tf.float16: 2.0**-8, tf.bfloat16: 2.0**-5}
-pytestmark = pytest.mark.usefixtures("logical_cpus", "patches_undone")
 
 
 def given(dtype: tf.DType, shape: tuple[int, ...]) -> tf.Tensor:
@@ -40,11 +87,6 @@ def computed(x: tf.Tensor, **options: Any) -> list[np.ndarray]:
     return [np.asarray(tf.cast(each, tf.float32)) for each in compute(*arguments)]
 
 
-def computed_in_operations(x: tf.Tensor, **options: Any) -> list[np.ndarray]:
-    with batch_norm_in_parts():
-        return computed(x, **options)
-
-
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16], ids=lambda d: d.name)
 @pytest.mark.parametrize("shape", [(6, 5, 4, 3), (2, 3, 4, 4, 3)], ids=["images", "volumes"])
 @pytest.mark.parametrize("factor", [1.0, 0.01])
@@ -59,7 +101,9 @@ def test_it_is_what_the_kernel_gives(
         "data_format": "NHWC" if len(shape) == 4 else "NDHWC",
     }
     x = given(dtype, shape)
-    found, expected = computed_in_operations(x, **options), computed(x, **options)
+    expected = computed(x, **options)
+    with batch_norm_in_parts():
+        found = computed(x, **options)
     for got, wanted in zip(found, expected, strict=True):
         within = WITHIN[dtype]
         np.testing.assert_allclose(got, wanted, rtol=within, atol=within * np.abs(wanted).max())
@@ -123,8 +167,9 @@ def test_only_the_first_result_has_gradients(is_training: bool, which: int) -> N
 
 def test_channels_may_come_first() -> None:
     x = given(tf.float32, (6, 5, 4, 3))
-    last = computed_in_operations(x, data_format="NHWC")
-    first = computed_in_operations(tf.transpose(x, [0, 3, 1, 2]), data_format="NCHW")
+    with batch_norm_in_parts():
+        last = computed(x, data_format="NHWC")
+        first = computed(tf.transpose(x, [0, 3, 1, 2]), data_format="NCHW")
     np.testing.assert_allclose(np.transpose(first[0], [0, 2, 3, 1]), last[0], rtol=1e-5, atol=1e-5)
     for got, wanted in zip(first[1:3], last[1:3], strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-6)
@@ -145,8 +190,8 @@ def test_what_the_kernel_refuses_is_refused(
     x = given(dtype, shape)
     with pytest.raises((TypeError, ValueError)) as expected:
         computed(x, **options)
-    with pytest.raises(expected.type):
-        computed_in_operations(x, **options)
+    with pytest.raises(expected.type), batch_norm_in_parts():
+        computed(x, **options)
 
 
 def test_parts_compute_it() -> None:

@@ -1,4 +1,4 @@
-"""Wrong usage ends with 2, says what is wrong, and need not wait for TensorFlow."""
+"""Wrong usage, help and completion, for which no command waits for TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ PLAN = evener.Plan.data_parallel(["cpu:0", "cpu:1"])
 def folder(tmp_path: Path) -> Path:
     files = {
         "train.py": "print('ran')",
+        "lesson.ipynb": '{"cells": []}',
         "broken.json": "{",
         "other.json": '{"version": 1}',
         "plan.json": PLAN.to_json(),
@@ -125,6 +126,20 @@ def folder(tmp_path: Path) -> Path:
         ("estimate --epochs 3 train.py", "No such option: --epochs"),
         ("estimate gone.py", "[RUN-001]"),
         ("estimate .", "[RUN-002]"),
+        ("audit steps:step --epochs 3", "[PLACE-042]"),
+        ("audit --batch-size 0 train.py", "x>=1"),
+        ("doctor --no-run", "give the program to check"),
+        ("doctor --no-run train.py -- --epochs", "not run with --no-run"),
+        ("doctor --no-run train.py --epochs", "not run with --no-run"),
+        ("doctor --explain RUN-07", "Did you mean"),
+        ("doctor --nonsense", "--nonsense"),
+        ("doctor --steps 1 --run train.py", "--steps"),
+        ("doctor --gpus -1 train.py", "--gpus"),
+        ("doctor --gpu-memory much --run train.py", "is not a size"),
+        ("doctor --gpu-memory 0 --run train.py", "above 0"),
+        ("doctor --no-run --select DOC-201,RUN-10 train.py", "Did you mean 'RUN-010'"),
+        ("doctor --no-run --ignore DOC-999 train.py", "RUN-011"),
+        ("doctor --no-run lesson.ipynb", "is a notebook"),
     ],
 )
 @pytest.mark.usefixtures("folder")
@@ -146,11 +161,67 @@ def test_the_environment_is_read_before_tensorflow_is_imported(folder: Path, com
     assert "[RUN-004] The backend of Keras is jax." in done.stderr
 
 
-@pytest.mark.parametrize("words", [[], ["run"], ["launch"], ["devices"], ["doctor"], ["audit"]])
-def test_h_is_help(words: list[str], command: Run) -> None:
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], ["devices", "run"]),
+        (["run"], ["--devices", "--plan", "--shares", "--report", "--json"]),
+        *((words, []) for words in (["launch"], ["devices"], ["doctor"], ["audit"])),
+    ],
+)
+def test_h_is_help(words: list[str], named: list[str], command: Run) -> None:
     short, long = (command(*words, option) for option in ("-h", "--help"))
     assert (short.returncode, short.stdout, short.stderr) == (0, long.stdout, "")
     assert short.stdout.startswith("Usage: evener")
+    assert all(name in short.stdout for name in named)
     assert "-h, --help" in short.stdout
     heavy = {"tensorflow", "keras", "numpy", "rich", "pynvml"}
     assert not short.imported & heavy
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("bash", "complete -o default -F _evener_completion evener"),
+        ("zsh", "compdef _evener_completion evener"),
+        ("fish", "complete --command evener"),
+    ],
+)
+def test_the_script_of_a_shell_is_printed_without_tensorflow(
+    shell: str, line: str, command: Run
+) -> None:
+    done = command("--show-completion", shell)
+    assert done.returncode == 0
+    assert line in done.stdout
+    assert not done.imported & {"tensorflow", "keras", "numpy", "rich"}
+
+
+def test_version_and_help_without_a_command(command: Run) -> None:
+    done = command("--version")
+    assert (done.returncode, done.stdout) == (0, f"evener {evener.__version__}\n")
+    done = command()
+    assert "Usage: evener" in done.stdout + done.stderr
+
+
+def test_an_unknown_shell_is_wrong_usage(command: Run) -> None:
+    done = command("--show-completion", "tcsh")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'tcsh' is not one of 'bash', 'zsh'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"), [("evener de", ["devices"]), ("evener run --de", ["--devices"])]
+)
+def test_a_shell_gets_commands_and_options(line: str, expected: list[str], command: Run) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = command(_EVENER_COMPLETE="complete_bash", **words)
+    assert done.stdout.split() == expected
+    assert not done.imported & {"tensorflow", "keras", "numpy"}
+
+
+def test_the_script_is_installed_in_the_home_folder(tmp_path: Path, command: Run) -> None:
+    done = command("--install-completion", "bash", HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (script,) = tmp_path.rglob("*completion*/evener.sh")
+    assert "_evener_completion" in script.read_text(encoding="utf-8")
+    assert str(script) in (tmp_path / ".bashrc").read_text(encoding="utf-8")

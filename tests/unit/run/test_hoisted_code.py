@@ -1,14 +1,19 @@
+"""Hoisted steps: values that may not change, and calls that count as a part of the program."""
+
 from __future__ import annotations
 
 import collections
+import gc
+import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
+from evener.run.hoisted_code import Observed
 from evener.run.hoisted_guards import Guards, NamedValues
 
 
@@ -166,3 +171,58 @@ def test_globals_are_compared_by_name(value: object) -> None:
     assert not check.holds()
     check.restore()
     assert held == {"rate": 1.0, "other": 3.0}
+
+
+_SEEN: list[float] = []
+
+
+def clock(phase: str, info: dict[str, int]) -> None:
+    _SEEN.append(time.perf_counter())
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        _SEEN.append(time.perf_counter())
+
+
+@pytest.fixture
+def eager_collector() -> Iterator[None]:
+    """Let the collector run at almost every allocation, and call a function each time."""
+    before = gc.get_threshold()
+    gc.callbacks.append(clock)
+    gc.set_threshold(1)
+    _SEEN.clear()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
+        gc.callbacks.remove(clock)
+
+
+def test_the_collector_runs_nothing_while_a_step_is_observed(eager_collector: None) -> None:
+    Cycle()
+    with Observed() as observed:
+        made = [Cycle() for _ in range(100)]
+        del made
+    assert observed.problem is None
+    assert gc.isenabled()
+    assert len([Cycle() for _ in range(100)]) == 100
+    assert _SEEN
+
+
+def test_a_collector_that_is_off_stays_off(eager_collector: None) -> None:
+    gc.disable()
+    with Observed():
+        pass
+    assert not gc.isenabled()
+
+
+def test_the_clock_of_a_step_is_seen() -> None:
+    with Observed() as observed:
+        time.perf_counter()
+    assert observed.problem is not None
+    assert observed.problem[2] == "it calls time.perf_counter()"

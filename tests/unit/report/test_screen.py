@@ -22,7 +22,7 @@ from evener.report.live import (
     can_draw,
     screen_of_process,
 )
-from unit.report.live.terminals import Terminal
+from unit.report.fakes import Terminal
 
 LAST = "epoch 1/2  step 5/10"
 
@@ -31,23 +31,29 @@ def state(step: int = 5, **fields: Any) -> LiveState:
     return LiveState(epoch=1, num_epochs=2, step=step, num_steps=10, **fields)
 
 
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()
+
+
 @contextmanager
-def drawn(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[TerminalScreen, Any]]:
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    screen = TerminalScreen(terminal.console)
-    screen.open()
+def drawn(terminal: Terminal, *, console: bool = True) -> Iterator[TerminalScreen]:
+    """Draw on a terminal as that of the process; not in a fixture: pytest replaces the streams."""
+    before, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (terminal, terminal)
+    screen = TerminalScreen(terminal.console) if console else TerminalScreen()
     try:
-        yield screen, terminal
+        screen.open()
+        try:
+            yield screen
+        finally:
+            screen.close()
+        assert (sys.stdout, sys.stderr) == (terminal, terminal)
     finally:
-        screen.close()
+        sys.stdout, sys.stderr = before
 
 
-def test_output_is_above_the_view_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    with drawn(terminal, monkeypatch) as (screen, _):
+def test_output_is_above_the_view_as_it_was_written(terminal: Terminal) -> None:
+    with drawn(terminal) as screen:
         screen.show(state(4))
         print("a\tb", "[bold]", "wide " * 30)
         sys.stdout.buffer.write("bytes: é\n".encode())
@@ -61,27 +67,20 @@ def test_output_is_above_the_view_as_it_was_written(monkeypatch: pytest.MonkeyPa
     assert len([line for line in lines if "epoch" in line]) == 1
 
 
-def test_the_terminal_of_the_process_stays_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(sys, "stderr", terminal)
+def test_the_terminal_of_the_process_stays_what_it_was(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    screen = TerminalScreen()
-    screen.open()
-    try:
+    with drawn(terminal, console=False) as screen:
         print("a line")
         screen.show(state())
         assert terminal.lines[0] == "a line" and terminal.lines[1].startswith(LAST)
-    finally:
-        screen.close()
 
 
-def test_lines_about_the_training_colour_the_terminal_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lines_about_the_training_colour_the_terminal_and_no_more(terminal: Terminal) -> None:
     odd = "\x1b[32mepoch\x1b[0m \x1b]0;title\x07\x1b[2J"
-    terminal, file = Terminal(), io.StringIO()
-    with drawn(terminal, monkeypatch) as (screen, _):
+    file = io.StringIO()
+    with drawn(terminal) as screen:
         plain = LineScreen(file)
         plain.open()
         for each in (screen, plain):
@@ -90,11 +89,8 @@ def test_lines_about_the_training_colour_the_terminal_and_no_more(
         assert "\x1b[32mepoch\x1b[0m ]0;title[2J\n" in text
 
 
-def test_a_line_that_is_not_complete_is_the_first_of_the_view(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    terminal = Terminal()
-    with drawn(terminal, monkeypatch) as (screen, _):
+def test_a_line_that_is_not_complete_is_the_first_of_the_view(terminal: Terminal) -> None:
+    with drawn(terminal) as screen:
         for percent in (10, 60):
             print(f"\r{percent} %", end="", flush=True)
             screen.show(state())
@@ -105,12 +101,10 @@ def test_a_line_that_is_not_complete_is_the_first_of_the_view(
         print("the end", end="")
     assert terminal.lines[-1] == "the end"
     assert terminal.lines[1].startswith(LAST)
-    assert isinstance(sys.stdout, Terminal)
 
 
-def test_the_cursor_is_below_the_view_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    with drawn(terminal, monkeypatch) as (screen, _):
+def test_the_cursor_is_below_the_view_and_shown(terminal: Terminal) -> None:
+    with drawn(terminal) as screen:
         for step in range(5):
             screen.show(state(step))
             # A process that is killed now leaves it so.
@@ -119,20 +113,19 @@ def test_the_cursor_is_below_the_view_and_shown(monkeypatch: pytest.MonkeyPatch)
     assert len(terminal.lines) == 1
 
 
-def test_a_view_that_shrinks_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
+def test_a_view_that_shrinks_leaves_nothing(terminal: Terminal) -> None:
     devices = tuple(LiveDevice(name=f"gpu:{k}", share=0.25) for k in range(4))
-    with drawn(terminal, monkeypatch) as (screen, _):
+    with drawn(terminal) as screen:
         screen.show(state(devices=devices, losses={"loss": 0.5}))
         assert len(terminal.lines) == 8
         screen.show(state())
         assert len(terminal.lines) == 1
 
 
-def test_more_devices_than_lines_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_devices_than_lines_are_counted() -> None:
     terminal = Terminal(height=12)
     devices = tuple(LiveDevice(name=f"gpu:{k}", share=0.01) for k in range(64))
-    with drawn(terminal, monkeypatch) as (screen, _):
+    with drawn(terminal) as screen:
         for _step in range(3):
             screen.show(state(devices=devices, losses={"loss": 0.5}))
         assert "and 59 more devices" in terminal.lines
@@ -140,13 +133,12 @@ def test_more_devices_than_lines_are_counted(monkeypatch: pytest.MonkeyPatch) ->
         assert terminal.lines[0].startswith("device")
 
 
-def test_loggers_that_keep_the_stream_write_above_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
+def test_loggers_that_keep_the_stream_write_above_too(terminal: Terminal) -> None:
     handler = logging.StreamHandler(terminal)
     logger = logging.getLogger("a program")
     logger.addHandler(handler)
     try:
-        with drawn(terminal, monkeypatch) as (screen, _):
+        with drawn(terminal) as screen:
             screen.show(state())
             logger.warning("a warning")
             assert isinstance(handler.stream, Above)
@@ -156,9 +148,10 @@ def test_loggers_that_keep_the_stream_write_above_too(monkeypatch: pytest.Monkey
         logger.removeHandler(handler)
 
 
-def test_a_fork_writes_straight_to_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    with drawn(terminal, monkeypatch) as (screen, _):
+def test_a_fork_writes_straight_to_the_stream(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with drawn(terminal) as screen:
         screen.show(state())
         parent = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: parent + 1)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from evener.base.libraries import (
     check_installed,
     check_is_there,
     check_versions,
+    paused_collector,
 )
 from evener.errors import EngineError, RunError
 
@@ -146,3 +149,30 @@ def test_the_examples_import_nothing_that_an_installation_does_not_bring() -> No
             )
         }
         assert found <= brought | beside, f"{file.name}: {found - brought - beside}"
+
+
+@pytest.fixture
+def collector_as_before() -> Iterator[None]:
+    yield
+    gc.enable()
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.mark.usefixtures("collector_as_before")
+def test_nothing_is_collected_inside_and_what_is_left_is_searched_no_more() -> None:
+    with paused_collector():
+        assert not gc.isenabled()
+        kept = Cycle()
+    assert gc.isenabled()
+    assert all(each is not kept for each in gc.get_objects())
+    with pytest.raises(ImportError), paused_collector():
+        raise ImportError
+    assert gc.isenabled(), "a failed import leaves it on"
+    gc.disable()
+    with paused_collector():
+        pass
+    assert not gc.isenabled(), "a collector that was off stays off"

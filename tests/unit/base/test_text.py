@@ -69,15 +69,11 @@ def test_what_is_written_is_read_back(num_bytes: int) -> None:
         (119.7, "2 min 0 s"),
         (3600.0, "1 h 0 min"),
         (7384.0, "2 h 3 min"),
+        # A value just below a unit keeps its unit.
+        (0.9999e-3, "1000 µs"),
+        (0.99999, "1000.0 ms"),
+        (59.99, "60.0 s"),
     ],
 )
 def test_seconds_are_written(seconds: float, text: str) -> None:
-    assert format_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.9999e-3, "1000 µs"), (0.99999, "1000.0 ms"), (59.99, "60.0 s")],
-)
-def test_a_value_just_below_a_unit_keeps_its_unit(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
