@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from .candidates import MakePlace, OneDevice, Place, Shares, make_candidate
 from .compare import Results, assert_equal, state_of
-from .models import BY_NAME, NUM_SAMPLES, NUM_WHOLE, Arrays, Case
+from .models import NUM_SAMPLES, NUM_WHOLE, Arrays, Case
 from .optimizers import OPTIMIZERS
 from .references import shared
 from .tolerances import LAW
@@ -19,6 +18,8 @@ from .tolerances import LAW
 SEED = 7
 BATCH = 16
 Experiment = Callable[[Place], Results]
+Compiled = Callable[[], Mapping[str, object]] | Mapping[str, object]
+"""Arguments of `compile`, or what makes them: optimizers and metrics are made in the scope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,6 @@ class Layout:
     by_batch: tuple[Sequence[float], ...] = ()
 
     def __str__(self) -> str:
-        """Return a short name for test identifiers."""
         if self.by_epoch or self.by_batch:
             return f"{self.num_devices}-by_{'epoch' if self.by_epoch else 'batch'}"
         text = self.shares if isinstance(self.shares, str) else "measured"
@@ -121,32 +121,13 @@ def train_case(
 
 
 def samples_for(optimizer: str) -> int:
-    """Return how many samples a case is trained on under an optimizer."""
     return NUM_SAMPLES if optimizer in ("sgd", "adam") else NUM_WHOLE
 
 
 def take(arrays: Arrays, rows: slice) -> Arrays:
-    """Return some rows of an array or of every array in a mapping."""
     if isinstance(arrays, Mapping):
         return {name: array[rows] for name, array in arrays.items()}
     return arrays[rows]
-
-
-@functools.cache
-def reference_case(case_name: str, optimizer: str) -> Results:
-    """Train a case on one device, once per process."""
-    start()
-    case = BY_NAME[case_name]
-    return train_case(OneDevice(), case, optimizer)
-
-
-def candidate_case(
-    case: Case, optimizer: str, layout: Layout, make_place: MakePlace = make_candidate
-) -> Results:
-    """Train a case on the candidate; the shares change as the layout says."""
-    start()
-    place = make_place(layout.num_devices, layout.shares)
-    return train_case(place, case, optimizer, callbacks=[ChangeShares(place, layout)])
 
 
 def sgd(**settings: object) -> keras.optimizers.Optimizer:
@@ -158,20 +139,37 @@ def fit_model(
     place: Place,
     build: Callable[[], keras.Model],
     data: Sequence[object],
-    compiled: Callable[[], Mapping[str, object]],
+    compiled: Compiled,
     **fit: object,
 ) -> dict[str, object]:
-    """Build, compile and fit under a place."""
     return fit_again(place, compile_model(place, build, compiled), data, **fit)
 
 
+def agree_in_fit(
+    build: Callable[[], keras.Model],
+    data: Sequence[object],
+    compiled: Compiled,
+    *layouts: Layout,
+    within: float = LAW,
+    make_place: MakePlace = make_candidate,
+    name: str = "",
+    **fit: object,
+) -> Results:
+    """Build, compile and fit on one device and on the candidate in each layout; compare."""
+
+    def experiment(place: Place) -> Results:
+        return fit_model(place, build, data, compiled, **fit)
+
+    return agree(experiment, *layouts, within=within, make_place=make_place, name=name)
+
+
 def compile_model(
-    place: Place, build: Callable[[], keras.Model], compiled: Callable[[], Mapping[str, object]]
+    place: Place, build: Callable[[], keras.Model], compiled: Compiled
 ) -> keras.Model:
-    """Build and compile under a place."""
     with place.scope():
         model = build()
-        model.compile(**{"optimizer": sgd(), **compiled()})
+        given = compiled() if callable(compiled) else compiled
+        model.compile(**{"optimizer": sgd(), **given})
     return model
 
 

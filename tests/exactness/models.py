@@ -84,7 +84,6 @@ def pairs(num_samples: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
 
 
 def mlp() -> keras.Model:
-    """Three dense layers."""
     return keras.Sequential(
         [
             keras.Input((8,)),
@@ -96,7 +95,6 @@ def mlp() -> keras.Model:
 
 
 def regressor() -> keras.Model:
-    """Two dense layers that end in one number."""
     return keras.Sequential(
         [keras.Input((8,)), layers.Dense(12, activation="tanh"), layers.Dense(1)]
     )
@@ -120,7 +118,6 @@ def cnn() -> keras.Model:
 
 
 def lstm() -> keras.Model:
-    """A recurrent layer over six moments."""
     return keras.Sequential([keras.Input((6, 3)), layers.LSTM(8), layers.Dense(1)])
 
 
@@ -137,7 +134,6 @@ def transformer() -> keras.Model:
 
 
 def two_by_two() -> keras.Model:
-    """A functional model: two inputs by name, two outputs by name."""
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     joint = layers.Concatenate()(
         [layers.Dense(8, activation="tanh")(left), layers.Dense(6, activation="gelu")(right)]
@@ -172,7 +168,6 @@ class WithAddedLoss(keras.Model):
 
 
 def classes() -> dict[str, object]:
-    """Return what compiles a classifier."""
     return {
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "metrics": ["accuracy"],
@@ -180,12 +175,10 @@ def classes() -> dict[str, object]:
 
 
 def numbers() -> dict[str, object]:
-    """Return what compiles a regressor."""
     return {"loss": "mse", "metrics": ["mae", keras.metrics.RootMeanSquaredError()]}
 
 
 def several() -> dict[str, object]:
-    """Return what compiles two outputs by name."""
     return {
         "loss": {
             "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),

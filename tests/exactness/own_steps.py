@@ -10,7 +10,6 @@ from keras import layers
 
 
 def stack() -> tuple[Any, Any]:
-    """Return input and output of a small functional regressor."""
     x = keras.Input((8,))
     return x, layers.Dense(1)(layers.Dense(12, activation="tanh")(x))
 
@@ -19,7 +18,6 @@ class ComputeLoss(keras.Model):
     """The guide's first example: ``compute_loss`` and the compiled metrics."""
 
     def train_step(self, data: Any) -> Any:
-        """Take a step with the compiled loss."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -38,7 +36,6 @@ class ComputeMetrics(keras.Model):
     """The same with ``compute_metrics``, as Keras's own step, and a scaled loss."""
 
     def train_step(self, data: Any) -> Any:
-        """Take a step as Keras does."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -62,7 +59,6 @@ class OwnTrackers(keras.Model):
         self.loss_fn = keras.losses.MeanSquaredError()
 
     def train_step(self, data: Any) -> Any:
-        """Take a step with a loss object of its own."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -82,7 +78,6 @@ class VectorLoss(OwnTrackers):
     """An older guide: ``keras.losses.mean_squared_error`` gives one loss per sample."""
 
     def train_step(self, data: Any) -> Any:
-        """Take the gradient of a vector: the sum of the samples' losses."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -98,7 +93,6 @@ class MeanOfVector(OwnTrackers):
     """The same, averaged by TensorFlow: a mean that is not scaled."""
 
     def train_step(self, data: Any) -> Any:
-        """Take the gradient of the mean of the samples' losses."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -114,7 +108,6 @@ class Weighted(OwnTrackers):
     """The guide's support of ``sample_weight``, with a loss of its own."""
 
     def train_step(self, data: Any) -> Any:
-        """Weigh samples if there are weights."""
         if len(data) == 3:
             x, y, sample_weight = data
         else:
@@ -134,7 +127,6 @@ class OwnTest(keras.Model):
     """The guide's own ``test_step``, and a ``predict_step``."""
 
     def test_step(self, data: Any) -> Any:
-        """Update the metrics."""
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
         loss = self.compute_loss(y=y, y_pred=y_pred)
@@ -146,7 +138,6 @@ class OwnTest(keras.Model):
         return {m.name: m.result() for m in self.metrics}
 
     def predict_step(self, data: Any) -> Any:
-        """Return predictions in two forms."""
         x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
         return {"value": y_pred, "positive": tf.cast(y_pred > 0, tf.int32)}
@@ -160,7 +151,6 @@ class RawLoss(keras.Model):
     """A step that returns the loss itself, and other numbers of the batch."""
 
     def train_step(self, data: Any) -> Any:
-        """Return what no metric has tracked."""
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -187,7 +177,6 @@ class OwnCompile(keras.Model):
         self.loss_fn, self.factor = loss_fn, factor
 
     def train_step(self, data: Any) -> Any:
-        """Take a step."""
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.factor * self.loss_fn(y, self(x, training=True))
@@ -205,7 +194,6 @@ class KnownRows(keras.Model):
     """Divides by the number of rows as the data has it, which may be known while tracing."""
 
     def train_step(self, data: Any) -> Any:
-        """Take a step with ``x.shape[0]``, as loops of TensorFlow's guides do."""
         x, y = data
         rows = x.shape[0]
         with tf.GradientTape() as tape:
@@ -241,7 +229,6 @@ class GAN(keras.Model):
         return [self.d_loss_tracker, self.g_loss_tracker]
 
     def train_step(self, data: Any) -> Any:
-        """Train the one, then the other."""
         real, noise = data
         size = tf.shape(real)[0]
         images = tf.concat([self.generator(noise), real], axis=0)
@@ -279,7 +266,6 @@ class Autoencoder(keras.Model):
         return [self.total, self.reconstruction, self.kl]
 
     def train_step(self, data: Any) -> Any:
-        """The guide's step."""
         data = data[0] if isinstance(data, tuple) else data
         with tf.GradientTape() as tape:
             mean, log_variance = tf.split(self.encoder(data), 2, axis=-1)
@@ -319,14 +305,12 @@ class Distiller(keras.Model):
         sample_weight: Any = None,
         training: bool = False,
     ) -> Any:
-        """Two losses of Keras."""
         teacher = tf.nn.softmax(self.teacher(x, training=False))
         student = super().compute_loss(x, y, y_pred, sample_weight)
         distance = keras.losses.KLDivergence()(teacher, tf.nn.softmax(y_pred))
         return 0.3 * student + 0.7 * distance
 
     def train_step(self, data: Any) -> Any:
-        """Train the student alone."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -374,7 +358,6 @@ class OneTape(keras.Model):
     """A step that calls ``super().train_step`` and adds to its logs."""
 
     def train_step(self, data: Any) -> Any:
-        """Do what Keras does, and log the learning rate."""
         logs = super().train_step(data)
         logs["rate"] = self.optimizer.learning_rate
         return logs
@@ -398,7 +381,6 @@ class Accumulating(keras.Model):
         return self.head(self.hidden(x))
 
     def train_step(self, data: Any) -> Any:
-        """Add up, and apply every second time."""
         x, y = data
         self.count.assign_add(1)
         with tf.GradientTape() as tape:
@@ -411,7 +393,6 @@ class Accumulating(keras.Model):
         return {"loss": loss}
 
     def apply_sums(self) -> None:
-        """Apply what was added up, and begin again."""
         self.optimizer.apply_gradients(zip(self.sums, self.trainable_variables, strict=True))
         for total in self.sums:
             total.assign(tf.zeros_like(total))

@@ -16,7 +16,7 @@ from keras import layers, ops
 
 from .candidates import Place
 from .harness import FIVE, THREE, TWO, Layout, agree, sgd, unequal_weights
-from .loops import Parts, batches, calls_of, loop_results, train_step
+from .loops import Parts, agree_in_loop, batches, calls_of, loop_results, train_step
 from .models import BY_NAME, mlp, regression, regressor, sentences, tabular
 from .sparing import usually
 
@@ -254,4 +254,4 @@ def test_gradient_of_a_vector() -> None:
 
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    agree(lambda place: loop_results(place, make, batches(*regression(75))), THREE)
+    agree_in_loop(make, batches(*regression(75)), THREE)

@@ -27,7 +27,6 @@ as_one_device = pytest.mark.skipif(
 
 
 def weighed(y_true: object, y_pred: object) -> object:
-    """Return the sum of the predictions, each with a weight of its own."""
     return ops.sum(y_true * y_pred)
 
 
@@ -86,7 +85,6 @@ def test_masks_are_those_of_one_device(layout: Layout) -> None:
 
 
 def dropping() -> keras.Model:
-    """A model with two dropouts and a noise."""
     return keras.Sequential(
         [
             keras.Input((8,)),
@@ -101,7 +99,6 @@ def dropping() -> keras.Model:
 
 
 def trained(layout: Layout, seed: int) -> list[np.ndarray]:
-    """Return the weights after ten steps of the model with dropouts."""
     start(seed)
     place = make_candidate(layout.num_devices, layout.shares)
     model = compile_model(place, dropping, numbers)
@@ -120,8 +117,6 @@ def test_training_is_reproducible(layout: Layout) -> None:
 
 @as_one_device
 def test_training_is_that_of_one_device() -> None:
-    """Dropouts and noise, partial batches, a device without samples."""
-
     def experiment(place: Place) -> dict[str, object]:
         model = compile_model(place, dropping, numbers)
         return fit_again(place, model, regression(75))
@@ -142,8 +137,6 @@ def test_nothing_is_random_outside_training() -> None:
 
 
 class OwnNoise(layers.Layer):
-    """A layer by a user: noise from a seed generator of its own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seeds = keras.random.SeedGenerator(13)
@@ -160,11 +153,9 @@ class Predictions(keras.metrics.Metric):
         self.last = self.add_weight(shape=(SAMPLES, WIDTH), initializer="zeros", name="last")
 
     def update_state(self, y_true: object, y_pred: object, sample_weight: object = None) -> None:
-        """Keep them."""
         self.last.assign(y_pred)
 
     def result(self) -> object:
-        """Return something small."""
         return ops.mean(self.last)
 
 

@@ -300,8 +300,6 @@ def test_compiled_by_xla() -> None:
 
 @keras.saving.register_keras_serializable("tests")
 class EachRow(keras.layers.Layer):
-    """Computes sample by sample, by a weight."""
-
     def build(self, shape: Any) -> None:
         self.scale = self.add_weight(shape=shape[1:], initializer="ones")
 

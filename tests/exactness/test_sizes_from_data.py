@@ -20,7 +20,7 @@ import evener
 from evener import Plan
 
 from .candidates import MakePlace, Place, make_candidate
-from .harness import THREE, agree, fit_model
+from .harness import THREE, agree_in_fit
 from .test_written_steps import PLANS
 
 Step = Callable[[Any, Any], Any]
@@ -29,7 +29,6 @@ CASES: dict[str, Step] = {}
 
 
 def case(step: Step) -> Step:
-    """Register a step under its name."""
     CASES[step.__name__] = step
     return step
 
@@ -373,10 +372,7 @@ def one_device_in_micro_batches(num_devices: int, shares: object) -> Place:
 
 @pytest.mark.parametrize("make_place", [make_candidate, one_device_in_micro_batches])
 def test_fit(make_place: MakePlace) -> None:
-    def experiment(place: Place) -> dict[str, object]:
-        return fit_model(place, sequence_model, [sequences()], lambda: {"loss": "mse"})
-
-    agree(experiment, THREE, make_place=make_place)
+    agree_in_fit(sequence_model, [sequences()], {"loss": "mse"}, THREE, make_place=make_place)
 
 
 @pytest.mark.parametrize("kind", ["compiled", "fixed"])

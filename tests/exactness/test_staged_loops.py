@@ -17,6 +17,7 @@ from .harness import agree, sgd, unequal_weights
 from .loops import (
     CROSS_ENTROPY,
     Parts,
+    agree_in_loop,
     batches,
     calls_of,
     classifier,
@@ -29,45 +30,15 @@ from .loops import (
 from .models import BY_NAME, mlp, regression, sentences, tabular
 from .optimizers import OPTIMIZERS
 from .own_steps import ComputeLoss, OwnTrackers, stack
-from .sparing import usually
 from .staged import Cut, layer_names, place_for, plan_of
-from .test_staged_features import HYBRID, deep
+from .test_staged_features import HYBRID, TWO_STAGES, deep
 from .tolerances import tolerance
 
-TWO_STAGES = Cut(devices=(0, 1), micro_batches=4, in_flight=2)
-CUTS = (
-    TWO_STAGES,
-    Cut(devices=(1,), micro_batches=5, in_flight=1),
-    Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe"),
-    Cut(devices=(2, 0, 1), micro_batches=4, in_flight=3, schedule="1f1b"),
-    Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=4),
-)
-# Each model is cut in every third way, and each way cuts every third model.
-PAIRS = [
-    (name, cut)
-    for row, name in enumerate(BY_NAME)
-    for column, cut in enumerate(CUTS)
-    if (row + column) % 3 == 1
-]
-USUAL = [next(pair for pair in PAIRS if pair[0] == "cnn")]
+GPIPE = Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe")
 
 
 def of_case(name: str, *cuts: Cut, **plan: Any) -> Plan:
-    """Return a plan for a model of the law."""
     return plan_of(layer_names(BY_NAME[name].build), *cuts, **plan)
-
-
-@pytest.mark.parametrize("pair", usually(PAIRS, USUAL), ids=lambda pair: f"{pair[0]}-{pair[1]}")
-def test_stages(pair: tuple[str, Cut]) -> None:
-    """Every model, cut in a third of the ways, with a last partial batch."""
-    name, cut = pair
-    case = BY_NAME[name]
-    agree(
-        lambda place: loop_over_case(place, case, "sgd"),
-        within=tolerance(name, "sgd", "stages"),
-        make_place=place_for(of_case(name, cut)),
-        name=f"{name} by a loop with sgd",
-    )
 
 
 @pytest.mark.long
@@ -86,7 +57,7 @@ def test_hybrid_with_skips_and_clipping() -> None:
         return Parts(model=model, optimizers=(optimizer,), step=train_step(model, optimizer, both))
 
     plan = plan_of(layer_names(deep), *HYBRID)
-    agree(lambda place: loop_results(place, make, batches(x, y)), make_place=place_for(plan))
+    agree_in_loop(make, batches(x, y), make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -126,11 +97,8 @@ def test_a_masked_loss_with_weights() -> None:
 
     plan = plan_of(layer_names(masked), TWO_STAGES)
 
-    def experiment(place: Place) -> dict[str, object]:
-        return loop_results(place, make, batches(x, y, weights))
-
     with saying():
-        agree(experiment, make_place=place_for(plan))
+        agree_in_loop(make, batches(x, y, weights), make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -152,10 +120,7 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
 
     plan = plan_of(layer_names(build), TWO_STAGES)
     with saying():
-        agree(
-            lambda place: loop_results(place, classifier(build), dataset),
-            make_place=place_for(plan),
-        )
+        agree_in_loop(classifier(build), dataset, make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -167,7 +132,7 @@ def test_layers_computed_again(name: str) -> None:
         lambda place: loop_over_case(place, case, "sgd"),
         within=tolerance(name, "sgd", "stages"),
         make_place=place_for(plan),
-        name=f"{name} by a loop with sgd",
+        name=f"{name} by loop with sgd",
     )
 
 
@@ -187,23 +152,19 @@ def test_dropout_computed_again_draws_the_same_masks() -> None:
 
     plan = plan_of(layer_names(build), TWO_STAGES, recompute=["dropout", "first"])
     dataset = batches(*tabular(75))
-    agree(
-        lambda place: loop_results(place, classifier(build), dataset, epochs=1),
-        make_place=place_for(plan),
-    )
+    agree_in_loop(classifier(build), dataset, epochs=1, make_place=place_for(plan))
 
 
 @pytest.mark.long
 def test_owners_on_the_host() -> None:
     dataset = batches(*tabular(75))
     plan = of_case("mlp", TWO_STAGES, owners={"*": "host"})
-    agree(lambda place: loop_results(place, classifier(), dataset), make_place=place_for(plan))
+    agree_in_loop(classifier(), dataset, make_place=place_for(plan))
 
 
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", [ComputeLoss, OwnTrackers])
 def test_steps_of_ones_own_under_fit(kind: type[keras.Model]) -> None:
-    """``train_step``, ``test_step`` and the compiled metrics of a model that is cut."""
     x, y = regression(75)
 
     def build() -> keras.Model:
@@ -237,7 +198,6 @@ def test_eager_mode() -> None:
 
 
 def test_a_function_inside_of_the_step() -> None:
-    """The forward pass in a `tf.function` of its own, with the layers in it."""
     dataset = batches(*tabular(75))
 
     def make() -> Parts:
@@ -256,10 +216,7 @@ def test_a_function_inside_of_the_step() -> None:
 
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    agree(
-        lambda place: loop_results(place, make, dataset),
-        make_place=place_for(of_case("mlp", TWO_STAGES)),
-    )
+    agree_in_loop(make, dataset, make_place=place_for(of_case("mlp", TWO_STAGES)))
 
 
 class Tied(keras.Model):
@@ -301,7 +258,7 @@ def test_a_subclassed_model_by_paths() -> None:
         {"cpu:0": ["encoder/inner", "shared"], "cpu:1": ["encoder/outer", "head"]},
         num_micro_batches=3,
     )
-    agree(lambda place: loop_results(place, make, dataset), make_place=place_for(plan))
+    agree_in_loop(make, dataset, make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -340,10 +297,7 @@ def test_two_models_and_two_steps_in_one_function() -> None:
 
     plan = Plan.pipeline({"cpu:0": ["m0", "j0"], "cpu:1": ["m1", "j1"]}, num_micro_batches=3)
 
-    def experiment(place: Place) -> dict[str, object]:
-        return loop_results(place, make, batches(x, noise), epochs=1)
-
-    agree(experiment, make_place=place_for(plan))
+    agree_in_loop(make, batches(x, noise), epochs=1, make_place=place_for(plan))
 
 
 def test_evaluation_and_gathered_predictions() -> None:
@@ -367,4 +321,4 @@ def test_evaluation_and_gathered_predictions() -> None:
         outputs = [predict(batch).numpy() for batch in distributed]
         return {"outputs": np.concatenate(outputs), "accuracy": float(accuracy.result())}
 
-    agree(experiment, make_place=place_for(of_case("mlp", CUTS[2])))
+    agree(experiment, make_place=place_for(of_case("mlp", GPIPE)))
