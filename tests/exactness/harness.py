@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
 
 from .candidates import MakePlace, OneDevice, Place, Shares, make_candidate
-from .compare import Results, assert_equal, state_of
-from .models import NUM_SAMPLES, NUM_WHOLE, Arrays, Case
-from .optimizers import OPTIMIZERS
+from .compare import Results, assert_equal, equal, state_of
+from .models import NUM_SAMPLES, NUM_WHOLE, OPTIMIZERS, Arrays, Case
 from .references import shared
 from .tolerances import LAW
 
@@ -76,6 +80,27 @@ def start(seed: int = SEED) -> None:
     keras.utils.set_random_seed(seed)
 
 
+@contextlib.contextmanager
+def eager_functions() -> Iterator[None]:
+    """Run `tf.function`s as Python."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run")
+            yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def on_one_device(experiment: Experiment, name: str, *, eagerly: bool) -> Results:
+    """Run an experiment on one device; the processes of a test run share results with a name."""
+    start()
+    with eager_functions() if eagerly else contextlib.nullcontext():
+        if not name:
+            return experiment(OneDevice())
+        return shared(name + " eagerly" * eagerly, lambda: experiment(OneDevice()))
+
+
 def agree(
     experiment: Experiment,
     *layouts: Layout,
@@ -83,13 +108,23 @@ def agree(
     make_place: MakePlace = make_candidate,
     name: str = "",
 ) -> Results:
-    """Run an experiment on one device and on the candidate in each layout; compare."""
-    start()
-    reference = shared(name, lambda: experiment(OneDevice())) if name else experiment(OneDevice())
+    """Run an experiment on one device and on the candidate in each layout; compare.
+
+    On one device it runs operation by operation, which takes a fraction of the time of traces. What
+    cannot run so, or differs, is compared with functions as they are written.
+    """
+    reference, is_eager = None, True
+    with contextlib.suppress(Exception, pytest.fail.Exception):
+        reference = on_one_device(experiment, name, eagerly=True)
     for layout in layouts or (TWO,):
         start()
         place = make_place(layout.num_devices, layout.shares)
-        assert_equal(reference, experiment(place), within=within, where=str(layout))
+        candidate = experiment(place)
+        if is_eager and (reference is None or not equal(reference, candidate, within=within)):
+            reference, is_eager = on_one_device(experiment, name, eagerly=False), False
+        assert reference is not None
+        assert_equal(reference, candidate, within=within, where=str(layout))
+    assert reference is not None
     return reference
 
 
@@ -189,3 +224,8 @@ def unequal_weights(num_samples: int) -> np.ndarray:
     weights = np.linspace(0.2, 2.6, num_samples).astype("float32")
     weights[::5] = 0.0
     return weights
+
+
+def usually(values: Sequence[Any], usual: Container[Any]) -> list[Any]:
+    """Return parameters for a test; those that are not usual are marked as long."""
+    return [v if v in usual else pytest.param(v, marks=pytest.mark.long) for v in values]

@@ -22,8 +22,7 @@ from evener.errors import EvenerWarning
 from .candidates import CANDIDATE, MakePlace, Mirrored, OneDevice, Place, make_candidate
 from .compare import Results, state_of
 from .harness import BATCH, Layout, agree, samples_for, sgd
-from .models import Arrays, Case, mlp
-from .optimizers import OPTIMIZERS
+from .models import OPTIMIZERS, Arrays, Case, mlp
 from .tolerances import LAW
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -364,12 +363,3 @@ def saying(*codes: str) -> Iterator[None]:
     ours = [str(w.message) for w in caught if issubclass(w.category, EvenerWarning)]
     found = [text[1:8] for text in ours]
     assert sorted(found) == sorted(codes), ours
-
-
-@contextlib.contextmanager
-def eagerly() -> Iterator[None]:
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)

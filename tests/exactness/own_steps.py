@@ -8,6 +8,8 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from .models import sequential
+
 
 def stack() -> tuple[Any, Any]:
     x = keras.Input((8,))
@@ -209,12 +211,8 @@ class GAN(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.discriminator = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(8, activation="tanh"), layers.Dense(1)]
-        )
-        self.generator = keras.Sequential(
-            [keras.Input((3,)), layers.Dense(8, activation="tanh"), layers.Dense(8)]
-        )
+        self.discriminator = sequential((8,), layers.Dense(8, activation="tanh"), layers.Dense(1))
+        self.generator = sequential((3,), layers.Dense(8, activation="tanh"), layers.Dense(8))
         self.d_loss_tracker = keras.metrics.Mean(name="d_loss")
         self.g_loss_tracker = keras.metrics.Mean(name="g_loss")
         self.built = True
@@ -253,9 +251,7 @@ class Autoencoder(keras.Model):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
-        self.decoder = keras.Sequential(
-            [keras.Input((2,)), layers.Dense(8, activation="tanh"), layers.Dense(8)]
-        )
+        self.decoder = sequential((2,), layers.Dense(8, activation="tanh"), layers.Dense(8))
         self.total = keras.metrics.Mean(name="loss")
         self.reconstruction = keras.metrics.Mean(name="reconstruction")
         self.kl = keras.metrics.Mean(name="kl")
@@ -288,9 +284,7 @@ class Distiller(keras.Model):
     def __init__(self) -> None:
         super().__init__()
         self.teacher = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
-        self.student = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(6, activation="tanh"), layers.Dense(4)]
-        )
+        self.student = sequential((8,), layers.Dense(6, activation="tanh"), layers.Dense(4))
         self.teacher.trainable = False
         self.built = True
 

@@ -30,21 +30,19 @@ from .harness import (
     compile_model,
     fit_model,
 )
-from .models import numbers, pictures, regression
+from .models import numbers, pictures, regression, sequential
 from .tolerances import tolerance
 
 MOMENTUM = 0.75
 
 
 def normalised(*, synchronized: bool) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.BatchNormalization(momentum=0.8, synchronized=synchronized),
-            layers.Dense(6, activation="tanh"),
-            layers.BatchNormalization(momentum=0.8, synchronized=synchronized, scale=False),
-            layers.Dense(1),
-        ]
+    return sequential(
+        (8,),
+        layers.BatchNormalization(momentum=0.8, synchronized=synchronized),
+        layers.Dense(6, activation="tanh"),
+        layers.BatchNormalization(momentum=0.8, synchronized=synchronized, scale=False),
+        layers.Dense(1),
     )
 
 
@@ -139,13 +137,8 @@ def test_statistics_of_a_large_mean_are_those_of_float64(axis: int, batch: int) 
 
 def test_frozen_and_inferring_batchnorm_equal_one_device() -> None:
     def build() -> keras.Model:
-        model = keras.Sequential(
-            [
-                keras.Input((8,)),
-                layers.Dense(5),
-                layers.BatchNormalization(name="norm"),
-                layers.Dense(1),
-            ]
+        model = sequential(
+            (8,), layers.Dense(5), layers.BatchNormalization(name="norm"), layers.Dense(1)
         )
         model.get_layer("norm").trainable = False
         return model
@@ -200,16 +193,14 @@ class ByChunks(keras.layers.BatchNormalization):
 
 def model_with(norm: type[Any], **options: Any) -> keras.Model:
     keras.utils.set_random_seed(3)
-    return keras.Sequential(
-        [
-            keras.Input((6, 6, 3)),
-            keras.layers.Conv2D(4, 3, activation="tanh"),
-            norm(**options),
-            keras.layers.Conv2D(3, 2, activation="tanh"),
-            norm(**options),
-            keras.layers.Flatten(),
-            keras.layers.Dense(1),
-        ]
+    return sequential(
+        (6, 6, 3),
+        keras.layers.Conv2D(4, 3, activation="tanh"),
+        norm(**options),
+        keras.layers.Conv2D(3, 2, activation="tanh"),
+        norm(**options),
+        keras.layers.Flatten(),
+        keras.layers.Dense(1),
     )
 
 

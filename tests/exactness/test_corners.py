@@ -24,7 +24,18 @@ from .harness import (
     fit_model,
     sgd,
 )
-from .models import classes, cnn, mlp, numbers, pairs, pictures, regression, regressor, tabular
+from .models import (
+    classes,
+    cnn,
+    mlp,
+    numbers,
+    pairs,
+    pictures,
+    regression,
+    regressor,
+    sequential,
+    tabular,
+)
 from .tolerances import tolerance
 
 
@@ -163,9 +174,7 @@ def test_words() -> None:
     def build() -> keras.Model:
         lookup = layers.StringLookup(vocabulary=list(words[:3]))
         table = layers.Embedding(5, 4)
-        return keras.Sequential(
-            [keras.Input((3,), dtype="string"), lookup, table, layers.Flatten(), layers.Dense(1)]
-        )
+        return sequential((3,), lookup, table, layers.Flatten(), layers.Dense(1), dtype="string")
 
     agree_in_fit(build, (data,), {"loss": "mse"}, THREE)
 
@@ -178,13 +187,8 @@ def test_masked_recurrence() -> None:
     y = np.tanh(np.cumsum(x[:, :, :1], axis=1)).astype("float32")
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((7, 3)),
-                layers.Masking(0.0),
-                layers.GRU(6, return_sequences=True),
-                layers.Dense(1),
-            ]
+        return sequential(
+            (7, 3), layers.Masking(0.0), layers.GRU(6, return_sequences=True), layers.Dense(1)
         )
 
     agree_in_fit(build, (x, y), numbers, FIVE)
@@ -319,13 +323,11 @@ def test_compiled_by_xla(name: str) -> None:
 
 
 def plain_cnn() -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            layers.Conv2D(4, 3, activation="silu"),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(4),
-        ]
+    return sequential(
+        (8, 8, 1),
+        layers.Conv2D(4, 3, activation="silu"),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(4),
     )
 
 
@@ -368,13 +370,12 @@ def test_embeddings(optimizer: str, clip: float | None) -> None:
     y = np.tanh(x.sum(axis=1, keepdims=True) / 10 - 3).astype("float32")
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((5,), dtype="int32"),
-                layers.Embedding(40, 6),
-                layers.GlobalAveragePooling1D(),
-                layers.Dense(1),
-            ]
+        return sequential(
+            (5,),
+            layers.Embedding(40, 6),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+            dtype="int32",
         )
 
     def compiled() -> dict[str, object]:
@@ -403,18 +404,16 @@ def test_shared_layers() -> None:
 
 def test_normalisations_of_a_sample() -> None:
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((8, 8, 1)),
-                layers.Conv2D(4, 3, use_bias=False),
-                layers.GroupNormalization(2),
-                layers.Activation("silu"),
-                layers.DepthwiseConv2D(3),
-                layers.LayerNormalization(),
-                layers.Flatten(),
-                layers.Dense(4),
-                layers.RMSNormalization(),
-            ]
+        return sequential(
+            (8, 8, 1),
+            layers.Conv2D(4, 3, use_bias=False),
+            layers.GroupNormalization(2),
+            layers.Activation("silu"),
+            layers.DepthwiseConv2D(3),
+            layers.LayerNormalization(),
+            layers.Flatten(),
+            layers.Dense(4),
+            layers.RMSNormalization(),
         )
 
     agree_in_fit(build, pictures(48), classes)

@@ -12,8 +12,7 @@ from keras import layers
 from .candidates import OneDevice, Place, make_candidate
 from .compare import assert_equal
 from .harness import compile_model, fit_again, start
-from .models import regression
-from .optimizers import OPTIMIZERS
+from .models import OPTIMIZERS, regression
 from .tolerances import tolerance
 
 ACTIVATIONS = ("tanh", "gelu", "silu", "softplus", "sigmoid")

@@ -15,10 +15,9 @@ import tensorflow as tf
 from keras import layers, ops
 
 from .candidates import Place
-from .harness import FIVE, THREE, TWO, Layout, agree, sgd, unequal_weights
+from .harness import FIVE, THREE, TWO, Layout, agree, sgd, unequal_weights, usually
 from .loops import Parts, agree_in_loop, batches, calls_of, loop_results, train_step
 from .models import BY_NAME, mlp, regression, regressor, sentences, tabular
-from .sparing import usually
 
 LARGE = 16
 EVEN = Layout(num_devices=2)

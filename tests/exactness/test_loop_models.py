@@ -24,8 +24,7 @@ from .loops import (
     run_loop,
     train_step,
 )
-from .models import mlp, regression, sentences, series, tabular
-from .optimizers import OPTIMIZERS
+from .models import OPTIMIZERS, mlp, regression, sentences, sequential, series, tabular
 
 EVEN = Layout(num_devices=2)
 
@@ -46,9 +45,7 @@ def test_slices_that_do_not_grow_with_the_batch() -> None:
     """Optimizers square slices one by one, so those of two shares must be one slice."""
 
     def make() -> Parts:
-        model = keras.Sequential(
-            [keras.Input((6, 3)), Positions(name="places"), layers.LSTM(4), layers.Dense(1)]
-        )
+        model = sequential((6, 3), Positions(name="places"), layers.LSTM(4), layers.Dense(1))
         made = OPTIMIZERS["adam"]()
         step = train_step(model, made, keras.losses.MeanSquaredError())
         return Parts(model=model, optimizers=(made,), step=step)
@@ -65,13 +62,12 @@ def test_embeddings(optimizer: str, clip: str | None) -> None:
     kinds = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}
 
     def make() -> Parts:
-        model = keras.Sequential(
-            [
-                keras.Input((8,), dtype="int32"),
-                layers.Embedding(20, 6),
-                layers.GlobalAveragePooling1D(),
-                layers.Dense(20),
-            ]
+        model = sequential(
+            (8,),
+            layers.Embedding(20, 6),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(20),
+            dtype="int32",
         )
         more: dict[str, Any] = {clip: 0.05} if clip else {}
         if optimizer == "adam":
@@ -85,13 +81,11 @@ def test_embeddings(optimizer: str, clip: str | None) -> None:
 
 
 def normalised(synchronized: bool) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.Dense(8, use_bias=False),
-            layers.BatchNormalization(momentum=0.8, synchronized=synchronized),
-            layers.Dense(4),
-        ]
+    return sequential(
+        (8,),
+        layers.Dense(8, use_bias=False),
+        layers.BatchNormalization(momentum=0.8, synchronized=synchronized),
+        layers.Dense(4),
     )
 
 
@@ -108,9 +102,7 @@ def test_batchnorm_not_synchronized() -> None:
 
     def experiment(place: Place) -> dict[str, object]:
         with place.scope():
-            model = keras.Sequential(
-                [keras.Input((8,)), layers.BatchNormalization(momentum=0.8), layers.Dense(4)]
-            )
+            model = sequential((8,), layers.BatchNormalization(momentum=0.8), layers.Dense(4))
             optimizer = keras.optimizers.SGD(0.0)
         step = train_step(model, optimizer, CROSS_ENTROPY)
         parts = Parts(model=model, optimizers=(optimizer,), step=step)
@@ -359,12 +351,8 @@ def test_gan_with_two_tapes(reduction: str) -> None:
     noise = np.random.default_rng(9).normal(size=(75, 3)).astype("float32")
 
     def make() -> Parts:
-        generator = keras.Sequential(
-            [keras.Input((3,)), layers.Dense(8, activation="tanh"), layers.Dense(8)]
-        )
-        judge = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(8, activation="tanh"), layers.Dense(1)]
-        )
+        generator = sequential((3,), layers.Dense(8, activation="tanh"), layers.Dense(8))
+        judge = sequential((8,), layers.Dense(8, activation="tanh"), layers.Dense(1))
         both = keras.Sequential([generator, judge])
         for_generator, for_judge = OPTIMIZERS["adam"](), OPTIMIZERS["adam"]()
         entropy = keras.losses.BinaryCrossentropy(from_logits=True, reduction=reduction)

@@ -15,7 +15,7 @@ from keras import layers
 
 from .candidates import OneDevice, Place, make_candidate
 from .compare import assert_equal
-from .harness import CHANGES, FIVE, THREE, TWO, Layout, agree, sgd, start
+from .harness import CHANGES, FIVE, THREE, TWO, Layout, agree, eager_functions, sgd, start, usually
 from .loops import (
     CROSS_ENTROPY,
     Parts,
@@ -23,7 +23,6 @@ from .loops import (
     batches,
     calls_of,
     classifier,
-    eagerly,
     evaluate_loop,
     loop_results,
     predict_loop,
@@ -31,9 +30,7 @@ from .loops import (
     saying,
     train_step,
 )
-from .models import BY_NAME, mlp, pictures, tabular
-from .optimizers import OPTIMIZERS
-from .sparing import usually
+from .models import BY_NAME, OPTIMIZERS, mlp, pictures, sequential, tabular
 
 
 @pytest.mark.long
@@ -72,15 +69,13 @@ def test_replicas_without_samples(name: str) -> None:
 
 
 def convolutions() -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            layers.Conv2D(4, 3, activation="tanh"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(6, 2, activation="tanh"),
-            layers.Flatten(),
-            layers.Dense(4),
-        ]
+    return sequential(
+        (8, 8, 1),
+        layers.Conv2D(4, 3, activation="tanh"),
+        layers.MaxPooling2D(),
+        layers.Conv2D(6, 2, activation="tanh"),
+        layers.Flatten(),
+        layers.Dense(4),
     )
 
 
@@ -257,7 +252,7 @@ def test_eager_mode(name: str) -> None:
         def accuracy() -> tuple[keras.Metric, ...]:
             return (keras.metrics.SparseCategoricalAccuracy(),)
 
-        with eagerly():
+        with eager_functions():
             make = classifier(case.build, accuracy)
             return loop_results(place, make, batches(x, y), epochs=2)
 

@@ -29,6 +29,7 @@ from .models import (
     regression,
     regressor,
     sentences,
+    sequential,
     series,
     several,
     tabular,
@@ -85,9 +86,7 @@ def test_ignored_class() -> None:
 
 def test_outputs_without_an_axis_of_features() -> None:
     def build() -> keras.Model:
-        return keras.Sequential(
-            [keras.Input((8,)), layers.Dense(5, activation="tanh"), layers.Dense(1), Last()]
-        )
+        return sequential((8,), layers.Dense(5, activation="tanh"), layers.Dense(1), Last())
 
     x, y = regression(75)
     agree_in_fit(build, (x, y[:, 0]), numbers, THREE)
@@ -302,14 +301,12 @@ class AddsLoss(layers.Layer):
 
 
 def adding(kind: str) -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.Dense(6, activation="tanh"),
-            AddsLoss(kind),
-            layers.Dense(1, kernel_initializer="zeros"),
-            AddsLoss("sum above" if kind == "sum above" else "mean"),
-        ]
+    return sequential(
+        (8,),
+        layers.Dense(6, activation="tanh"),
+        AddsLoss(kind),
+        layers.Dense(1, kernel_initializer="zeros"),
+        AddsLoss("sum above" if kind == "sum above" else "mean"),
     )
 
 

@@ -6,19 +6,17 @@ between batches. Weights, optimizer, losses, metrics, an evaluation and predicti
 
 from __future__ import annotations
 
-import functools
 import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .candidates import OneDevice, Place, make_candidate
-from .compare import Results, assert_equal
-from .harness import CHANGES, UNEVEN, ChangeShares, Layout, start, train_case
+from .candidates import Place
+from .compare import Results
+from .harness import CHANGES, UNEVEN, ChangeShares, Layout, agree, train_case
 from .loops import loop_over_case
-from .models import BY_NAME
-from .optimizers import OPTIMIZERS
+from .models import BY_NAME, OPTIMIZERS
 from .tolerances import tolerance
 
 NUMBERS = (1, 2, 3, 5)
@@ -47,27 +45,18 @@ DEFAULT: list[Combination] = [
 FULL = [c for c in itertools.product(*VALUES) if c not in DEFAULT]
 
 
-def train(place: Place, name: str, optimizer: str, door: str, layout: Layout) -> Results:
-    start()
-    if door == "loop":
-        return loop_over_case(place, BY_NAME[name], optimizer, layout)
-    return train_case(place, BY_NAME[name], optimizer, callbacks=[ChangeShares(place, layout)])
-
-
-@functools.cache
-def reference(name: str, optimizer: str, door: str) -> Results:
-    return train(OneDevice(), name, optimizer, door, Layout(num_devices=1))
-
-
 def check(name: str, optimizer: str, number: int, kind: str, door: str) -> None:
     layout = layout_of(number, kind)
-    expected = reference(name, optimizer, door)
-    losses = expected["history" if door == "fit" else "epochs"]["loss"]  # type: ignore[index]
+
+    def experiment(place: Place) -> Results:
+        if door == "loop":
+            return loop_over_case(place, BY_NAME[name], optimizer, layout)
+        return train_case(place, BY_NAME[name], optimizer, callbacks=[ChangeShares(place, layout)])
+
+    within = tolerance(name, optimizer)
+    reference = agree(experiment, layout, within=within, name=f"{name} by {door} with {optimizer}")
+    losses = reference["history" if door == "fit" else "epochs"]["loss"]  # type: ignore[index]
     assert losses[1] < losses[0], "a model that does not learn agrees with anything"
-    place = make_candidate(layout.num_devices, layout.shares)
-    actual = train(place, name, optimizer, door, layout)
-    where = f"{name} {optimizer} {layout} {door}"
-    assert_equal(expected, actual, within=tolerance(name, optimizer), where=where)
 
 
 def test_every_pair_of_values_meets() -> None:

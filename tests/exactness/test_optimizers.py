@@ -16,10 +16,20 @@ from keras import layers
 
 from .candidates import OneDevice, Place
 from .compare import state_of
-from .harness import FIVE, THREE, TWO, agree, agree_in_fit, compile_model, fit_again, sgd, start
+from .harness import (
+    FIVE,
+    THREE,
+    TWO,
+    agree,
+    agree_in_fit,
+    compile_model,
+    fit_again,
+    sgd,
+    start,
+    usually,
+)
 from .loops import CROSS_ENTROPY, Parts, agree_in_loop, batches, loop_results, run_loop, train_step
 from .models import BY_NAME, classes, mlp, regression, regressor, sentences, tabular
-from .sparing import usually
 from .tolerances import tolerance
 
 MakeOptimizer = Callable[[], keras.optimizers.Optimizer]

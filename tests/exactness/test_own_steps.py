@@ -15,10 +15,20 @@ import tensorflow as tf
 
 from .candidates import Place, make_candidate
 from .compare import state_of
-from .harness import CHANGES, FIVE, THREE, TWO, ChangeShares, Layout, agree, sgd, unequal_weights
+from .harness import (
+    CHANGES,
+    FIVE,
+    THREE,
+    TWO,
+    ChangeShares,
+    Layout,
+    agree,
+    sgd,
+    unequal_weights,
+    usually,
+)
 from .loops import saying
-from .models import BY_NAME, classes, regression, tabular
-from .optimizers import OPTIMIZERS
+from .models import BY_NAME, OPTIMIZERS, classes, regression, tabular
 from .own_steps import (
     GAN,
     Accumulating,
@@ -40,7 +50,6 @@ from .own_steps import (
     WithPenalties,
     stack,
 )
-from .sparing import usually
 
 Build = Callable[[], keras.Model]
 

@@ -15,7 +15,7 @@ from keras import layers, ops
 
 from .candidates import CANDIDATE, OneDevice, Place, make_candidate
 from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_again, start
-from .models import numbers, regression
+from .models import numbers, regression, sequential
 
 WIDTH, SAMPLES = 64, 8
 ONE = Layout(num_devices=1)
@@ -34,12 +34,10 @@ def mask_model(place: Place, seed: int | None = None) -> keras.Model:
     """Return a model whose kernel takes up the masks of one step."""
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((WIDTH,)),
-                layers.Dropout(0.5, seed=seed),
-                layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
-            ]
+        return sequential(
+            (WIDTH,),
+            layers.Dropout(0.5, seed=seed),
+            layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
         )
 
     return compile_model(
@@ -85,16 +83,14 @@ def test_masks_are_those_of_one_device(layout: Layout) -> None:
 
 
 def dropping() -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.GaussianNoise(0.1),
-            layers.Dense(12, activation="tanh"),
-            layers.Dropout(0.3),
-            layers.Dense(8, activation="tanh"),
-            layers.Dropout(0.3),
-            layers.Dense(1),
-        ]
+    return sequential(
+        (8,),
+        layers.GaussianNoise(0.1),
+        layers.Dense(12, activation="tanh"),
+        layers.Dropout(0.3),
+        layers.Dense(8, activation="tanh"),
+        layers.Dropout(0.3),
+        layers.Dense(1),
     )
 
 

@@ -27,8 +27,7 @@ from .harness import (
     train_case,
     unequal_weights,
 )
-from .models import BY_NAME, classes, regression, sentences, tabular
-from .optimizers import OPTIMIZERS
+from .models import BY_NAME, OPTIMIZERS, classes, regression, sentences, sequential, tabular
 from .staged import Cut, layer_names, place_for, plan_of
 
 TWO_STAGES = Cut(devices=(0, 1), micro_batches=4, in_flight=2)
@@ -239,9 +238,7 @@ class Positions(layers.Layer):
 
 
 def placed() -> keras.Model:
-    return keras.Sequential(
-        [keras.Input((6, 3)), Positions(name="places"), layers.LSTM(4), layers.Dense(1)]
-    )
+    return sequential((6, 3), Positions(name="places"), layers.LSTM(4), layers.Dense(1))
 
 
 @pytest.mark.long
@@ -390,15 +387,13 @@ def test_drawn_plans(name: str, drawn: list[Cut], recompute: list[str], owners: 
 
 def dropping() -> keras.Model:
     """A model with dropout in both of two stages, and noise in between."""
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.Dropout(0.5, seed=3, name="early"),
-            layers.Dense(16, activation="tanh", name="first"),
-            layers.GaussianNoise(0.3, seed=4, name="noise"),
-            layers.Dropout(0.5, name="late"),
-            layers.Dense(4, name="last"),
-        ]
+    return sequential(
+        (8,),
+        layers.Dropout(0.5, seed=3, name="early"),
+        layers.Dense(16, activation="tanh", name="first"),
+        layers.GaussianNoise(0.3, seed=4, name="noise"),
+        layers.Dropout(0.5, name="late"),
+        layers.Dense(4, name="last"),
     )
 
 
@@ -449,9 +444,7 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
             norm("norm"),
             layers.Dense(8, "tanh", name="second"),
         ]
-        return keras.Sequential(
-            [keras.Input((8,)), *first, norm("later"), layers.Dense(4, name="last")]
-        )
+        return sequential((8,), *first, norm("later"), layers.Dense(4, name="last"))
 
     plan = plan_of(layer_names(build), TWO_STAGES)
     agree_in_fit(build, tabular(75), classes, make_place=place_for(plan))

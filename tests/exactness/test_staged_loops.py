@@ -13,7 +13,7 @@ from keras import layers
 from evener.plan import Plan
 
 from .candidates import Place
-from .harness import agree, sgd, unequal_weights
+from .harness import agree, eager_functions, sgd, unequal_weights
 from .loops import (
     CROSS_ENTROPY,
     Parts,
@@ -21,14 +21,12 @@ from .loops import (
     batches,
     calls_of,
     classifier,
-    eagerly,
     loop_over_case,
     loop_results,
     saying,
     train_step,
 )
-from .models import BY_NAME, mlp, regression, sentences, tabular
-from .optimizers import OPTIMIZERS
+from .models import BY_NAME, OPTIMIZERS, mlp, regression, sentences, sequential, tabular
 from .own_steps import ComputeLoss, OwnTrackers, stack
 from .staged import Cut, layer_names, place_for, plan_of
 from .test_staged_features import HYBRID, TWO_STAGES, deep
@@ -108,14 +106,12 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
     dataset = batches(*tabular(75))
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((8,)),
-                layers.Dense(8, name="first"),
-                layers.BatchNormalization(synchronized=synchronized, name="norm"),
-                layers.Dense(8, activation="tanh", name="second"),
-                layers.Dense(4, name="last"),
-            ]
+        return sequential(
+            (8,),
+            layers.Dense(8, name="first"),
+            layers.BatchNormalization(synchronized=synchronized, name="norm"),
+            layers.Dense(8, activation="tanh", name="second"),
+            layers.Dense(4, name="last"),
         )
 
     plan = plan_of(layer_names(build), TWO_STAGES)
@@ -141,13 +137,11 @@ def test_dropout_computed_again_draws_the_same_masks() -> None:
     """The gradient is that of the masks of the forward pass."""
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((8,)),
-                layers.Dense(32, activation="tanh", name="first"),
-                layers.Dropout(0.5, seed=3, name="dropout"),
-                layers.Dense(4, name="last"),
-            ]
+        return sequential(
+            (8,),
+            layers.Dense(32, activation="tanh", name="first"),
+            layers.Dropout(0.5, seed=3, name="dropout"),
+            layers.Dense(4, name="last"),
         )
 
     plan = plan_of(layer_names(build), TWO_STAGES, recompute=["dropout", "first"])
@@ -190,7 +184,7 @@ def test_eager_mode() -> None:
     dataset = batches(*tabular(43))
 
     def experiment(place: Place) -> dict[str, object]:
-        with eagerly():
+        with eager_functions():
             return loop_results(place, classifier(), dataset, epochs=1)
 
     with saying("ENG-086"):
@@ -269,12 +263,8 @@ def test_two_models_and_two_steps_in_one_function() -> None:
     loss_of = keras.losses.BinaryCrossentropy(from_logits=True)
 
     def make() -> Parts:
-        maker = keras.Sequential(
-            [keras.Input((3,)), layers.Dense(8, "tanh", name="m0"), layers.Dense(8, name="m1")]
-        )
-        judge = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(8, "tanh", name="j0"), layers.Dense(1, name="j1")]
-        )
+        maker = sequential((3,), layers.Dense(8, "tanh", name="m0"), layers.Dense(8, name="m1"))
+        judge = sequential((8,), layers.Dense(8, "tanh", name="j0"), layers.Dense(1, name="j1"))
         both = keras.Sequential([maker, judge])
         optimizers = sgd(), OPTIMIZERS["adam"]()
 

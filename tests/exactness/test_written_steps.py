@@ -20,7 +20,7 @@ from evener import Plan
 from evener._tf_private import graphs
 from evener.graph.ops.registry import OPERATIONS
 from evener.strategy import spot_check
-from exactness.sparing import usually
+from exactness.harness import usually
 from exactness.steps.case import CASES, BuiltStep, graph_optimizers_of
 from exactness.steps.runs import check, one_device, train
 

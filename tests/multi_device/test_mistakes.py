@@ -19,6 +19,7 @@ from keras import layers, ops
 from evener import EngineError, EvenerError, Plan, PlanError, Strategy
 from evener.plan import PlanDevice, Replica, Stage
 from exactness.compare import assert_equal, state_of
+from exactness.models import sequential
 
 TWO = ("cpu:0", "cpu:1")
 
@@ -388,9 +389,7 @@ class Breaks(layers.Layer):
 
 def breaking() -> keras.Model:
     """A model of which one layer can give NaN."""
-    return keras.Sequential(
-        [keras.Input((4,)), layers.Identity(), Breaks(name="breaks"), layers.Dense(1)]
-    )
+    return sequential((4,), layers.Identity(), Breaks(name="breaks"), layers.Dense(1))
 
 
 @pytest.mark.covering(1)
@@ -429,14 +428,12 @@ def plan(
 
 
 def chain() -> keras.Model:
-    return keras.Sequential(
-        [
-            keras.Input((4,)),
-            layers.Dense(6, name="first"),
-            layers.Reshape((3, 2), name="shape"),
-            layers.LSTM(3, name="memory"),
-            layers.Dense(1, name="last"),
-        ]
+    return sequential(
+        (4,),
+        layers.Dense(6, name="first"),
+        layers.Reshape((3, 2), name="shape"),
+        layers.LSTM(3, name="memory"),
+        layers.Dense(1, name="last"),
     )
 
 
@@ -526,11 +523,7 @@ def test_places_that_one_replica_overwrites(make: Callable[[], Strategy], aggreg
 def masked_step(strategy: Strategy) -> tuple[keras.Model, keras.losses.Loss, Callable[..., Any]]:
     """Return a masked model, its loss, and a step with the loss in a function of its own."""
     with strategy.scope():
-        model = keras.Sequential([
-            keras.Input((3,)),
-            layers.Embedding(5, 2, mask_zero=True),
-            layers.Dense(1),
-        ])  # fmt: skip
+        model = sequential((3,), layers.Embedding(5, 2, mask_zero=True), layers.Dense(1))
     loss_of = keras.losses.MeanSquaredError()
 
     @tf.function

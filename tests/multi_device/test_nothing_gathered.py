@@ -19,6 +19,7 @@ import evener
 from evener.auditing import Audit, print_audit
 from evener.graph.ops.registry import Trait, has_trait
 from evener.graph.rewrites import LOOPS
+from exactness.models import sequential
 from exactness.steps.case import CASES
 from exactness.steps.runs import check, train
 
@@ -43,9 +44,7 @@ def tokens(length: int, num_words: int) -> Callable[[np.random.Generator, int], 
 
 
 def mlp() -> Made:
-    model = keras.Sequential(
-        [keras.Input((8,)), layers.Dense(16, "gelu"), layers.LayerNormalization(), layers.Dense(3)]
-    )
+    model = sequential((8,), layers.Dense(16, "gelu"), layers.LayerNormalization(), layers.Dense(3))
     model.compile("sgd", "mse", metrics=["mae"])
     return model, lambda rng, n: (
         rng.random((n, 8), dtype="float32"),
@@ -74,9 +73,7 @@ def cnn() -> Made:
 
 
 def recurrent(layer: Any) -> Made:
-    model = keras.Sequential(
-        [keras.Input((7, 4)), layer(8, return_sequences=True), layer(6), layers.Dense(1)]
-    )
+    model = sequential((7, 4), layer(8, return_sequences=True), layer(6), layers.Dense(1))
     model.compile("sgd", "mse")
     return model, lambda rng, n: (
         rng.random((n, 7, 4), dtype="float32"),

@@ -140,11 +140,6 @@ def mlp(
     return keras.Sequential([*stack, layers.Dense(widths[-1], use_bias=last_bias, **settings)])
 
 
-def sequential(shape: tuple[int, ...], *stack: Any, **settings: Any) -> keras.Sequential:
-    """Return layers in line, behind an input of a shape."""
-    return keras.Sequential([keras.Input(shape, **settings), *stack])
-
-
 def sgd(variables: Sequence[Any], learning_rate: float = 0.1, **settings: Any) -> Any:
     """Return a built SGD."""
     optimizer = keras.optimizers.SGD(learning_rate, **settings)
