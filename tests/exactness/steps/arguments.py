@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from exactness.models import sequential
+
 from .case import (
     BuiltStep,
     case,
@@ -20,7 +22,6 @@ from .case import (
     normal,
     normals,
     of_shape,
-    sequential,
     sgd,
     state,
     to_regress,

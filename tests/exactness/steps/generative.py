@@ -8,6 +8,8 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from exactness.models import sequential
+
 from .case import (
     BuiltStep,
     adam,
@@ -18,7 +20,6 @@ from .case import (
     mlp,
     normals,
     of_shape,
-    sequential,
     sgd,
     state,
     to_regress,

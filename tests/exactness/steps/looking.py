@@ -9,6 +9,8 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from exactness.models import sequential
+
 from .case import (
     Batch,
     BuiltStep,
@@ -17,7 +19,6 @@ from .case import (
     mlp,
     normal,
     of_shape,
-    sequential,
     sgd,
     state,
     to_classify,

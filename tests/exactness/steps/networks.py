@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
+from exactness.models import sequential
+
 from .case import (
     Batch,
     BuiltStep,
@@ -23,7 +25,6 @@ from .case import (
     normal,
     normals,
     of_shape,
-    sequential,
     sgd,
     state,
     to_classify,

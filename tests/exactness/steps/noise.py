@@ -9,6 +9,8 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from exactness.models import sequential
+
 from .case import (
     BuiltStep,
     case,
@@ -18,7 +20,6 @@ from .case import (
     learned,
     mlp,
     normals,
-    sequential,
     to_classify,
     to_regress,
     whole,

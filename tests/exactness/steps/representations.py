@@ -8,6 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from exactness.models import sequential
+
 from .case import (
     Batch,
     BuiltStep,
@@ -21,7 +23,6 @@ from .case import (
     mlp,
     normal,
     normals,
-    sequential,
     sgd,
     state,
     to_classify,
