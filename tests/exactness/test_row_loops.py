@@ -205,7 +205,8 @@ def with_gradient(step: Step) -> Step:
             tape.watch([x, w])
             results = tf.nest.flatten(step(x, w))
             loss = tf.add_n([tf.reduce_sum(tf.square(y)) for y in results])
-        return [*results, *map(tf.convert_to_tensor, tape.gradient(loss, [x, w]))]
+        gradients = tape.gradient(loss, [x, w], unconnected_gradients="zero")
+        return [*results, *map(tf.convert_to_tensor, gradients)]
 
     return both
 

@@ -148,7 +148,7 @@ def rolled(x: Any, n: Any) -> Any:
 @case
 def loop_of_longest(x: Any, n: Any) -> Any:
     def add(k: Any, state: Any) -> Any:
-        return k + 1, tf.tanh(state) + x[:, k]
+        return [k + 1, tf.tanh(state) + x[:, k]]
 
     return tf.while_loop(
         lambda k, _: k < tf.reduce_max(n),
