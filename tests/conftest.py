@@ -59,7 +59,7 @@ ON_LOGICAL_CPUS = (
 LONGEST_FIRST = (
     TESTS / "workers" / "test_fits.py",
     TESTS / "cli" / "test_launch.py",
-    TESTS / "multi_device" / "test_exhausted_memory.py",
+    TESTS / "multi_device" / "test_memory.py",
     TESTS / "exactness" / "test_drawn.py",
     TESTS / "cli" / "test_plan.py",
     TESTS / "cli" / "test_run.py",

@@ -30,11 +30,9 @@ SUITE = (
     "tests/unit/_tf_private",
     "tests/exactness/test_models.py",
     "tests/exactness/test_batchnorm.py",
-    "tests/exactness/test_batch_norm_per_device.py",
     "tests/exactness/test_random.py",
     "tests/exactness/test_optimizers.py",
     "tests/exactness/test_stages.py",
-    "tests/exactness/test_loops.py",
     "tests/cli/test_run.py",
 )
 # Cases that fail in Keras itself, without evener, on one device.

@@ -41,10 +41,6 @@ def cut(devices: Sequence[str], shares: Sequence[float] | None = None) -> evener
     return evener.Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))
 
 
-def is_evener(strategy: tf.distribute.Strategy) -> bool:
-    return isinstance(strategy, evener.Strategy)
-
-
 def local(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
     """Return what each replica has, as NumPy arrays; of nests, per replica a nest."""
 

@@ -31,7 +31,6 @@ def test_no_sample_is_lost_or_doubled(
 
 
 def test_fewer_samples_than_replicas(strategy: Any) -> None:
-    """Every replica gets a part; some are empty."""
     distributed = strategy.experimental_distribute_dataset(numbers(1, 8))
 
     @tf.function
@@ -310,12 +309,6 @@ def test_datasets_from_a_function(strategy: Any) -> None:
     flat = [x for batch in joined(strategy, distributed) for x in batch]
     assert flat == list(range(12))
     assert flat == [x for batch in joined(strategy, distributed) for x in batch]
-
-
-PER_REPLICA = tf.distribute.InputOptions(
-    experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
-    experimental_fetch_to_device=False,
-)
 
 
 def test_datasets_from_a_function_whose_last_batch_is_partial(strategy: Any) -> None:

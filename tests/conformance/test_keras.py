@@ -51,7 +51,6 @@ LOSSES = {
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_custom_loop(strategy: Any, name: str) -> None:
-    """Every usual way to write the loss gives the steps of one device."""
     with strategy.scope():
         model = linear()
         optimizer = keras.optimizers.SGD(0.1)
@@ -160,7 +159,6 @@ METRICS = {
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", METRICS)
 def test_metrics(strategy: Any, call: Wrap, name: str) -> None:
-    """A metric counts every sample once, whichever replica had it."""
     plain = getattr(keras.metrics, name)()
     METRICS[name](plain, Y[:5])
     with strategy.scope():
@@ -336,7 +334,6 @@ def test_embeddings(strategy: Any, call: Wrap) -> None:
 
 @pytest.mark.parametrize("name", ["evener-1", "evener-2", "one-1", "mirrored-2"])
 def test_fit_evaluate_predict(name: str) -> None:
-    """The same numbers from `fit` under every strategy."""
     strategy = make(name)
     with strategy.scope():
         model = linear()

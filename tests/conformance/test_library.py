@@ -41,7 +41,6 @@ def checks() -> Checks:
 
 
 def counted(_: Any = None) -> tf.data.Dataset:
-    """Batches of two numbers."""
     return tf.data.Dataset.range(12).batch(2)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints and exported models: written under one strategy, read under any other."""
+"""Checkpoints and exported models, written under one strategy, read under others; summaries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import tensorflow as tf
 from .strategies import Wrap, make, replica_float
 
 PLACES = ("plain", "mirrored-2", "evener-1", "evener-2", "evener-3")
+
+
 PAIRS = [
     ("plain", "evener-2"),
     ("evener-2", "plain"),
@@ -21,13 +23,15 @@ PAIRS = [
     ("evener-1", "evener-2"),
     ("evener-3", "evener-2"),
 ]
+
+
 SUM = tf.VariableAggregation.SUM
+
+
 ON_READ = tf.VariableSynchronization.ON_READ
 
 
 class State(tf.Module):
-    """A variable of each kind."""
-
     def __init__(self, value: float) -> None:
         super().__init__()
         self.w = tf.Variable([value, value + 1.0])
@@ -65,7 +69,6 @@ def test_checkpoints(tmp_path: Path, before: str, after: str) -> None:
 
 @pytest.mark.parametrize("after", PLACES)
 def test_restoring_before_variables_are_made(tmp_path: Path, after: str) -> None:
-    """Values wait for their variables."""
     _, state = placed("evener-2", lambda: State(3.0))
     path = tf.train.Checkpoint(state=state).save(str(tmp_path / "ckpt"))
 
@@ -259,3 +262,62 @@ def test_checkpoints_of_keras_models(tmp_path: Path, before: str, after: str) ->
     np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
     for expected, actual in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
         np.testing.assert_array_equal(expected.numpy(), actual.numpy())
+
+
+def written(folder: Path) -> list[tuple[str, float, int]]:
+    found = []
+    for path in sorted(folder.glob("*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                number = tf.make_ndarray(value.tensor)
+                found.append((value.tag, float(number), event.step))
+    return found
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_scalars_are_written_once(tmp_path: Path, strategy: Any, call: Wrap, where: str) -> None:
+    writer = tf.summary.create_file_writer(str(tmp_path))
+
+    def fn() -> None:
+        if where == "outside":
+            tf.summary.scalar("number", replica_float() + 5.0, step=3)
+            return
+        with writer.as_default():
+            tf.summary.scalar("number", replica_float() + 5.0, step=3)
+
+    with writer.as_default():
+        call(lambda: strategy.run(fn))()
+    writer.close()
+    assert written(tmp_path) == [("number", 5.0, 3)]
+
+
+def test_steps_and_conditions(tmp_path: Path, strategy: Any) -> None:
+    writer = tf.summary.create_file_writer(str(tmp_path))
+    with strategy.scope():
+        step = tf.Variable(0, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+    @tf.function
+    def train() -> None:
+        def fn() -> None:
+            with tf.summary.record_if(lambda: tf.equal(step % 2, 0)):
+                tf.summary.scalar("number", replica_float(), step=step)
+
+        strategy.run(fn)
+        step.assign_add(1)
+
+    with writer.as_default():
+        for _ in range(3):
+            train()
+    writer.close()
+    assert [(tag, at) for tag, _, at in written(tmp_path)] == [("number", 0), ("number", 2)]
+
+
+def test_outside_of_replicas(tmp_path: Path, strategy: Any) -> None:
+    writer = tf.summary.create_file_writer(str(tmp_path))
+    with writer.as_default(), strategy.scope():
+        tf.summary.scalar(
+            "number", strategy.reduce("SUM", strategy.run(replica_float), axis=None), step=1
+        )
+    writer.close()
+    assert written(tmp_path) == [("number", 0.0, 1)]

@@ -18,7 +18,6 @@ SCATTERS = ("add", "sub", "mul", "div", "min", "max", "update")
 
 
 def row(value: Any) -> tf.IndexedSlices:
-    """One row of a variable with strategy."""
     return tf.IndexedSlices(tf.reshape(value, [1]), tf.constant([1]), tf.constant([2]))
 
 
@@ -207,7 +206,6 @@ def test_made_inside_a_function(strategy: Any) -> None:
 
 
 def test_returned_from_run(strategy: Any) -> None:
-    """A variable that is returned is the variable."""
     v = strategy.run(lambda: tf.Variable(1.0, name="made", aggregation=Aggregation.MEAN))
     assert v.name == "made:0"
     assert v.numpy() == 1.0

@@ -29,13 +29,9 @@ Shares = str | Sequence[float] | None
 class Place(Protocol):
     """Devices on which an experiment makes and trains its models."""
 
-    def scope(self) -> AbstractContextManager[object]:
-        """Return the scope in which models are made."""
-        ...
+    def scope(self) -> AbstractContextManager[object]: ...
 
-    def set_shares(self, shares: Sequence[float]) -> None:
-        """Change the shares from the next step on."""
-        ...
+    def set_shares(self, shares: Sequence[float]) -> None: ...
 
 
 MakePlace = Callable[[int, Shares], Place]
@@ -46,7 +42,6 @@ class OneDevice:
     """Plain Keras on the first CPU."""
 
     def scope(self) -> AbstractContextManager[object]:
-        """Return the scope of the device."""
         return tf.device("/CPU:0")
 
     def set_shares(self, shares: Sequence[float]) -> None:
@@ -60,7 +55,6 @@ class Mirrored:
     strategy: tf.distribute.Strategy
 
     def scope(self) -> AbstractContextManager[object]:
-        """Return the strategy's scope."""
         return self.strategy.scope()
 
     def set_shares(self, shares: Sequence[float]) -> None:
@@ -96,11 +90,9 @@ class _Workers:
         self._strategy = Strategy(devices=devices, shares=given)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the strategy."""
         return getattr(self._strategy, name)
 
     def set_shares(self, shares: Sequence[float]) -> None:
-        """Change the shares from the next step on."""
         self._strategy.set_shares(self._padded(shares))
 
     def _padded(self, shares: Sequence[float]) -> list[float]:

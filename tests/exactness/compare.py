@@ -57,6 +57,10 @@ def differences(reference: Results, candidate: Results) -> dict[str, float]:
     }
 
 
+def equal(reference: Results, candidate: Results, *, within: float) -> bool:
+    return all(error <= within for error in differences(reference, candidate).values())
+
+
 def assert_equal(reference: Results, candidate: Results, *, within: float, where: str) -> None:
     """Fail with every array that differs by more than `within`, the worst first."""
     errors = differences(reference, candidate)

@@ -8,6 +8,7 @@ and ``optimizer`` are made anew for each run. Outcome: "all" devices, or what ke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,11 +50,21 @@ LOOP = "for a, b in data:" + STEP.format(more="")
 FUNCTION = "def step(a, b):" + STEP.format(more="{more}") + "    return loss\n"
 
 
+BY_HAND = r"""\1with tf.GradientTape() as tape:
+\1    loss = \3
+\1w.assign_sub(\2 * tape.gradient(loss, w))"""
+BY_OPTIMIZER = r"""\1with tf.GradientTape() as tape:
+\1    loss = \2
+\1gradients = tape.gradient(loss, model.trainable_variables)
+\1optimizer.apply_gradients(zip(gradients, model.trainable_variables))"""
+
+
 def function(more: str = "") -> str:
     return FUNCTION.replace("{more}", more)
 
 
-# "## name | outcome" above each program; <function> and <loop> stand for the texts above.
+# "## name | outcome" above each program; <function> and <loop> stand for the texts above, and
+# <w by RATE: LOSS> and <model: LOSS> for a step with a loss.
 PROGRAMS = r"""
 ## in line | all
 <loop>
@@ -69,18 +80,14 @@ for a, b in data: out.append(float(step(a, b)))
 rate = 0.1
 for epoch in range(3):
     for a, b in data:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((a @ w - b) ** 2)
-        w.assign_sub(rate * tape.gradient(loss, w))
+        <w by rate: tf.reduce_mean((a @ w - b) ** 2)>
         out.append(float(loss))
     rate *= 0.5
 ## a rate changes every step | all
 rate = 0.1
 for epoch in range(3):
     for a, b in data:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((a @ w - b) ** 2)
-        w.assign_sub(rate * tape.gradient(loss, w))
+        <w by rate: tf.reduce_mean((a @ w - b) ** 2)>
         out.append(float(loss))
         rate *= 0.9
 ## a flag of the step | all
@@ -109,9 +116,7 @@ def measure(a, b):
     seen.append(loss)
     return loss
 for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = measure(a, b)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
+    <w by 0.1: measure(a, b)>
 out += [float(one) for one in seen]
 ## a global counter | assigns the global count
 count = 0
@@ -120,9 +125,7 @@ def measure(a, b):
     count += 1
     return tf.reduce_mean((a @ w - b) ** 2) * count
 for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = measure(a, b)
-    w.assign_sub(0.01 * tape.gradient(loss, w))
+    <w by 0.01: measure(a, b)>
     out.append(float(loss))
 ## a counter of the model | it changes 
 class Counting(keras.layers.Layer):
@@ -138,16 +141,12 @@ np.random.seed(3)
 def measure(a, b):
     return tf.reduce_mean((a @ w - b) ** 2) * float(np.random.uniform())
 for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = measure(a, b)
-    w.assign_sub(0.01 * tape.gradient(loss, w))
+    <w by 0.01: measure(a, b)>
     out.append(float(loss))
 ## a generator of NumPy | whose state is not known
 draws = np.random.default_rng(3)
 for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((a @ w - b) ** 2) * float(draws.uniform())
-    w.assign_sub(0.01 * tape.gradient(loss, w))
+    <w by 0.01: tf.reduce_mean((a @ w - b) ** 2) * float(draws.uniform())>
     out.append(float(loss))
 ## a closure that is rebound | all
 def make():
@@ -161,9 +160,7 @@ def make():
 measure, change = make()
 for epoch in range(2):
     for a, b in data:
-        with tf.GradientTape() as tape:
-            loss = measure(a, b)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
+        <w by 0.1: measure(a, b)>
         out.append(float(loss))
     change()
 ## trainable is toggled | all
@@ -200,9 +197,7 @@ def measure(a, b):
     return tf.reduce_mean((a @ w - b) ** 2) * config["factor"] * config["more"][0]
 for epoch in range(3):
     for a, b in data:
-        with tf.GradientTape() as tape:
-            loss = measure(a, b)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
+        <w by 0.1: measure(a, b)>
         out.append(float(loss))
     config["factor" if epoch else "more"] = 2.0 if epoch else [3.0]
 ## gradients accumulated in a list | all
@@ -276,10 +271,7 @@ average = 0.0
     out.append(average)
 ## training is a flag | all
 def step(a, b, training):
-    with tf.GradientTape() as tape:
-        loss = loss_of(b, model(a, training=training))
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    <model: loss_of(b, model(a, training=training))>
     return loss
 for epoch in range(3):
     for a, b in data:
@@ -292,16 +284,12 @@ for i in range(0, 22, 4):
 ## computing with an array | all
 for i in range(0, 20, 4):
     a, b = x.numpy()[i:i + 4].astype("float64"), y.numpy()[i:i + 4].astype("float64")
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(b * (b - tf.matmul(tf.cast(a, tf.float32), w)) ** 2)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
+    <w by 0.1: tf.reduce_mean(b * (b - tf.matmul(tf.cast(a, tf.float32), w)) ** 2)>
     out.append(float(loss))
 ## computing with small integers | an array of uint8 of NumPy
 for i in range(0, 20, 4):
     a, b = (x.numpy()[i:i + 4] * 99).astype("uint8"), y[i:i + 4]
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((tf.cast(a / 255, tf.float32) @ w - b) ** 2)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
+    <w by 0.1: tf.reduce_mean((tf.cast(a / 255, tf.float32) @ w - b) ** 2)>
     out.append(float(loss))
 ## a walrus | all
 for a, b in data:
@@ -318,9 +306,7 @@ def measure(a, b, i):
 for i, (a, b) in enumerate(data):
     bad = i == 3
     try:
-        with tf.GradientTape() as tape:
-            loss = measure(a, b, bad)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
+        <w by 0.1: measure(a, b, bad)>
         out.append(float(loss))
     except ValueError as error:
         out.append(float(error.__traceback__.tb_lineno))
@@ -409,10 +395,7 @@ for epoch in range(2):
 reg = keras.layers.Dense(6, kernel_regularizer="l2")
 model = keras.Sequential([keras.Input((5,)), reg, keras.layers.Dense(1)])
 def step(a, b):
-    with tf.GradientTape() as tape:
-        loss = loss_of(b, model(a, training=True)) + sum(model.losses)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    <model: loss_of(b, model(a, training=True)) + sum(model.losses)>
     return loss
 for a, b in data: out.append(float(step(a, b)))
 ## what is used later | all
@@ -479,18 +462,14 @@ for a, b in data:
 ## tensors in a dictionary | all
 for a, b in data:
     batch = {"a": a, "b": (b, 2.0)}
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((batch["a"] @ w - batch["b"][0]) ** 2) * batch["b"][1]
-    w.assign_sub(0.1 * tape.gradient(loss, w))
+    <w by 0.1: tf.reduce_mean((batch["a"] @ w - batch["b"][0]) ** 2) * batch["b"][1]>
     out.append(float(loss))
 ## a dictionary filled in a function | it changes a list or dictionary
 def measure(batch):
     batch["loss"] = tf.reduce_mean((batch["a"] @ w - batch["b"]) ** 2)
     return batch["loss"]
 for batch in data.map(lambda a, b: {"a": a, "b": b}):
-    with tf.GradientTape() as tape:
-        loss = measure(batch)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
+    <w by 0.1: measure(batch)>
     out.append(float(batch["loss"]))
 ## a dictionary made and filled | all
 def measure(batch):
@@ -498,9 +477,7 @@ def measure(batch):
     return batch["loss"]
 for a, b in data:
     batch = {"a": a, "b": b}
-    with tf.GradientTape() as tape:
-        loss = measure(batch)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
+    <w by 0.1: measure(batch)>
     out.append(float(batch["loss"]))
 ## losses read behind the step | which line
 model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
@@ -513,10 +490,7 @@ for a, b in data:
 model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
                           keras.layers.Dense(1)])
 def step(a, b):
-    with tf.GradientTape() as tape:
-        loss = loss_of(b, model(a, training=True)) + sum(model.losses)
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    <model: loss_of(b, model(a, training=True)) + sum(model.losses)>
     return loss
 for a, b in data: out.append(float(step(a, b)))
 ## an attribute by a name | all
@@ -528,9 +502,7 @@ def measure(a, b):
     return sum(getattr(config, f"rate_{i}") for i in range(2)) * tf.reduce_mean((a @ w - b) ** 2)
 for epoch in range(2):
     for a, b in data:
-        with tf.GradientTape() as tape:
-            loss = measure(a, b)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
+        <w by 0.1: measure(a, b)>
         out.append(float(loss))
     config.rate_1 = 3.0
 ## a small batch prints | then: it calls print()
@@ -540,9 +512,7 @@ def measure(a, b):
         return tf.reduce_sum((a @ w - b) ** 2)
     return tf.reduce_mean((a @ w - b) ** 2)
 for a, b in data.repeat(2):
-    with tf.GradientTape() as tape:
-        loss = measure(a, b)
-    w.assign_sub(0.1 * tape.gradient(loss, w))
+    <w by 0.1: measure(a, b)>
     out.append(float(loss))
 ## a setting of Keras | all
 <function>
@@ -608,10 +578,7 @@ def shown(loss):
     tf.print("loss", tf.cast(99 * loss, tf.int32), output_stream=sys.stdout)
     return loss
 def step(a, b):
-    with tf.GradientTape() as tape:
-        loss = shown(loss_of(b, model(a, training=True)))
-    gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    <model: shown(loss_of(b, model(a, training=True)))>
     return loss
 for a, b in data.repeat(2):
     out.append(float(step(a, b)))
@@ -647,25 +614,19 @@ def slope(a):
         value = tf.reduce_sum((a @ w) ** 3)
     return inner.gradient(value, a)
 for a, b in data:
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((a @ w - b) ** 2) + 0.01 * tf.reduce_mean(slope(a) ** 2)
-    w.assign_sub(0.01 * tape.gradient(loss, w))
+    <w by 0.01: tf.reduce_mean((a @ w - b) ** 2) + 0.01 * tf.reduce_mean(slope(a) ** 2)>
     out.append(float(loss))
 ## a number changes with the epochs | all
 for epoch in range(8):
     for a, b in data.repeat(4):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((a @ w - b) ** 2) / (epoch + 1)
-        w.assign_sub(0.01 * tape.gradient(loss, w))
+        <w by 0.01: tf.reduce_mean((a @ w - b) ** 2) / (epoch + 1)>
         out.append(float(loss))
 ## a namespace | all
 import types
 config = types.SimpleNamespace(rate=0.1)
 for epoch in range(3):
     for a, b in data:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((a @ w - b) ** 2)
-        w.assign_sub(config.rate * tape.gradient(loss, w))
+        <w by config.rate: tf.reduce_mean((a @ w - b) ** 2)>
         out.append(float(loss))
     config.rate = 0.01
 ## the rate of the optimizer at every step | all
@@ -687,9 +648,7 @@ for i, (a, b) in enumerate(data.repeat(2)):
 for n in (4, 3, 2, 1, 0, -1):
     a, b = x[:4], y[:4]
     try:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((a @ w - b) ** 2) * (1 / n)
-        w.assign_sub(0.1 * tape.gradient(loss, w))
+        <w by 0.1: tf.reduce_mean((a @ w - b) ** 2) * (1 / n)>
         out.append(float(loss))
     except ZeroDivisionError as error:
         out.append(float(error.__traceback__.tb_lineno))
@@ -708,16 +667,12 @@ for n in (1.0, 2.0, 3.0, 4.0, 1e39, 5.0, float("inf"), float("nan")):
 def measure(a, b, n):
     return tf.reduce_mean((a @ w - b) ** 2) * n
 for n, (a, b) in enumerate(data.repeat(2)):
-    with tf.GradientTape() as tape:
-        loss = measure(a, b, n)
-    w.assign_sub(0.01 * tape.gradient(loss, w))
+    <w by 0.01: measure(a, b, n)>
     out.append(float(loss))
 ## an integer that becomes a float | all
 for n in (1, 2, 3, 4.5, 5.5, 2**40, 6, True):
     a, b = x[:4], y[:4]
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((a @ w - b) ** 2) / n
-    w.assign_sub(0.01 * tape.gradient(loss, w))
+    <w by 0.01: tf.reduce_mean((a @ w - b) ** 2) / n>
     out += [float(loss), n]
 """
 
@@ -727,6 +682,8 @@ def read_programs() -> Iterator[tuple[str, Case]]:
         heading, _, text = block.partition("\n")
         name, outcome = heading.split(" | ")
         text = text.replace("<function>", function()).replace("<loop>", LOOP)
+        text = re.sub(r"( *)<w by (.*?): (.*)>", BY_HAND, text)
+        text = re.sub(r"( *)<model: (.*)>", BY_OPTIMIZER, text)
         yield name, Case(outcome, text)
 
 

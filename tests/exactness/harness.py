@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
 
 from .candidates import MakePlace, OneDevice, Place, Shares, make_candidate
-from .compare import Results, assert_equal, state_of
-from .models import BY_NAME, NUM_SAMPLES, NUM_WHOLE, Arrays, Case
-from .optimizers import OPTIMIZERS
+from .compare import Results, assert_equal, equal, state_of
+from .models import NUM_SAMPLES, NUM_WHOLE, OPTIMIZERS, Arrays, Case
 from .references import shared
 from .tolerances import LAW
 
 SEED = 7
 BATCH = 16
 Experiment = Callable[[Place], Results]
+Compiled = Callable[[], Mapping[str, object]] | Mapping[str, object]
+"""Arguments of `compile`, or what makes them: optimizers and metrics are made in the scope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,6 @@ class Layout:
     by_batch: tuple[Sequence[float], ...] = ()
 
     def __str__(self) -> str:
-        """Return a short name for test identifiers."""
         if self.by_epoch or self.by_batch:
             return f"{self.num_devices}-by_{'epoch' if self.by_epoch else 'batch'}"
         text = self.shares if isinstance(self.shares, str) else "measured"
@@ -76,6 +80,27 @@ def start(seed: int = SEED) -> None:
     keras.utils.set_random_seed(seed)
 
 
+@contextlib.contextmanager
+def eager_functions() -> Iterator[None]:
+    """Run `tf.function`s as Python."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run")
+            yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def on_one_device(experiment: Experiment, name: str, *, eagerly: bool) -> Results:
+    """Run an experiment on one device; the processes of a test run share results with a name."""
+    start()
+    with eager_functions() if eagerly else contextlib.nullcontext():
+        if not name:
+            return experiment(OneDevice())
+        return shared(name + " eagerly" * eagerly, lambda: experiment(OneDevice()))
+
+
 def agree(
     experiment: Experiment,
     *layouts: Layout,
@@ -83,13 +108,23 @@ def agree(
     make_place: MakePlace = make_candidate,
     name: str = "",
 ) -> Results:
-    """Run an experiment on one device and on the candidate in each layout; compare."""
-    start()
-    reference = shared(name, lambda: experiment(OneDevice())) if name else experiment(OneDevice())
+    """Run an experiment on one device and on the candidate in each layout; compare.
+
+    On one device it runs operation by operation, which takes a fraction of the time of traces. What
+    cannot run so, or differs, is compared with functions as they are written.
+    """
+    reference, is_eager = None, True
+    with contextlib.suppress(Exception, pytest.fail.Exception):
+        reference = on_one_device(experiment, name, eagerly=True)
     for layout in layouts or (TWO,):
         start()
         place = make_place(layout.num_devices, layout.shares)
-        assert_equal(reference, experiment(place), within=within, where=str(layout))
+        candidate = experiment(place)
+        if is_eager and (reference is None or not equal(reference, candidate, within=within)):
+            reference, is_eager = on_one_device(experiment, name, eagerly=False), False
+        assert reference is not None
+        assert_equal(reference, candidate, within=within, where=str(layout))
+    assert reference is not None
     return reference
 
 
@@ -121,32 +156,13 @@ def train_case(
 
 
 def samples_for(optimizer: str) -> int:
-    """Return how many samples a case is trained on under an optimizer."""
     return NUM_SAMPLES if optimizer in ("sgd", "adam") else NUM_WHOLE
 
 
 def take(arrays: Arrays, rows: slice) -> Arrays:
-    """Return some rows of an array or of every array in a mapping."""
     if isinstance(arrays, Mapping):
         return {name: array[rows] for name, array in arrays.items()}
     return arrays[rows]
-
-
-@functools.cache
-def reference_case(case_name: str, optimizer: str) -> Results:
-    """Train a case on one device, once per process."""
-    start()
-    case = BY_NAME[case_name]
-    return train_case(OneDevice(), case, optimizer)
-
-
-def candidate_case(
-    case: Case, optimizer: str, layout: Layout, make_place: MakePlace = make_candidate
-) -> Results:
-    """Train a case on the candidate; the shares change as the layout says."""
-    start()
-    place = make_place(layout.num_devices, layout.shares)
-    return train_case(place, case, optimizer, callbacks=[ChangeShares(place, layout)])
 
 
 def sgd(**settings: object) -> keras.optimizers.Optimizer:
@@ -158,20 +174,37 @@ def fit_model(
     place: Place,
     build: Callable[[], keras.Model],
     data: Sequence[object],
-    compiled: Callable[[], Mapping[str, object]],
+    compiled: Compiled,
     **fit: object,
 ) -> dict[str, object]:
-    """Build, compile and fit under a place."""
     return fit_again(place, compile_model(place, build, compiled), data, **fit)
 
 
+def agree_in_fit(
+    build: Callable[[], keras.Model],
+    data: Sequence[object],
+    compiled: Compiled,
+    *layouts: Layout,
+    within: float = LAW,
+    make_place: MakePlace = make_candidate,
+    name: str = "",
+    **fit: object,
+) -> Results:
+    """Build, compile and fit on one device and on the candidate in each layout; compare."""
+
+    def experiment(place: Place) -> Results:
+        return fit_model(place, build, data, compiled, **fit)
+
+    return agree(experiment, *layouts, within=within, make_place=make_place, name=name)
+
+
 def compile_model(
-    place: Place, build: Callable[[], keras.Model], compiled: Callable[[], Mapping[str, object]]
+    place: Place, build: Callable[[], keras.Model], compiled: Compiled
 ) -> keras.Model:
-    """Build and compile under a place."""
     with place.scope():
         model = build()
-        model.compile(**{"optimizer": sgd(), **compiled()})
+        given = compiled() if callable(compiled) else compiled
+        model.compile(**{"optimizer": sgd(), **given})
     return model
 
 
@@ -191,3 +224,8 @@ def unequal_weights(num_samples: int) -> np.ndarray:
     weights = np.linspace(0.2, 2.6, num_samples).astype("float32")
     weights[::5] = 0.0
     return weights
+
+
+def usually(values: Sequence[Any], usual: Container[Any]) -> list[Any]:
+    """Return parameters for a test; those that are not usual are marked as long."""
+    return [v if v in usual else pytest.param(v, marks=pytest.mark.long) for v in values]

@@ -8,7 +8,6 @@ replicas; `Alone` answers them as a program without any strategy would: ``run`` 
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ import tensorflow as tf
 
 from evener.errors import EvenerWarning
 
-from .candidates import CANDIDATE, Mirrored, OneDevice, Place, make_candidate
+from .candidates import CANDIDATE, MakePlace, Mirrored, OneDevice, Place, make_candidate
 from .compare import Results, state_of
-from .harness import BATCH, Layout, samples_for, sgd, start
-from .models import BY_NAME, Arrays, Case, mlp
-from .optimizers import OPTIMIZERS
+from .harness import BATCH, Layout, agree, samples_for, sgd
+from .models import OPTIMIZERS, Arrays, Case, mlp
+from .tolerances import LAW
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 Batch = tuple[Any, ...]
@@ -37,30 +36,24 @@ class Alone:
     num_replicas_in_sync = 1
 
     def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        """Call the function."""
         return fn(*args, **(kwargs or {}))
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
-        """Return the value, or its sum or mean along the axis."""
         if axis is None:
             return value
         return (tf.reduce_sum if reduce_op == "SUM" else tf.reduce_mean)(value, axis)
 
     def gather(self, value: Any, axis: int) -> Any:
-        """Return the value."""
         del axis
         return value
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Return the only value."""
         return (value,)
 
     def experimental_distribute_dataset(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Return the dataset."""
         return dataset
 
     def distribute_datasets_from_function(self, dataset_fn: Callable[[Any], Any]) -> Any:
-        """Return the dataset that the function makes for one replica."""
         return dataset_fn(tf.distribute.InputContext())
 
 
@@ -72,7 +65,6 @@ def calls_of(place: Place) -> Any:
 
 
 def batches(*arrays: Any, batch: int = BATCH, drop_remainder: bool = False) -> tf.data.Dataset:
-    """Return a dataset of tuples of batches, unshuffled."""
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     return dataset.batch(batch, drop_remainder=drop_remainder)
 
@@ -94,7 +86,6 @@ class Parts:
     metrics: tuple[keras.Metric, ...] = ()
 
     def state(self) -> dict[str, object]:
-        """Return the weights and the variables of the optimizers."""
         return {
             **state_of(self.model),
             "optimizers": {
@@ -165,7 +156,6 @@ class Log:
     num_traces: int = 0
 
     def results(self) -> dict[str, object]:
-        """Return what must agree."""
         by_name = tf.nest.map_structure(lambda *steps: np.asarray(steps), *self.losses)
         return {"losses": by_name, "epochs": self.epochs}
 
@@ -201,15 +191,12 @@ def run_loop(
 
 
 def note_metrics(metrics: Sequence[keras.Metric], log: Log) -> None:
-    """Log the results of an epoch and begin the next one."""
     for metric in metrics:
         log.epochs.setdefault(metric.name, []).append(float(metric.result()))
         metric.reset_state()
 
 
 class _Changes:
-    """Changes the shares as a layout says."""
-
     def __init__(self, place: Place, layout: Layout | None) -> None:
         self._place = place
         self._by_epoch = layout.by_epoch if layout else ()
@@ -235,6 +222,22 @@ def loop_results(
         parts = make()
     log = run_loop(place, parts, dataset, **how)
     return {**parts.state(), **log.results()}
+
+
+def agree_in_loop(
+    make: Callable[[], Parts],
+    dataset: tf.data.Dataset,
+    *layouts: Layout,
+    within: float = LAW,
+    make_place: MakePlace = make_candidate,
+    **how: Any,
+) -> Results:
+    """Train by a loop on one device and on the candidate in each layout; compare."""
+
+    def experiment(place: Place) -> Results:
+        return loop_results(place, make, dataset, **how)
+
+    return agree(experiment, *layouts, within=within, make_place=make_place)
 
 
 def loss_and_metrics(case: Case) -> tuple[LossOf, tuple[keras.Metric, ...]]:
@@ -264,8 +267,6 @@ def _of_two_outputs(compiled: Mapping[str, Any]) -> LossOf:
 
 
 class _OfOneOutput(keras.metrics.MeanMetricWrapper):
-    """A metric of one of the outputs by name."""
-
     def __init__(self, output: str, fn: Callable[..., Any]) -> None:
         super().__init__(fn, name=output)
         self._output = output
@@ -282,7 +283,6 @@ def _named_metrics() -> tuple[keras.Metric, ...]:
 
 
 def case_parts(case: Case, optimizer: str) -> Parts:
-    """Return the parts of a loop over a case of the law."""
     model = case.build()
     made = OPTIMIZERS[optimizer]()
     loss, metrics = loss_and_metrics(case)
@@ -351,20 +351,6 @@ def predict_loop(place: Place, model: keras.Model, x: Arrays, batch: int = 20) -
     return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 
-@functools.cache
-def reference_loop(case_name: str, optimizer: str) -> Results:
-    """Train a case by a loop on one device, once per process."""
-    start()
-    return loop_over_case(OneDevice(), BY_NAME[case_name], optimizer)
-
-
-def candidate_loop(case: Case, optimizer: str, layout: Layout) -> Results:
-    """Train a case by a loop on the candidate; the shares change as the layout says."""
-    start()
-    place = make_candidate(layout.num_devices, layout.shares)
-    return loop_over_case(place, case, optimizer, layout)
-
-
 @contextlib.contextmanager
 def saying(*codes: str) -> Iterator[None]:
     """Demand that evener warns with exactly these codes inside, each once."""
@@ -377,13 +363,3 @@ def saying(*codes: str) -> Iterator[None]:
     ours = [str(w.message) for w in caught if issubclass(w.category, EvenerWarning)]
     found = [text[1:8] for text in ours]
     assert sorted(found) == sorted(codes), ours
-
-
-@contextlib.contextmanager
-def eagerly() -> Iterator[None]:
-    """Run `tf.function`s as Python."""
-    tf.config.run_functions_eagerly(True)
-    try:
-        yield
-    finally:
-        tf.config.run_functions_eagerly(False)

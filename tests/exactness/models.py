@@ -1,4 +1,4 @@
-"""The models of the law: small, smooth, and with data that gives them something to learn.
+"""Models and optimizers of the law: small, smooth, with data that gives something to learn.
 
 Activations are smooth (tanh, gelu, silu): at a ReLU's kink one rounding error decides
 whether a gradient exists, and the weights then differ by far more than rounding. Biases
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import numpy as np
@@ -83,44 +84,40 @@ def pairs(num_samples: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     return {"left": left, "right": right}, {"kind": kind, "size": size}
 
 
+def sequential(shape: tuple[int | None, ...], *stack: keras.Layer, **settings: Any) -> keras.Model:
+    """Return layers in line, behind an input of a shape."""
+    return keras.Sequential([keras.Input(shape, **settings), *stack])
+
+
 def mlp() -> keras.Model:
-    """Three dense layers."""
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.Dense(16, activation="tanh"),
-            layers.Dense(12, activation="gelu"),
-            layers.Dense(4),
-        ]
+    return sequential(
+        (8,),
+        layers.Dense(16, activation="tanh"),
+        layers.Dense(12, activation="gelu"),
+        layers.Dense(4),
     )
 
 
 def regressor() -> keras.Model:
-    """Two dense layers that end in one number."""
-    return keras.Sequential(
-        [keras.Input((8,)), layers.Dense(12, activation="tanh"), layers.Dense(1)]
-    )
+    return sequential((8,), layers.Dense(12, activation="tanh"), layers.Dense(1))
 
 
 def cnn() -> keras.Model:
     """Two convolutions, each with a BatchNorm over the whole batch."""
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            layers.Conv2D(4, 3, use_bias=False),
-            layers.BatchNormalization(momentum=0.8, synchronized=True),
-            layers.Activation("silu"),
-            layers.Conv2D(6, 3, strides=2, use_bias=False),
-            layers.BatchNormalization(momentum=0.8, synchronized=True),
-            layers.Activation("silu"),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(4),
-        ]
+    return sequential(
+        (8, 8, 1),
+        layers.Conv2D(4, 3, use_bias=False),
+        layers.BatchNormalization(momentum=0.8, synchronized=True),
+        layers.Activation("silu"),
+        layers.Conv2D(6, 3, strides=2, use_bias=False),
+        layers.BatchNormalization(momentum=0.8, synchronized=True),
+        layers.Activation("silu"),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(4),
     )
 
 
 def lstm() -> keras.Model:
-    """A recurrent layer over six moments."""
     return keras.Sequential([keras.Input((6, 3)), layers.LSTM(8), layers.Dense(1)])
 
 
@@ -137,7 +134,6 @@ def transformer() -> keras.Model:
 
 
 def two_by_two() -> keras.Model:
-    """A functional model: two inputs by name, two outputs by name."""
     left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
     joint = layers.Concatenate()(
         [layers.Dense(8, activation="tanh")(left), layers.Dense(6, activation="gelu")(right)]
@@ -172,7 +168,6 @@ class WithAddedLoss(keras.Model):
 
 
 def classes() -> dict[str, object]:
-    """Return what compiles a classifier."""
     return {
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "metrics": ["accuracy"],
@@ -180,12 +175,10 @@ def classes() -> dict[str, object]:
 
 
 def numbers() -> dict[str, object]:
-    """Return what compiles a regressor."""
     return {"loss": "mse", "metrics": ["mae", keras.metrics.RootMeanSquaredError()]}
 
 
 def several() -> dict[str, object]:
-    """Return what compiles two outputs by name."""
     return {
         "loss": {
             "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -208,3 +201,13 @@ CASES = (
     ),
 )
 BY_NAME = {case.name: case for case in CASES}
+
+
+# Adam's and AdamW's epsilon is 1e-3 and not 1e-7: where a gradient is near zero, they divide
+# rounding by rounding, and the first steps are then plus or minus the whole learning rate.
+OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "sgd": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(0.01, epsilon=1e-3),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.02, epsilon=1e-3),
+    "lion": lambda: keras.optimizers.Lion(0.003),
+}

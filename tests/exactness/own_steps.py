@@ -8,9 +8,10 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from .models import sequential
+
 
 def stack() -> tuple[Any, Any]:
-    """Return input and output of a small functional regressor."""
     x = keras.Input((8,))
     return x, layers.Dense(1)(layers.Dense(12, activation="tanh")(x))
 
@@ -19,7 +20,6 @@ class ComputeLoss(keras.Model):
     """The guide's first example: ``compute_loss`` and the compiled metrics."""
 
     def train_step(self, data: Any) -> Any:
-        """Take a step with the compiled loss."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -38,7 +38,6 @@ class ComputeMetrics(keras.Model):
     """The same with ``compute_metrics``, as Keras's own step, and a scaled loss."""
 
     def train_step(self, data: Any) -> Any:
-        """Take a step as Keras does."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -62,7 +61,6 @@ class OwnTrackers(keras.Model):
         self.loss_fn = keras.losses.MeanSquaredError()
 
     def train_step(self, data: Any) -> Any:
-        """Take a step with a loss object of its own."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -82,7 +80,6 @@ class VectorLoss(OwnTrackers):
     """An older guide: ``keras.losses.mean_squared_error`` gives one loss per sample."""
 
     def train_step(self, data: Any) -> Any:
-        """Take the gradient of a vector: the sum of the samples' losses."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -98,7 +95,6 @@ class MeanOfVector(OwnTrackers):
     """The same, averaged by TensorFlow: a mean that is not scaled."""
 
     def train_step(self, data: Any) -> Any:
-        """Take the gradient of the mean of the samples' losses."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -114,7 +110,6 @@ class Weighted(OwnTrackers):
     """The guide's support of ``sample_weight``, with a loss of its own."""
 
     def train_step(self, data: Any) -> Any:
-        """Weigh samples if there are weights."""
         if len(data) == 3:
             x, y, sample_weight = data
         else:
@@ -134,7 +129,6 @@ class OwnTest(keras.Model):
     """The guide's own ``test_step``, and a ``predict_step``."""
 
     def test_step(self, data: Any) -> Any:
-        """Update the metrics."""
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
         loss = self.compute_loss(y=y, y_pred=y_pred)
@@ -146,7 +140,6 @@ class OwnTest(keras.Model):
         return {m.name: m.result() for m in self.metrics}
 
     def predict_step(self, data: Any) -> Any:
-        """Return predictions in two forms."""
         x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = self(x, training=False)
         return {"value": y_pred, "positive": tf.cast(y_pred > 0, tf.int32)}
@@ -160,7 +153,6 @@ class RawLoss(keras.Model):
     """A step that returns the loss itself, and other numbers of the batch."""
 
     def train_step(self, data: Any) -> Any:
-        """Return what no metric has tracked."""
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -187,7 +179,6 @@ class OwnCompile(keras.Model):
         self.loss_fn, self.factor = loss_fn, factor
 
     def train_step(self, data: Any) -> Any:
-        """Take a step."""
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.factor * self.loss_fn(y, self(x, training=True))
@@ -205,7 +196,6 @@ class KnownRows(keras.Model):
     """Divides by the number of rows as the data has it, which may be known while tracing."""
 
     def train_step(self, data: Any) -> Any:
-        """Take a step with ``x.shape[0]``, as loops of TensorFlow's guides do."""
         x, y = data
         rows = x.shape[0]
         with tf.GradientTape() as tape:
@@ -221,12 +211,8 @@ class GAN(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.discriminator = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(8, activation="tanh"), layers.Dense(1)]
-        )
-        self.generator = keras.Sequential(
-            [keras.Input((3,)), layers.Dense(8, activation="tanh"), layers.Dense(8)]
-        )
+        self.discriminator = sequential((8,), layers.Dense(8, activation="tanh"), layers.Dense(1))
+        self.generator = sequential((3,), layers.Dense(8, activation="tanh"), layers.Dense(8))
         self.d_loss_tracker = keras.metrics.Mean(name="d_loss")
         self.g_loss_tracker = keras.metrics.Mean(name="g_loss")
         self.built = True
@@ -241,7 +227,6 @@ class GAN(keras.Model):
         return [self.d_loss_tracker, self.g_loss_tracker]
 
     def train_step(self, data: Any) -> Any:
-        """Train the one, then the other."""
         real, noise = data
         size = tf.shape(real)[0]
         images = tf.concat([self.generator(noise), real], axis=0)
@@ -266,9 +251,7 @@ class Autoencoder(keras.Model):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
-        self.decoder = keras.Sequential(
-            [keras.Input((2,)), layers.Dense(8, activation="tanh"), layers.Dense(8)]
-        )
+        self.decoder = sequential((2,), layers.Dense(8, activation="tanh"), layers.Dense(8))
         self.total = keras.metrics.Mean(name="loss")
         self.reconstruction = keras.metrics.Mean(name="reconstruction")
         self.kl = keras.metrics.Mean(name="kl")
@@ -279,7 +262,6 @@ class Autoencoder(keras.Model):
         return [self.total, self.reconstruction, self.kl]
 
     def train_step(self, data: Any) -> Any:
-        """The guide's step."""
         data = data[0] if isinstance(data, tuple) else data
         with tf.GradientTape() as tape:
             mean, log_variance = tf.split(self.encoder(data), 2, axis=-1)
@@ -302,9 +284,7 @@ class Distiller(keras.Model):
     def __init__(self) -> None:
         super().__init__()
         self.teacher = keras.Sequential([keras.Input((8,)), layers.Dense(4)])
-        self.student = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(6, activation="tanh"), layers.Dense(4)]
-        )
+        self.student = sequential((8,), layers.Dense(6, activation="tanh"), layers.Dense(4))
         self.teacher.trainable = False
         self.built = True
 
@@ -319,14 +299,12 @@ class Distiller(keras.Model):
         sample_weight: Any = None,
         training: bool = False,
     ) -> Any:
-        """Two losses of Keras."""
         teacher = tf.nn.softmax(self.teacher(x, training=False))
         student = super().compute_loss(x, y, y_pred, sample_weight)
         distance = keras.losses.KLDivergence()(teacher, tf.nn.softmax(y_pred))
         return 0.3 * student + 0.7 * distance
 
     def train_step(self, data: Any) -> Any:
-        """Train the student alone."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -374,7 +352,6 @@ class OneTape(keras.Model):
     """A step that calls ``super().train_step`` and adds to its logs."""
 
     def train_step(self, data: Any) -> Any:
-        """Do what Keras does, and log the learning rate."""
         logs = super().train_step(data)
         logs["rate"] = self.optimizer.learning_rate
         return logs
@@ -398,7 +375,6 @@ class Accumulating(keras.Model):
         return self.head(self.hidden(x))
 
     def train_step(self, data: Any) -> Any:
-        """Add up, and apply every second time."""
         x, y = data
         self.count.assign_add(1)
         with tf.GradientTape() as tape:
@@ -411,7 +387,6 @@ class Accumulating(keras.Model):
         return {"loss": loss}
 
     def apply_sums(self) -> None:
-        """Apply what was added up, and begin again."""
         self.optimizer.apply_gradients(zip(self.sums, self.trainable_variables, strict=True))
         for total in self.sums:
             total.assign(tf.zeros_like(total))

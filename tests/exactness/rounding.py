@@ -20,8 +20,7 @@ import tensorflow as tf
 from .candidates import OneDevice
 from .compare import Results, differences
 from .harness import BATCH, samples_for, start, train_case
-from .models import BY_NAME, NUM_SAMPLES, Arrays
-from .optimizers import OPTIMIZERS
+from .models import BY_NAME, NUM_SAMPLES, OPTIMIZERS, Arrays
 from .stand_ins import make_stand_ins
 
 HALF_PRECISION = (

@@ -34,7 +34,6 @@ class Cut:
     share: float = 1.0
 
     def __str__(self) -> str:
-        """Return a short name for test identifiers."""
         devices = "".join(map(str, self.devices))
         return f"{self.schedule}-on{devices}-m{self.micro_batches}f{self.in_flight}"
 

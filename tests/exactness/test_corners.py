@@ -1,4 +1,4 @@
-"""The law in corners: uses of Keras that a split of the batch could quietly get wrong."""
+"""The law in corners: models, layers and uses of Keras that a split could quietly get wrong."""
 
 from __future__ import annotations
 
@@ -10,13 +10,36 @@ from keras import layers, ops
 
 from .candidates import Place
 from .compare import state_of
-from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_again, fit_model, sgd
-from .models import classes, cnn, mlp, numbers, pairs, pictures, regression, regressor, tabular
+from .harness import (
+    CHANGES,
+    FIVE,
+    THREE,
+    TWO,
+    ChangeShares,
+    Layout,
+    agree,
+    agree_in_fit,
+    compile_model,
+    fit_again,
+    fit_model,
+    sgd,
+)
+from .models import (
+    classes,
+    cnn,
+    mlp,
+    numbers,
+    pairs,
+    pictures,
+    regression,
+    regressor,
+    sequential,
+    tabular,
+)
 from .tolerances import tolerance
 
 
 def test_fit_inside_the_scope() -> None:
-    """Building, fitting, evaluating and predicting all inside the scope."""
     x, y = regression(43)
 
     def experiment(place: Place) -> dict[str, object]:
@@ -39,7 +62,7 @@ def calls_a_keras_loss(y_true: object, y_pred: object) -> object:
 def test_a_keras_loss_inside_a_function() -> None:
     """Keras's own reductions, called in a function that a person wrote."""
     data = regression(75)
-    agree(lambda place: fit_model(place, regressor, data, lambda: {"loss": calls_a_keras_loss}))
+    agree_in_fit(regressor, data, lambda: {"loss": calls_a_keras_loss})
 
 
 class Reconstructs(layers.Layer):
@@ -63,13 +86,11 @@ class Reconstructs(layers.Layer):
 @pytest.mark.long
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
 def test_a_keras_loss_inside_a_layer(reduction: str) -> None:
-    """Keras's own reductions, called in a layer on a share."""
-
     def build() -> keras.Model:
         inside = Reconstructs(always=True, reduction=reduction)
         return keras.Sequential([keras.Input((8,)), inside, layers.Dense(1)])
 
-    agree(lambda place: fit_model(place, build, regression(75), numbers), THREE)
+    agree_in_fit(build, regression(75), numbers, THREE)
 
 
 @pytest.mark.long
@@ -92,7 +113,6 @@ def test_losses_added_in_training_alone() -> None:
 
 
 def test_two_models_that_share_a_layer() -> None:
-    """Two compiled models train the same layer in turns, each with its own optimizer."""
     x, y = regression(64)
 
     def experiment(place: Place) -> dict[str, object]:
@@ -113,7 +133,6 @@ def test_two_models_that_share_a_layer() -> None:
 
 
 def test_predict_with_a_model_that_nobody_built() -> None:
-    """predict is the first call of all, without compile."""
     x, _ = regression(11)
 
     def experiment(place: Place) -> dict[str, object]:
@@ -147,7 +166,6 @@ def test_outputs_of_whole_numbers() -> None:
 
 
 def test_words() -> None:
-    """Strings as inputs, looked up inside the model."""
     words = np.array(["wagon", "horse", "ox", "bar"])
     drawn = words[np.random.default_rng(3).integers(0, 4, size=(48, 3))]
     y = (drawn == "ox").sum(axis=1, keepdims=True).astype("float32")
@@ -156,39 +174,29 @@ def test_words() -> None:
     def build() -> keras.Model:
         lookup = layers.StringLookup(vocabulary=list(words[:3]))
         table = layers.Embedding(5, 4)
-        return keras.Sequential(
-            [keras.Input((3,), dtype="string"), lookup, table, layers.Flatten(), layers.Dense(1)]
-        )
+        return sequential((3,), lookup, table, layers.Flatten(), layers.Dense(1), dtype="string")
 
-    agree(lambda place: fit_model(place, build, (data,), lambda: {"loss": "mse"}), THREE)
+    agree_in_fit(build, (data,), {"loss": "mse"}, THREE)
 
 
 @pytest.mark.long
 def test_masked_recurrence() -> None:
-    """A mask from the data through two recurrent layers to the loss and the metrics."""
     rng = np.random.default_rng(4)
     x = rng.normal(size=(43, 7, 3)).astype("float32")
     x[np.arange(7)[None, :] >= rng.integers(1, 8, size=43)[:, None]] = 0.0
     y = np.tanh(np.cumsum(x[:, :, :1], axis=1)).astype("float32")
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((7, 3)),
-                layers.Masking(0.0),
-                layers.GRU(6, return_sequences=True),
-                layers.Dense(1),
-            ]
+        return sequential(
+            (7, 3), layers.Masking(0.0), layers.GRU(6, return_sequences=True), layers.Dense(1)
         )
 
-    agree(lambda place: fit_model(place, build, (x, y), numbers), FIVE)
+    agree_in_fit(build, (x, y), numbers, FIVE)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("feature", ["xla", "mixed_float16"])
 def test_synchronised_batchnorm_with(feature: str) -> None:
-    """The CNN, whose replicas advance together, under XLA and in half precision."""
-
     def experiment(place: Place) -> dict[str, object]:
         if feature != "xla":
             keras.config.set_dtype_policy(feature)
@@ -217,8 +225,7 @@ class OwnMetrics(keras.Model):
 
 
 def test_own_compute_metrics() -> None:
-    """A model that overrides compute_metrics."""
-    agree(lambda place: fit_model(place, OwnMetrics, regression(75), numbers), THREE)
+    agree_in_fit(OwnMetrics, regression(75), numbers, THREE)
 
 
 def test_weights_without_gradient() -> None:
@@ -246,18 +253,17 @@ def test_weights_without_gradient() -> None:
 
 
 def test_tiny_and_huge_shares() -> None:
-    """Shares of very different sizes; the small ones get no sample."""
     data = tabular(48)
-    agree(
-        lambda place: fit_model(place, mlp, data, classes),
+    agree_in_fit(
+        mlp,
+        data,
+        classes,
         Layout(num_devices=3, shares=(1e-9, 1.0, 1e-9)),
         Layout(num_devices=2, shares=(1e12, 1e12)),
     )
 
 
 def test_several_inputs_of_one_kind() -> None:
-    """A list of inputs, one of whole numbers, and targets of float64."""
-
     def build() -> keras.Model:
         left, ids = keras.Input((6,)), keras.Input((2,), dtype="int32")
         table = layers.Flatten()(layers.Embedding(7, 3)(ids))
@@ -266,12 +272,11 @@ def test_several_inputs_of_one_kind() -> None:
     x, y = pairs(43)
     ids = np.random.default_rng(6).integers(0, 7, size=(43, 2))
     data = ([x["left"].astype("float64"), ids], y["size"].astype("float64"))
-    agree(lambda place: fit_model(place, build, data, numbers), TWO, FIVE)
+    agree_in_fit(build, data, numbers, TWO, FIVE)
 
 
 @pytest.mark.long
 def test_sparse_gradients_of_a_scalar_loss() -> None:
-    """An embedding under a loss that sees the whole batch, compiled by XLA and not."""
     x = np.random.default_rng(9).integers(0, 12, size=(43, 5)).astype("int32")
     y = np.tanh(x.sum(axis=1, keepdims=True) / 10 - 3).astype("float32")
 
@@ -287,9 +292,8 @@ def test_sparse_gradients_of_a_scalar_loss() -> None:
 
 @pytest.mark.filterwarnings("ignore:.ENG-086.")
 def test_synchronised_batchnorm_run_eagerly() -> None:
-    """Replicas that advance together, without tf.function."""
     compiled = {**classes(), "run_eagerly": True}
-    agree(lambda place: fit_model(place, cnn, pictures(27), lambda: compiled, epochs=1), THREE)
+    agree_in_fit(cnn, pictures(27), compiled, THREE, epochs=1)
 
 
 def test_added_loss_with_several_steps_per_execution() -> None:
@@ -302,4 +306,171 @@ def test_added_loss_with_several_steps_per_execution() -> None:
     def compiled() -> dict[str, object]:
         return {**numbers(), "steps_per_execution": 2}
 
-    agree(lambda place: fit_model(place, build, regression(75), compiled), THREE)
+    agree_in_fit(build, regression(75), compiled, THREE)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_compiled_by_xla(name: str) -> None:
+    build, data = {"mlp": (mlp, tabular(48)), "cnn": (plain_cnn, pictures(48))}[name]
+
+    def experiment(place: Place) -> dict[str, object]:
+        model = compile_model(place, build, lambda: {**classes(), "jit_compile": True})
+        changes = ChangeShares(place, Layout(num_devices=2, by_epoch=CHANGES[2]))
+        return fit_again(place, model, data, epochs=3, callbacks=[changes])
+
+    agree(experiment, within=tolerance("xla"))
+
+
+def plain_cnn() -> keras.Model:
+    return sequential(
+        (8, 8, 1),
+        layers.Conv2D(4, 3, activation="silu"),
+        layers.GlobalAveragePooling2D(),
+        layers.Dense(4),
+    )
+
+
+class Nested(keras.Model):
+    """Takes a tuple of an array and a dict; is built by its first batch; is two deep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(6)])
+        self.second = layers.Dense(6, activation="gelu")
+        self.head = layers.Dense(1)
+
+    def call(self, inputs: tuple[object, dict[str, object]], training: bool = False) -> object:
+        left, rest = inputs
+        joint = self.first(left) + self.second(ops.concatenate([rest["a"], rest["b"]], axis=-1))
+        return self.head(ops.tanh(joint))
+
+
+def test_nested_inputs_built_by_the_first_batch() -> None:
+    arrays, targets = pairs(75)
+    x = (arrays["left"], {"a": arrays["right"][:, :2], "b": arrays["right"][:, 2:]})
+    agree_in_fit(Nested, (x, targets["size"]), numbers, THREE)
+
+
+def test_sequential_built_by_the_first_batch() -> None:
+    def build() -> keras.Model:
+        return keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(1)])
+
+    agree_in_fit(build, regression(11), {"loss": "mse"}, FIVE)
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("clip", [None, 0.05], ids=["plain", "global_clipnorm"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_embeddings(optimizer: str, clip: float | None) -> None:
+    """Sparse gradients: the same id in several shares, and several times in one sample."""
+    rng = np.random.default_rng(9)
+    x = rng.integers(0, 12, size=(75, 5)).astype("int32")
+    x[:, 0] = 3
+    y = np.tanh(x.sum(axis=1, keepdims=True) / 10 - 3).astype("float32")
+
+    def build() -> keras.Model:
+        return sequential(
+            (5,),
+            layers.Embedding(40, 6),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1),
+            dtype="int32",
+        )
+
+    def compiled() -> dict[str, object]:
+        kinds = {
+            "sgd": lambda: sgd(global_clipnorm=clip),
+            "adam": lambda: keras.optimizers.Adam(0.01, epsilon=1e-3, global_clipnorm=clip),
+        }
+        return {"loss": "mse", "optimizer": kinds[optimizer]()}
+
+    agree_in_fit(build, (x, y), compiled, THREE)
+
+
+def test_shared_layers() -> None:
+    def build() -> keras.Model:
+        left, right = keras.Input((6,), name="left"), keras.Input((4,), name="right")
+        shared = keras.Sequential([layers.Dense(5, activation="tanh"), layers.Dense(3)])
+        widened = layers.Dense(6)(right)
+        return keras.Model(
+            {"left": left, "right": right},
+            layers.Dense(1)(layers.Add()([shared(left), shared(widened)])),
+        )
+
+    x, y = pairs(75)
+    agree_in_fit(build, (x, y["size"]), numbers)
+
+
+def test_normalisations_of_a_sample() -> None:
+    def build() -> keras.Model:
+        return sequential(
+            (8, 8, 1),
+            layers.Conv2D(4, 3, use_bias=False),
+            layers.GroupNormalization(2),
+            layers.Activation("silu"),
+            layers.DepthwiseConv2D(3),
+            layers.LayerNormalization(),
+            layers.Flatten(),
+            layers.Dense(4),
+            layers.RMSNormalization(),
+        )
+
+    agree_in_fit(build, pictures(48), classes)
+
+
+class Counts(layers.Layer):
+    def build(self, shape: object) -> None:
+        self.steps = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+        self.half = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x: object, training: bool = False) -> object:
+        if training:
+            self.steps.assign(self.steps + 1)
+            self.half.assign(self.half + 0.5)
+        return x
+
+
+def test_state_that_counts_steps() -> None:
+    """State that does not depend on the samples goes on by one step, not by one replica."""
+
+    def build() -> keras.Model:
+        return keras.Sequential([keras.Input((8,)), Counts(), layers.Dense(1)])
+
+    agree_in_fit(build, regression(75), {"loss": "mse"}, FIVE)
+
+
+def test_changing_shares_does_not_retrace() -> None:
+    """After every size of batch was seen, new shares run what is already traced."""
+    counted = {"calls": 0}
+
+    class Traced(layers.Layer):
+        def call(self, x: object) -> object:
+            counted["calls"] += 1
+            return x
+
+    def build() -> keras.Model:
+        return keras.Sequential([keras.Input((8,)), Traced(), layers.Dense(1)])
+
+    def experiment(place: Place) -> dict[str, object]:
+        model = compile_model(place, build, lambda: {"loss": "mse"})
+        x, y = regression(75)
+        results = {"first": fit_again(place, model, (x, y))}
+        before = counted["calls"]
+        changes = ChangeShares(place, Layout(num_devices=3, by_batch=CHANGES[3]))
+        results["second"] = fit_again(place, model, (x, y), callbacks=[changes])
+        assert counted["calls"] == before, "new shares made Python call the layers again"
+        return results
+
+    agree(experiment, THREE)
+
+
+@pytest.mark.filterwarnings("ignore:.ENG-086.")
+def test_run_eagerly() -> None:
+    compiled = {**classes(), "run_eagerly": True}
+    agree_in_fit(mlp, tabular(27), compiled, TWO, epochs=1)
+
+
+@pytest.mark.long
+def test_synchronised_batchnorm_with_momentum_and_partial_batches() -> None:
+    agree_in_fit(cnn, pictures(43), classes, FIVE)

@@ -33,7 +33,6 @@ class Trained:
         self.data = tf.data.Dataset.from_tensor_slices((x, np.sin(x[:, :1]))).batch(16)
 
     def step(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        """Take a step."""
         with tf.GradientTape() as tape:
             # No mean over the batch, so that a split that is not told apart is seen.
             loss = tf.sqrt(tf.reduce_sum(tf.square(self.model(x, training=True) - y)))

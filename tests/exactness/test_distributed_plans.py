@@ -15,6 +15,7 @@ import evener
 from evener import Plan, PlanError
 
 from .harness import start
+from .models import sequential
 
 PLANS = {
     "stages": Plan.pipeline({"cpu:0": "a*", "cpu:1": "b*"}, num_micro_batches=4, in_flight=2),
@@ -29,14 +30,12 @@ def trained(wrap: Callable[[Any], Any]) -> tuple[list[float], list[np.ndarray]]:
     """Return the losses and weights of a step that no rule about losses gets right."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)
-    model = keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.Dense(16, "tanh", name="a0"),
-            layers.BatchNormalization(name="a1"),
-            layers.Dropout(0.5, name="b0"),
-            layers.Dense(3, name="b1"),
-        ]
+    model = sequential(
+        (8,),
+        layers.Dense(16, "tanh", name="a0"),
+        layers.BatchNormalization(name="a1"),
+        layers.Dropout(0.5, name="b0"),
+        layers.Dense(3, name="b1"),
     )
     optimizer = keras.optimizers.Adam(epsilon=1e-3)
     optimizer.build(model.trainable_variables)

@@ -12,8 +12,7 @@ from keras import layers
 from .candidates import OneDevice, Place, make_candidate
 from .compare import assert_equal
 from .harness import compile_model, fit_again, start
-from .models import regression
-from .optimizers import OPTIMIZERS
+from .models import OPTIMIZERS, regression
 from .tolerances import tolerance
 
 ACTIVATIONS = ("tanh", "gelu", "silu", "softplus", "sigmoid")
@@ -31,7 +30,6 @@ TWO_NORMALIZED = {
 
 @st.composite
 def models(draw: st.DrawFn) -> dict[str, object]:
-    """Draw what makes a model."""
     return {
         "widths": draw(st.lists(st.integers(1, 9), max_size=3)),
         "activation": draw(st.sampled_from(ACTIVATIONS)),
@@ -49,7 +47,6 @@ def shares() -> st.SearchStrategy[list[float]]:
 
 
 def build(drawn: dict[str, object]) -> keras.Model:
-    """Make the model that was drawn."""
     stack: list[object] = [keras.Input((8,))]
     for width in drawn["widths"]:  # type: ignore[attr-defined]
         penalty = keras.regularizers.L2(drawn["penalty"]) if drawn["penalty"] else None
@@ -70,8 +67,6 @@ def loss_of(name: str) -> object:
 
 
 def train(place: Place, drawn: dict[str, object], batch: int) -> dict[str, object]:
-    """Train eight steps, or as many batches as there are."""
-
     def compiled() -> dict[str, object]:
         optimizer = OPTIMIZERS[str(drawn["optimizer"])]()
         # Few samples have large gradients, and sums are as large as their batch: without this
@@ -87,7 +82,6 @@ def train(place: Place, drawn: dict[str, object], batch: int) -> dict[str, objec
 
 
 def check(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
-    """Hold what was drawn against one device."""
     start()
     reference = train(OneDevice(), drawn, batch)
     losses = reference["history"]["loss"]  # type: ignore[index]
@@ -121,5 +115,4 @@ def test_few_drawn(drawn: dict[str, object], given_shares: list[float], batch: i
 @settings(**COMMON)
 @given(drawn=models(), given_shares=shares(), batch=st.integers(1, 41))
 def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
-    """Some draws; in a campaign, others every time."""
     check(drawn, given_shares, batch)

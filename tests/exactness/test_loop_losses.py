@@ -15,10 +15,9 @@ import tensorflow as tf
 from keras import layers, ops
 
 from .candidates import Place
-from .harness import FIVE, THREE, TWO, Layout, agree, sgd, unequal_weights
-from .loops import Parts, batches, calls_of, loop_results, train_step
+from .harness import FIVE, THREE, TWO, Layout, agree, sgd, unequal_weights, usually
+from .loops import Parts, agree_in_loop, batches, calls_of, loop_results, train_step
 from .models import BY_NAME, mlp, regression, regressor, sentences, tabular
-from .sparing import usually
 
 LARGE = 16
 EVEN = Layout(num_devices=2)
@@ -254,4 +253,4 @@ def test_gradient_of_a_vector() -> None:
 
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    agree(lambda place: loop_results(place, make, batches(*regression(75))), THREE)
+    agree_in_loop(make, batches(*regression(75)), THREE)

@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from .candidates import Place
-from .harness import TWO, agree, fit_model
+from .harness import TWO, agree, agree_in_fit, fit_model
 from .models import numbers, regression, regressor
 from .tolerances import tolerance
 
@@ -49,15 +49,12 @@ def scaled(name: str) -> keras.optimizers.Optimizer:
 def test_loss_scaling(name: str, jit_compile: bool) -> None:
     """Overflowing, growing and ordinary steps, the last batch of an epoch smaller."""
 
-    def experiment(place: Place) -> dict[str, object]:
-        return fit_model(
-            place,
-            regressor,
-            regression(72),
-            lambda: {**numbers(), "optimizer": scaled(name), "jit_compile": jit_compile},
-        )
-
-    agree(experiment, TWO)
+    agree_in_fit(
+        regressor,
+        regression(72),
+        lambda: {**numbers(), "optimizer": scaled(name), "jit_compile": jit_compile},
+        TWO,
+    )
 
 
 @pytest.mark.long

@@ -10,7 +10,17 @@ import pytest
 from keras import layers, ops
 
 from .candidates import Place
-from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_model, unequal_weights
+from .harness import (
+    FIVE,
+    THREE,
+    TWO,
+    Layout,
+    agree,
+    agree_in_fit,
+    compile_model,
+    fit_model,
+    unequal_weights,
+)
 from .models import (
     classes,
     mlp,
@@ -19,6 +29,7 @@ from .models import (
     regression,
     regressor,
     sentences,
+    sequential,
     series,
     several,
     tabular,
@@ -30,12 +41,10 @@ SHARE_WITHOUT_WEIGHT = Layout(num_devices=2, shares=(1, 3))
 
 
 def mean_of_all(y_true: object, y_pred: object) -> object:
-    """Return one number: the mean over everything."""
     return ops.mean(ops.square(y_true - y_pred))
 
 
 def sum_of_all(y_true: object, y_pred: object) -> object:
-    """Return one number: the sum over everything."""
     return ops.sum(ops.square(y_true - y_pred)) / 16.0
 
 
@@ -60,7 +69,7 @@ def contrastive(y_true: object, y_pred: object) -> object:
 def test_functions_that_return_a_number(loss: Callable[[object, object], object]) -> None:
     """A scalar loss means what it means on the whole batch, whatever it is."""
     data = regression(75)
-    agree(lambda place: fit_model(place, regressor, data, lambda: {"loss": loss}), TWO, FIVE)
+    agree_in_fit(regressor, data, lambda: {"loss": loss}, TWO, FIVE)
 
 
 def test_ignored_class() -> None:
@@ -72,24 +81,18 @@ def test_ignored_class() -> None:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
         return {"loss": loss}
 
-    agree(lambda place: fit_model(place, mlp, (x, y), compiled), FIVE)
+    agree_in_fit(mlp, (x, y), compiled, FIVE)
 
 
 def test_outputs_without_an_axis_of_features() -> None:
-    """Outputs of rank 1, whose mean Keras takes over the batch itself."""
-
     def build() -> keras.Model:
-        return keras.Sequential(
-            [keras.Input((8,)), layers.Dense(5, activation="tanh"), layers.Dense(1), Last()]
-        )
+        return sequential((8,), layers.Dense(5, activation="tanh"), layers.Dense(1), Last())
 
     x, y = regression(75)
-    agree(lambda place: fit_model(place, build, (x, y[:, 0]), numbers), THREE)
+    agree_in_fit(build, (x, y[:, 0]), numbers, THREE)
 
 
 class Last(layers.Layer):
-    """Returns the first feature, without an axis for it."""
-
     def call(self, x: object) -> object:
         return x[:, 0]
 
@@ -101,7 +104,6 @@ REDUCTIONS = ("sum", "sum_over_batch_size", "mean_with_sample_weight")
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction: str, weighted: bool) -> None:
-    """Every reduction, with and without sample weights, in fit and in evaluate."""
     x, y = tabular(75)
     data = (x, y, unequal_weights(75)) if weighted else (x, y)
 
@@ -144,7 +146,6 @@ def test_a_share_whose_weights_are_zero(reduction: str) -> None:
 
 
 def test_sample_weight_in_time() -> None:
-    """Weights per sample and moment."""
     x, _ = series(75)
     y = np.tanh(np.cumsum(x[:, :, :1], axis=1)).astype("float32")
     weights = np.random.default_rng(8).uniform(0, 2, size=(75, 6)).astype("float32")
@@ -153,15 +154,7 @@ def test_sample_weight_in_time() -> None:
         recurrent = layers.GRU(6, return_sequences=True)
         return keras.Sequential([keras.Input((6, 3)), recurrent, layers.Dense(1)])
 
-    agree(
-        lambda place: fit_model(
-            place,
-            build,
-            (x, y),
-            lambda: {"loss": "mse", "weighted_metrics": ["mae"]},
-            sample_weight=weights,
-        )
-    )
+    agree_in_fit(build, (x, y), {"loss": "mse", "weighted_metrics": ["mae"]}, sample_weight=weights)
 
 
 @pytest.mark.sampled(20)
@@ -180,21 +173,17 @@ def test_masked_and_weighted(reduction: str) -> None:
             "weighted_metrics": ["accuracy"],
         }
 
-    agree(
-        lambda place: fit_model(place, transformer, (x, y), compiled, sample_weight=weights), THREE
-    )
+    agree_in_fit(transformer, (x, y), compiled, THREE, sample_weight=weights)
 
 
 def test_class_weight() -> None:
-    """Class weights become sample weights."""
     data = tabular(75)
     weights = {0: 0.5, 1: 2.0, 2: 1.0, 3: 0.1}
-    agree(lambda place: fit_model(place, mlp, data, classes, class_weight=weights))
+    agree_in_fit(mlp, data, classes, class_weight=weights)
 
 
 @pytest.mark.long
 def test_class_weight_on_a_batch() -> None:
-    """The same in train_on_batch."""
     x, y = tabular(64)
 
     def experiment(place: Place) -> dict[str, object]:
@@ -208,10 +197,9 @@ def test_class_weight_on_a_batch() -> None:
 
 
 def test_weights_of_several_outputs() -> None:
-    """Loss weights, and sample weights by output."""
     x, y = pairs(64)  # whole batches: see the case two_by_two in models.py
     weights = {"kind": unequal_weights(64), "size": unequal_weights(64)[::-1].copy()}
-    agree(lambda place: fit_model(place, two_by_two, (x, y), several, sample_weight=weights), THREE)
+    agree_in_fit(two_by_two, (x, y), several, THREE, sample_weight=weights)
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
@@ -231,7 +219,7 @@ def test_outputs_in_a_list() -> None:
         return {"loss": [loss, "mse", None], "loss_weights": [0.3, 1.5, 1.0]}
 
     data = (x["left"], [y["kind"], y["size"], y["size"]])
-    agree(lambda place: fit_model(place, build, data, compiled))
+    agree_in_fit(build, data, compiled)
 
 
 REGULARIZERS: Mapping[str, Callable[[], dict[str, object]]] = {
@@ -262,8 +250,6 @@ def test_regularizers(kind: str) -> None:
 
 
 class OwnLoss(keras.losses.Loss):
-    """A loss by subclassing: one number per sample."""
-
     def call(self, y_true: object, y_pred: object) -> object:
         return ops.mean(ops.log(ops.cosh(y_pred - y_true)), axis=-1)
 
@@ -280,17 +266,84 @@ class ComputesLoss(keras.Model):
         return self.head(self.hidden(x))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Return the mean error, a part that reads the inputs and one that reads a weight."""
         part = ops.mean(ops.abs(y_pred) * ops.abs(x))
         self.part.update_state(part)
         return ops.mean(ops.square(y - y_pred)) + 0.1 * part + ops.mean(self.head.kernel**2)
 
 
 def test_own_loss() -> None:
-    """A subclassed Loss."""
-    agree(lambda place: fit_model(place, regressor, regression(75), lambda: {"loss": OwnLoss()}))
+    agree_in_fit(regressor, regression(75), lambda: {"loss": OwnLoss()})
 
 
 def test_own_compute_loss() -> None:
-    """A model that overrides compute_loss with a mean over the batch."""
-    agree(lambda place: fit_model(place, ComputesLoss, regression(75), dict))
+    agree_in_fit(ComputesLoss, regression(75), dict)
+
+
+class AddsLoss(layers.Layer):
+    """Passes its input on and adds a loss of it, of some kind."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def call(self, x: object) -> object:
+        if self.kind == "mean":
+            self.add_loss(0.1 * ops.mean(ops.square(x)))
+        elif self.kind == "sum":
+            self.add_loss(0.01 * ops.sum(ops.square(x)))
+        elif self.kind == "sum above":  # nothing at first, then more and more
+            self.add_loss(0.5 * ops.sum(ops.square(ops.maximum(ops.abs(x) - 0.02, 0.0))))
+        elif self.kind == "constant":
+            self.add_loss(ops.convert_to_tensor(0.25))
+        else:  # of the whole batch: not a sum of what samples give
+            self.add_loss(0.1 * ops.sum(ops.square(ops.mean(x, axis=0) - 0.5)))
+        return x
+
+
+def adding(kind: str) -> keras.Model:
+    return sequential(
+        (8,),
+        layers.Dense(6, activation="tanh"),
+        AddsLoss(kind),
+        layers.Dense(1, kernel_initializer="zeros"),
+        AddsLoss("sum above" if kind == "sum above" else "mean"),
+    )
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("with_loss", [True, False], ids=["beside", "alone"])
+@pytest.mark.parametrize("kind", ["mean", "sum", "constant"])
+def test_added_losses(kind: str, with_loss: bool) -> None:
+    loss = "mse" if with_loss else None
+    agree_in_fit(lambda: adding(kind), regression(75), lambda: {"loss": loss}, TWO, FIVE)
+
+
+def test_an_added_loss_that_begins_with_zero() -> None:
+    """A penalty that is zero on the first batches: what it means shows only later."""
+
+    def build() -> keras.Model:
+        head = layers.Dense(1, kernel_initializer="zeros")
+        return keras.Sequential([keras.Input((8,)), head, AddsLoss("sum above")])
+
+    agree_in_fit(build, regression(75), {"loss": "mse"})
+
+
+@pytest.mark.sampled(20)
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_an_added_loss_that_begins_with_few_samples(first: int) -> None:
+    """The first batch has hardly a sample to tell a sum from a mean by."""
+    x, y = regression(40)
+
+    def experiment(place: Place) -> dict[str, object]:
+        model = compile_model(place, lambda: adding("sum"), lambda: {"loss": "mse"})
+        for begin, end in ((0, first), (first, 16), (16, 40)):
+            model.train_on_batch(x[begin:end], y[begin:end])
+        return {"weights": model.get_weights()}
+
+    agree(experiment, THREE)
+
+
+def test_an_added_loss_of_the_batch_as_a_whole() -> None:
+    agree_in_fit(
+        lambda: adding("batch"), regression(75), {"loss": "mse"}, Layout(num_devices=1), THREE
+    )

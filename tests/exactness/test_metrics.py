@@ -1,15 +1,19 @@
-"""The law for metrics: computed from all samples, once."""
+"""The law for metrics, and for callbacks that read, stop, change or save the model."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from .candidates import Place
-from .harness import FIVE, THREE, agree, compile_model, unequal_weights
-from .models import mlp, pairs, regression, regressor, several, tabular, two_by_two
+from .compare import state_of
+from .harness import FIVE, THREE, TWO, agree, compile_model, fit_again, unequal_weights
+from .models import mlp, numbers, pairs, regression, regressor, several, tabular, two_by_two
 
 
 def largest_error(y_true: object, y_pred: object) -> object:
@@ -18,7 +22,6 @@ def largest_error(y_true: object, y_pred: object) -> object:
 
 
 def error_per_sample(y_true: object, y_pred: object) -> object:
-    """Return one number per sample."""
     return ops.mean(ops.abs(y_true - y_pred), axis=-1)
 
 
@@ -30,11 +33,9 @@ class RunningMax(keras.metrics.Metric):
         self.largest = self.add_weight(shape=(), initializer="zeros", name="largest")
 
     def update_state(self, y_true: object, y_pred: object, sample_weight: object = None) -> None:
-        """Take the largest."""
         self.largest.assign(ops.maximum(self.largest, ops.max(y_pred)))
 
     def result(self) -> object:
-        """Return the largest."""
         return self.largest
 
 
@@ -47,17 +48,14 @@ class LastBatch(keras.metrics.Metric):
         self.first = self.add_weight(shape=(), initializer="zeros", name="first")
 
     def update_state(self, y_true: object, y_pred: object, sample_weight: object = None) -> None:
-        """Remember the mean of the batch and the first prediction in it."""
         self.mean.assign(ops.mean(y_pred))
         self.first.assign(ops.reshape(y_pred, (-1,))[0])
 
     def result(self) -> dict[str, object]:
-        """Return both, under names of their own."""
         return {"mean_of_last": ops.convert_to_tensor(self.mean), "first_of_last": self.first + 0}
 
 
 def train(place: Place, build, data, compiled, weights=None) -> dict[str, object]:
-    """Fit with validation, and evaluate; every log is compared."""
     x, y = data
     model = compile_model(place, build, compiled)
     fit = model.fit(
@@ -88,7 +86,6 @@ def classifier_metrics() -> list[object]:
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_metrics_of_classes(weighted: bool) -> None:
-    """Counting metrics, unweighted and weighted, in fit, validation and evaluate."""
     x, y = tabular(75)
     onehot = np.eye(4, dtype="float32")[y]
 
@@ -103,8 +100,6 @@ def test_metrics_of_classes(weighted: bool) -> None:
 
 @pytest.mark.long
 def test_metrics_of_numbers() -> None:
-    """Means, roots, correlations; weighted and unweighted side by side."""
-
     def compiled() -> dict[str, object]:
         return {
             "loss": "mse",
@@ -128,8 +123,6 @@ def test_own_metrics() -> None:
 
 
 def test_metrics_by_output() -> None:
-    """Metrics and weighted metrics of several outputs, whole batches (see models.py)."""
-
     def compiled() -> dict[str, object]:
         weighted = {"kind": ["accuracy"], "size": [keras.metrics.MeanAbsoluteError(name="far")]}
         return {**several(), "weighted_metrics": weighted}
@@ -144,8 +137,6 @@ def test_metrics_by_output() -> None:
 
 
 def test_logs_of_every_batch() -> None:
-    """Callbacks read after every batch the logs of one device."""
-
     def experiment(place: Place) -> dict[str, object]:
         seen: dict[str, dict[str, float]] = {}
 
@@ -159,3 +150,163 @@ def test_logs_of_every_batch() -> None:
         return {"logs": seen}
 
     assert len(agree(experiment, THREE)["logs"]) == 10  # type: ignore[arg-type]
+
+
+def fit_with(place: Place, callbacks: list[object], **fit: object) -> dict[str, object]:
+    model = compile_model(place, regressor, numbers)
+    results = fit_again(place, model, regression(43), callbacks=callbacks, **fit)
+    results["rate"] = float(model.optimizer.learning_rate.numpy())
+    return results
+
+
+def test_early_stopping_restores_the_best_weights() -> None:
+    """The first epoch is called the best, so training stops and goes back to it."""
+
+    def experiment(place: Place) -> dict[str, object]:
+        stop = keras.callbacks.EarlyStopping(
+            monitor="loss", mode="max", patience=2, restore_best_weights=True
+        )
+        results = fit_with(place, [stop], epochs=6)
+        results["stopped"] = stop.stopped_epoch
+        return results
+
+    reference = agree(experiment, THREE)
+    assert reference["stopped"] == 2
+
+
+@pytest.mark.long
+def test_reduce_learning_rate_on_plateau() -> None:
+    def experiment(place: Place) -> dict[str, object]:
+        lower = keras.callbacks.ReduceLROnPlateau(
+            monitor="loss", factor=0.5, patience=1, min_delta=10.0
+        )
+        return fit_with(place, [lower], epochs=4)
+
+    reference = agree(experiment)
+    assert reference["rate"] < 0.01  # type: ignore[operator]
+
+
+def test_learning_rate_scheduler() -> None:
+    def experiment(place: Place) -> dict[str, object]:
+        schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.7)
+        return fit_with(place, [schedule], epochs=4)
+
+    agree(experiment)
+
+
+def test_swapped_weights_of_the_average() -> None:
+    def experiment(place: Place) -> dict[str, object]:
+        def compiled() -> dict[str, object]:
+            optimizer = keras.optimizers.SGD(0.05, use_ema=True, ema_momentum=0.8)
+            return {**numbers(), "optimizer": optimizer}
+
+        model = compile_model(place, regressor, compiled)
+        data = regression(43)
+        swap = keras.callbacks.SwapEMAWeights()
+        return fit_again(place, model, data, validation_data=data, callbacks=[swap], epochs=4)
+
+    agree(experiment)
+
+
+class Interrupted(Exception):
+    """An error that ends a training early."""
+
+
+class Interrupt(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        if epoch == 2:
+            raise Interrupted
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("save_freq", ["epoch", 2])
+def test_backup_and_restore(tmp_path: Path, save_freq: str | int) -> None:
+    counter = iter(range(100))
+
+    def experiment(place: Place) -> dict[str, object]:
+        folder = tmp_path / str(next(counter))
+
+        def compiled() -> dict[str, object]:
+            return {"loss": "mse", "optimizer": keras.optimizers.Adam(0.01, epsilon=1e-3)}
+
+        def train(*more: keras.callbacks.Callback) -> dict[str, object]:
+            keras.utils.set_random_seed(7)
+            model = compile_model(place, regressor, compiled)
+            backup = keras.callbacks.BackupAndRestore(str(folder), save_freq=save_freq)
+            fit_again(place, model, regression(64), callbacks=[backup, *more], epochs=5)
+            return state_of(model)
+
+        with pytest.raises(Interrupted):
+            train(Interrupt())
+        return train()
+
+    resumed = agree(experiment, THREE)
+
+    def in_one_go(place: Place) -> dict[str, object]:
+        def compiled() -> dict[str, object]:
+            return {"loss": "mse", "optimizer": keras.optimizers.Adam(0.01, epsilon=1e-3)}
+
+        model = compile_model(place, regressor, compiled)
+        fit_again(place, model, regression(64), epochs=5)
+        return state_of(model)
+
+    if save_freq == "epoch":
+        whole = agree(in_one_go, THREE)
+        assert resumed["iterations"] == whole["iterations"]
+
+
+def scalars_of(folder: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for path in sorted(folder.rglob("events.out.tfevents.*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name in ("scalars", ""):
+                    numbers_ = found.setdefault(f"{path.parent.name}/{value.tag}", [])
+                    numbers_.append(float(tf.make_ndarray(value.tensor)))
+    return found
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorFlow writes summaries with tensorboard")
+    counter = iter(range(100))
+
+    def experiment(place: Place) -> dict[str, object]:
+        folder = tmp_path / str(next(counter))
+        board = keras.callbacks.TensorBoard(str(folder), write_graph=False, update_freq=1)
+        data = regression(43)
+        model = compile_model(place, regressor, numbers)
+        results = fit_again(place, model, data, validation_data=data, callbacks=[board])
+        scalars = scalars_of(folder)
+        results["scalars"] = {
+            name: values for name, values in scalars.items() if "steps_per_second" not in name
+        }
+        assert any("epoch_loss" in name for name in scalars)
+        return results
+
+    agree(experiment)
+
+
+def test_csv_and_lambda_callbacks(tmp_path: Path) -> None:
+    """Predicting in the middle of fit does not disturb it."""
+    counter = iter(range(100))
+
+    def experiment(place: Place) -> dict[str, object]:
+        predictions: dict[str, object] = {}
+        model = compile_model(place, mlp, lambda: {"loss": "mse"})
+        x, _ = regression(43)
+        y = x[:, :4]
+
+        def look(epoch: int, logs: object) -> None:
+            predictions[str(epoch)] = model.predict(x[:5], verbose=0)
+
+        path = tmp_path / f"{next(counter)}.csv"
+        callbacks = [
+            keras.callbacks.LambdaCallback(on_epoch_end=look),
+            keras.callbacks.CSVLogger(str(path)),
+        ]
+        results = fit_again(place, model, (x, y), callbacks=callbacks)
+        losses = [float(line.split(",")[1]) for line in path.read_text().splitlines()[1:]]
+        return {**results, "predictions": predictions, "csv": losses}
+
+    agree(experiment, TWO)

@@ -16,10 +16,20 @@ from keras import layers
 
 from .candidates import OneDevice, Place
 from .compare import state_of
-from .harness import FIVE, THREE, TWO, agree, compile_model, fit_again, fit_model, sgd, start
-from .loops import CROSS_ENTROPY, Parts, batches, loop_results, run_loop, train_step
+from .harness import (
+    FIVE,
+    THREE,
+    TWO,
+    agree,
+    agree_in_fit,
+    compile_model,
+    fit_again,
+    sgd,
+    start,
+    usually,
+)
+from .loops import CROSS_ENTROPY, Parts, agree_in_loop, batches, loop_results, run_loop, train_step
 from .models import BY_NAME, classes, mlp, regression, regressor, sentences, tabular
-from .sparing import usually
 from .tolerances import tolerance
 
 MakeOptimizer = Callable[[], keras.optimizers.Optimizer]
@@ -49,8 +59,6 @@ def by_loop(
     through_apply: bool = False,
     change: Callable[..., Iterable[Any]] = lambda gradients: gradients,
 ) -> dict[str, Any]:
-    """Train by a loop; the last batches are partial."""
-
     def make() -> Parts:
         model, optimizer = build(), make_optimizer()
         step = train_step(
@@ -179,7 +187,6 @@ def test_frozen_layers() -> None:
 
 
 def test_weight_constraints() -> None:
-    """Constraints are applied to the whole variable after every update."""
     norm, positive = keras.constraints.MaxNorm(0.7), keras.constraints.NonNeg()
     unit = keras.constraints.UnitNorm()
 
@@ -188,12 +195,10 @@ def test_weight_constraints() -> None:
         stack = [layers.Dense(12, **hidden), layers.Dense(1, kernel_constraint=unit)]
         return keras.Sequential([keras.Input((8,)), *stack])
 
-    agree(lambda place: fit_model(place, build, regression(75), lambda: {"loss": "mse"}))
+    agree_in_fit(build, regression(75), {"loss": "mse"})
 
 
 def test_variables_begin_the_same() -> None:
-    """The same seed gives the same first weights as on one device."""
-
     def experiment(place: Place) -> dict[str, object]:
         with place.scope():
             model = mlp()
@@ -207,8 +212,6 @@ def test_variables_begin_the_same() -> None:
 @pytest.mark.parametrize("where", ["in scope", "outside", "built early", "late"])
 @pytest.mark.parametrize("kind", [sgd, adam])
 def test_where_it_is_made(where: str, kind: Callable[..., Any]) -> None:
-    """In the scope, outside of it, built before, or made at the first step."""
-
     def experiment(place: Place) -> dict[str, object]:
         outside = kind()
         made: list[keras.optimizers.Optimizer] = []
@@ -302,4 +305,4 @@ def test_an_update_without_an_optimizer() -> None:
 
         return Parts(model=model, optimizers=(), step=step)
 
-    agree(lambda place: loop_results(place, make, batches(*tabular(75))), THREE)
+    agree_in_loop(make, batches(*tabular(75)), THREE)

@@ -15,7 +15,7 @@ from keras import layers, ops
 
 from .candidates import CANDIDATE, OneDevice, Place, make_candidate
 from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_again, start
-from .models import numbers, regression
+from .models import numbers, regression, sequential
 
 WIDTH, SAMPLES = 64, 8
 ONE = Layout(num_devices=1)
@@ -27,7 +27,6 @@ as_one_device = pytest.mark.skipif(
 
 
 def weighed(y_true: object, y_pred: object) -> object:
-    """Return the sum of the predictions, each with a weight of its own."""
     return ops.sum(y_true * y_pred)
 
 
@@ -35,12 +34,10 @@ def mask_model(place: Place, seed: int | None = None) -> keras.Model:
     """Return a model whose kernel takes up the masks of one step."""
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((WIDTH,)),
-                layers.Dropout(0.5, seed=seed),
-                layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
-            ]
+        return sequential(
+            (WIDTH,),
+            layers.Dropout(0.5, seed=seed),
+            layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
         )
 
     return compile_model(
@@ -86,22 +83,18 @@ def test_masks_are_those_of_one_device(layout: Layout) -> None:
 
 
 def dropping() -> keras.Model:
-    """A model with two dropouts and a noise."""
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.GaussianNoise(0.1),
-            layers.Dense(12, activation="tanh"),
-            layers.Dropout(0.3),
-            layers.Dense(8, activation="tanh"),
-            layers.Dropout(0.3),
-            layers.Dense(1),
-        ]
+    return sequential(
+        (8,),
+        layers.GaussianNoise(0.1),
+        layers.Dense(12, activation="tanh"),
+        layers.Dropout(0.3),
+        layers.Dense(8, activation="tanh"),
+        layers.Dropout(0.3),
+        layers.Dense(1),
     )
 
 
 def trained(layout: Layout, seed: int) -> list[np.ndarray]:
-    """Return the weights after ten steps of the model with dropouts."""
     start(seed)
     place = make_candidate(layout.num_devices, layout.shares)
     model = compile_model(place, dropping, numbers)
@@ -120,8 +113,6 @@ def test_training_is_reproducible(layout: Layout) -> None:
 
 @as_one_device
 def test_training_is_that_of_one_device() -> None:
-    """Dropouts and noise, partial batches, a device without samples."""
-
     def experiment(place: Place) -> dict[str, object]:
         model = compile_model(place, dropping, numbers)
         return fit_again(place, model, regression(75))
@@ -142,8 +133,6 @@ def test_nothing_is_random_outside_training() -> None:
 
 
 class OwnNoise(layers.Layer):
-    """A layer by a user: noise from a seed generator of its own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seeds = keras.random.SeedGenerator(13)
@@ -160,11 +149,9 @@ class Predictions(keras.metrics.Metric):
         self.last = self.add_weight(shape=(SAMPLES, WIDTH), initializer="zeros", name="last")
 
     def update_state(self, y_true: object, y_pred: object, sample_weight: object = None) -> None:
-        """Keep them."""
         self.last.assign(y_pred)
 
     def result(self) -> object:
-        """Return something small."""
         return ops.mean(self.last)
 
 

@@ -41,7 +41,6 @@ READER = """
 
 
 def adam() -> dict[str, object]:
-    """Return what compiles a classifier under Adam."""
     return {**classes(), "optimizer": keras.optimizers.Adam(0.01, epsilon=1e-3)}
 
 
@@ -115,7 +114,6 @@ def test_from_plain_keras_to_the_candidate(tmp_path: Path) -> None:
 
 
 def test_weights_load_into_a_built_model(tmp_path: Path) -> None:
-    """load_weights and set_weights reach the owners."""
     start()
     source = mlp()
     source.save_weights(tmp_path / "source.weights.h5")

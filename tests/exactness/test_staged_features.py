@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import keras
@@ -15,9 +17,17 @@ from evener.partition import build
 from evener.plan import Plan, PlanDevice, Replica, Stage
 
 from .candidates import OneDevice, Place, make_candidate
-from .harness import agree, compile_model, fit_again, fit_model, sgd, train_case, unequal_weights
-from .models import BY_NAME, classes, regression, sentences, tabular
-from .optimizers import OPTIMIZERS
+from .harness import (
+    agree,
+    agree_in_fit,
+    compile_model,
+    fit_again,
+    fit_model,
+    sgd,
+    train_case,
+    unequal_weights,
+)
+from .models import BY_NAME, OPTIMIZERS, classes, regression, sentences, sequential, tabular
 from .staged import Cut, layer_names, place_for, plan_of
 
 TWO_STAGES = Cut(devices=(0, 1), micro_batches=4, in_flight=2)
@@ -41,7 +51,6 @@ def deep() -> keras.Model:
 
 
 def two_losses() -> dict[str, object]:
-    """Return what compiles the two outputs of `deep`."""
     return {
         "loss": ["mse", "log_cosh"],
         "loss_weights": [1.0, 0.3],
@@ -51,7 +60,6 @@ def two_losses() -> dict[str, object]:
 
 
 def train_deep(place: Place, **fit: object) -> dict[str, object]:
-    """Train the model with skips."""
     x, y = regression(75)
     model = compile_model(place, deep, two_losses)
     trained = fit_again(place, model, (x, [y, y]), batch_size=16, **fit)
@@ -61,18 +69,55 @@ def train_deep(place: Place, **fit: object) -> dict[str, object]:
 
 
 def deep_plan(*cuts: Cut, **plan: object) -> Plan:
-    """Cut the model with skips."""
     return plan_of(layer_names(deep), *cuts, **plan)  # type: ignore[arg-type]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("num_stages", "schedule"), [(2, "gpipe"), (3, "1f1b"), (4, "1f1b")])
-def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
-    """Connections that skip a stage, and an output of an early stage."""
-    cut = Cut(
+def stages_of(*patterns: Sequence[str]) -> Plan:
+    """Return the plan of one replica in three micro-batches, with layers by pattern."""
+    stages = tuple(Stage(device=f"cpu:{k}", layers=tuple(p)) for k, p in enumerate(patterns))
+    replica = Replica(share=1, num_micro_batches=3, in_flight=2, stages=stages)
+    devices = tuple(PlanDevice.named(f"cpu:{k}") for k in range(len(patterns)))
+    return Plan(devices=devices, replicas=(replica,))
+
+
+def in_line(num_stages: int, schedule: str) -> Cut:
+    return Cut(
         devices=tuple(range(num_stages)), micro_batches=5, in_flight=num_stages, schedule=schedule
     )
-    agree(train_deep, make_place=place_for(deep_plan(cut)))
+
+
+TURNS = Cut(devices=(3, 1, 3, 1), micro_batches=2, in_flight=2)
+PLANS_OF_DEEP: dict[str, Callable[[], Plan]] = {
+    # Activations that are computed again.
+    "dense layers again": lambda: deep_plan(TWO_STAGES, recompute=("dense_*",)),
+    "all again": lambda: deep_plan(TWO_STAGES, recompute=("*",)),
+    # Connections that skip a stage, and an output of an early stage.
+    "two stages": lambda: deep_plan(in_line(2, "gpipe")),
+    "three stages": lambda: deep_plan(in_line(3, "1f1b")),
+    "four stages": lambda: deep_plan(in_line(4, "1f1b")),
+    # One device beside two in line, with uneven shares and micro-batches.
+    "hybrid": lambda: deep_plan(*HYBRID),
+    # Weights on the host, on a device of their own, or one layer's weights away.
+    "central": lambda: deep_plan(TURNS, owners="central"),
+    "elsewhere": lambda: deep_plan(TURNS, owners={"dense_2/*": "host", "*": "cpu:3"}),
+    "one on the host": lambda: deep_plan(TURNS, owners={"dense_0/*": "host"}),
+    # Layers that no stage names, stages against the order of the layers.
+    "in no stage": lambda: stages_of(["dense_0", "dense_1"], ["dense_4", "late"]),
+    "out of line": lambda: stages_of(["dense_[0124]", "add_[013]"], ["add_2", "dense_3"]),
+    "there and back": lambda: stages_of(["dense_0", "add_3"], ["add_0", "dense_3"]),
+    "backwards": lambda: stages_of(["late", "join"], ["dense_*"]),
+    "two alone": lambda: stages_of(["dense_0"], ["early"]),
+}
+
+
+def agree_on_deep(plan: Plan) -> None:
+    agree(train_deep, make_place=place_for(plan), name="the deep model by fit")
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", PLANS_OF_DEEP)
+def test_plans(name: str) -> None:
+    agree_on_deep(PLANS_OF_DEEP[name]())
 
 
 @pytest.mark.long
@@ -88,13 +133,7 @@ def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
 def test_large_gradients(monkeypatch: pytest.MonkeyPatch, cut: Cut, large: int) -> None:
     """Those that are added up behind the calls that give them."""
     monkeypatch.setattr(build, "LARGE", large)
-    agree(train_deep, make_place=place_for(deep_plan(cut)))
-
-
-@pytest.mark.long
-def test_hybrid() -> None:
-    """One device beside two in line, with uneven shares and micro-batches."""
-    agree(train_deep, make_place=place_for(deep_plan(*HYBRID)))
+    agree_on_deep(deep_plan(cut))
 
 
 @pytest.mark.long
@@ -122,8 +161,6 @@ def test_optimizers(optimizer: str) -> None:
 
 @pytest.mark.long
 def test_clipping_accumulation_and_averages() -> None:
-    """One optimizer, once per variable, whatever the stages."""
-
     def train(place: Place) -> dict[str, object]:
         x, y = regression(64)
         optimizer = sgd(global_clipnorm=0.1, gradient_accumulation_steps=2, use_ema=True)
@@ -136,8 +173,6 @@ def test_clipping_accumulation_and_averages() -> None:
 
 @pytest.mark.long
 def test_several_steps_per_execution() -> None:
-    """Three steps at once, the last execution shorter."""
-
     def train(place: Place) -> dict[str, object]:
         x, y = regression(75)
         model = compile_model(place, deep, lambda: {**two_losses(), "steps_per_execution": 3})
@@ -150,8 +185,6 @@ def test_several_steps_per_execution() -> None:
 @pytest.mark.filterwarnings("ignore:.ENG-086.")
 @pytest.mark.parametrize("how", ["run_eagerly", "jit_compile"])
 def test_compiled_by_xla_and_eager(how: str) -> None:
-    """The stages' functions under XLA, and called one by one."""
-
     def train(place: Place) -> dict[str, object]:
         x, y = tabular(75)
         more = {} if isinstance(place, OneDevice) else {how: True}
@@ -161,31 +194,13 @@ def test_compiled_by_xla_and_eager(how: str) -> None:
     agree(train, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize("recompute", [("dense_*",), ("*",)])
-def test_recompute(recompute: tuple[str, ...]) -> None:
-    """Activations that are computed again are the same."""
-    plan = deep_plan(TWO_STAGES, recompute=recompute)
-    agree(train_deep, make_place=place_for(plan))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
 def test_recompute_of_layers_with_loops_and_attention(name: str) -> None:
-    """Loops, masks and layers within layers, computed again."""
     case = BY_NAME[name]
     plan = plan_of(layer_names(case.build), Cut(devices=(0,)), recompute=("*",))
-    agree(lambda place: train_case(place, case, "sgd"), make_place=place_for(plan))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "owners", ["central", {"dense_2/*": "host", "*": "cpu:3"}, {"dense_0/*": "host"}]
-)
-def test_owners(owners: object) -> None:
-    """Weights on the host, on a device of their own, or one layer's weights away."""
-    plan = deep_plan(Cut(devices=(3, 1, 3, 1), micro_batches=2, in_flight=2), owners=owners)
-    agree(train_deep, make_place=place_for(plan))
+    train = functools.partial(train_case, case=case, optimizer="sgd")
+    agree(train, make_place=place_for(plan), name=f"{name} by fit with sgd")
 
 
 @pytest.mark.long
@@ -223,10 +238,7 @@ class Positions(layers.Layer):
 
 
 def placed() -> keras.Model:
-    """Return a model with an embedding of places."""
-    return keras.Sequential(
-        [keras.Input((6, 3)), Positions(name="places"), layers.LSTM(4), layers.Dense(1)]
-    )
+    return sequential((6, 3), Positions(name="places"), layers.LSTM(4), layers.Dense(1))
 
 
 @pytest.mark.long
@@ -241,7 +253,8 @@ def test_slices_that_do_not_grow_with_the_batch(staged: bool) -> None:
         )
 
     plan = plan_of(layer_names(placed), TWO_STAGES) if staged else None
-    agree(train, make_place=place_for(plan) if plan else make_candidate)
+    make_place = place_for(plan) if plan else make_candidate
+    agree(train, make_place=make_place, name="slices of places by fit")
 
 
 def contrast(y_true: object, y_pred: object) -> object:
@@ -296,21 +309,7 @@ def test_subclassed(patterns: tuple[tuple[str, ...], ...]) -> None:
         x, y = regression(75)
         return fit_model(place, Tower, (x, y), lambda: {"loss": "mse", "metrics": ["mae"]})
 
-    plan = Plan(
-        devices=tuple(PlanDevice.named(f"cpu:{k}") for k in range(len(patterns))),
-        replicas=(
-            Replica(
-                share=1,
-                num_micro_batches=3,
-                in_flight=2,
-                stages=tuple(
-                    Stage(device=f"cpu:{k}", layers=layers_of)
-                    for k, layers_of in enumerate(patterns)
-                ),
-            ),
-        ),
-    )
-    agree(train, make_place=place_for(plan))
+    agree(train, make_place=place_for(stages_of(*patterns)), name="the tower by fit")
 
 
 @pytest.mark.long
@@ -352,13 +351,13 @@ def cuts(draw: st.DrawFn) -> list[Cut]:
 
 
 def check_drawn(name: str, drawn: list[Cut], recompute: list[str], owners: object) -> None:
-    """Hold a drawn plan against one device."""
     case = MODELS[name]
     if isinstance(owners, dict) and all(len(cut.devices) == 1 for cut in drawn):
         # Without stages there is no device of a layer for what no rule names.
         owners = {**owners, "*": "host"}
     plan = plan_of(layer_names(case.build), *drawn, recompute=recompute, owners=owners)
-    agree(lambda place: train_case(place, case, "sgd"), make_place=place_for(plan))
+    train = functools.partial(train_case, case=case, optimizer="sgd")
+    agree(train, make_place=place_for(plan), name=f"{name} by fit with sgd")
 
 
 @pytest.mark.long
@@ -388,15 +387,13 @@ def test_drawn_plans(name: str, drawn: list[Cut], recompute: list[str], owners: 
 
 def dropping() -> keras.Model:
     """A model with dropout in both of two stages, and noise in between."""
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layers.Dropout(0.5, seed=3, name="early"),
-            layers.Dense(16, activation="tanh", name="first"),
-            layers.GaussianNoise(0.3, seed=4, name="noise"),
-            layers.Dropout(0.5, name="late"),
-            layers.Dense(4, name="last"),
-        ]
+    return sequential(
+        (8,),
+        layers.Dropout(0.5, seed=3, name="early"),
+        layers.Dense(16, activation="tanh", name="first"),
+        layers.GaussianNoise(0.3, seed=4, name="noise"),
+        layers.Dropout(0.5, name="late"),
+        layers.Dense(4, name="last"),
     )
 
 
@@ -407,10 +404,9 @@ def test_dropout(cuts: tuple[Cut, ...], recompute: tuple[str, ...]) -> None:
     """Every sample has the mask that one device draws for it, whatever micro-batch it is in."""
     plan = plan_of(layer_names(dropping), *cuts, recompute=recompute)
 
-    def train(place: Place) -> dict[str, object]:
-        return fit_model(place, dropping, tabular(75), classes)
-
-    agree(train, make_place=place_for(plan))
+    agree_in_fit(
+        dropping, tabular(75), classes, make_place=place_for(plan), name="dropouts and noise by fit"
+    )
 
 
 def remembering() -> keras.Model:
@@ -448,15 +444,10 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
             norm("norm"),
             layers.Dense(8, "tanh", name="second"),
         ]
-        return keras.Sequential(
-            [keras.Input((8,)), *first, norm("later"), layers.Dense(4, name="last")]
-        )
-
-    def train(place: Place) -> dict[str, object]:
-        return fit_model(place, build, tabular(75), classes)
+        return sequential((8,), *first, norm("later"), layers.Dense(4, name="last"))
 
     plan = plan_of(layer_names(build), TWO_STAGES)
-    agree(train, make_place=place_for(plan))
+    agree_in_fit(build, tabular(75), classes, make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -466,34 +457,10 @@ def test_more_micro_batches_than_samples(name: str) -> None:
     case = BY_NAME[name]
     x, y = case.data(35)
 
-    def train(place: Place) -> dict[str, object]:
-        return fit_model(place, case.build, (x, y), case.compiled)
-
     cut = Cut(devices=(0, 1), micro_batches=20, in_flight=3)
-    agree(train, make_place=place_for(plan_of(layer_names(case.build), cut)))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "stages",
-    [
-        (["dense_0", "dense_1"], ["dense_4", "late"]),
-        (["dense_[0124]", "add_[013]"], ["add_2", "dense_3"]),
-        (["dense_0", "add_3"], ["add_0", "dense_3"]),
-        (["late", "join"], ["dense_*"]),
-        (["dense_0"], ["early"]),
-    ],
-    ids=["in no stage", "out of line", "there and back", "backwards", "two alone"],
-)
-def test_stages_are_a_matter_of_speed(stages: tuple[list[str], list[str]]) -> None:
-    """Layers that no stage names, stages against the order of the layers: the same numbers."""
-    replica = Replica(
-        share=1,
-        num_micro_batches=3,
-        in_flight=2,
-        stages=tuple(
-            Stage(device=f"cpu:{k}", layers=tuple(patterns)) for k, patterns in enumerate(stages)
-        ),
+    agree_in_fit(
+        case.build,
+        (x, y),
+        case.compiled,
+        make_place=place_for(plan_of(layer_names(case.build), cut)),
     )
-    plan = Plan(devices=tuple(PlanDevice.named(f"cpu:{k}") for k in (0, 1)), replicas=(replica,))
-    agree(train_deep, make_place=place_for(plan))

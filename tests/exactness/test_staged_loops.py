@@ -13,61 +13,30 @@ from keras import layers
 from evener.plan import Plan
 
 from .candidates import Place
-from .harness import agree, sgd, unequal_weights
+from .harness import agree, eager_functions, sgd, unequal_weights
 from .loops import (
     CROSS_ENTROPY,
     Parts,
+    agree_in_loop,
     batches,
     calls_of,
     classifier,
-    eagerly,
     loop_over_case,
     loop_results,
     saying,
     train_step,
 )
-from .models import BY_NAME, mlp, regression, sentences, tabular
-from .optimizers import OPTIMIZERS
+from .models import BY_NAME, OPTIMIZERS, mlp, regression, sentences, sequential, tabular
 from .own_steps import ComputeLoss, OwnTrackers, stack
-from .sparing import usually
 from .staged import Cut, layer_names, place_for, plan_of
-from .test_staged_features import HYBRID, deep
+from .test_staged_features import HYBRID, TWO_STAGES, deep
 from .tolerances import tolerance
 
-TWO_STAGES = Cut(devices=(0, 1), micro_batches=4, in_flight=2)
-CUTS = (
-    TWO_STAGES,
-    Cut(devices=(1,), micro_batches=5, in_flight=1),
-    Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe"),
-    Cut(devices=(2, 0, 1), micro_batches=4, in_flight=3, schedule="1f1b"),
-    Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=4),
-)
-# Each model is cut in every third way, and each way cuts every third model.
-PAIRS = [
-    (name, cut)
-    for row, name in enumerate(BY_NAME)
-    for column, cut in enumerate(CUTS)
-    if (row + column) % 3 == 1
-]
-USUAL = [next(pair for pair in PAIRS if pair[0] == "cnn")]
+GPIPE = Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe")
 
 
 def of_case(name: str, *cuts: Cut, **plan: Any) -> Plan:
-    """Return a plan for a model of the law."""
     return plan_of(layer_names(BY_NAME[name].build), *cuts, **plan)
-
-
-@pytest.mark.parametrize("pair", usually(PAIRS, USUAL), ids=lambda pair: f"{pair[0]}-{pair[1]}")
-def test_stages(pair: tuple[str, Cut]) -> None:
-    """Every model, cut in a third of the ways, with a last partial batch."""
-    name, cut = pair
-    case = BY_NAME[name]
-    agree(
-        lambda place: loop_over_case(place, case, "sgd"),
-        within=tolerance(name, "sgd", "stages"),
-        make_place=place_for(of_case(name, cut)),
-        name=f"{name} by a loop with sgd",
-    )
 
 
 @pytest.mark.long
@@ -86,7 +55,7 @@ def test_hybrid_with_skips_and_clipping() -> None:
         return Parts(model=model, optimizers=(optimizer,), step=train_step(model, optimizer, both))
 
     plan = plan_of(layer_names(deep), *HYBRID)
-    agree(lambda place: loop_results(place, make, batches(x, y)), make_place=place_for(plan))
+    agree_in_loop(make, batches(x, y), make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -126,11 +95,8 @@ def test_a_masked_loss_with_weights() -> None:
 
     plan = plan_of(layer_names(masked), TWO_STAGES)
 
-    def experiment(place: Place) -> dict[str, object]:
-        return loop_results(place, make, batches(x, y, weights))
-
     with saying():
-        agree(experiment, make_place=place_for(plan))
+        agree_in_loop(make, batches(x, y, weights), make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -140,22 +106,17 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
     dataset = batches(*tabular(75))
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((8,)),
-                layers.Dense(8, name="first"),
-                layers.BatchNormalization(synchronized=synchronized, name="norm"),
-                layers.Dense(8, activation="tanh", name="second"),
-                layers.Dense(4, name="last"),
-            ]
+        return sequential(
+            (8,),
+            layers.Dense(8, name="first"),
+            layers.BatchNormalization(synchronized=synchronized, name="norm"),
+            layers.Dense(8, activation="tanh", name="second"),
+            layers.Dense(4, name="last"),
         )
 
     plan = plan_of(layer_names(build), TWO_STAGES)
     with saying():
-        agree(
-            lambda place: loop_results(place, classifier(build), dataset),
-            make_place=place_for(plan),
-        )
+        agree_in_loop(classifier(build), dataset, make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -167,7 +128,7 @@ def test_layers_computed_again(name: str) -> None:
         lambda place: loop_over_case(place, case, "sgd"),
         within=tolerance(name, "sgd", "stages"),
         make_place=place_for(plan),
-        name=f"{name} by a loop with sgd",
+        name=f"{name} by loop with sgd",
     )
 
 
@@ -176,34 +137,28 @@ def test_dropout_computed_again_draws_the_same_masks() -> None:
     """The gradient is that of the masks of the forward pass."""
 
     def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((8,)),
-                layers.Dense(32, activation="tanh", name="first"),
-                layers.Dropout(0.5, seed=3, name="dropout"),
-                layers.Dense(4, name="last"),
-            ]
+        return sequential(
+            (8,),
+            layers.Dense(32, activation="tanh", name="first"),
+            layers.Dropout(0.5, seed=3, name="dropout"),
+            layers.Dense(4, name="last"),
         )
 
     plan = plan_of(layer_names(build), TWO_STAGES, recompute=["dropout", "first"])
     dataset = batches(*tabular(75))
-    agree(
-        lambda place: loop_results(place, classifier(build), dataset, epochs=1),
-        make_place=place_for(plan),
-    )
+    agree_in_loop(classifier(build), dataset, epochs=1, make_place=place_for(plan))
 
 
 @pytest.mark.long
 def test_owners_on_the_host() -> None:
     dataset = batches(*tabular(75))
     plan = of_case("mlp", TWO_STAGES, owners={"*": "host"})
-    agree(lambda place: loop_results(place, classifier(), dataset), make_place=place_for(plan))
+    agree_in_loop(classifier(), dataset, make_place=place_for(plan))
 
 
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", [ComputeLoss, OwnTrackers])
 def test_steps_of_ones_own_under_fit(kind: type[keras.Model]) -> None:
-    """``train_step``, ``test_step`` and the compiled metrics of a model that is cut."""
     x, y = regression(75)
 
     def build() -> keras.Model:
@@ -229,7 +184,7 @@ def test_eager_mode() -> None:
     dataset = batches(*tabular(43))
 
     def experiment(place: Place) -> dict[str, object]:
-        with eagerly():
+        with eager_functions():
             return loop_results(place, classifier(), dataset, epochs=1)
 
     with saying("ENG-086"):
@@ -237,7 +192,6 @@ def test_eager_mode() -> None:
 
 
 def test_a_function_inside_of_the_step() -> None:
-    """The forward pass in a `tf.function` of its own, with the layers in it."""
     dataset = batches(*tabular(75))
 
     def make() -> Parts:
@@ -256,10 +210,7 @@ def test_a_function_inside_of_the_step() -> None:
 
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    agree(
-        lambda place: loop_results(place, make, dataset),
-        make_place=place_for(of_case("mlp", TWO_STAGES)),
-    )
+    agree_in_loop(make, dataset, make_place=place_for(of_case("mlp", TWO_STAGES)))
 
 
 class Tied(keras.Model):
@@ -301,7 +252,7 @@ def test_a_subclassed_model_by_paths() -> None:
         {"cpu:0": ["encoder/inner", "shared"], "cpu:1": ["encoder/outer", "head"]},
         num_micro_batches=3,
     )
-    agree(lambda place: loop_results(place, make, dataset), make_place=place_for(plan))
+    agree_in_loop(make, dataset, make_place=place_for(plan))
 
 
 @pytest.mark.long
@@ -312,12 +263,8 @@ def test_two_models_and_two_steps_in_one_function() -> None:
     loss_of = keras.losses.BinaryCrossentropy(from_logits=True)
 
     def make() -> Parts:
-        maker = keras.Sequential(
-            [keras.Input((3,)), layers.Dense(8, "tanh", name="m0"), layers.Dense(8, name="m1")]
-        )
-        judge = keras.Sequential(
-            [keras.Input((8,)), layers.Dense(8, "tanh", name="j0"), layers.Dense(1, name="j1")]
-        )
+        maker = sequential((3,), layers.Dense(8, "tanh", name="m0"), layers.Dense(8, name="m1"))
+        judge = sequential((8,), layers.Dense(8, "tanh", name="j0"), layers.Dense(1, name="j1"))
         both = keras.Sequential([maker, judge])
         optimizers = sgd(), OPTIMIZERS["adam"]()
 
@@ -340,10 +287,7 @@ def test_two_models_and_two_steps_in_one_function() -> None:
 
     plan = Plan.pipeline({"cpu:0": ["m0", "j0"], "cpu:1": ["m1", "j1"]}, num_micro_batches=3)
 
-    def experiment(place: Place) -> dict[str, object]:
-        return loop_results(place, make, batches(x, noise), epochs=1)
-
-    agree(experiment, make_place=place_for(plan))
+    agree_in_loop(make, batches(x, noise), epochs=1, make_place=place_for(plan))
 
 
 def test_evaluation_and_gathered_predictions() -> None:
@@ -367,4 +311,4 @@ def test_evaluation_and_gathered_predictions() -> None:
         outputs = [predict(batch).numpy() for batch in distributed]
         return {"outputs": np.concatenate(outputs), "accuracy": float(accuracy.result())}
 
-    agree(experiment, make_place=place_for(of_case("mlp", CUTS[2])))
+    agree(experiment, make_place=place_for(of_case("mlp", GPIPE)))

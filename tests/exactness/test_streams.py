@@ -8,6 +8,7 @@ last batch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 from collections.abc import Callable
@@ -20,23 +21,22 @@ import tensorflow as tf
 import evener
 
 WIDTH, STEPS = 4, 7
+
+
 SHARES = ((3, 1), (5, 3, 1), (2, 0, 3), (1, 4))
 
 
 def in_condition(h: Any, _: int) -> Any:
-    """Dropout in a branch."""
     return tf.cond(tf.reduce_sum(h) > 0, lambda: tf.nn.dropout(h, 0.4), lambda: h * 0.5)
 
 
 def in_loop(h: Any, _: int) -> Any:
-    """Noise in the rounds of a loop."""
     for _ in tf.range(2):
         h += 0.1 * tf.random.normal([1, 1, WIDTH], dtype=h.dtype)
     return h
 
 
 def in_function(h: Any, _: int) -> Any:
-    """Dropout in a function that the step calls."""
     return tf.function(lambda h: tf.nn.dropout(h, 0.3))(h)
 
 
@@ -53,6 +53,7 @@ def drawn_in_python(h: Any, _: int) -> Any:
 
 
 PYTHON = "Python's and NumPy's generators"
+
 
 DRAWS: dict[str, Callable[[Any, int], Any]] = {
     "dropout": lambda h, _: tf.nn.dropout(h, 0.5),
@@ -71,14 +72,16 @@ DRAWS: dict[str, Callable[[Any, int], Any]] = {
     "function": in_function,
     "by size": by_size,
 }
+
+
 FUNCTIONS = ("plain", "signature", "partial signature", "relaxed")
+
+
 DOORS = ("distribute", "run", "run in a function", "distribute in a function")
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program that was drawn."""
-
     draws: tuple[str, ...]
     function: str
     door: str
@@ -89,7 +92,6 @@ class Program:
 
     @classmethod
     def drawn(cls, seed: int) -> Program:
-        """Return a program by a seed."""
         rng = random.Random(seed)
         lengths = rng.sample(range(2, 9), rng.randint(2, 4))
         sizes = [(8, rng.choice(lengths)) for _ in range(STEPS)]
@@ -105,7 +107,6 @@ class Program:
         )
 
     def options(self) -> dict[str, Any]:
-        """Return the arguments of `tf.function`."""
         if self.function == "relaxed":
             return {"reduce_retracing": True}
         if "signature" not in self.function:
@@ -163,7 +164,6 @@ class Program:
 
 
 def agree(program: Program) -> None:
-    """Compare a program with plain TensorFlow."""
     expected, found = program.run(is_plain=True), program.run(is_plain=False)
     tolerance = 1e-4 if program.dtype == tf.float32 else 1e-9
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
@@ -209,3 +209,38 @@ def test_a_function_that_makes_its_variables_draws_twice() -> None:
         return evener.distribute(step, devices=["cpu:0", "cpu:1"])
 
     np.testing.assert_allclose(run(distributed), run(lambda step: step), rtol=1e-6)
+
+
+OF_GENERATORS = {
+    "normal": lambda g, x: g.normal(tf.shape(x)),
+    "whole_numbers": lambda g, x: g.uniform([tf.shape(x)[0]], 0, 1000, dtype=tf.int32),
+    "keys": lambda g, x: tf.random.stateless_normal(tf.shape(x), g.make_seeds(1)[:, 0]),
+}
+
+
+@pytest.mark.parametrize("draw", OF_GENERATORS)
+@pytest.mark.parametrize("makes_in_scope", [True, False])
+def test_a_generator_of_the_scope_draws_the_numbers_of_plain_python(
+    draw: str, makes_in_scope: bool
+) -> None:
+    """Replicas of other strategies add their number to its key; one device has no number."""
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1", "cpu:2"], shares=[2, 0, 3])
+    with strategy.scope() if makes_in_scope else contextlib.nullcontext():
+        ours = tf.random.Generator.from_seed(5)
+    theirs = tf.random.Generator.from_seed(5)
+    x = tf.zeros([7, 3])
+    step = tf.function(lambda x: strategy.run(OF_GENERATORS[draw], (ours, x)))
+    one_device = tf.function(lambda x: OF_GENERATORS[draw](theirs, x))
+    for _ in range(2):
+        np.testing.assert_array_equal(step(x), one_device(x))
+        np.testing.assert_array_equal(ours.state, theirs.state)
+    np.testing.assert_array_equal(OF_GENERATORS[draw](ours, x), OF_GENERATORS[draw](theirs, x))
+
+
+def test_a_generator_of_another_strategy_is_left_alone() -> None:
+    evener.Strategy(devices=["cpu:0", "cpu:1"])
+    mirrored = tf.distribute.MirroredStrategy(["cpu:1", "cpu:2"])
+    with mirrored.scope():
+        generator = tf.random.Generator.from_seed(5)
+    first, second = mirrored.run(lambda: generator.uniform([2])).values
+    assert not np.allclose(first, second)

@@ -20,7 +20,7 @@ from exactness.xla_calls import recorded
 
 ALONE = Plan.data_parallel(["cpu:0"])
 EVEN = Plan.data_parallel(["cpu:0", "cpu:1"])
-SLOW = Plan.data_parallel(["cpu:1"], num_micro_batches=16)
+SLOW = Plan.data_parallel(["cpu:1"], num_micro_batches=4)
 PLANS = [ALONE, EVEN, SLOW]
 BATCH, SAMPLES, EPOCHS = 16, 104, 12  # the last batch of an epoch has 8 samples
 
@@ -69,15 +69,29 @@ def model(
     return made
 
 
-def fit(made: keras.Model) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+Trained = tuple[dict[str, list[float]], list[np.ndarray]]
+
+
+def fit(made: keras.Model) -> Trained:
     x, y = data()
-    history = made.fit(
-        x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, validation_data=(x, y)
-    ).history
+    options = {"batch_size": BATCH, "epochs": EPOCHS, "verbose": 0}
+    history = made.fit(x, y, validation_data=(x, y), **options).history
     return history, made.get_weights()
 
 
-def train_on_batches(made: keras.Model) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+def fit_longer(made: keras.Model) -> Trained:
+    x, y = data()
+    history = made.fit(x, y, batch_size=BATCH, epochs=3 * EPOCHS, verbose=0).history
+    return history, made.get_weights()
+
+
+def fit_whole_batches(made: keras.Model) -> None:
+    """Train as many steps without a smaller batch, of which XLA would make another step."""
+    x, y = data()
+    made.fit(x[:96], y[:96], batch_size=BATCH, epochs=EPOCHS + 2, verbose=0)
+
+
+def train_on_batches(made: keras.Model) -> Trained:
     x, y = data()
     logs: list[float] = []
     for _ in range(EPOCHS):
@@ -87,7 +101,7 @@ def train_on_batches(made: keras.Model) -> tuple[dict[str, list[float]], list[np
     return {"loss": logs}, made.get_weights()
 
 
-def loop(made: keras.Model) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+def loop(made: keras.Model) -> Trained:
     x, y = data()
     strategy = made.distribute_strategy
     optimizer = made.optimizer
@@ -109,9 +123,7 @@ def loop(made: keras.Model) -> tuple[dict[str, list[float]], list[np.ndarray]]:
 
 
 def assert_same(
-    train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
-    strategy: evener.Strategy,
-    **compiled: object,
+    train: Callable[[keras.Model], Trained], strategy: evener.Strategy, **compiled: object
 ) -> None:
     history, weights = train(model(strategy, **compiled))
     expected_history, expected = train(model(None, **compiled))
@@ -123,7 +135,7 @@ def assert_same(
 
 @pytest.mark.parametrize("train", [fit, loop])
 def test_a_slow_plan_is_left_and_the_numbers_are_those_of_one_device(
-    train: Callable[[keras.Model], tuple[dict[str, list[float]], list[np.ndarray]]],
+    train: Callable[[keras.Model], Trained],
 ) -> None:
     strategy, lines, clock = tried([0.76, 1.2, 3.8])
     assert_same(train, strategy)
@@ -132,7 +144,7 @@ def test_a_slow_plan_is_left_and_the_numbers_are_those_of_one_device(
     (line,) = lines
     assert line == (
         "tried in steps of this run: cpu:0 alone 760.0 ms, even shares on cpu:0, cpu:1 1.2 s, "
-        "cpu:1 alone in 16 micro-batches 3.8 s a step; cpu:0 alone stays"
+        "cpu:1 alone in 4 micro-batches 3.8 s a step; cpu:0 alone stays"
     )
 
 
@@ -178,7 +190,7 @@ def test_what_stays_runs_afterwards(
     compiled = recorded(monkeypatch)
     strategy, _, clock = tried([3.0, 1.0, 3.0, without], start=1)
     made = model(strategy, dropout=0)
-    fit(made)
+    fit_whole_batches(made)
     assert strategy.runs_by(EVEN, by_xla=not is_left) and 3 in clock.used
     compiled.clear()
     made.predict(data()[0], batch_size=13, verbose=0)
@@ -198,20 +210,14 @@ def test_what_stays_runs_afterwards(
 def test_xla_is_not_left(compiled: dict[str, object]) -> None:
     """If the program insists, and if XLA draws other random numbers than TensorFlow."""
     strategy, lines, clock = tried([3.0, 2.0, 3.0, 1.0], start=1)
-    fit(model(strategy, **compiled))
+    fit_whole_batches(model(strategy, **compiled))
     assert strategy.runs_by(EVEN) and lines
     assert set(clock.used) == {0, 1, 2}
 
 
-def fit_longer(made: keras.Model) -> tuple[dict[str, list[float]], list[np.ndarray]]:
-    x, y = data()
-    history = made.fit(x, y, batch_size=BATCH, epochs=3 * EPOCHS, verbose=0).history
-    return history, made.get_weights()
-
-
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Let steps in 16 micro-batches run out of memory, after they have changed the variables."""
+    """Let steps in 4 micro-batches run out of memory, after they have changed the variables."""
     results, failed = PreparedStep._results, list[str]()
 
     def fail(value: np.ndarray) -> np.ndarray:
@@ -220,7 +226,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     def failing_results(self: PreparedStep, tensors: list[tf.Tensor], sizes: tf.Tensor) -> object:
         found = results(self, tensors, sizes)
-        if len(self.partitioned.partition.layout.micro_batches) < 16 or not self.trains:
+        if len(self.partitioned.partition.layout.micro_batches) < 4 or not self.trains:
             return found
         with tf.control_dependencies([found[0]]):
             # Metrics and weights were written before the loss is there.
@@ -239,7 +245,7 @@ def test_a_plan_that_runs_out_of_memory_falls_back_and_loses_no_batch(failing: l
     assert_same(fit, strategy)
     assert failing
     assert strategy.runs_by(EVEN)
-    assert "cpu:1 alone in 16 micro-batches does not work here" in lines[0]
+    assert "cpu:1 alone in 4 micro-batches does not work here" in lines[0]
     assert "even shares on cpu:0, cpu:1 stays" in lines[1]
 
 

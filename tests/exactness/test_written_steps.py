@@ -20,9 +20,9 @@ from evener import Plan
 from evener._tf_private import graphs
 from evener.graph.ops.registry import OPERATIONS
 from evener.strategy import spot_check
-from exactness.sparing import usually
+from exactness.harness import usually
 from exactness.steps.case import CASES, BuiltStep, graph_optimizers_of
-from exactness.steps.runs import check, one_device, reference, train
+from exactness.steps.runs import check, one_device, train
 
 
 def data_parallel(*shares: int) -> Plan:
@@ -106,7 +106,8 @@ def test_equals_one_device(name: str, plan: str, monkeypatch: pytest.MonkeyPatch
         spot_check.wait_for_checks()
         assert not [found for found in step.spot_checks if found.state == "differs"]
         with contextlib.suppress(AssertionError):
-            return check(case, reference(name), actual)
+            # Kernels draw other numbers in a graph.
+            return check(case, one_device(name, eagerly=not case.stateful_random), actual)
         for _ in range(case.references - 2):
             with contextlib.suppress(AssertionError):
                 return check(case, one_device(name), actual)

@@ -10,7 +10,7 @@ the samples of each batch in reverse order, which changes nothing but the order 
 float32 the largest error of weights after ten steps is 1.2e-6 (the CNN under Adam), so that
 the law's 1e-5 leaves room for other orders of sums and for nothing else. Models and
 optimizers are chosen for that: smooth activations, no bias whose gradient is zero but for
-rounding, Adam's epsilon at 1e-3 (models.py and optimizers.py say more).
+rounding, Adam's epsilon at 1e-3 (models.py says more).
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ def unnamed(audit: Audit, *, elsewhere: tuple[str, ...] = ("cpu:1", "cpu:2")) ->
 
 
 def working_gradients(audit: Audit) -> list[evener.auditing.Operation]:
-    """Return the gradient operations that compute."""
     return [
         o
         for o in audit.operations
@@ -81,5 +80,4 @@ def eager_devices(call: Callable[[], Any]) -> tuple[Any, set[str]]:
 
 
 def values(gradients: Any) -> list[Any]:
-    """Return gradients as arrays; None where there is none."""
     return [None if g is None else tf.convert_to_tensor(g).numpy() for g in gradients]

@@ -17,6 +17,7 @@ import tensorflow as tf
 import evener
 from evener.auditing import Line, Operation
 from evener.errors import PlacementError
+from exactness.models import sequential
 
 
 class TwoLayers:
@@ -296,13 +297,11 @@ def test_a_step_that_xla_compiles_is_read_whole() -> None:
 
 
 def compiled(**options) -> keras.Model:
-    model = keras.Sequential(
-        [
-            keras.Input((8,)),
-            keras.layers.Dense(16, activation="tanh"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dense(1),
-        ]
+    model = sequential(
+        (8,),
+        keras.layers.Dense(16, activation="tanh"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(1),
     )
     model.compile("adam", "mse", metrics=["mae"], **options)
     return model

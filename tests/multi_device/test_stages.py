@@ -1,4 +1,4 @@
-"""Stages, besides being exact: their devices, the size of their graphs, their memory."""
+"""Stages, besides being exact: their devices, their graphs, their memory, refused plans."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import EngineError, Plan, Strategy
+import evener
+from evener import EngineError, EvenerWarning, Plan, Strategy
+from evener.plan import PlanDevice, Replica, Stage
 
 RunPython = Callable[..., CompletedProcess[str]]
+
 
 PLACEMENT = """
     import tensorflow as tf
@@ -35,6 +38,8 @@ PLACEMENT = """
         model.compile("adam", "mse")
     model.train_on_batch(np.ones((4, 4), "float32"), np.ones((4, 1), "float32"))
 """
+
+
 HOMES = {"a0": "CPU:1", "b0": "CPU:2", "b1": "CPU:2", "head": "CPU:0"}
 
 
@@ -60,7 +65,6 @@ def test_all_work_of_a_layer_is_on_its_stage(run_python: RunPython) -> None:
 
 
 def block(width: int = 16, names: str = "ab") -> list[keras.Layer]:
-    """Return the layers of a small network, named by their halves."""
     return [layers.Dense(width, activation="gelu", name=f"{half}{k}")
             for half in names for k in range(2)]  # fmt: skip
 
@@ -68,7 +72,6 @@ def block(width: int = 16, names: str = "ab") -> list[keras.Layer]:
 def trained(
     plan: Plan, num_samples: int = 64, width: int = 16, names: str = "ab"
 ) -> tuple[keras.Model, Strategy]:
-    """Build, compile and train one step."""
     strategy = Strategy(plan)
     with strategy.scope():
         model = keras.Sequential([keras.Input((width,)), *block(width, names)])
@@ -79,7 +82,6 @@ def trained(
 
 
 def nodes_of_step(num_micro_batches: int, num_layers: int = 2) -> tuple[int, int]:
-    """Return the operations of a traced step, and the functions it calls."""
     plan = Plan.pipeline({"cpu:0": "a*", "cpu:1": "b*"}, num_micro_batches=num_micro_batches)
     strategy = Strategy(plan)
     with strategy.scope():
@@ -125,6 +127,8 @@ def test_variables_are_made_on_the_device_of_their_stage() -> None:
 
 
 LAYER = (16 * 16 + 16) * 4
+
+
 ROW = 16 * 16 * 4  # a tensor of a micro-batch of 16 samples
 
 
@@ -210,3 +214,215 @@ def test_memory_estimate_before_the_first_step() -> None:
     with pytest.raises(EngineError) as caught:
         Strategy(Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"})).memory_estimate(8)
     assert caught.value.code == "ENG-011"
+
+
+X = np.random.default_rng(0).normal(size=(16, 8)).astype("float32")
+
+
+NAMES = ("a0", "a1", "b0", "b1")
+
+
+HOMES_IN_A_LOOP = {name: f"CPU:{1 + name.startswith('b')}" for name in NAMES}
+
+
+PLAN = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=4, in_flight=2)
+
+
+def stack(width: int = 8) -> keras.Model:
+    """Return two layers for each of two stages; every operation tells its layer by its name."""
+    x = first = keras.Input((8,))
+    for name in NAMES:
+        x = layers.Dense(width, activation="tanh", name=name)(x)
+    return keras.Model(first, x)
+
+
+def training(plan: Plan, build: Callable[[], keras.Model] = stack) -> tuple[Strategy, Any]:
+    strategy = Strategy(plan)
+    with strategy.scope():
+        model, optimizer = build(), keras.optimizers.Adam()
+        loss_of = keras.losses.MeanSquaredError()
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(x, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return strategy, step
+
+
+def traced(plan: Plan, build: Callable[[], keras.Model] = stack) -> Any:
+    strategy, step = training(plan, build)
+
+    @tf.function
+    def train(x: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(step, args=(x,)), axis=None)
+
+    (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(X))
+    concrete = train.get_concrete_function(batch)
+    concrete.kept = train, strategy
+    return concrete
+
+
+def test_all_work_of_a_layer_in_a_loop_is_on_its_stage() -> None:
+    """Forward and backward in calls on the stage's device; weights are updated where they are."""
+    strategy, step = training(PLAN)
+    train = tf.function(step)
+    strategy.run(train, args=(tf.constant(X),))
+    (partitioned,) = strategy._step_of(train).partitioned_steps
+    layer_of = re.compile(r"(?:^|/)(a0|a1|b0|b1)(?:_\d+)?/")
+    seen: dict[str, set[str]] = {name: set() for name in NAMES}
+    updates: list[str] = []
+    wrong = []
+    layout = partitioned.partition.layout
+    for node, task in partitioned.partition.task_of.items():
+        device = layout.device(0, task.place.stages) if task.is_parts else task.where
+        if node.op == "AssignSubVariableOp":
+            updates.append(device[-5:])
+        layer = layer_of.search(node.name)
+        if layer is not None:
+            seen[layer[1]].add("gradient" if "gradient_tape" in node.name else "forward")
+            if device[-5:] != HOMES_IN_A_LOOP[layer[1]]:
+                wrong.append((node.name, node.op, device))
+    assert not wrong
+    assert all(kinds == {"forward", "gradient"} for kinds in seen.values())
+    assert sorted(updates) == ["CPU:1"] * 4 + ["CPU:2"] * 4
+
+
+def test_variables_made_in_the_first_call_go_where_the_plan_says() -> None:
+    def build() -> keras.Model:
+        return keras.Sequential([layers.Dense(8, name=name) for name in NAMES])
+
+    plan = Plan.pipeline(
+        {"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=2, owners={"*/a1/*": "cpu:2"}
+    )
+    strategy = Strategy(plan)
+    with strategy.scope():
+        model = build()
+    for batch in tf.data.Dataset.from_tensors(X):
+        tf.function(lambda x: strategy.run(model, args=(x,)))(batch)
+    homes = {v.path.split("/")[1]: v.value.device[-5:] for v in model.trainable_variables}
+    assert homes == {**HOMES_IN_A_LOOP, "a1": "CPU:2"}
+
+
+def refused(code: str, plan: Plan, build: Callable[[], keras.Model] = stack) -> EngineError:
+    """Return the error that a loop's first step ends with."""
+    with pytest.raises(EngineError) as caught:
+        traced(plan, build)
+    assert caught.value.code == code
+    return caught.value
+
+
+def test_a_pattern_that_names_no_layer() -> None:
+    error = refused("ENG-042", Plan.pipeline({"cpu:1": "a*", "cpu:2": ["b0", "c1"]}))
+    assert "'c1'" in str(error) and "b1" in str(error)
+
+
+def test_a_layer_in_two_stages() -> None:
+    error = refused("ENG-041", Plan.pipeline({"cpu:1": "a*", "cpu:2": ["b*", "a1"]}))
+    assert "'a1'" in error.what
+
+
+def test_a_layer_that_is_pinned_elsewhere_computes_the_same() -> None:
+    """The pin of a layer says where its weights are; its stage says where it is computed."""
+
+    def build() -> keras.Model:
+        model = stack()
+        evener.pin("cpu:3")(model.get_layer("b0"))
+        return model
+
+    results = []
+    for made in (stack, build):
+        keras.utils.set_random_seed(1)
+        results.append(float(traced(PLAN, made)(tf.constant(X))))
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_eager_run_is_told_of_and_computes_on_one_device() -> None:
+    strategy = Strategy(PLAN)
+    with strategy.scope():
+        model = stack()
+    seen: list[str] = []
+
+    def look(x: tf.Tensor) -> tf.Tensor:
+        seen.append(tf.sin(x).device[-5:])
+        return model(x)
+
+    with pytest.warns(EvenerWarning, match="ENG-086") as told:
+        for _ in range(2):
+            result = strategy.run(look, args=(tf.constant(X),))
+    assert len([warning for warning in told if "ENG-086" in str(warning.message)]) == 1
+    assert seen == ["CPU:1"] * 2
+    np.testing.assert_allclose(result, model(X), rtol=1e-6)
+
+
+DEVICES = ("cpu:0", "cpu:1")
+
+
+NUM_MICRO_BATCHES = 8
+
+
+# Of the first convolution's results, the largest by far.
+ACTIVATION_BYTES = 64 * 32 * 32 * 32 * 4
+
+
+def convolutions() -> keras.Model:
+    """Return layers whose kernels must not be called without samples: they are in branches."""
+    return keras.Sequential(
+        [
+            keras.layers.Input((32, 32, 3)),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu", name="first"),
+            keras.layers.MaxPooling2D(4, name="pool"),
+            keras.layers.Conv2D(8, 3, padding="same", activation="relu", name="end_second"),
+            keras.layers.GlobalAveragePooling2D(name="end_average"),
+            keras.layers.Dense(10, name="end_last"),
+        ]
+    )
+
+
+def dense() -> keras.Model:
+    """Return layers that are called without samples too."""
+    return keras.Sequential(
+        [
+            keras.layers.Input((32, 32, 3)),
+            keras.layers.Dense(32, activation="gelu", name="first"),
+            keras.layers.Dense(1, name="pool"),
+            keras.layers.Flatten(name="end_flat"),
+            keras.layers.Dense(10, name="end_last"),
+        ]
+    )
+
+
+def peak_of_a_step(model_of: Any, in_flight: int) -> int:
+    """Return the most bytes that a step has in memory beyond what is there before."""
+    replica = Replica(
+        share=1,
+        stages=(
+            Stage(device=DEVICES[0], layers=("first", "pool")),
+            Stage(device=DEVICES[1], layers=("end_*",)),
+        ),
+        num_micro_batches=NUM_MICRO_BATCHES,
+        in_flight=in_flight,
+    )
+    devices = tuple(map(PlanDevice.named, DEVICES))
+    with evener.Strategy(Plan(devices=devices, replicas=(replica,))).scope():
+        model = model_of()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, jit_compile=False)
+    x, y = np.ones((64, 32, 32, 3), "float32"), np.zeros(64, "int32")
+    for _ in range(2):
+        model.train_on_batch(x, y)
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    model.train_on_batch(x, y)
+    return tf.config.experimental.get_memory_info("CPU:0")["peak"] - before
+
+
+@pytest.mark.parametrize("model_of", [convolutions, dense])
+def test_a_stage_keeps_as_many_micro_batches_as_are_in_flight(model_of: Any) -> None:
+    all_of_them, single = (
+        peak_of_a_step(model_of, in_flight) for in_flight in (NUM_MICRO_BATCHES, 1)
+    )
+    assert all_of_them - single > 0.6 * ACTIVATION_BYTES

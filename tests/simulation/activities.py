@@ -67,8 +67,6 @@ class Hold(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When an activity runs, in seconds since the begin of the step."""
-
     begin: float
     end: float
 
@@ -81,7 +79,6 @@ class StepGraph:
     holds: list[Hold] = field(default_factory=list[Hold])
 
     def add(self, activity: Activity) -> int:
-        """Add an activity, and return its number."""
         self.activities.append(activity)
         return len(self.activities) - 1
 

@@ -25,10 +25,7 @@ from simulation.passes import PassBuilder, in_order, schedule_of
 
 
 def add_passes_with_barriers(
-    graph: StepGraph,
-    assignment: Assignment,
-    profile: CostProfile,
-    builders: Sequence[PassBuilder],
+    graph: StepGraph, assignment: Assignment, profile: CostProfile, builders: Sequence[PassBuilder]
 ) -> None:
     """Add all passes of a step, and the barriers between them."""
     model = profile.model
@@ -66,11 +63,7 @@ class _PhaseBuilder:
     """Builder of the passes of one replica between two barriers."""
 
     def __init__(
-        self,
-        builder: PassBuilder,
-        replica: ReplicaAssignment,
-        phase: Phase,
-        barrier: int | None,
+        self, builder: PassBuilder, replica: ReplicaAssignment, phase: Phase, barrier: int | None
     ) -> None:
         self._builder = builder
         self._replica = replica
@@ -79,7 +72,6 @@ class _PhaseBuilder:
         self._numbers: dict[Task, int] = {}
 
     def add(self) -> list[int]:
-        """Add the passes, and return the last activity of each."""
         # What zero-bubble schedules put off does not wait for barriers, which is left out.
         in_turn = dataclasses.replace(self._replica, schedule="1f1b")
         for task in in_order(schedule_of(in_turn)):

@@ -38,8 +38,6 @@ def link(bytes_per_second: float, latency_seconds: float = 0.0) -> Link:
 
 
 def with_links(profile: CostProfile, *, factor: float) -> CostProfile:
-    """Return a profile whose links all have another bandwidth; ``inf`` also ends latencies."""
-
     def other(slow_link: Link) -> Link:
         latency = 0.0 if math.isinf(factor) else slow_link.latency_seconds
         return link(slow_link.bytes_per_second * factor, latency)

@@ -62,8 +62,6 @@ def in_order(schedule: Schedule) -> Iterator[Task]:
 
 
 class PassBuilder:
-    """Builder of the passes of one replica."""
-
     def __init__(
         self,
         graph: StepGraph,
@@ -87,7 +85,6 @@ class PassBuilder:
         self._num_gradients: dict[int, int] = {}
 
     def add_all(self) -> None:
-        """Add all passes."""
         replica = self._replica
         if len(replica.spans) == 1 and not any(self._recompute):
             # Both passes of a micro-batch are one call, so that one alone is in flight.

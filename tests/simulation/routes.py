@@ -21,19 +21,15 @@ HOST_MACHINE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Route of a transfer."""
-
     uses: tuple[Use, ...]
     latency_seconds: float
 
 
 def machine_of(cluster: Cluster, device: int) -> int:
-    """Return the machine of a device or of the host."""
     return HOST_MACHINE if device == HOST_OWNER else cluster.devices[device].machine
 
 
 def route(cluster: Cluster, source: int, target: int, num_bytes: float) -> Route:
-    """Return the route between two devices, or between a device and the host."""
     first, last = machine_of(cluster, source), machine_of(cluster, target)
     if first != last:
         way = network_route(cluster, first, last, num_bytes)

@@ -57,8 +57,6 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """Simulated step."""
-
     step_seconds: float
     devices: tuple[tuple[SimulatedEvent, ...], ...]
     transfers: tuple[SimulatedTransfer, ...]

@@ -57,7 +57,6 @@ class WeightBuilder:
         self._waits = gradients_wait(profile.model, assignment.replicas, assignment.recompute)
 
     def fetch(self) -> None:
-        """Add the transfers of all weights to the devices that compute with them."""
         for place, layer in enumerate(self._layers):
             what = f"weights of {layer.name}"
             if not layer.weight_bytes:
@@ -213,7 +212,6 @@ class WeightBuilder:
 
 
 def owned_bytes(assignment: Assignment, profile: CostProfile) -> Mapping[int, float]:
-    """Return what every device owns, the host under `HOST_OWNER`."""
     owned: dict[int, float] = {}
     holders = holders_of(assignment.replicas, len(profile.model.layers))
     for layer, owner, devices in zip(profile.model.layers, assignment.owners, holders, strict=True):

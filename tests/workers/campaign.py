@@ -62,8 +62,6 @@ class Fault:
 
 
 class Job:
-    """A running job, with faults."""
-
     def __init__(
         self, folder: Path, num_epochs: int, data: str, heartbeat: float, exchange: str
     ) -> None:
@@ -108,7 +106,6 @@ class Job:
         return found
 
     def steps(self) -> dict[int, list[tuple[int, float]]]:
-        """Return the steps that each process has finished, with their times."""
         found: dict[int, list[tuple[int, float]]] = {}
         for path in self._folder.glob("steps-*.jsonl"):
             lines = path.read_text().splitlines(keepends=True)
@@ -117,7 +114,6 @@ class Job:
         return found
 
     def is_running(self) -> bool:
-        """Return whether the job goes on."""
         return self.process.poll() is None
 
 
@@ -130,12 +126,10 @@ def with_state(job: Job) -> list[int]:
 
 
 def kill_one(job: Job, rng: random.Random) -> list[int]:
-    """Kill a worker."""
     return _send(signal.SIGKILL, [rng.choice(sorted(job.workers().values()))])
 
 
 def kill_first(job: Job, rng: random.Random) -> list[int]:
-    """Kill worker 0."""
     del rng
     workers = job.workers()
     return _send(signal.SIGKILL, [workers[0]] if 0 in workers else [])
@@ -179,7 +173,6 @@ def slow_down(job: Job, rng: random.Random) -> list[int]:
 
 
 def kill_newcomer(job: Job, rng: random.Random) -> list[int]:
-    """Kill a worker that is about to join, if there is one."""
     young = _newcomers(job)
     return _send(signal.SIGKILL, [rng.choice(young)]) if young else kill_one(job, rng)
 
@@ -196,7 +189,6 @@ def _newcomers(job: Job) -> list[int]:
 
 
 def cut_links(job: Job, rng: random.Random) -> list[int]:
-    """Cut all connections of a worker: to the others, and to the coordinator."""
     process = rng.choice(sorted(job.workers().values()))
     for connection in _connections(process):
         _cut(connection)
@@ -205,7 +197,6 @@ def cut_links(job: Job, rng: random.Random) -> list[int]:
 
 
 def cut_one_link(job: Job, rng: random.Random) -> list[int]:
-    """Cut one connection of a worker."""
     process = rng.choice(sorted(job.workers().values()))
     connections = _connections(process)
     if connections:
@@ -346,7 +337,6 @@ def check(job: Job, expected: list[np.ndarray]) -> float:
 
 
 def largest_difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """Return the largest difference, of numbers above 1 as a part of the largest of their array."""
     return max(
         float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
         for a, b in zip(found, expected, strict=True)
@@ -370,7 +360,6 @@ def one_device(
 def run_job(
     job: Job, num_faults: int, rng: random.Random, expected: list[np.ndarray]
 ) -> tuple[list[Fault], float]:
-    """Disturb a job until it ends, and check it."""
     faults: list[Fault] = []
     try:
         for fault in disturb(job, rng, num_faults):
@@ -385,7 +374,6 @@ def run_job(
 
 
 def main() -> None:
-    """Run jobs until enough faults were made."""
     parser = argparse.ArgumentParser(description="Fault campaign of several workers.")
     parser.add_argument("--faults", type=int, default=200, help="number of faults in all")
     parser.add_argument("--epochs", type=int, default=600, help="epochs of each job")

@@ -27,7 +27,6 @@ FITS: dict[str, Callable[[np.random.Generator], Trained]] = {}
 
 
 def fit(program: Callable[[np.random.Generator], Trained]) -> Callable[..., Trained]:
-    """Add a program to the list."""
     FITS[program.__name__] = program
     return program
 
@@ -195,8 +194,6 @@ def half_precision(rng: np.random.Generator) -> Trained:
 
 
 class Batches(keras.utils.PyDataset):
-    """Batches that Python makes."""
-
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         super().__init__()
         self._x, self._y = x, y
@@ -250,7 +247,6 @@ def arrays_of(trained: Trained) -> list[np.ndarray]:
 
 
 def main(options: dict[str, Any]) -> None:
-    """Run the programs of the options."""
     index, count = options["index"], options["devices"]
     cpus = [tf.config.LogicalDeviceConfiguration()] * count
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)

@@ -107,7 +107,6 @@ class FaultyGroup(Group):
         self.connect()
 
     def begin_step(self) -> None:
-        """Take note of the variables before a step."""
         self.step += 1
         self.counts.append(0)
         self._attempt = self._count = 0
@@ -127,7 +126,6 @@ class FaultyGroup(Group):
         return np.True_ if self.num_spoilt else super().compare(batch)
 
     def die(self) -> None:
-        """End this worker, with all of its connections."""
         self.is_dead = True
         self._mesh.close()
         self._network.close()
@@ -244,8 +242,6 @@ def run_case(
     change_step: Callable[[Any], Any] = lambda step: step,
     spoils: bool = False,
 ) -> Outcome:
-    """Run a step on several workers, each of which builds it."""
-
     def work(group: FaultyGroup, case: BuiltStep) -> Run:
         axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
         layout = layout_of(group, num_devices)
@@ -284,7 +280,6 @@ def _spoilt(group: FaultyGroup, arguments: Any, in_axes: Any) -> Any:
 def run_workers(
     work: Callable[[FaultyGroup, Any], Any], given: Sequence[Any], *, faults: Sequence[Fault] = ()
 ) -> Outcome:
-    """Run a function in a thread for each worker."""
     outcome, problems = Outcome(), dict[int, BaseException]()
     groups: dict[int, FaultyGroup] = {}
     with _seats(len(given)) as seats:

@@ -33,7 +33,6 @@ class Seats:
 
     @property
     def is_over(self) -> bool:
-        """Whether a member of the newest view is dead."""
         with self._changed:
             return not self._alive >= set(self.views[-1].members)
 
@@ -42,7 +41,6 @@ class Seats:
         self._ends[index] = end_view
 
     def lose(self, index: int) -> None:
-        """Lose a worker: it is dead."""
         self._end_views(index)
         with self._changed:
             self._alive.discard(index)
@@ -145,7 +143,6 @@ class Seat:
 
 
 def job_of(index: int, count: int) -> Job:
-    """Return the part of a worker in a job on this machine."""
     return Job(
         index=index,
         count=count,

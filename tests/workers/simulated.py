@@ -130,7 +130,6 @@ class Process:
         return self._limit is not None and self.world.now >= self._limit
 
     def freeze(self, seconds: float) -> None:
-        """Stop for some time, without an end."""
         if self.is_frozen:
             return
         self.is_frozen = True
@@ -153,7 +152,6 @@ class Process:
             self.line.cut()
 
     def kill(self) -> None:
-        """End the process with its program, wherever it is."""
         self.is_alive = False
         self._held.clear()
         if self._greenlet and self._greenlet is not greenlet.getcurrent():
@@ -192,7 +190,6 @@ class Process:
         self.pause(0.01 * (0.5 + self.world.rng.random()))
 
     def pause(self, seconds: float) -> None:
-        """Let a time pass."""
         self.wait(lambda: False, "a pause", seconds)
 
     def _main(self) -> None:
@@ -503,7 +500,6 @@ def shrink(seed: int) -> tuple[list[tuple[int, str]], str]:
 
 
 def main() -> int:
-    """Run many schedules; print what fails, and how to see it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -65,7 +65,6 @@ class Mesh:
         self._is_over = False
 
     def join(self, others: Mapping[int, Mesh]) -> None:
-        """Take note of the other sides."""
         self._sides = dict(others)
 
     def reduce(self, label: str, arrays: list[Any], combine: str) -> list[Any]:
@@ -158,7 +157,6 @@ class Mesh:
 
 
 def connect(owner: Any, view: View) -> Mesh:
-    """Connect a process with all other members of a view, as `connect_members` does."""
     world = owner.world
     owner.network.end(view.number - 1)
     mesh = world.meetings.setdefault(view.number, {})
@@ -264,7 +262,6 @@ class Line:
             self._later(1, lambda: self._owner.world.coordinator.receive(self, message))
 
     def cut(self) -> None:
-        """Close the connection: both sides see it."""
         if self._is_cut:
             return
         self._later(1, lambda: self._owner.world.coordinator.disconnected(self))

@@ -83,7 +83,6 @@ class Values:
     count: int = 0
 
     def apply(self, item: Item, total: int) -> None:
-        """Change the state as an item does, with the sum of all workers."""
         match item.kind:
             case "train":
                 self.weights = (self.weights * 31 + total * self.rate + item.number) % _PRIME
@@ -135,8 +134,6 @@ def batch_of(position: int) -> int:
 
 
 class World:
-    """A simulated job."""
-
     def __init__(
         self,
         seed: int,
@@ -179,20 +176,16 @@ class World:
         self.faults = (quits or sorted(drawn)) if faults is None else list(faults)
 
     def note(self, text: str) -> None:
-        """Note what happens, for a person who looks at one schedule."""
         if self.log is not None:
             self.log.append(f"{self.now:8.3f} {text}")
 
     def at(self, delay: float, act: Callable[[], None]) -> None:
-        """Do something after a time."""
         heapq.heappush(self._heap, (self.now + delay, next(self._ids), act))
 
     def delay(self) -> float:
-        """Return a time that a message takes."""
         return self.rng.random() * self.latency
 
     def run(self) -> int:
-        """Run the job to its end; return the exit code."""
         left = list(self.faults)
         self.launcher.start()
         while self.result is None:
@@ -214,7 +207,6 @@ class World:
         return self.result
 
     def close(self) -> None:
-        """End all that is left."""
         for each in self.processes.values():
             each.kill()
 

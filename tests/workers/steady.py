@@ -45,7 +45,6 @@ class StepLog(keras.callbacks.Callback):
 
 
 def scaled(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Map a sample."""
     return tf.sqrt(x) * 2.0 - 1.0, y
 
 
@@ -89,7 +88,6 @@ def train_in_a_loop(
 def main(
     file: str, num_epochs: int, folder: Path, checkpoints: str = "", data: str = "arrays"
 ) -> None:
-    """Train, and write what came of it."""
     keras.utils.set_random_seed(1)
     layers = keras.layers
     model = keras.Sequential(

@@ -104,7 +104,6 @@ def run(
 def hold(
     name: str, expected: Sequence[np.ndarray], found: Sequence[np.ndarray], tolerance: float
 ) -> None:
-    """Hold the arrays of a worker against those of one device."""
     for one_device, worker in zip(expected, found, strict=True):
         if worker.dtype.kind not in "fc":
             np.testing.assert_array_equal(worker, one_device, err_msg=name)

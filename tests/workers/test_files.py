@@ -16,7 +16,6 @@ EPOCHS = 4
 
 
 def launched(folder: Path, moment: str, *, num_workers: int = 2) -> tuple[str, dict[str, str]]:
-    """Run the program on workers; return the output, and the log of each worker."""
     words = ["-m", "evener", "launch", "--workers", str(num_workers), "--devices", "cpu:1"]
     logs = folder.parent / f"{folder.name}-logs"
     done = subprocess.run(
@@ -48,7 +47,6 @@ def scalars_in(folder: Path) -> Counter[tuple[str, int]]:
 
 @pytest.fixture(scope="module")
 def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that the program writes on one device."""
     folder = tmp_path_factory.mktemp("plain") / "written"
     words = [sys.executable, PROGRAM, folder, str(EPOCHS), "never"]
     subprocess.run(words, check=True, timeout=300, capture_output=True)
@@ -56,7 +54,6 @@ def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def hold(folder: Path, expected: Path) -> None:
-    """Hold what workers have written against one device."""
     assert set(files_in(folder)) == set(files_in(expected))
     rows, expected_rows = ((f / "log.csv").read_text().split() for f in (folder, expected))
     assert len(rows) == len(expected_rows) == EPOCHS + 1

@@ -7,10 +7,8 @@ of this worker (None for one device) and the folder for the results. `TF_CONFIG`
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
-import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,6 @@ def refuse_mesh() -> None:
 
 
 def main(options: dict[str, Any]) -> None:
-    """Run the steps of the options."""
     index, count = options["index"], options["devices"]
     cpus = [tf.config.LogicalDeviceConfiguration()] * count
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
@@ -52,13 +49,9 @@ def main(options: dict[str, Any]) -> None:
         if os.environ.get("EVENER_EXCHANGE") == "tensorflow":
             refuse_mesh()
 
-    import exactness.steps
     from exactness.steps.case import CASES, SEED, graph_optimizers_of
     from exactness.steps.runs import as_arrays
 
-    for module in pkgutil.iter_modules(exactness.steps.__path__):
-        if not module.name.startswith("test"):
-            importlib.import_module(f"exactness.steps.{module.name}")
     for number, name in enumerate(options["names"]):
         built = CASES[name]()
         is_given = index is not None and built.in_axes is not None

@@ -66,7 +66,6 @@ class Death(keras.callbacks.Callback):
 
 
 def train(folder: Path, num_epochs: int, moment: str) -> keras.Model:
-    """Train with callbacks that write."""
     callbacks = keras.callbacks
     fragile = Fragile(folder if moment == "write" else None)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, "tanh"), fragile])
@@ -85,7 +84,6 @@ def train(folder: Path, num_epochs: int, moment: str) -> keras.Model:
 
 
 def save(folder: Path, model: keras.Model) -> None:
-    """Save the model in all ways, and read it back."""
     weights = model.get_weights()
     model.save(folder / "model.h5")
     again = keras.models.load_model(folder / "model.h5", {"Fragile": Fragile}, compile=False)
@@ -109,7 +107,6 @@ def save(folder: Path, model: keras.Model) -> None:
 
 
 def main(folder: Path, num_epochs: int, moment: str) -> None:
-    """Train, save, and print what was drawn without a seed."""
     drawn = float(np.random.default_rng().random())
     folder.mkdir(exist_ok=True)
     if moment != "unseeded":

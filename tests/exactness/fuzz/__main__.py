@@ -101,14 +101,12 @@ class Campaign:
             print(self.summary(), flush=True)
 
     def summary(self) -> str:
-        """Return one line of numbers."""
         seconds = time.monotonic() - self._begin
         numbers = ", ".join(f"{name} {count}" for name, count in self.counts.items())
         return f"{seconds / 60:.1f} min: {numbers}; different faults {len(self.known)}"
 
 
 def main() -> int:
-    """Run a campaign; return 1 if there are faults."""
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
     parser.add_argument("--seed", default="1", help="other seeds give other programs (default: 1)")

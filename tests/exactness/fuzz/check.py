@@ -65,7 +65,6 @@ class Trial:
     whole: str = ""
 
     def batches(self) -> list[tuple[tf.Tensor, ...]]:
-        """Return the arguments of each step."""
         return [make_batch(size, self.seed, self.program.dtype) for size in self.sizes]
 
 

@@ -53,7 +53,6 @@ class Drawing:
     instructions: list[Instruction] = field(default_factory=list)
 
     def add(self) -> None:
-        """Draw one more instruction."""
         for _ in range(60):
             group = self.rng.choices(list(_GROUPS), list(_GROUPS.values()))[0]
             text = self._fill(self.rng.choice(group))
@@ -71,7 +70,6 @@ class Drawing:
                 return
 
     def _variables(self) -> list[tuple[tf.Variable, Any]]:
-        """Return all variables with what is in them."""
         found = (value for name in VARIABLES for value in self.values[name])
         return [(variable, variable.numpy()) for variable in found]
 
@@ -136,7 +134,6 @@ def _kind_of(values: tuple[Any, ...]) -> str | None:
 
 
 def draw_trial(seed: str, *, low_precision: float = 0.1, by_xla: float = 0.02) -> Trial:
-    """Return the trial of a seed."""
     rng = random.Random(seed)
     is_static = rng.random() < 0.1
     # One sample always: without it half of the parts have none.

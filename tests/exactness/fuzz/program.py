@@ -30,7 +30,6 @@ class Instruction:
     text: str
 
     def uses(self) -> set[str]:
-        """Return the names that the expression reads."""
         return set(_WORD.findall(self.text))
 
 
@@ -55,7 +54,6 @@ class Program:
     by_xla: bool = False
 
     def source(self, *, is_noisy: bool = False) -> str:
-        """Return the step as Python."""
         batch = "x.shape[0]" if self.is_static else "tf.shape(x)[0]"
         used = {"B"} if self.is_static else set[str]().union(*(i.uses() for i in self.instructions))
         lines = [f"B = {batch}"] if "B" in used | set(self.outputs) else []
@@ -120,7 +118,6 @@ def _replaced(names: Iterable[str], gone: str, instead: str) -> tuple[str, ...]:
 
 
 def make_variables(dtype: str = "float64") -> dict[str, tf.Variable]:
-    """Return the variables of a program, as they are at first."""
     rng = np.random.default_rng(5)
     return {
         "w": tf.Variable(tf.cast(rng.normal(size=3), dtype)),

@@ -34,7 +34,6 @@ _SLOT = re.compile(r"\{(\w):([figb*])(\d?)(\+?)\}")
 
 
 def slots(template: str) -> list[Slot]:
-    """Return the slots for values in a template."""
     found = []
     for name, kind, rank, more in _SLOT.findall(template):
         least = int(rank or 0)
@@ -44,7 +43,6 @@ def slots(template: str) -> list[Slot]:
 
 
 def filled(template: str, values: dict[str, str]) -> str:
-    """Return the template with names in the places for values."""
     text = _SLOT.sub(lambda match: values[match[1]], template)
     return re.sub(r"\{(\w)\}", lambda match: values[match[1]], text)
 

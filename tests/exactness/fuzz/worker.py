@@ -16,7 +16,6 @@ from exactness.stand_ins import make_stand_ins
 
 
 def write(**fields: Any) -> None:
-    """Write a line for the process that started this one."""
     print(json.dumps(fields), flush=True)
 
 
@@ -54,7 +53,6 @@ def try_program(seed: str, known: list[set[str]], low_precision: float, by_xla: 
 
 
 def main(seed: str, first: str, last: str, known: str, low_precision: str, by_xla: str) -> None:
-    """Try the programs of some seeds."""
     tf.get_logger().setLevel("ERROR")
     make_stand_ins()
     # As in the tests: tracing makes thousands of objects at once.

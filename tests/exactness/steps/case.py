@@ -15,6 +15,7 @@ from keras import layers
 
 SEED = 20
 Batch = Callable[[np.random.Generator, int], tuple[Any, ...]]
+Column = Callable[[np.random.Generator, int], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class BuiltStep:
 
 
 Build = Callable[[], BuiltStep]
+Loss = Callable[..., Any]
 CASES: dict[str, Build] = {}
 _WITHOUT_DEPENDENCY_OPTIMIZATION: set[str] = set()
 
@@ -88,12 +90,10 @@ def graph_optimizers_of(name: str) -> Iterator[None]:
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return normally distributed numbers."""
     return rng.normal(size=shape).astype("float32")
 
 
 def uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return numbers between zero and one."""
     return rng.uniform(size=shape).astype("float32")
 
 
@@ -102,31 +102,29 @@ def integers(rng: np.random.Generator, high: int, *shape: int) -> np.ndarray:
     return rng.integers(high, size=shape).astype("int32")
 
 
+def normals(*shape: int) -> Column:
+    return lambda rng, n: normal(rng, n, *shape)
+
+
+def whole(high: int, *shape: int) -> Column:
+    return lambda rng, n: integers(rng, high, n, *shape)
+
+
+def columns(*made: Column) -> Batch:
+    """Return what makes an argument of each column, with a row for each sample."""
+    return lambda rng, n: tuple(column(rng, n) for column in made)
+
+
 def to_regress(features: int = 6, outputs: int = 4) -> Batch:
-    """Return what makes samples and random targets."""
-
-    def batch(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
-        return normal(rng, n, features), normal(rng, n, outputs)
-
-    return batch
+    return columns(normals(features), normals(outputs))
 
 
 def to_classify(features: int = 6, classes: int = 5) -> Batch:
-    """Return what makes samples and random labels."""
-
-    def batch(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
-        return normal(rng, n, features), integers(rng, classes, n)
-
-    return batch
+    return columns(normals(features), whole(classes))
 
 
 def of_shape(*shape: int) -> Batch:
-    """Return what makes samples of a shape, and nothing else."""
-
-    def batch(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
-        return (normal(rng, n, *shape),)
-
-    return batch
+    return columns(normals(*shape))
 
 
 def mlp(
@@ -156,32 +154,111 @@ def adam(variables: Sequence[Any], learning_rate: float = 0.02, **settings: Any)
     return optimizer
 
 
+def trained(model: Any, optimizer: Callable[[Any], Any] = sgd) -> tuple[Any, Any]:
+    """Return a model, and an optimizer of its weights."""
+    return model, optimizer(model.trainable_variables)
+
+
 def state(*holders: Any) -> list[Any]:
-    """Return all variables of models, optimizers, metrics and of variables themselves."""
+    """Return all variables of models, optimizers, metrics, seeds, and of variables themselves."""
     found: list[Any] = []
     for holder in holders:
-        own = [holder] if isinstance(holder, tf.Variable | keras.Variable) else holder.variables
-        found += own
+        if isinstance(holder, tf.Variable | keras.Variable):
+            found.append(holder)
+        else:
+            found += holder.variables if hasattr(holder, "variables") else [holder.state]
     return found
+
+
+def squared(model: Any, x: Any, y: Any) -> Any:
+    """Return the mean square of the errors."""
+    return tf.reduce_mean(tf.square(y - model(x, training=True)))
+
+
+def first_of(results: Any) -> Any:
+    if isinstance(results, dict):
+        return next(iter(results.values()))
+    return results[0] if isinstance(results, tuple) else results
 
 
 def learn(
     loss_of: Callable[..., Any],
-    model: Any,
+    models: Any,
     batch: Batch,
     *,
-    optimizer: Any = None,
+    optimizer: Callable[[Any], Any] = sgd,
     extra: Sequence[Any] = (),
     **settings: Any,
 ) -> BuiltStep:
-    """Return the plainest step: one tape, one optimizer, and the loss is returned."""
-    weights = model.trainable_variables
-    optimizer = optimizer or sgd(weights)
+    """Return the plainest step: one tape, one optimizer, and what ``loss_of`` gives is returned.
+
+    That is the loss, or a tuple or a dictionary that begins with it. ``models`` is a model, or
+    several, with variables among them.
+    """
+    models = models if isinstance(models, tuple) else (models,)
+    weights = [v for m in models for v in getattr(m, "trainable_variables", [m])]
+    made = optimizer(weights)
 
     def step(*arguments: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = loss_of(*arguments)
-        optimizer.apply(tape.gradient(loss, weights), weights)
-        return loss
+            results = loss_of(*arguments)
+            loss = first_of(results)
+        made.apply(tape.gradient(loss, weights), weights)
+        return results
 
-    return BuiltStep(step=step, batch=batch, variables=state(model, optimizer, *extra), **settings)
+    return BuiltStep(step=step, batch=batch, variables=state(*models, made, *extra), **settings)
+
+
+def learned(
+    name: str, batch: Batch, parts: Callable[[], Any], **settings: Any
+) -> Callable[[Loss], Loss]:
+    """Register the plainest step with a loss of parts and of a batch; see `learn`.
+
+    ``parts`` makes models that are trained, and what else the step changes.
+    """
+
+    def add(loss_of: Loss) -> Loss:
+        @case(name)
+        def build() -> BuiltStep:
+            made = as_tuple(parts())
+            models = tuple(part for part in made if is_trained(part))
+            extra = [part for part in made if not is_trained(part)]
+
+            def of_batch(*arguments: Any) -> Any:
+                return loss_of(*made, *arguments)
+
+            return learn(of_batch, models, batch, extra=extra, **settings)
+
+        return loss_of
+
+    return add
+
+
+def written(
+    name: str, batch: Batch, parts: Callable[[], Any], **settings: Any
+) -> Callable[[Loss], Loss]:
+    """Register a step, as a function of its parts, which hold all state, and of a batch."""
+
+    def add(function: Loss) -> Loss:
+        @case(name)
+        def build() -> BuiltStep:
+            made = as_tuple(parts())
+
+            def step(*arguments: Any) -> Any:
+                return function(*made, *arguments)
+
+            return BuiltStep(step=step, batch=batch, variables=state(*made), **settings)
+
+        return function
+
+    return add
+
+
+def as_tuple(parts: Any) -> tuple[Any, ...]:
+    return parts if isinstance(parts, tuple) else (parts,)
+
+
+def is_trained(part: Any) -> bool:
+    if isinstance(part, tf.Variable | keras.Variable):
+        return bool(part.trainable)
+    return hasattr(part, "trainable_variables")

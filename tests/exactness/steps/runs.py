@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,26 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> float:
     return float(np.abs(wanted - got)[finite].max()) / scale
 
 
-def one_device(name: str) -> Run:
+def one_device(name: str, *, eagerly: bool = False) -> Run:
     """Run a case by plain TensorFlow; it changes something, and its numbers are finite."""
     case = CASES[name]()
     before = [np.array(variable) for variable in case.variables]
-    run = returned, after = train(case, tf.function(case.step))
+    # Traces of three sizes take several times as long as the steps.
+    step = functools.partial(on_tensors, case.step) if eagerly else tf.function(case.step)
+    run = returned, after = train(case, step)
     arrays = [*after, *(array for results in returned for array in results)]
     assert all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
     assert _differ(before, after) or any(_differ(returned[0], other) for other in returned[1:])
     return run
+
+
+def on_tensors(step: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a step with tensors in the place of arrays, as a traced one is."""
+
+    def as_tensor(leaf: Any) -> Any:
+        return tf.constant(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    return step(*tf.nest.map_structure(as_tensor, arguments))
 
 
 def as_arrays(results: Any) -> list[np.ndarray]:
@@ -92,7 +104,6 @@ def _differ(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
 
 
 def check(case: BuiltStep, expected: Run, actual: Run, *, least_tolerance: float = 0.0) -> None:
-    """Hold a run against that of one device."""
     tolerance = max(case.tolerance, least_tolerance)
     for batch, (before, after) in enumerate(zip(expected[0], actual[0], strict=True)):
         for index, (left, right) in enumerate(zip(before, after, strict=True)):

@@ -40,7 +40,6 @@ def group_of(verdict: Verdict) -> str:
 
 
 def written(verdicts: Mapping[str, Verdict]) -> str:
-    """Return the document."""
     counts: dict[str, int] = defaultdict(int)
     for verdict in verdicts.values():
         counts[group_of(verdict)] += 1

@@ -53,7 +53,6 @@ def segments(op: Function, data: Arg, ids: Arg) -> Recipe:
 
 
 def merged(op: Function, *args: Arg) -> Recipe:
-    """Return the recipe of a function of a list of tensors."""
     return call(lambda *tensors: op(list(tensors)), *args)
 
 
