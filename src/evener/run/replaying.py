@@ -113,7 +113,7 @@ class Fits(Protocol):
     def open(self) -> Sequence[Any]: ...
 
 
-class Loop:
+class ResumableLoop:
     """Events of a script's training loop, from its first step on."""
 
     def __init__(self, folder: str, every_steps: int | None, notes: Notes, fits: Fits) -> None:
@@ -413,7 +413,7 @@ class Loop:
 class KeptHoister:
     """Steps that were made of eager lines, as events of a loop."""
 
-    def __init__(self, hoister: Hoister, loop: Loop) -> None:
+    def __init__(self, hoister: Hoister, loop: ResumableLoop) -> None:
         self._hoister, self._loop = hoister, loop
 
     def __call__(self, number: int, body: Any, read: Any) -> Any:

@@ -39,7 +39,7 @@ from evener.errors import CheckpointError
 from evener.run.hoisted_guards import file_of
 from evener.run.hoister import Hoister, all_variables, value_bytes
 from evener.run.replace import replace_with
-from evener.run.replaying import KeptHoister, Loop, checksum
+from evener.run.replaying import KeptHoister, ResumableLoop, checksum
 from evener.run.script import Notes, UserLine, user_line
 from evener.workers.process import draw_seed, group_of_process
 
@@ -76,7 +76,7 @@ def seed_of(folder: str) -> int:
 
 class Resumption:
     def __init__(self, folder: str, every_steps: int | None, notes: Notes) -> None:
-        self.loop = Loop(storage.join(folder, "loop"), every_steps, notes, self)
+        self.loop = ResumableLoop(storage.join(folder, "loop"), every_steps, notes, self)
         self._folder = folder
         self._every_steps = every_steps
         self.notes = notes

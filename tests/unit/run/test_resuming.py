@@ -152,14 +152,35 @@ def test_a_callback_list_of_keras_is_refused() -> None:
     assert "CallbackList" in caught.value.why
 
 
-def test_loops_are_refused() -> None:
+def test_loops_of_single_operations_are_refused() -> None:
     model = make_model()
     with pytest.raises(CheckpointError, match="CKPT-018") as caught:
-        model.train_on_batch(X, Y)
+        model.optimizer.apply([v * 0 for v in model.trainable_variables])
     assert Path(__file__).name in caught.value.what
-    step = tf.function(lambda: model.optimizer.apply([v * 0 for v in model.trainable_variables]))
-    with pytest.raises(CheckpointError, match="CKPT-018"):
+    assert "single operations" in caught.value.why
+
+
+def test_a_fit_behind_a_loop_is_refused() -> None:
+    model = make_model()
+    weights = model.trainable_variables
+    model.optimizer.build(weights)
+    tf.function(lambda: model.optimizer.apply([weight * 0 for weight in weights]))()
+    with pytest.raises(CheckpointError, match="CKPT-017") as caught:
+        fit(model=model)
+    assert "also trains in a loop" in caught.value.why
+
+
+def test_a_step_that_calls_python_is_refused() -> None:
+    weight = tf.Variable(1.0)
+
+    @tf.function
+    def step() -> None:
+        weight.assign_sub(tf.numpy_function(lambda: np.float32(COUNT[0]), [], tf.float32))
+
+    with pytest.raises(CheckpointError, match="CKPT-018") as caught:
         step()
+    assert "PyFunc" in caught.value.why
+    assert float(weight) == 1.0
 
 
 def test_constants_of_callbacks_are_not_refused() -> None:
