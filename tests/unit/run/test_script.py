@@ -187,6 +187,7 @@ def test_imports_draw_though_the_module_is_loaded(imports: str, tmp_path: Path) 
     assert (done.stdout, done.stderr) == (expected.stdout, expected.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tensorflow", "keras"])
 def test_the_libraries_draw_once_when_they_are_imported(name: str, tmp_path: Path) -> None:
     source = """if True:
