@@ -309,6 +309,6 @@ def test_a_loop_that_does_otherwise_computes_nothing(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     resumed = run_forked("evener", *RUN_LOOP, kind, "SIGKILL", "19")
     assert resumed.returncode == 1
-    assert "[CKPT-020] The training loop at loop.py:" in resumed.stderr
+    assert "[CKPT-021] The training loop at loop.py:" in resumed.stderr
     assert why in resumed.stderr
     assert resumed.stdout == ""

@@ -16,7 +16,7 @@ are what they were. From the first step on, these are events, in their order:
     load    Keras or TensorFlow looked for a file to read
 
 A checkpoint has the events so far and the values of all variables. A script that does not do what
-the next event says has other data or other files than its first run, and ends with CKPT-020.
+the next event says has other data or other files than its first run, and ends with CKPT-021.
 """
 
 from __future__ import annotations
@@ -313,31 +313,31 @@ class ResumableLoop:
                 except (NotImplementedError, TypeError) as error:
                     raise self.not_resumable(f"{key} gives what cannot be kept: {error}") from error
                 event = Event(kind, key, kept, None if after == before else after)
-        self._keep(event)
+        if self._kept is not None:
+            self._kept.append(event)
+            self._num_bytes += len(event.told) + len(event.key)
         self._num_steps += is_step(value)
-        if told is None:
-            if is_step(value):
-                self._save_if_due()
-            return value
-        if told.random is not None:
+        if told is not None and told.random is not None:
             random_state.restore(told.random)
-        if not self._waiting:
+        if told is not None and not self._waiting:
             self._restore()
+        if told is None and is_step(value):
+            self._save_if_due()
+        if self._num_bytes > LIMIT_BYTES and not self._waiting:
+            self._keep_no_more()
         return value
 
-    def _keep(self, event: Event) -> None:
+    def _keep_no_more(self) -> None:
         if self._kept is None:
             return
-        self._kept.append(event)
-        self._num_bytes += len(event.told) + len(event.key)
-        if self._num_bytes > LIMIT_BYTES:
-            self._kept = None
-            self._notes.add(
-                f"--checkpoint keeps this loop up to step {self._num_steps} only: what its steps "
-                f"return, and the variables that are read between them, take more than "
-                f"{LIMIT_BYTES >> 20} MiB",
-                self.line,
-            )
+        self._save()
+        self._kept = None
+        self._notes.add(
+            f"--checkpoint keeps this loop up to step {self._num_steps} only: what its steps "
+            f"return, and the variables that are read between them, take more than "
+            f"{LIMIT_BYTES >> 20} MiB",
+            self.line,
+        )
 
     # Checkpoints.
 
@@ -401,7 +401,7 @@ class ResumableLoop:
 
     def _other_program(self, first: str, now: str) -> CheckpointError:
         return CheckpointError(
-            "CKPT-020",
+            "CKPT-021",
             f"The training loop at {self.line} does otherwise than in the run that is resumed.",
             why=f"Behind step {self._num_steps}, that run had {first}; this one has {now}.",
             fix="Make data and files as that run did: --checkpoint repeats the seeds of Python, "

@@ -59,12 +59,12 @@ def test_layers_read_their_weights() -> None:
 @pytest.mark.parametrize("read", [READS["argument"], READS["array"]], ids=["C", "Python"])
 def test_an_error_ends_the_read(read: Callable[[tf.Variable], object]) -> None:
     def refuse(_: tf.Variable) -> None:
-        raise CheckpointError("CKPT-020", "It is another program.", why="A test.", fix="None.")
+        raise CheckpointError("CKPT-021", "It is another program.", why="A test.", fix="None.")
 
     variable = tf.Variable(tf.constant([1.0, 2.0]))
     with (
         before_reads(refuse),
-        pytest.raises((CheckpointError, tf.errors.FailedPreconditionError), match="CKPT-020"),
+        pytest.raises((CheckpointError, tf.errors.FailedPreconditionError), match="CKPT-021"),
     ):
         read(variable)
     assert variable.numpy().tolist() == [1.0, 2.0]

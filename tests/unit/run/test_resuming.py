@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from evener.errors import CheckpointError
+from evener.run import replaying
 from evener.run.resuming import Resumption, seed_of
 from evener.run.script import Notes
 
@@ -21,9 +22,10 @@ COUNT = [0]
 
 
 @pytest.fixture(autouse=True)
-def resumed(tmp_path: Path) -> Iterator[None]:
-    with Resumption(str(tmp_path), 1, Notes()).resuming():
-        yield
+def resumed(tmp_path: Path) -> Iterator[Resumption]:
+    resumption = Resumption(str(tmp_path), 1, Notes())
+    with resumption.resuming():
+        yield resumption
 
 
 def make_model(*layers: keras.layers.Layer) -> keras.Model:
@@ -168,6 +170,24 @@ def test_a_fit_behind_a_loop_is_refused() -> None:
     with pytest.raises(CheckpointError, match="CKPT-017") as caught:
         fit(model=model)
     assert "also trains in a loop" in caught.value.why
+
+
+def test_a_loop_is_kept_up_to_a_limit(
+    resumed: Resumption, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "LIMIT_BYTES", 1000)
+    weight = tf.Variable(tf.zeros([100]))
+
+    @tf.function
+    def step() -> tf.Tensor:
+        return weight.assign_add(tf.ones([100]))
+
+    for _ in range(4):
+        step()
+    assert weight.numpy().tolist() == [4.0] * 100
+    assert "keeps this loop up to step 3 only" in str(resumed.notes.printed[-1])
+    resumed.loop._checkpoint.wait()
+    assert max(path.name for path in (tmp_path / "loop").glob("step-*")) == "step-00000003"
 
 
 def test_a_step_that_calls_python_is_refused() -> None:
