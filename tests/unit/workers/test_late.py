@@ -88,8 +88,11 @@ def test_lists_of_arrays_are_handed_over() -> None:
 def test_a_replacement_does_not_read_best_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that it cannot know are handed over with the variables."""
     replaced: dict[str, Any] = {}
-    patch = SimpleNamespace(apply_each=lambda replacements, *_, **__: replaced.update(replacements))
-    for name in ("_TRAINING", "TRACED_FUNCTIONS"):
+    patch = SimpleNamespace(
+        apply=lambda wrap: None,
+        apply_each=lambda replacements, *_, **__: replaced.update(replacements),
+    )
+    for name in ("_HANDLES", "_TRAINING", "TRACED_FUNCTIONS"):
         monkeypatch.setattr(private, name, patch)
     given: list[Any] = []
     group: Any = SimpleNamespace(
