@@ -28,6 +28,7 @@ from .own_steps import (
     Distiller,
     Everything,
     KnownRows,
+    KnownRowsAtTheEnd,
     MeanOfVector,
     OneTape,
     OverCase,
@@ -122,14 +123,18 @@ def test_shares_change(style: str) -> None:
     agree(lambda place: fit_own(place, kind, compiled=compiled, layout=layout), layout)
 
 
-@pytest.mark.parametrize("layout", [TWO, FIVE], ids=str)
-def test_rows_that_are_known_while_tracing(layout: Layout) -> None:
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [(KnownRows, TWO), (KnownRows, FIVE), (KnownRowsAtTheEnd, TWO)],
+    ids=["two", "five", "at the end"],
+)
+def test_rows_that_are_known_while_tracing(kind: type[keras.Model], layout: Layout) -> None:
     """``x.shape[0]`` of a dataset that drops the remainder is a number; of five, some have none."""
 
     def experiment(place: Place) -> dict[str, object]:
         x, y = regression(23)
         with place.scope():
-            model = functional(KnownRows)()
+            model = functional(kind)()
             model.compile(optimizer=sgd(learning_rate=0.05), loss="mse")
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(5, drop_remainder=True)
         results = fit_again(place, model, data, None, batch_size=None)
