@@ -326,13 +326,27 @@ def _trace(
     structures: list[Any] = []
     scopes: dict[str, str] = {}
     raised: list[Callable[[], Exception]] = []
+    has_ended = True
 
     def guarded(*arguments: Any) -> Any:
+        nonlocal has_ended
+        makes_variables, has_ended = False, True
+
+        def note_variable(make: Callable[..., Any], **kwargs: Any) -> Any:
+            nonlocal makes_variables
+            makes_variables = True
+            return make(**kwargs)
+
         try:
-            return autographed(function)(*arguments)
+            with tf.variable_creator_scope(note_variable):
+                return autographed(function)(*arguments)
         except Exception as error:
             raised.append(before_autograph_rewrites(error))
-            raise
+            if not makes_variables:
+                raise
+            # New variables get their values behind a trace that ends; then it is made again.
+            has_ended = False
+            return None
 
     # An error of a person's code is not one of the engine's functions too: AutoGraph rewrites it
     # in each function that it has converted, and makes a StagingError of its own KeyError.
@@ -354,6 +368,8 @@ def _trace(
     except Exception as error:
         if not raised:
             raise error from None
+        has_ended = False
+    if not has_ended:
         raise mark_as_error_of_step(raised[0]()) from None
     return concrete, structures[-1], scopes
 

@@ -143,14 +143,8 @@ class PreparedStep:
 
             drawn = streams.tracing(counts=not is_traced)
             counted = counting_from(first_draw)
-            try:
-                with tf.variable_creator_scope(note_variable), counted, drawn:
-                    results = step(*args, **kwargs)
-            except Exception:
-                if not makes_variables:
-                    raise
-                # New variables get their values behind a trace that ends. The next one fails again.
-                results = None
+            with tf.variable_creator_scope(note_variable), counted, drawn:
+                results = step(*args, **kwargs)
             if makes_variables and not is_traced:
                 # TensorFlow traces such a function once more, and runs that trace.
                 streams.begin_again()
