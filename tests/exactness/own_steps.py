@@ -233,6 +233,14 @@ class KnownRowsAtTheEnd(keras.Model):
         return {"loss": loss, "sum": loss * float(x.shape[0])}
 
 
+class KnownRowsInAFunction(KnownRowsAtTheEnd):
+    """The same in a traced function of the program."""
+
+    @tf.function
+    def train_step(self, data: Any) -> Any:
+        return KnownRowsAtTheEnd.train_step(self, data)
+
+
 class GAN(keras.Model):
     """The guide's GAN: two networks, two optimizers; noise from a seed of its own."""
 

@@ -29,6 +29,7 @@ from .own_steps import (
     Everything,
     KnownRows,
     KnownRowsAtTheEnd,
+    KnownRowsInAFunction,
     MeanOfVector,
     OneTape,
     OverCase,
@@ -125,8 +126,13 @@ def test_shares_change(style: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "layout"),
-    [(KnownRows, TWO), (KnownRows, FIVE), (KnownRowsAtTheEnd, TWO)],
-    ids=["two", "five", "at the end"],
+    [
+        (KnownRows, TWO),
+        (KnownRows, FIVE),
+        (KnownRowsAtTheEnd, TWO),
+        (KnownRowsInAFunction, TWO),
+    ],
+    ids=["two", "five", "at the end", "in a function"],
 )
 def test_rows_that_are_known_while_tracing(kind: type[keras.Model], layout: Layout) -> None:
     """``x.shape[0]`` of a dataset that drops the remainder is a number; of five, some have none."""

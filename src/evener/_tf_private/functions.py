@@ -349,6 +349,33 @@ TRACED_FUNCTIONS = Patch(
 )
 
 
+_FIRST_TRACES = Patch(
+    "first traces of functions",
+    f"{_FUNCTION}._initialize",
+    why="A step is traced once more where its first trace fails. TensorFlow gives new variables "
+    "their values behind a trace that ends; a function whose trace has made some and failed "
+    "returns None from then on.",
+    if_it_changes="Steps that make variables and ask for the number of their samples behind them "
+    "end with an error of shapes.",
+)
+
+
+def failed_traces_leave_nothing() -> contextlib.AbstractContextManager[None]:
+    """Let functions whose first traces fail have another one, for which variables have values."""
+
+    def initialize(
+        original: Callable[..., None], function: Any, *args: Any, add_initializers_to: Any = None
+    ) -> None:
+        try:
+            original(function, *args, add_initializers_to=add_initializers_to)
+        except Exception:
+            function._initialize_uninitialized_variables(add_initializers_to or [])
+            function._created_variables = function._variable_creation_config = None
+            raise
+
+    return _FIRST_TRACES.applied(wrap_with(initialize))
+
+
 def before_functions_run(
     watch: Callable[[Any, tuple[Any, ...]], None],
 ) -> contextlib.AbstractContextManager[None]:

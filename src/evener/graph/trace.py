@@ -22,6 +22,7 @@ import tensorflow as tf
 from evener._tf_private.functions import (
     autographed,
     before_autograph_rewrites,
+    failed_traces_leave_nothing,
     leave_to_autograph,
     mark_as_error_of_step,
 )
@@ -326,27 +327,13 @@ def _trace(
     structures: list[Any] = []
     scopes: dict[str, str] = {}
     raised: list[Callable[[], Exception]] = []
-    has_ended = True
 
     def guarded(*arguments: Any) -> Any:
-        nonlocal has_ended
-        makes_variables, has_ended = False, True
-
-        def note_variable(make: Callable[..., Any], **kwargs: Any) -> Any:
-            nonlocal makes_variables
-            makes_variables = True
-            return make(**kwargs)
-
         try:
-            with tf.variable_creator_scope(note_variable):
-                return autographed(function)(*arguments)
+            return autographed(function)(*arguments)
         except Exception as error:
             raised.append(before_autograph_rewrites(error))
-            if not makes_variables:
-                raise
-            # New variables get their values behind a trace that ends; then it is made again.
-            has_ended = False
-            return None
+            raise
 
     # An error of a person's code is not one of the engine's functions too: AutoGraph rewrites it
     # in each function that it has converted, and makes a StagingError of its own KeyError.
@@ -364,12 +351,11 @@ def _trace(
         ]
 
     try:
-        concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
+        with failed_traces_leave_nothing():
+            concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
     except Exception as error:
         if not raised:
             raise error from None
-        has_ended = False
-    if not has_ended:
         raise mark_as_error_of_step(raised[0]()) from None
     return concrete, structures[-1], scopes
 
