@@ -90,6 +90,7 @@ PATCHES = {
         "TensorShape.__getitem__ TensorShape.__iter__ TensorShape.as_list TensorShape.num_elements"
     ),
     "runs of traced functions": "AtomicFunction.call_flat",
+    "first traces of functions": "Function._initialize",
     "settings of a watched program": 15,
     "shuffles of arrays": "random.shuffle",
     "slots and updates of variables": 4,
