@@ -206,6 +206,31 @@ class KnownRows(keras.Model):
         return {"loss": loss, "last": tf.reduce_sum(errors * tf.one_hot(rows - 1, rows))}
 
 
+class KnownRowsAtTheEnd(keras.Model):
+    """Asks for the number of rows when the optimizer has made its variables."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.own = keras.optimizers.SGD(0.05, momentum=0.9)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            errors = tf.square(y - self(x, training=True))
+            loss = tf.reduce_mean(errors)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.own.apply(gradients, self.trainable_variables)
+        return {"loss": loss, "sum": loss * float(x.shape[0])}
+
+
+class KnownRowsInAFunction(KnownRowsAtTheEnd):
+    """The same in a traced function of the program."""
+
+    @tf.function
+    def train_step(self, data: Any) -> Any:
+        return KnownRowsAtTheEnd.train_step(self, data)
+
+
 class GAN(keras.Model):
     """The guide's GAN: two networks, two optimizers; noise from a seed of its own."""
 

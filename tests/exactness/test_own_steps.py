@@ -38,6 +38,8 @@ from .own_steps import (
     Distiller,
     Everything,
     KnownRows,
+    KnownRowsAtTheEnd,
+    KnownRowsInAFunction,
     MeanOfVector,
     OneTape,
     OverCase,
@@ -130,19 +132,30 @@ def test_shares_change(style: str) -> None:
     agree(experiment, layout, name=f"own step: {style}")
 
 
-def test_rows_that_are_known_while_tracing() -> None:
+@pytest.mark.parametrize(
+    ("kind", "layouts"),
+    [
+        (KnownRows, (TWO, FIVE)),
+        (KnownRowsAtTheEnd, (TWO,)),
+        (KnownRowsInAFunction, (TWO,)),
+    ],
+    ids=["at once", "at the end", "in a function"],
+)
+def test_rows_that_are_known_while_tracing(
+    kind: type[keras.Model], layouts: tuple[Layout, ...]
+) -> None:
     """``x.shape[0]`` of a dataset that drops the remainder is a number; of five, some have none."""
 
     def experiment(place: Place) -> dict[str, object]:
         x, y = regression(23)
         with place.scope():
-            model = functional(KnownRows)()
+            model = functional(kind)()
             model.compile(optimizer=sgd(learning_rate=0.05), loss="mse")
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(5, drop_remainder=True)
         results = fit_again(place, model, data, None, batch_size=None)
         return results | {"evaluate": model.evaluate(data, verbose=0)}
 
-    agree(experiment, TWO, FIVE)
+    agree(experiment, *layouts)
 
 
 @pytest.mark.long

@@ -339,16 +339,39 @@ TRACED_FUNCTIONS = Patch(
     "traced functions that a program makes and calls",
     f"{_FUNCTION}.__init__",
     f"{_FUNCTION}.__call__",
+    f"{_FUNCTION}._initialize",
     why="There is no public name for the class, and no hook around calls. `evener run` passes the "
     "functions of a script to `strategy.run`. A call that the death of another worker breaks off "
     "is made again with the same arguments. XLA compiles a function for one device, and refuses "
     "variables of others, before anything runs and without a type of error of its own: so compiled "
     "inference of a model would fail outside of ``run``. The doctor sees how often they are "
-    "traced.",
+    "traced. A step whose first trace fails is traced once more.",
     if_it_changes="Custom loops of unchanged scripts run on one device; the death of a worker ends "
     "those of the others; compiled functions fail with TensorFlow's error outside of `run`; the "
     "doctor counts no traces.",
 )
+
+
+def failed_traces_leave_nothing() -> contextlib.AbstractContextManager[None]:
+    """Let functions whose first traces fail have another one, for which variables have values.
+
+    Why: TensorFlow gives new variables their values behind a trace that ends, and a function whose
+    first trace has made some and failed returns None from then on.
+    If it changes: steps that make variables and ask for the number of their samples behind them
+    end with an error of shapes.
+    """
+
+    def initialize(
+        original: Callable[..., None], function: Any, *args: Any, add_initializers_to: Any = None
+    ) -> None:
+        try:
+            original(function, *args, add_initializers_to=add_initializers_to)
+        except Exception:
+            function._initialize_uninitialized_variables(add_initializers_to or [])
+            function._created_variables = function._variable_creation_config = None
+            raise
+
+    return TRACED_FUNCTIONS.applied_each({"_initialize": initialize})
 
 
 def before_functions_run(

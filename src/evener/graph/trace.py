@@ -22,6 +22,7 @@ import tensorflow as tf
 from evener._tf_private.functions import (
     autographed,
     before_autograph_rewrites,
+    failed_traces_leave_nothing,
     leave_to_autograph,
     mark_as_error_of_step,
 )
@@ -350,7 +351,8 @@ def _trace(
         ]
 
     try:
-        concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
+        with failed_traces_leave_nothing():
+            concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
     except Exception as error:
         if not raised:
             raise error from None

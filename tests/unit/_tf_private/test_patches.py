@@ -110,7 +110,9 @@ PATCHES = {
         "compat.v2.distribute.get_strategy"
     ),
     "the old list of devices": "list_local_devices",
-    "traced functions that a program makes and calls": "Function.__init__ Function.__call__",
+    "traced functions that a program makes and calls": (
+        "Function.__init__ Function.__call__ Function._initialize"
+    ),
     "trainers under a strategy": 4,
     "unseeded generators of NumPy": "default_rng",
     "updates of scripts and audited programs": "optimizers.Optimizer.apply",
