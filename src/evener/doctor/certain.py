@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 
 from evener.doctor.facts import AT_DEVICES, AT_IMPORT
 from evener.doctor.finding import Case, Severity, Violation
-from evener.doctor.numbers import SCALED_LOSS
-from evener.doctor.placement import EACH_ITS_PART, OTHERS, without_strategy
+from evener.doctor.placement import OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
 from evener.doctor.values import Call, Items, Library, Made, Value, constant, made_by
 from evener.run.eager_steps import eager_step_of
@@ -64,14 +63,6 @@ _SPREADING = (
     "tf.distribute.CentralStorageStrategy",
     "tf.distribute.TPUStrategy",
 )
-_SCALED = re.compile(
-    r"num_replicas_in_sync|compute_average_loss|scale_loss_for|(?i:global_batch)|all_reduce"
-)
-# What makes batches, or may make them.
-_BATCHING = {
-    *("batch", "padded_batch", "ragged_batch", "window", "map", "apply", "flat_map", "interleave"),
-    *("group_by_window", "bucket_by_sequence_length"),
-}
 
 
 def _starts(call: Call) -> bool:
@@ -284,42 +275,6 @@ def no_strategy(case: Case) -> Iterator[Violation]:
         return
 
 
-def whole_batches(case: Case) -> Iterator[Violation]:
-    if case.has_trained or not _spreads(case):
-        return
-    for call in _reached(case, "strategy.run"):
-        args = call.argument(1, "args")
-        given = args.values if isinstance(args, Items) else ()
-        sources = [
-            each.call.name
-            for each in given
-            if isinstance(each, Made) and each.kind == "batch" and each.call is not None
-        ]
-        if any(each.kind in ("per_replica", "distributed") for each in given):
-            continue
-        if any(name.startswith(("dataset.", "tf.data.")) for name in sources):
-            yield case.violation(
-                call.location,
-                "strategy.run gives the whole batch to every replica: it splits nothing.",
-                fix=EACH_ITS_PART,
-            )
-
-
-def unscaled_loss(case: Case) -> Iterator[Violation]:
-    if case.has_trained or not _spreads(case) or _SCALED.search(case.reading.text):
-        return
-    for call in _reached(case, "tape.gradient"):
-        made = made_by(call.argument(0, "target"))
-        is_mean = made is not None and made.method in ("reduce_mean", "mean")
-        if made is not None and is_mean and "replica" in call.context.roles:
-            yield case.violation(
-                made.location,
-                "the loss is the mean over the samples of one replica, not scaled.",
-                call.location.text,
-                fix=SCALED_LOSS,
-            )
-
-
 # ---- loops
 
 
@@ -358,41 +313,11 @@ def predict_in_loop(case: Case) -> Iterator[Violation]:
             )
 
 
-def never_batched(case: Case) -> Iterator[Violation]:
-    for call in case.reading.named("model.fit") if not case.has_trained else ():
-        stages = stages_of(call.argument(0, "x"))
-        names = {each.method for each in stages}
-        source = stages[-1] if stages else None
-        if source is None or source.name != "tf.data.Dataset.from_tensor_slices":
-            continue
-        if not names & _BATCHING:
-            yield case.violation(
-                call.location,
-                "the dataset is never batched: each step trains on one sample, or fails.",
-                source.location.text,
-                fix=f"line {source.location.line}: .batch(32) behind from_tensor_slices.",
-            )
-
-
-def stages_of(data: Value | None) -> list[Call]:
-    """Return the calls that make a dataset, the last first."""
-    found: list[Call] = []
-    made = made_by(data)
-    while made is not None:
-        found.append(made)
-        made = made_by(made.owner) if made.name.startswith("dataset.") else None
-    return found
-
-
 # ---- numbers that no run shows
 
 
 def shuffled_apart(case: Case) -> Iterator[Violation]:
     found: list[tuple[Call, list[Call]]] = []
-    for call in case.reading.named("tf.data.Dataset.zip"):
-        given = call.args[0].values if call.args and isinstance(call.args[0], Items) else call.args
-        stages = [next((s for s in stages_of(d) if s.method == "shuffle"), None) for d in given]
-        found.append((call, [each for each in stages if each and not each.argument(1, "seed")]))
     seeds = [*case.reading.named("np.random.seed", "random.seed", "tf.random.set_seed")]
     calls = [*case.reading.named("np.random.shuffle", "random.shuffle", "?.shuffle")]
     for call in case.reading.named("model.fit", "tf.data.Dataset.from_tensor_slices"):

@@ -6,8 +6,16 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from evener.doctor.facts import LossUse, Pipeline, ValueRange, VariableUse
+from evener.doctor.facts import (
+    InputUse,
+    LossUse,
+    Outcome,
+    Pipeline,
+    ValueRange,
+    VariableUse,
+)
 from evener.doctor.finding import Case, Severity, Violation
 
 _ENTROPIES = (
@@ -228,9 +236,14 @@ def unreachable_labels(case: Case) -> Iterator[Violation]:
 
 
 def ignored_mask(case: Case) -> Iterator[Violation]:
-    is_plain_mean = any("CrossEntropy" in each.made_of for each in case.facts.gradients)
+    is_plain_mean = any(
+        each.is_plain_mean
+        and each.loss_ratio
+        and abs(each.loss_ratio * each.num_replicas - 1) < 0.1
+        for each in case.facts.gradients
+    )
     for loss in _losses(case):
-        if loss.padded_share > 0.3 and is_plain_mean:
+        if loss.padded_share > 0.3 and is_plain_mean and not loss.is_weighted:
             what = f"{loss.padded_share:.0%} of the sequences end in padding (0), and the loss "
             what += "counts each position alike"
         # A loss for each position may be weighted by the mask behind it.
@@ -432,12 +445,12 @@ def learning_rate(case: Case) -> Iterator[Violation]:
     facts, steps = case.facts, case.steps
     if steps is None or not _trained(case) or facts.not_finite is not None:
         return
-    # The median change of a step relative to the norms of the variables.
+    # The median change of a step relative to the norms of the variables before.
     relative = [
-        statistics.median(each.update_norms) / each.norm
+        statistics.median(each.update_norms) / norm
         for each in facts.variables
         if each.trainable and each.num_applied and len(each.shape) > 1
-        if each.norm and each.update_norms
+        if each.update_norms and (norm := each.first_norm or each.norm)
     ]
     changes = statistics.median(relative) if relative else None
     # Where all labels are the same there is soon nothing to learn.
@@ -452,11 +465,16 @@ def learning_rate(case: Case) -> Iterator[Violation]:
             what = f"the learning rate is {rate:g}: {end}."
             fix = "give a learning rate such as 1e-3 (Adam) or 1e-2 (SGD); look at what a "
             fix += "schedule gives in the first steps."
-        elif _diverges(steps.losses) or ((changes or 0) > 0.5 and not _falls(steps.losses)):
+        elif _diverges(steps.losses) or ((changes or 0) > 0.5 and not _gains(steps.losses)):
             what = "the loss does not fall, and a step changes the weights much: the learning "
             what += f"rate {rate:g} is too high."
             fix = f"try {rate / 100:g}, and a warm-up."
             severity = None if _diverges(steps.losses) else Severity.WARNING
+        elif 1000 * rate < (optimizer.first_rate or 0) and facts.ending.outcome is Outcome.ENOUGH:
+            what = f"the learning rate has fallen from {optimizer.first_rate:g} to {rate:g} within "
+            what += f"{steps.num_steps} steps: nothing more is learned."
+            fix = "count what the schedule decays over in steps, not in epochs; or decay more "
+            fix += "slowly."
         elif (
             changes is not None
             and (0 < changes < 1e-6 or rate <= 1e-6)  # Without gradients it is not the rate.
@@ -485,6 +503,11 @@ def _thirds(losses: Sequence[float]) -> tuple[float, float]:
 
 def _falls(losses: Sequence[float]) -> bool:
     return len(losses) < 6 or _thirds(losses)[1] < _thirds(losses)[0]
+
+
+def _gains(losses: Sequence[float]) -> bool:
+    """Return whether losses fall below the first one, before anything was learned."""
+    return _falls(losses) and (len(losses) < 6 or _thirds(losses)[1] < 0.95 * losses[0])
 
 
 def _diverges(losses: Sequence[float]) -> bool:
@@ -517,6 +540,15 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
             fix="look at the outputs of the layer behind them; use another activation or "
             "initializer, and scale the inputs.",
             severity=None if len(zero) == len(known) else Severity.WARNING,
+        )
+    alike = [each for each in known if each.is_symmetric and each.norm and each not in zero]
+    if alike:
+        yield case.violation(
+            alike[0].where,
+            f"all units of a layer have the same weights: {_names(alike)}.",
+            why="They began with the same weights, so that they get the same gradient in each "
+            "step: the layer learns no more than one unit could.",
+            fix="leave the initializer out, or use a random one, such as glorot_uniform.",
         )
     large = [
         each
@@ -580,7 +612,10 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
 
 
 def maximized(case: Case) -> Iterator[Violation]:
-    for gradient in case.facts.gradients:
+    # Of a minimax game one side makes an error greater whose labels are constants.
+    labels = [each.labels for each in _losses(case) if each.labels is not None]
+    is_game = any(each.min is not None and each.min == each.max for each in labels)
+    for gradient in () if is_game else case.facts.gradients:
         if gradient.is_negated and any(each.num_applied for each in case.facts.variables):
             yield case.violation(
                 gradient.where,
@@ -668,6 +703,23 @@ def made_again(case: Case) -> Iterator[Violation]:
 
 def set_back(case: Case) -> Iterator[Violation]:
     has_new_models = any(each.num_made_in_steps for each in case.facts.models)
+    for optimizer in case.facts.optimizers if _trained(case) and not has_new_models else ():
+        if optimizer.num_made_in_steps >= 2 and optimizer.num_applied:
+            yield case.violation(
+                optimizer.where,
+                f"{optimizer.num_made} {optimizer.kind} are made one after the other for the same "
+                "model.",
+                why="Momentum and the count of steps begin anew with each of them.",
+                fix="make it once, before the loop.",
+                severity=Severity.WARNING,
+            )
+    for variable in case.facts.variables:
+        if variable.was_set_back:
+            yield case.violation(
+                variable.where,
+                f"{variable.name} was brought back to its first values while training.",
+                fix="set weights once, before the loop.",
+            )
     for call in case.facts.calls if case.has_trained else ():
         is_set = call.kind == "set_weights" and call.detail == "trained"
         is_compiled = call.kind == "compile" and not has_new_models
@@ -690,6 +742,15 @@ def constant_seed(case: Case) -> Iterator[Violation]:
             f"{name} draws numbers of np.random once, when it is traced.",
             why="They are constants of its graph: every call uses the same numbers.",
             fix="use tf.random, or give the numbers as an argument.",
+        )
+    seeded = [s.where for d in _pipelines(case, "train") for s in d.stages if s.draws_constants]
+    seeded += [each.where for each in case.facts.gradients if each.draws_constants]
+    for where in seeded:
+        yield case.violation(
+            where,
+            "random numbers are drawn of a seed that is a constant: they are the same each time.",
+            fix="leave the seed out (tf.random.normal, tf.image.random_flip_left_right), or give "
+            "each call another one, such as tf.random.Generator.make_seeds or a counter's.",
         )
     for call in case.facts.calls:
         if call.kind == "set_seed" and call.per_step >= 0.5:
@@ -719,7 +780,7 @@ def sorted_data(case: Case) -> Iterator[Violation]:
             fix, severity = f"shuffle before batch: {order}.", Severity.ERROR
         elif shuffle is None:
             continue
-        elif data.is_shuffled is False and "batch" in kinds[: kinds.index("shuffle")]:
+        elif _is_behind_batch(kinds):
             what = "shuffle behind batch shuffles whole batches: the same samples stay together."
             fix = "call shuffle before batch."
         elif shuffle.size in (0, 1):
@@ -735,6 +796,39 @@ def sorted_data(case: Case) -> Iterator[Violation]:
             where, what, f"{data.num_samples or 'unknown'} samples", fix=fix, severity=severity
         )
 
+    # What comes to the loss is known, however the batches were made.
+    is_told = any(data.labels_are_sorted for data in _pipelines(case, "train"))
+    for loss in () if is_told else _losses(case):
+        labels = loss.labels
+        if loss.labels_are_sorted and labels is not None and labels.shape[:1] != (1,):
+            if labels.min != labels.max and labels.is_integral and loss.name in _ENTROPIES:
+                yield case.violation(
+                    loss.where,
+                    "batches come sorted by label: each holds one class, and the next ones follow.",
+                    _call(loss),
+                    fix="shuffle inputs and labels by one order before the batches are made: "
+                    "order = np.random.permutation(len(x)); x, y = x[order], y[order].",
+                )
+                return
+
+
+def _is_behind_batch(kinds: list[str]) -> bool:
+    """Return whether the only shuffle is behind the last batch: it moves whole batches."""
+    batches = [at for at, kind in enumerate(kinds) if kind in ("batch", "padded_batch")]
+    return bool(batches) and batches[-1] < kinds.index("shuffle") and "unbatch" not in kinds
+
+
+def shuffled_apart(case: Case) -> Iterator[Violation]:
+    for data in _pipelines(case, "train"):
+        for stage in data.stages:
+            if stage.num_shuffled >= 2:
+                yield case.violation(
+                    stage.where,
+                    "inputs and labels are shuffled each on its own.",
+                    f"{stage.num_shuffled} of the datasets that are zipped are shuffled",
+                    fix="zip first, and shuffle then: tf.data.Dataset.zip((x, y)).shuffle(n).",
+                )
+
 
 def repeated_batches(case: Case) -> Iterator[Violation]:
     num_steps = 0 if case.steps is None else case.steps.num_steps
@@ -746,11 +840,34 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
                 "data.",
                 fix="make the iterator once, before the loop: for batch in dataset.",
             )
+            return
+    given = [each for each in case.facts.inputs if each.trains]
+    batch = max(() if case.steps is None else case.steps.batch_sizes, default=0)
+    num = max((each.num_samples or 0 for each in _pipelines(case, "train")), default=0)
+    is_one_batch = not batch or num <= batch
+    if given and num_steps and not is_one_batch and all(map(_is_one, given)):
+        yield case.violation(
+            given[0].where,
+            "each step is given the same inputs.",
+            f"{num} samples in all, {batch} in a batch",
+            *(
+                f"{each.layer}: {_span(each.values)}, mean {_number(each.values.mean)}"
+                for each in given
+            ),
+            fix="draw the batch within the loop: for batch in dataset.",
+        )
+
+
+def _is_one(use: InputUse) -> bool:
+    """Return whether a layer was given the same values in each step, which are no constant."""
+    return use.is_repeated and use.values.min != use.values.max
 
 
 def leaked_validation(case: Case) -> Iterator[Violation]:
     for data in _pipelines(case, "validation"):
         same, compared = data.num_rows_of_training or 0, data.num_rows_compared
+        kinds = [each.kind for each in data.stages if each.reshuffles is not False]
+        is_split_anew = "shuffle" in kinds and bool({"take", "skip"} & {*kinds})
         if compared >= 8 and same / compared >= 0.2:
             yield case.violation(
                 data.where,
@@ -758,7 +875,7 @@ def leaked_validation(case: Case) -> Iterator[Violation]:
                 fix="split once, before both: x[:n], x[n:], or take and skip on data that is not "
                 "shuffled anew in every epoch (reshuffle_each_iteration=False).",
                 # Few columns of categories have equal rows by themselves.
-                severity=None if same / compared >= 0.9 else Severity.HINT,
+                severity=None if is_split_anew or same / compared >= 0.9 else Severity.HINT,
             )
 
 
@@ -766,7 +883,7 @@ def input_scale(case: Case) -> Iterator[Violation]:
     layers = {layer for model in case.facts.models if model.trains for layer in model.layers}
     training = case.pipeline("train")
     # What the first weights meet is known, but not where XLA compiles.
-    given = [(each.where, each.values, each.kind) for each in case.facts.inputs]
+    given = [(each.where, each.values, each.kind) for each in case.facts.inputs if each.trains]
     if not given and training is not None:
         scale = _scale_of_rescaling(case) if layers & _SCALING else 1.0
         given = [
@@ -811,13 +928,37 @@ def input_scale(case: Case) -> Iterator[Violation]:
         for learned, measured in zip(inputs, data.inputs, strict=False):
             first, second = (max(abs(v.min or 0), abs(v.max or 0)) for v in (learned, measured))
             if 0 < 30 * min(first, second) < max(first, second):
-                yield case.violation(
-                    data.where,
-                    f"training inputs are {_span(learned)}, validation inputs {_span(measured)}.",
-                    why="The model is validated on inputs of another scale than it learned.",
-                    fix="scale both by the same function, with the training data's statistics.",
-                )
+                yield _other_scale(case, data.where, learned, measured)
                 return
+    learned = {each.layer: each.values for each in case.facts.inputs if each.trains}
+    for use in case.facts.inputs:
+        if not use.trains and use.layer in learned and _is_apart(learned[use.layer], use.values):
+            yield _other_scale(case, use.where, learned[use.layer], use.values)
+            return
+
+
+def _other_scale(case: Case, where: Any, learned: ValueRange, measured: ValueRange) -> Violation:
+    return case.violation(
+        where,
+        f"training inputs are {_span(learned)}, those of validation or prediction "
+        f"{_span(measured)}.",
+        why="The model is asked about inputs of another scale than it learned.",
+        fix="scale both by the same function, with the training data's statistics.",
+    )
+
+
+def _is_apart(learned: ValueRange, measured: ValueRange) -> bool:
+    """Return whether values are of another scale, or far beside those that were learned."""
+    low, high, least, most = learned.min, learned.max, measured.min, measured.max
+    if low is None or high is None or least is None or most is None or least == most:
+        return False
+    sizes = sorted((max(-low, high), max(-least, most)))
+    beside = max(least - high, low - most)
+    # Images of -1 to 1, and of 0 to 1.
+    signed = sorted((low, least))
+    is_image = len(learned.shape) >= 4 and signed[0] < -0.9 and signed[1] >= 0
+    is_image = is_image and all(0.9 < size <= 1.001 for size in sizes)
+    return 20 * sizes[0] < sizes[1] or beside > 2 * (high - low) > 0 or is_image
 
 
 def _scale_of_rescaling(case: Case) -> float | None:
@@ -878,6 +1019,19 @@ def metric_mismatch(case: Case) -> Iterator[Violation]:
                     f"the metric {metric} does not go with the loss {loss}: {why}.",
                     fix=fix,
                 )
+    # In a loop of the program, it is known what a metric is given.
+    for metric in case.facts.metrics:
+        numbers = "sparse_categorical" * (len(metric.label_shape) < len(metric.output_shape))
+        logits = "binary_crossentropy from_logits" * bool(metric.takes_logits)
+        why, fix = _why_wrong(numbers or logits, metric.kind, True)
+        # Accuracy compares what the program has rounded, or taken the greatest of.
+        if why and (metric.kind != "Accuracy" or metric.takes_logits is not None):
+            yield case.violation(
+                metric.where,
+                f"the metric {metric.name} does not go with what it is given: {why}.",
+                f"labels: shape {metric.label_shape}, outputs: shape {metric.output_shape}",
+                fix=fix.replace(_BY_KERAS, "keras.metrics.SparseCategoricalAccuracy()."),
+            )
 
 
 def _why_wrong(loss: str, metric: str, are_classes: bool) -> tuple[str, str]:

@@ -201,9 +201,9 @@ def given(kind: str, seen: ValueRange) -> Facts:
     return facts(inputs=(InputUse(kind=kind, where=line(4), values=seen),))
 
 
-def padded(made_of: str) -> Facts:
-    use = GradientUse(where=line(6), num_sources=2, made_of=made_of)
-    return dataclasses.replace(loss(SPARSE, padded_share=0.8), gradients=(use,))
+def padded(is_plain_mean: bool = True, **given: Any) -> Facts:
+    use = GradientUse(where=line(6), num_sources=2, loss_ratio=1.0, is_plain_mean=is_plain_mean)
+    return dataclasses.replace(loss(SPARSE, padded_share=0.8, **given), gradients=(use,))
 
 
 def negated(is_negated: bool) -> Facts:
@@ -262,7 +262,8 @@ CASES: list[tuple[str, Facts, Facts]] = [
         given("Dense", values(0, 9, 32, 784, is_integral=True)),
     ),
     ("DOC-344", given("Conv2D", values(0, 0.0039, 32, 28, 28, 1)), given("Dense", SCORES)),
-    ("DOC-327", padded("SparseSoftmaxCrossEntropyWithLogits"), padded("Mul")),
+    ("DOC-327", padded(), padded(is_plain_mean=False)),
+    ("DOC-327", padded(), padded(is_weighted=True)),
     (
         "DOC-349",
         model(loss="SparseCategoricalCrossentropy", metrics=("CategoricalAccuracy",)),

@@ -86,6 +86,7 @@ _MOST_GAUGED = 256
 # Weights are compared from step to step up to this size.
 _MOST_COMPARED_BYTES = 256 * 2**20
 _COMPARED_UPDATES = 3
+_MOST_WAYS = 200
 _COMPARED_STEPS = 64  # of loops that update now and then, as those that accumulate gradients
 
 
@@ -101,6 +102,9 @@ class _Variable:
     updates: list[float] = field(default_factory=list)
     before: Any = None
     norm: float | None = None
+    first_norm: float | None = None
+    is_symmetric: bool = False
+    was_set_back: bool = False
     in_model: bool = False
     is_listed: bool = True  # Whether a model that trains lists it as trainable, if one has it
 
@@ -144,6 +148,8 @@ class Training:
         self._in_calls: dict[CodeLine | None, list[Any]] = {}
         self._flags: dict[tuple[Any, ...], LayerFlag] = {}
         self._metrics: dict[int, list[Any]] = {}
+        self._anchor: tuple[_Variable, Any] | None = None
+        self._ways: list[float] = []
         self._num_compared = 0
         self._num_updates: dict[int, int] = {}
 
@@ -185,6 +191,12 @@ class Training:
                 entry.optimizers.add(id(optimizer))
                 entry.where = entry.where or own_line() or self._loops.fit_line
                 pairs.append((entry, getattr(gradient, "values", gradient)))
+        if self._anchor is None:
+            kernels = [entry for entry, _ in pairs if len(shape_of(entry.variable)) > 1]
+            if kernels:
+                first = min(kernels, key=lambda entry: math.prod(shape_of(entry.variable)))
+                with tf.init_scope():
+                    self._anchor = first, tf.identity(_value(first.variable))
         pairs = pairs[:_MOST_GAUGED]
         # In a graph, a reader of a gradient keeps TensorFlow from fusing the operation that makes
         # it, and rounding changes: there, only changes of variables are measured.
@@ -250,13 +262,19 @@ class Training:
     def _use_metric(self, name: str, original: Original, metric, *args, **kwargs) -> Any:
         # Keras updates those of a compiled model itself.
         if name == "reset_state" or is_asked_by_user(sys._getframe(2)):
-            self._recorder.safely(self._metric, metric, name)
+            self._recorder.safely(self._metric, metric, name, args)
         return original(metric, *args, **kwargs)
 
-    def _metric(self, metric: Any, name: str) -> None:
-        found = self._metrics.setdefault(id(metric), [metric, None, 0, 0])
+    def _metric(self, metric: Any, name: str, args: Any) -> None:
+        found = self._metrics.setdefault(id(metric), [metric, None, 0, 0, {}])
         if name == "update_state":
             found[1], found[2] = found[1] or own_line(), found[2] + 1
+            if len(args) > 1 and isinstance(metric, keras.metrics.MeanMetricWrapper):
+                found[4] = {
+                    "label_shape": shape_of(args[0]),
+                    "output_shape": shape_of(args[1]),
+                    "takes_logits": getattr(args[1], "_evener_logits", None),
+                }
         else:
             found[3] += 1
 
@@ -274,6 +292,10 @@ class Training:
                 found.num_trained += 1
 
     def on_step(self, _: bool) -> None:
+        if self._anchor is not None and len(self._ways) < _MOST_WAYS:
+            entry, began = self._anchor
+            self._ways.append(float(tf.norm(_value(entry.variable) - began).numpy()))
+            entry.was_set_back |= _is_back(self._ways)
         if self._num_compared >= _COMPARED_STEPS:
             return
         self._num_compared += 1
@@ -298,6 +320,8 @@ class Training:
             if entry.before is not None:
                 change = tf.norm(tf.cast(value, tf.float64) - tf.cast(entry.before, tf.float64))
                 entry.updates.append(float(change.numpy()))
+            else:
+                entry.first_norm = float(tf.norm(tf.cast(value, tf.float64)).numpy())
             entry.before = value if len(entry.updates) < _COMPARED_UPDATES else None
         if not waiting:
             self._num_compared = _COMPARED_STEPS
@@ -320,7 +344,10 @@ class Training:
     def examine(self) -> None:
         self._find_models()
         for entry in self._compared():
-            entry.norm = float(tf.norm(tf.cast(_value(entry.variable), tf.float64)).numpy())
+            value = tf.cast(_value(entry.variable), tf.float64)
+            entry.norm = float(tf.norm(value).numpy())
+            if value.shape.rank == 2 and value.shape[1] > 1:
+                entry.is_symmetric = bool(tf.reduce_all(value == value[:, :1]).numpy())
 
     def _compared(self) -> list[_Variable]:
         """Return the variables of numbers; none if all together are too large to be compared."""
@@ -353,12 +380,14 @@ class Training:
             "metrics": tuple(
                 MetricUse(
                     name=metric.name,
+                    kind=_name_of(keras.metrics.serialize(metric)) if given else "",
+                    **given,
                     where=where,
                     num_updates=updates,
                     num_resets=resets,
                     num_epochs=0 if self._loops.main is None else self._loops.main.epochs,
                 )
-                for metric, where, updates, resets in self._metrics.values()
+                for metric, where, updates, resets, given in self._metrics.values()
                 if updates
             ),
             "not_finite": self._first_not_finite(),
@@ -375,6 +404,13 @@ class Training:
                         bad = NotFinite(what=what, name=name, step=index, where=entry.where)
                         found.append((index, order, bad))
         return min(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def _is_back(ways: list[float]) -> bool:
+    """Return whether the last step led from far away to where the first step led."""
+    if len(ways) < 4 or not ways[0]:
+        return False
+    return ways[-1] <= 1.5 * ways[0] and ways[-2] > max(3 * ways[0], 2 * ways[-1])
 
 
 def _variable_use(entry: _Variable) -> VariableUse:
