@@ -271,8 +271,8 @@ class VariableUse:
     gradient_norms: tuple[float, ...] = ()  # Norms of its gradients, by step
     update_norms: tuple[float, ...] = ()  # Norms of its changes, by step
     norm: float | None = None  # Norm of the variable at the end
-    first_norm: float | None = None  # Its norm after the first step
-    is_symmetric: bool = False  # Whether all units of a layer have the same weights at the end
+    first_norm: float | None = None  # Norm of a matrix before the first step
+    began_constant: bool = False  # Whether all values of a matrix were the same then
     was_set_back: bool = False  # Whether it was brought back to where it began while training
     in_model: bool = True  # Whether a model that trains lists it
     has_nan: bool = False  # Whether it holds NaN or infinity at the end

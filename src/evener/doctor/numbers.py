@@ -465,9 +465,13 @@ def learning_rate(case: Case) -> Iterator[Violation]:
             what = f"the learning rate is {rate:g}: {end}."
             fix = "give a learning rate such as 1e-3 (Adam) or 1e-2 (SGD); look at what a "
             fix += "schedule gives in the first steps."
-        elif _diverges(steps.losses) or ((changes or 0) > 0.5 and not _gains(steps.losses)):
-            what = "the loss does not fall, and a step changes the weights much: the learning "
-            what += f"rate {rate:g} is too high."
+        elif (
+            _diverges(steps.losses)
+            or ((changes or 0) > 0.5 and not _gains(steps.losses))
+            or (changes or 0) > 1  # What was learned before is gone.
+        ):
+            what = "the loss does not fall, or a step changes the weights by all of their size: "
+            what += f"the learning rate {rate:g} is too high."
             fix = f"try {rate / 100:g}, and a warm-up."
             severity = None if _diverges(steps.losses) else Severity.WARNING
         elif 1000 * rate < (optimizer.first_rate or 0) and facts.ending.outcome is Outcome.ENOUGH:
@@ -541,14 +545,15 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
             "initializer, and scale the inputs.",
             severity=None if len(zero) == len(known) else Severity.WARNING,
         )
-    alike = [each for each in known if each.is_symmetric and each.norm and each not in zero]
+    alike = [each for each in known if each.began_constant and each.first_norm]
     if alike:
         yield case.violation(
             alike[0].where,
-            f"all units of a layer have the same weights: {_names(alike)}.",
-            why="They began with the same weights, so that they get the same gradient in each "
-            "step: the layer learns no more than one unit could.",
+            f"all units of a layer begin with the same weights: {_names(alike)}.",
+            f"norm before the first step: {_number(alike[0].first_norm)}, all values the same",
+            why="Equal units get equal gradients: the layer learns little more than one unit.",
             fix="leave the initializer out, or use a random one, such as glorot_uniform.",
+            severity=Severity.WARNING,
         )
     large = [
         each

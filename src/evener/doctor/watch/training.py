@@ -103,7 +103,7 @@ class _Variable:
     before: Any = None
     norm: float | None = None
     first_norm: float | None = None
-    is_symmetric: bool = False
+    began_constant: bool = False
     was_set_back: bool = False
     in_model: bool = False
     is_listed: bool = True  # Whether a model that trains lists it as trainable, if one has it
@@ -191,13 +191,21 @@ class Training:
                 entry.optimizers.add(id(optimizer))
                 entry.where = entry.where or own_line() or self._loops.fit_line
                 pairs.append((entry, getattr(gradient, "values", gradient)))
-        if self._anchor is None:
-            kernels = [entry for entry, _ in pairs if len(shape_of(entry.variable)) > 1]
-            if kernels:
-                first = min(kernels, key=lambda entry: math.prod(shape_of(entry.variable)))
-                with tf.init_scope():
-                    self._anchor = first, tf.identity(_value(first.variable))
         pairs = pairs[:_MOST_GAUGED]
+        # Where a function is traced, nothing is updated yet.
+        kernels = [
+            entry
+            for entry, _ in pairs
+            if entry.first_norm is None and min(shape_of(entry.variable)[-2:], default=1) > 1
+        ]
+        with tf.init_scope():
+            for entry in kernels:
+                value = tf.cast(_value(entry.variable), tf.float64)
+                entry.first_norm = float(tf.norm(value).numpy())
+                entry.began_constant = bool((value.numpy() == value.numpy().flat[0]).all())
+            if self._anchor is None and kernels:
+                first = min(kernels, key=lambda entry: math.prod(shape_of(entry.variable)))
+                self._anchor = first, tf.identity(_value(first.variable))
         # In a graph, a reader of a gradient keeps TensorFlow from fusing the operation that makes
         # it, and rounding changes: there, only changes of variables are measured.
         if not pairs or not tf.executing_eagerly():
@@ -320,8 +328,6 @@ class Training:
             if entry.before is not None:
                 change = tf.norm(tf.cast(value, tf.float64) - tf.cast(entry.before, tf.float64))
                 entry.updates.append(float(change.numpy()))
-            else:
-                entry.first_norm = float(tf.norm(tf.cast(value, tf.float64)).numpy())
             entry.before = value if len(entry.updates) < _COMPARED_UPDATES else None
         if not waiting:
             self._num_compared = _COMPARED_STEPS
@@ -344,10 +350,7 @@ class Training:
     def examine(self) -> None:
         self._find_models()
         for entry in self._compared():
-            value = tf.cast(_value(entry.variable), tf.float64)
-            entry.norm = float(tf.norm(value).numpy())
-            if value.shape.rank == 2 and value.shape[1] > 1:
-                entry.is_symmetric = bool(tf.reduce_all(value == value[:, :1]).numpy())
+            entry.norm = float(tf.norm(tf.cast(_value(entry.variable), tf.float64)).numpy())
 
     def _compared(self) -> list[_Variable]:
         """Return the variables of numbers; none if all together are too large to be compared."""
