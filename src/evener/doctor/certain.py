@@ -11,19 +11,11 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from evener.doctor.facts import AT_DEVICES, AT_IMPORT
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.placement import OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
 from evener.doctor.values import Call, Items, Library, Made, Value, constant, made_by
-from evener.run.eager_steps import eager_step_of
 
-_SETTERS = {
-    "tf.config.set_memory_growth": "memory growth",
-    "tf.config.set_logical_device_configuration": "logical devices",
-    "tf.config.set_virtual_device_configuration": "logical devices",
-    "tf.config.set_visible_devices": "visible devices",
-}
 # Calls that start TensorFlow's devices. Measured with TensorFlow 2.21 and Keras 3.15: the import
 # starts nothing, nor do listing physical devices, seeds, policies, and models without inputs.
 _STARTS = (
@@ -51,11 +43,6 @@ _STARTS = (
     "model.predict",
 )
 _NOT = ("tf.distribute.get_strategy", "tf.distribute.*.*", "keras.applications.*.*_*")
-_CUDA = (
-    "tf.config.list_physical_devices tf.config.get_visible_devices tf.test.is_gpu_available "
-    "tf.test.gpu_device_name tensorflow.python.client.device_lib.list_local_devices "
-    "tf.python.client.device_lib.list_local_devices"
-).split()
 _UPDATES = ("optimizer.apply_gradients", "optimizer.apply", "optimizer.minimize")
 _SPREADING = (
     "tf.distribute.MirroredStrategy",
@@ -82,8 +69,8 @@ def _reached(case: Case, *names: str) -> Iterator[Call]:
     return (call for call in calls if "unreached" not in call.context.roles)
 
 
-def _before(case: Case, call: Call, *, cuda: bool = False) -> Call | None:
-    """Return the first call that has started the devices (or CUDA) before another one."""
+def _before(case: Case, call: Call) -> Call | None:
+    """Return the first call that has started the devices before another one."""
     around = call.context
     for earlier in _reached(case, "*"):
         if earlier.order >= call.order:
@@ -92,60 +79,9 @@ def _before(case: Case, call: Call, *, cuda: bool = False) -> Call | None:
         if guards[: len(around.guards)] != around.guards[: len(guards)]:
             continue
         is_excluded = earlier.context.excludes(around)
-        if not is_excluded and (_starts(earlier) or (cuda and earlier.name in _CUDA)):
+        if not is_excluded and _starts(earlier):
             return earlier
     return None
-
-
-def late_settings(case: Case) -> Iterator[Violation]:
-    in_time = set[str]()
-    for call in _reached(case, *_SETTERS):
-        first = _before(case, call)
-        if first is None:
-            in_time.add(call.name)
-        # Memory growth that is set in time may be set to the same once more.
-        if first is None or call.name in in_time:
-            continue
-        caught = call.context.catches
-        yield case.violation(
-            call.location,
-            f"{_SETTERS[call.name]} set too late: line {first.location.line} has started the "
-            "devices.",
-            first.location.text,
-            why="The program catches TensorFlow's RuntimeError, and goes on without the setting."
-            if caught
-            else "",
-            fix=f"move this before line {first.location.line}, best right after the import.",
-            severity=Severity.WARNING if caught else None,
-        )
-
-
-def late_variables(case: Case) -> Iterator[Violation]:
-    for call in _reached(case, "environ"):
-        name, reader = call.constant(0, "key"), None
-        is_import = name in AT_IMPORT
-        if is_import:
-            roots = ("keras",) if name == "KERAS_BACKEND" else ("tf", "keras")
-            imports = (
-                each
-                for each in _reached(case, "import")
-                if each.order < call.order and str(each.constant(0, "")).partition(".")[0] in roots
-            )
-            reader = next(imports, None)
-        elif name in AT_DEVICES:
-            reader = _before(case, call, cuda=str(name).startswith("CUDA_"))
-        if reader is not None:
-            yield case.violation(
-                call.location,
-                f"{name} is set after line {reader.location.line} has read it: "
-                f"{reader.location.text}",
-                why="It is read once, when "
-                + ("the library is imported" if is_import else "devices are first asked for")
-                + ". The value set here is not looked at.",
-                fix=f"set {name} in the first lines of the script, before "
-                f"{'the import' if is_import else f'line {reader.location.line}'}, or where the "
-                "program is started.",
-            )
 
 
 _NAME = re.compile(
@@ -276,21 +212,6 @@ def no_strategy(case: Case) -> Iterator[Violation]:
 
 
 # ---- loops
-
-
-def eager_steps(case: Case) -> Iterator[Violation]:
-    found: list[tuple[Call, str]] = []
-    for call in case.reading.named("model.compile", "tf.config.run_functions_eagerly"):
-        if call.constant(0 if "config" in call.name else None, "run_eagerly") is True:
-            found.append((call, "take this out: it is for debugging."))
-    for call in _reached(case, *_UPDATES[:2]) if not case.has_trained else ():
-        if call.context.loops and not call.context.roles & {"traced", "keras", "replica"}:
-            step = eager_step_of(call.source.text, call.location.line)
-            change = "put the step into a tf.function" if step is None else step.change
-            found.append((call, f"{change}."))
-    for call, fix in found:
-        what = "each training step runs eagerly, operation by operation."
-        yield case.violation(call.location, what, fix=fix)
 
 
 def predict_in_loop(case: Case) -> Iterator[Violation]:

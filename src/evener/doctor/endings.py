@@ -125,35 +125,6 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "What belongs together was made under different strategies.",
         "make the model, the optimizer and the metrics in one `with strategy.scope():`.",
     ),
-    (
-        r"FileNotFoundError|No such file or directory|NOT_FOUND|NotFoundError",
-        "A file that the program reads is not there.",
-        "correct the path, which is relative to the folder that the program is started in; or "
-        "give the program's arguments, as it is started usually.",
-    ),
-    (
-        r"ModuleNotFoundError|No module named",
-        "A package that the program imports is not installed here.",
-        "install it into this environment, or start the doctor in that of the program.",
-    ),
-    (
-        r"cannot import name .* partially initialized|circular import",
-        "Two modules import each other, and one of them is not complete yet.",
-        "rename a file of yours that has the name of a library, or import later.",
-    ),
-    (
-        r"^SIG(?:SEGV|ABRT|BUS|FPE|ILL)",
-        "Native code broke: a library, a driver, or a mismatch of their versions.",
-        "look at the end of what the program printed, and at the versions of TensorFlow, CUDA "
-        "and the driver: `evener devices` shows them.",
-    ),
-    (
-        r"^SIGKILL",
-        "Something ended it without a word. On most machines that is the system, when memory is "
-        "short.",
-        "look into the system's log for 'Out of memory'; smaller batches and a pipeline without "
-        "cache() need less.",
-    ),
 )
 
 # What is gone from TensorFlow and Keras, and what takes its place. Longer names first.

@@ -267,6 +267,8 @@ class VariableUse:
     num_gradients: int = 0  # Gradients that were asked for it (traces, in functions)
     num_none: int = 0  # How many of them are None
     num_applied: int = 0  # Times that an optimizer was given it with a gradient
+    num_swapped: int = 0  # Of these, with the gradient of another variable
+    num_negated: int = 0  # Of these, with minus its gradient
     num_optimizers: int = 0  # Number of optimizers that were given it with a gradient
     gradient_norms: tuple[float, ...] = ()  # Norms of its gradients, by step
     update_norms: tuple[float, ...] = ()  # Norms of its changes, by step

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 
 from evener.base.text import format_bytes
 from evener.doctor.finding import Case, Severity, Violation
-from evener.doctor.values import Call, Items, constant
 
 _MIB = 2**20
 _PROTOBUF = 2**31  # largest graph
-_ARRAYS = ("tf.zeros", "tf.ones", "tf.fill", "tf.random.normal", "tf.random.uniform")
 _LESS = {
     "cache": "cache to a file, cache('folder/name'), or before what makes elements large "
     "(decoding, augmentation).",
@@ -134,30 +131,3 @@ def models_in_loop(case: Case) -> Iterator[Violation]:
                 fix="call keras.backend.clear_session() before each new model.",
                 severity=None if model.num_made >= 10 else Severity.HINT,
             )
-
-
-def constant_sizes(case: Case) -> Iterator[Violation]:
-    known = [gpu.memory_total_bytes for gpu in case.surroundings.gpus if gpu.memory_total_bytes]
-    for call in case.reading.calls if known and case.facts.memory is None else ():
-        size = _size_of(call)
-        if size > min(known):
-            yield case.violation(
-                call.location,
-                f"this alone takes {format_bytes(size)}, more than a GPU has "
-                f"({format_bytes(min(known))}).",
-                case.surroundings.gpus_told,
-                why="TensorFlow ends with ResourceExhaustedError (OOM) where it is made.",
-                fix="make it smaller, keep it on the host (evener.pin('cpu:0')), or spread it "
-                "over several GPUs.",
-            )
-
-
-def _size_of(call: Call) -> int:
-    """Return the bytes of what a call makes, 0 if the text does not say them."""
-    shape: list[object] = []
-    if call.name == "keras.layers.Embedding":
-        shape = [call.constant(0, "input_dim"), call.constant(1, "output_dim")]
-    elif call.name in _ARRAYS and isinstance(given := call.argument(0, "shape"), Items):
-        shape = [constant(each) for each in given.values]
-    sizes = [each for each in shape if isinstance(each, int)]
-    return 4 * math.prod(sizes) if sizes and len(sizes) == len(shape) else 0

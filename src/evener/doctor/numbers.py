@@ -345,9 +345,17 @@ def trained_twice(case: Case) -> Iterator[Violation]:
 
 
 def gradients_of_others(case: Case) -> Iterator[Violation]:
-    if not _trained(case) or (case.steps is not None and case.steps.kind == "fit"):
-        return
     known = case.facts.variables
+    swapped = [each for each in known if each.num_swapped]
+    if swapped:
+        yield case.violation(
+            swapped[0].where,
+            f"{len(swapped)} variables are moved by gradients of others: {_names(swapped)}.",
+            fix="take one list for both: tape.gradient(loss, variables) and "
+            "apply_gradients(zip(gradients, variables)).",
+        )
+    if swapped or not _trained(case) or (case.steps is not None and case.steps.kind == "fit"):
+        return
     given = [each for each in known if each.num_applied and not each.num_gradients]
     asked = [each for each in known if each.num_gradients and not each.num_applied]
     if {each.shape for each in given} & {each.shape for each in asked}:
@@ -382,12 +390,16 @@ def outside_of_model(case: Case) -> Iterator[Violation]:
         each
         for each in case.facts.variables
         if not each.in_model and each.trainable and not each.num_applied
+        if not any(each.update_norms) and math.prod(each.shape) > 1
     ]
-    if found and case.steps is not None and case.steps.kind == "fit":
+    is_fit = case.steps is not None and case.steps.kind == "fit"
+    # A loop may use a part that is trained already.
+    if found and (is_fit or (_trained(case) and len(found) <= 3)):
         yield case.violation(
             found[0].where,
-            f"fit does not train {_names(found)}: no layer has it as a weight.",
+            f"nothing trains {_names(found)}: no layer has it as a weight.",
             fix="create it by self.add_weight(...) in the layer.",
+            severity=None if is_fit else Severity.WARNING,
         )
 
 
@@ -591,6 +603,16 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
         ratio, count = gradient.loss_ratio, gradient.num_replicas
         if count < 2 or ratio is None:
             continue
+        samples = max(() if case.steps is None else case.steps.batch_sizes, default=0) / count
+        if math.isinf(ratio) or (samples > 1 and abs(ratio - samples) < 0.05 * samples):
+            yield case.violation(
+                gradient.where,
+                "the loss is a sum over the samples of one replica, not scaled.",
+                f"loss / mean of its samples: {ratio:.4g}; 1 / replicas is {1 / count:.2f}",
+                why="It grows with the batch, and so does the gradient.",
+                fix=SCALED_LOSS,
+            )
+            continue
         times = round(ratio * count)
         if abs(ratio - 1) < 0.1 and not reduces and gradient.where not in by_keras:
             yield case.violation(
@@ -620,6 +642,15 @@ def maximized(case: Case) -> Iterator[Violation]:
     # Of a minimax game one side makes an error greater whose labels are constants.
     labels = [each.labels for each in _losses(case) if each.labels is not None]
     is_game = any(each.min is not None and each.min == each.max for each in labels)
+    uphill = [each for each in case.facts.variables if each.num_negated]
+    if uphill:
+        yield case.violation(
+            uphill[0].where,
+            f"{len(uphill)} variables are given minus their gradients: {_names(uphill)}.",
+            why="apply_gradients subtracts them itself: each step makes the loss greater.",
+            fix="give apply_gradients the gradients as the tape has them.",
+            severity=Severity.WARNING,
+        )
     for gradient in () if is_game else case.facts.gradients:
         if gradient.is_negated and any(each.num_applied for each in case.facts.variables):
             yield case.violation(
@@ -849,12 +880,13 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
     given = [each for each in case.facts.inputs if each.trains]
     batch = max(() if case.steps is None else case.steps.batch_sizes, default=0)
     num = max((each.num_samples or 0 for each in _pipelines(case, "train")), default=0)
-    is_one_batch = not batch or num <= batch
+    per_epoch = (case.steps.steps_per_epoch or 1) if case.steps is not None else 1
+    is_one_batch = num <= batch if num else per_epoch == 1
     if given and num_steps and not is_one_batch and all(map(_is_one, given)):
         yield case.violation(
             given[0].where,
             "each step is given the same inputs.",
-            f"{num} samples in all, {batch} in a batch",
+            f"{num or 'unknown'} samples in all, {per_epoch} steps per epoch",
             *(
                 f"{each.layer}: {_span(each.values)}, mean {_number(each.values.mean)}"
                 for each in given

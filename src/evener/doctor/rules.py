@@ -86,8 +86,8 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
     ),
     Family.DEVICES: (
         ("DOC-101", _WARNING, placement.hidden_gpus),
-        ("DOC-104", _WARNING, placement.late_variables, certain.late_variables),
-        ("DOC-105", _ERROR, placement.late_settings, certain.late_settings),
+        ("DOC-104", _WARNING, placement.late_variables),
+        ("DOC-105", _ERROR, placement.late_settings),
         ("DOC-107", _WARNING, placement.missing_devices, certain.device_names),
         ("DOC-110", _WARNING, placement.all_on_one),
     ),
@@ -105,7 +105,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-601", _WARNING, memory.models_in_loop),
         ("DOC-602", _WARNING, memory.kept_tensors),
         ("DOC-604", _WARNING, memory.buffers),
-        ("DOC-605", _ERROR, memory.does_not_fit, memory.constant_sizes),
+        ("DOC-605", _ERROR, memory.does_not_fit),
         ("DOC-606", _WARNING, memory.large_constants),
     ),
     Family.SPEED: (
@@ -113,7 +113,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-401", _WARNING, speed.slow_input),
         ("DOC-402", _WARNING, speed.host_reads),
         ("DOC-403", _WARNING, speed.retracing),
-        ("DOC-407", _WARNING, speed.eager_steps, certain.eager_steps),
+        ("DOC-407", _WARNING, speed.eager_steps),
         ("DOC-408", _WARNING, speed.repeated_calls, certain.predict_in_loop),
         ("DOC-410", _WARNING, speed.small_batches),
         ("DOC-411", _WARNING, speed.slow_callbacks),

@@ -364,8 +364,9 @@ def _drawn_batches(x: Any, y: Any, *, num_rows: int = _LABELS) -> list[tuple[Any
         return []  # A generator has no second beginning.
     is_sequence = hasattr(x, "__getitem__") and hasattr(x, "__len__")
     if is_sequence and not hasattr(x, "shape") and not isinstance(x, list | dict):
-        batches = [x[index] for index in range(min(_BATCHES, len(x)))]
-        return [(batch[0], batch[1]) for batch in batches if isinstance(batch, tuple)]
+        num = min(len(x), _BATCHES if num_rows == _LABELS else num_rows)
+        batches = _within(map(x.__getitem__, range(num)), _DRAW_SECONDS)
+        return [batch[:2] for batch in batches if isinstance(batch, tuple)]
     return [(_first(x, num_rows), _first(y, num_rows))]
 
 

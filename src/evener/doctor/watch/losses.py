@@ -11,6 +11,7 @@ call, as an operation beside the program's own. Where XLA compiles, nothing is a
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -609,8 +610,10 @@ def _scale_of(chain: list[tuple[Any, float]]) -> float | None:
     for operation, factor in chain:
         scale *= factor
         if operation.type in _REDUCTIONS and shape_of(operation.inputs[0]):
-            is_known = operation.type == "Mean" and np.isfinite(scale)
-            return abs(scale) if is_known else None
+            size = math.prod(shape_of(operation.inputs[0])) if operation.type == "Sum" else 1
+            # A sum that nothing divides is one, however many terms it has.
+            size = size if size > 0 else math.inf if abs(scale) == 1 else math.nan
+            return None if math.isnan(scale * size) else abs(scale) * size
     return None
 
 

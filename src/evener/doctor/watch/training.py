@@ -96,6 +96,8 @@ class _Variable:
     num_gradients: int = 0
     num_none: int = 0
     num_applied: int = 0
+    num_swapped: int = 0
+    num_negated: int = 0
     optimizers: set[int] = field(default_factory=set)
     where: CodeLine | None = None
     norms: list[float] = field(default_factory=list)
@@ -148,6 +150,7 @@ class Training:
         self._in_calls: dict[CodeLine | None, list[Any]] = {}
         self._flags: dict[tuple[Any, ...], LayerFlag] = {}
         self._metrics: dict[int, list[Any]] = {}
+        self._gradients: dict[int, tuple[Any, Any]] = {}
         self._anchor: tuple[_Variable, Any] | None = None
         self._ways: list[float] = []
         self._num_compared = 0
@@ -167,6 +170,9 @@ class Training:
         for variable in tape.watched_variables():
             self._entry(variable)
         given = tf.nest.flatten(result)
+        # The tensors are kept, so that no other one gets their ids.
+        variables = map(variable_of, tf.nest.flatten(sources))
+        self._gradients = {id(g): (v, g) for v, g in zip(variables, given, strict=True)}
         for source, gradient in zip(tf.nest.flatten(sources), given, strict=True):
             variable = variable_of(source)
             if isinstance(variable, tf.Variable):
@@ -191,6 +197,12 @@ class Training:
                 entry.optimizers.add(id(optimizer))
                 entry.where = entry.where or own_line() or self._loops.fit_line
                 pairs.append((entry, getattr(gradient, "values", gradient)))
+                made = gradient
+                if watched.graph_of(gradient) is not None and gradient.op.type == "Neg":
+                    made = gradient.op.inputs[0]
+                source, _ = self._gradients.get(id(made), (entry.variable, None))
+                entry.num_swapped += source is not entry.variable
+                entry.num_negated += made is not gradient and id(made) in self._gradients
         pairs = pairs[:_MOST_GAUGED]
         # Where a function is traced, nothing is updated yet.
         kernels = [
