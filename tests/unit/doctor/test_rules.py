@@ -400,6 +400,7 @@ CASES: list[tuple[str, Facts, Facts]] = [
         ),
     ),
     (
+        "DOC-342",
         data(DataStage(kind="zip", where=line(8), num_shuffled=2)),
         data(DataStage(kind="zip", where=line(8), num_shuffled=1)),
     ),
