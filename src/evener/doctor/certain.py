@@ -9,40 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.placement import OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
 from evener.doctor.values import Call, Items, Library, Made, Value, constant, made_by
 
-# Calls that start TensorFlow's devices. Measured with TensorFlow 2.21 and Keras 3.15: the import
-# starts nothing, nor do listing physical devices, seeds, policies, and models without inputs.
-_STARTS = (
-    *(
-        f"tf.{name}"
-        for name in (
-            "Variable constant convert_to_tensor zeros zeros_like ones ones_like fill eye range "
-            "linspace cast reshape stack concat matmul square add one_hot expand_dims reduce_* "
-            "random.normal random.uniform random.truncated_normal random.shuffle "
-            "random.stateless_* random.Generator.* io.read_file io.decode_* image.* strings.* "
-            "data.Dataset.* data.TFRecordDataset data.TextLineDataset saved_model.load "
-            "summary.create_file_writer distribute.*Strategy config.list_logical_devices "
-            "config.get_memory_info device"
-        ).split()
-    ),
-    "keras.layers.Dropout",
-    "keras.layers.Random*",
-    "keras.layers.TextVectorization",
-    "keras.Variable",
-    "keras.saving.load_model",
-    "keras.utils.*_dataset_from_directory",
-    "evener.Strategy",
-    "tfds.load",
-    "model.fit",
-    "model.predict",
-)
-_NOT = ("tf.distribute.get_strategy", "tf.distribute.*.*", "keras.applications.*.*_*")
 _UPDATES = ("optimizer.apply_gradients", "optimizer.apply", "optimizer.minimize")
 _SPREADING = (
     "tf.distribute.MirroredStrategy",
@@ -52,100 +24,10 @@ _SPREADING = (
 )
 
 
-def _starts(call: Call) -> bool:
-    name = call.name
-    if any(fnmatchcase(name, pattern) for pattern in _NOT):
-        return False
-    if any(fnmatchcase(name, pattern) for pattern in _STARTS):
-        return True
-    if name.startswith(("keras.optimizers.", "keras.metrics.")):
-        return name.count(".") == 2 and call.method[:1].isupper()
-    return name == "keras.Model" and bool(call.args or call.keywords)
-
-
 def _reached(case: Case, *names: str) -> Iterator[Call]:
     """Yield the calls of some names that a line of the program leads to."""
     calls = case.reading.named(*names)
     return (call for call in calls if "unreached" not in call.context.roles)
-
-
-def _before(case: Case, call: Call) -> Call | None:
-    """Return the first call that has started the devices before another one."""
-    around = call.context
-    for earlier in _reached(case, "*"):
-        if earlier.order >= call.order:
-            return None
-        guards = earlier.context.guards
-        if guards[: len(around.guards)] != around.guards[: len(guards)]:
-            continue
-        is_excluded = earlier.context.excludes(around)
-        if not is_excluded and _starts(earlier):
-            return earlier
-    return None
-
-
-_NAME = re.compile(
-    r"/*(job:[\w-]+/)?(replica:\d+/)?(task:\d+/)?(device:\w+:(\d+|\*)|(gpu|cpu|tpu)(:(\d+|\*))?|)\s*",
-    re.IGNORECASE,
-)
-_INDEXED = re.compile(r"(?:device:)?(gpu|cpu):(\d+)$", re.IGNORECASE)
-
-
-def device_names(case: Case) -> Iterator[Violation]:
-    around = case.surroundings
-    is_cut = any(
-        case.reading.named(
-            "tf.config.set_logical_device_configuration",
-            "tf.config.set_virtual_device_configuration",
-        )
-    )
-    for call in case.reading.named(
-        "tf.device", "tf.distribute.OneDeviceStrategy", "tf.distribute.MirroredStrategy"
-    ):
-        given = call.argument(0, "devices" if "Mirrored" in call.name else "device_name")
-        given = given or call.argument(0, "device")
-        for name in map(constant, given.values if isinstance(given, Items) else (given,)):
-            if not isinstance(name, str) or "physical_device" in name or not name.strip():
-                continue
-            match = _INDEXED.search(name.strip())
-            if not _NAME.fullmatch(name):
-                digits = re.findall(r"\d+", name)
-                yield case.violation(
-                    call.location,
-                    f"{name!r} is no name of a device.",
-                    why="TensorFlow raises ValueError where it is used.",
-                    fix=f"write '/{'CPU' if 'cpu' in name.lower() else 'GPU'}:"
-                    f"{digits[-1] if digits else 0}'.",
-                    severity=Severity.ERROR,
-                )
-            elif match and not is_cut and not call.context.guards and "job:" not in name:
-                kind, index = match[1].upper(), int(match[2])
-                there = len(around.gpus) if kind == "GPU" else 1
-                if index < there or (kind == "GPU" and (around.is_assumed or not around.gpus)):
-                    continue
-                yield case.violation(
-                    call.location,
-                    f"{name!r} does not exist: there {'is' if there == 1 else 'are'} {there} "
-                    f"{kind}{'' if there == 1 else 's'}.",
-                    around.gpus_told,
-                    fix="name one of " + ", ".join(f"/{kind}:{n}" for n in range(there)) + ".",
-                )
-
-
-def fork_after_start(case: Case) -> Iterator[Violation]:
-    chosen = case.reading.named("multiprocessing.set_start_method", "multiprocessing.get_context")
-    if {each.constant(0, "method") for each in chosen} & {"spawn", "forkserver"}:
-        return
-    for call in _reached(case, "os.fork", "multiprocessing.Process", "multiprocessing.Pool"):
-        first = _before(case, call)
-        if first is not None:
-            yield case.violation(
-                call.location,
-                f"a process is forked after TensorFlow was started (line {first.location.line}).",
-                first.location.text,
-                fix="multiprocessing.set_start_method('spawn'), or start processes before "
-                "TensorFlow is used.",
-            )
 
 
 # ---- distribution

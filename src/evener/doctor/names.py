@@ -55,22 +55,11 @@ _MADE_BY = (
     ("tf.data.TextLineDataset", "dataset"),
     ("tfds.load", "dataset"),
     ("tf.GradientTape", "tape"),
-    ("strategy.run", "per_replica"),
-    ("strategy.experimental_distribute_dataset", "distributed"),
-    ("strategy.distribute_datasets_from_function", "distributed"),
     ("dataset.as_numpy_iterator", ""),
     ("dataset.cardinality", ""),
     ("dataset.make_one_shot_iterator", ""),
     ("dataset.*", "dataset"),
-    ("iterator.get_next", "batch"),
 )
-# Kind of the elements of a thing of a kind.
-ELEMENTS = {
-    "dataset": "batch",
-    "distributed": "per_replica",
-    "per_replica": "per_replica",
-    "batch": "batch",
-}
 _BASES = (
     ("keras.Model", "model"),
     ("keras.Sequential", "model"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from evener.doctor.facts import (
     InputUse,
@@ -740,14 +738,15 @@ def made_again(case: Case) -> Iterator[Violation]:
 def set_back(case: Case) -> Iterator[Violation]:
     has_new_models = any(each.num_made_in_steps for each in case.facts.models)
     for optimizer in case.facts.optimizers if _trained(case) and not has_new_models else ():
-        if optimizer.num_made_in_steps >= 2 and optimizer.num_applied:
+        if optimizer.num_made >= 2 and optimizer.num_made_in_steps and optimizer.num_applied:
             yield case.violation(
                 optimizer.where,
                 f"{optimizer.num_made} {optimizer.kind} are made one after the other for the same "
                 "model.",
                 why="Momentum and the count of steps begin anew with each of them.",
                 fix="make it once, before the loop.",
-                severity=Severity.WARNING,
+                # A second one may be that of a second phase.
+                severity=Severity.WARNING if optimizer.num_made_in_steps > 1 else Severity.HINT,
             )
     for variable in case.facts.variables:
         if variable.was_set_back:
@@ -922,16 +921,7 @@ def input_scale(case: Case) -> Iterator[Violation]:
     # What the first weights meet is known, but not where XLA compiles.
     given = [(each.where, each.values, each.kind) for each in case.facts.inputs if each.trains]
     if not given and training is not None:
-        scale = _scale_of_rescaling(case) if layers & _SCALING else 1.0
-        given = [
-            (
-                training.where,
-                dataclasses.replace(each, min=each.min * scale, max=each.max * scale),
-                "",
-            )
-            for each in training.inputs
-            if scale is not None and each.min is not None and each.max is not None
-        ]
+        given = [(training.where, each, "") for each in training.inputs if not layers & _SCALING]
     are_same = all(values.min == values.max for _, values, _ in given)
     for where, values, kind in given:
         low, high = values.min, values.max
@@ -961,27 +951,24 @@ def input_scale(case: Case) -> Iterator[Violation]:
             evidence = f"inputs: shape {values.shape}, {_span(values)}, mean {_number(values.mean)}"
             yield case.violation(where, what, evidence, fix=fix, severity=severity)
     inputs = () if training is None else training.inputs
-    for data in _pipelines(case, "validation"):
-        for learned, measured in zip(inputs, data.inputs, strict=False):
-            first, second = (max(abs(v.min or 0), abs(v.max or 0)) for v in (learned, measured))
-            if 0 < 30 * min(first, second) < max(first, second):
-                yield _other_scale(case, data.where, learned, measured)
-                return
-    learned = {each.layer: each.values for each in case.facts.inputs if each.trains}
-    for use in case.facts.inputs:
-        if not use.trains and use.layer in learned and _is_apart(learned[use.layer], use.values):
-            yield _other_scale(case, use.where, learned[use.layer], use.values)
+    pairs = [
+        (data.where, learned, measured)
+        for data in _pipelines(case, "validation")
+        for learned, measured in zip(inputs, data.inputs, strict=False)
+    ]
+    taught = {each.layer: each.values for each in case.facts.inputs if each.trains}
+    asked = [each for each in case.facts.inputs if not each.trains and each.layer in taught]
+    pairs += [(each.where, taught[each.layer], each.values) for each in asked]
+    for where, learned, measured in pairs:
+        if _is_apart(learned, measured):
+            yield case.violation(
+                where,
+                f"training inputs are {_span(learned)}, those of validation or prediction "
+                f"{_span(measured)}.",
+                why="The model is asked about inputs of another scale than it learned.",
+                fix="scale both by the same function, with the training data's statistics.",
+            )
             return
-
-
-def _other_scale(case: Case, where: Any, learned: ValueRange, measured: ValueRange) -> Violation:
-    return case.violation(
-        where,
-        f"training inputs are {_span(learned)}, those of validation or prediction "
-        f"{_span(measured)}.",
-        why="The model is asked about inputs of another scale than it learned.",
-        fix="scale both by the same function, with the training data's statistics.",
-    )
 
 
 def _is_apart(learned: ValueRange, measured: ValueRange) -> bool:
@@ -996,15 +983,6 @@ def _is_apart(learned: ValueRange, measured: ValueRange) -> bool:
     is_image = len(learned.shape) >= 4 and signed[0] < -0.9 and signed[1] >= 0
     is_image = is_image and all(0.9 < size <= 1.001 for size in sizes)
     return 20 * sizes[0] < sizes[1] or beside > 2 * (high - low) > 0 or is_image
-
-
-def _scale_of_rescaling(case: Case) -> float | None:
-    """Return the factor of a Rescaling layer without an offset, as the text has it."""
-    for call in case.reading.named("keras.layers.Rescaling"):
-        scale = call.constant(0, "scale")
-        if isinstance(scale, int | float) and len(call.args) + len(call.keywords) == 1:
-            return float(scale)
-    return None
 
 
 def cached_changes(case: Case) -> Iterator[Violation]:

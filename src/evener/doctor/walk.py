@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from evener.doctor.names import ELEMENTS, canonical, kind_made_by, kind_of_base
+from evener.doctor.names import canonical, kind_made_by, kind_of_base
 from evener.doctor.sources import Source, from_module
 from evener.doctor.values import (
     UNKNOWN,
@@ -45,18 +45,7 @@ _USUAL_KINDS = ("strategy", "optimizer", "model", "dataset")
 _PASSING = ("tqdm.", "iter", "reversed", "list", "sorted")
 _CALLED_BY_KERAS = ("call", "train_step", "update_state", "on_train_batch_end", "__call__")
 _LEAVING = ("sys.exit", "exit", "quit", "os._exit")
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
-_LARGEST = {ast.Pow: 64, ast.LShift: 64}  # A larger number may be as long as memory.
+_OPERATORS = {ast.Add: operator.add, ast.Eq: operator.eq, ast.NotEq: operator.ne}
 
 
 class _Full(Exception):
@@ -492,7 +481,7 @@ class Walk:
             call.owner, Instance
         ):
             with self._inside(roles=self._context.roles | {"keras"}):
-                self._method(call.owner, "train_step", (Value("batch"),), {})
+                self._method(call.owner, "train_step", (UNKNOWN,), {})
         for value in (*call.args, *call.keywords.values()):
             if isinstance(value, OwnFunction):
                 own = {*roles, "traced"} if value.traced else roles
@@ -563,20 +552,10 @@ class Walk:
 
 
 def _computed(sign: ast.operator | ast.cmpop, left: Value, right: Value) -> Value:
-    """Return the constant that an operator gives of numbers, or of two texts."""
-    operate, most = _OPERATORS.get(type(sign)), _LARGEST.get(type(sign), 2**60)
-    first, second = constant(left), constant(right)
-    if isinstance(first, int | float) and isinstance(second, int | float):
-        is_known = max(abs(first), abs(second)) <= most
-    else:
-        are_texts = isinstance(first, str) and isinstance(second, str)
-        is_known = are_texts and isinstance(sign, ast.Add | ast.Eq | ast.NotEq)
-    if operate is None or not is_known:
-        return UNKNOWN
-    try:
-        return Constant("", operate(first, second))
-    except (TypeError, ValueError, ArithmeticError):
-        return UNKNOWN
+    """Return the constant that an operator gives of two numbers or texts."""
+    operate, values = _OPERATORS.get(type(sign)), (constant(left), constant(right))
+    is_known = any(all(isinstance(v, kind) for v in values) for kind in (str, int | float))
+    return UNKNOWN if operate is None or not is_known else Constant("", operate(*values))
 
 
 def _item(owner: Value, index: object) -> Value:
@@ -587,5 +566,4 @@ def _item(owner: Value, index: object) -> Value:
         if index is not None and index in owner.keys:
             return owner.values[owner.keys.index(index)]
         return joined(owner.values)
-    kind = ELEMENTS.get(owner.kind, "")
-    return Made(kind, owner.call, (*owner.path, index)) if isinstance(owner, Made) else Value(kind)
+    return Made("", owner.call, (*owner.path, index)) if isinstance(owner, Made) else UNKNOWN

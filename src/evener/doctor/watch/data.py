@@ -163,7 +163,13 @@ class Data:
         role = {"evaluate": "validation", "predict": "predict"}.get(calls[-1] if calls else "")
         entry = self._iterated.setdefault(
             id(dataset),
-            {"dataset": dataset, "where": own_line(), "role": role or "other", "draws": []},
+            {
+                "dataset": dataset,
+                "where": own_line(),
+                "role": role or "other",
+                "draws": [],
+                "is_later": self._recorder.is_training,
+            },
         )
         entry["draws"].append(0)
         self._of_iterator[iterator] = entry
@@ -201,8 +207,13 @@ class Data:
             if validation is not None:
                 pair = validation if isinstance(validation, tuple) else (validation, None)
                 yield "validation", fit["where"], pair[:2], {"shuffle": False}
+        trained = [each["dataset"] for each in self._iterated.values() if each["role"] == "train"]
         for entry in self._iterated.values():
-            yield entry["role"], entry["where"], (entry["dataset"], None), entry
+            # What a loop draws between its steps, and is no part of its training data.
+            is_other = entry["role"] == "other" and entry["is_later"] and trained
+            is_apart = is_other and not any(each in trained for each in _chain(entry["dataset"]))
+            role = "validation" if is_apart else entry["role"]
+            yield role, entry["where"], (entry["dataset"], None), entry
 
     def _described(self, *, examine: bool = False) -> Iterator[Pipeline]:
         train_rows: set[bytes] | None = None
@@ -308,6 +319,13 @@ class Data:
 
 
 _here = threading.local()
+
+
+def _chain(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, and those that it is made of."""
+    while dataset is not None:
+        yield dataset
+        dataset = getattr(dataset, "_evener_stage", {}).get("of")
 
 
 def _cardinality(dataset: Any) -> int | None:
