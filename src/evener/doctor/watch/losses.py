@@ -84,7 +84,10 @@ _NAMES_OF_KERAS = {
 }
 _PASSING = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StridedSlice")
 # What reads weights, or hides what is inside.
-_WEIGHTS = ("ReadVariableOp", "ResourceGather", "PartitionedCall", "StatefulPartitionedCall", "If")
+_WEIGHTS = (
+    *("ReadVariableOp", "ResourceGather", "PartitionedCall", "StatefulPartitionedCall"),
+    *("If", "While", "StatelessWhile"),
+)
 _REDUCTIONS = ("Mean", "Sum")
 # Of one of these alone, a loss is never to be made greater.
 _ERRORS = (
