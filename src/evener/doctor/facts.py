@@ -296,6 +296,7 @@ class GradientUse:
     is_negated: bool = False  # Whether the target is minus an error, which steps make greater
     is_plain_mean: bool = False  # Whether that is one number in all steps: no weights, no mask
     draws_constants: bool = False  # Whether its graph draws random numbers of a constant seed
+    draws_numpy: bool = False  # Whether its trace drew numbers of `np.random`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

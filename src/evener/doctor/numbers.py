@@ -771,6 +771,10 @@ def constant_seed(case: Case) -> Iterator[Violation]:
     stages = [stage for data in case.facts.pipelines for stage in data.stages]
     drawn = [(each.name, each.where) for each in case.facts.traced if each.draws_numpy]
     drawn += [(each.function or "map", each.where) for each in stages if each.draws_numpy]
+    # What makes batches beside the trace may draw too.
+    feeds = any(each.calls_python for each in stages)
+    feeds |= any(data.kind in ("generator", "other") for data in _pipelines(case, "train"))
+    drawn += [("the step", e.where) for e in case.facts.gradients if e.draws_numpy and not feeds]
     for name, where in drawn:
         yield case.violation(
             where,

@@ -224,6 +224,14 @@ def repeated(num_samples: int, is_repeated: bool = True) -> Facts:
     )
 
 
+GENERATOR = DataStage(kind="from_generator", where=line(8), calls_python=True)
+
+
+def drawing(stage: DataStage) -> Facts:
+    use = GradientUse(where=line(6), num_sources=2, draws_numpy=True)
+    return dataclasses.replace(data(stage), gradients=(use,))
+
+
 UNTAUGHT = variable(in_model=False, num_gradients=0, num_applied=0, update_norms=(0.0,) * 3)
 
 
@@ -430,6 +438,7 @@ CASES: list[tuple[str, Facts, Facts]] = [
         facts(gradients=(GradientUse(where=line(6), num_sources=2, draws_constants=True),)),
         facts(gradients=(GradientUse(where=line(6), num_sources=2),)),
     ),
+    ("DOC-338", drawing(DataStage(kind="batch", where=line(8))), drawing(GENERATOR)),
     ("DOC-336", facts(variables=(variable(was_set_back=True),)), facts(variables=(variable(),))),
     (
         "DOC-336",

@@ -35,7 +35,14 @@ from evener.doctor.facts import (
     use_of,
 )
 from evener.doctor.watch.loops import Loops, defined_at
-from evener.doctor.watch.recorder import SCOPE, Original, Recorder, inside, own_line
+from evener.doctor.watch.recorder import (
+    SCOPE,
+    Original,
+    Recorder,
+    inside,
+    own_line,
+    states_of_numpy,
+)
 from evener.doctor.watch.times import DIFFERENCES
 
 _LOSSES = Patch(
@@ -160,6 +167,7 @@ class _Target:
     gauge: Gauge
     is_negated: bool = False
     draws_constants: bool = False
+    draws_numpy: bool = False
     scale: float | None = None
 
 
@@ -194,6 +202,7 @@ class LossWatch:
         self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
         self._here.is_first = change > 0
         if change > 0:
+            self._here.drawn = states_of_numpy(None)
             self._recorder.tell("tape")
         return original(*args, **kwargs)
 
@@ -378,6 +387,7 @@ class LossWatch:
             return
         chain = _steps_back(only)
         seen.draws_constants = any(map(draws_constants, graph.get_operations()))
+        seen.draws_numpy = getattr(self._here, "drawn", None) not in (None, states_of_numpy(None))
         is_below = sum(factor < 0 for _, factor in chain) % 2 == 1
         last = chain[-1][0]
         is_even = last.type == "Pow" and bool(tf.get_static_value(last.inputs[1]) == 2)
@@ -449,6 +459,7 @@ class LossWatch:
             "is_negated": target.is_negated
             or any(len(r) > 2 and max(r) < 0 and np.ptp(r) < -1e-2 * max(r) for r in scales[1:]),
             "draws_constants": target.draws_constants,
+            "draws_numpy": target.draws_numpy,
         }
 
     def held(self) -> set[int]:

@@ -207,17 +207,19 @@ class Training:
         # Where a function is traced, nothing is updated yet.
         kernels = [
             entry
-            for entry, _ in pairs
-            if entry.first_norm is None and min(shape_of(entry.variable)[-2:], default=1) > 1
+            for entry, _ in pairs if self._compared() else ()
+            if entry.first_norm is None
+            if len(shape := shape_of(entry.variable)) > 1 and min(shape[-2:]) > 1
         ]
         with tf.init_scope():
-            for entry in kernels:
-                value = tf.cast(_value(entry.variable), tf.float64)
-                entry.first_norm = float(tf.norm(value).numpy())
-                entry.began_constant = bool((value.numpy() == value.numpy().flat[0]).all())
-            if self._anchor is None and kernels:
-                first = min(kernels, key=lambda entry: math.prod(shape_of(entry.variable)))
-                self._anchor = first, tf.identity(_value(first.variable))
+            values = {entry: _value(entry.variable).numpy() for entry in kernels}
+            # In its first trace, a variable that the trace makes has no value.
+            for entry, value in values.items():
+                if value.size:
+                    entry.first_norm = float(np.linalg.norm(value.astype(np.float64)))
+                    entry.began_constant = bool((value == value.flat[0]).all())
+                    if self._anchor is None or value.size < self._anchor[1].size:
+                        self._anchor = (entry, value) if not self._ways else self._anchor
         # In a graph, a reader of a gradient keeps TensorFlow from fusing the operation that makes
         # it, and rounding changes: there, only changes of variables are measured.
         if not pairs or not tf.executing_eagerly():
@@ -314,7 +316,7 @@ class Training:
     def on_step(self, _: bool) -> None:
         if self._anchor is not None and len(self._ways) < _MOST_WAYS:
             entry, began = self._anchor
-            self._ways.append(float(tf.norm(_value(entry.variable) - began).numpy()))
+            self._ways.append(float(np.linalg.norm(_value(entry.variable).numpy() - began)))
             entry.was_set_back |= _is_back(self._ways)
         if self._num_compared >= _COMPARED_STEPS:
             return
