@@ -207,11 +207,12 @@ class Training:
         # Where a function is traced, nothing is updated yet.
         kernels = [
             entry
-            for entry, _ in pairs if self._compared() else ()
+            for entry, _ in pairs
             if entry.first_norm is None
             if len(shape := shape_of(entry.variable)) > 1 and min(shape[-2:]) > 1
         ]
         with tf.init_scope():
+            kernels = kernels if kernels and self._compared() else []
             values = {entry: _value(entry.variable).numpy() for entry in kernels}
             # In its first trace, a variable that the trace makes has no value.
             for entry, value in values.items():
