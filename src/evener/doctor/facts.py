@@ -148,7 +148,6 @@ class DataStage:
     size: int | None = None
     num_elements: int | None = None  # Cardinality behind it; None if it is not known or endless
     element_bytes: int | None = None  # Bytes of one element behind it; None if not known
-    has_seed: bool = False  # Whether a shuffle has a seed
     reshuffles: bool | None = None  # `reshuffle_each_iteration` of a shuffle
 
 

@@ -54,7 +54,6 @@ _MADE_BY = (
     ("tf.data.TFRecordDataset", "dataset"),
     ("tf.data.TextLineDataset", "dataset"),
     ("tfds.load", "dataset"),
-    ("tf.GradientTape", "tape"),
     ("dataset.as_numpy_iterator", ""),
     ("dataset.cardinality", ""),
     ("dataset.make_one_shot_iterator", ""),

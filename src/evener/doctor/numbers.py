@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from evener.doctor.facts import (
-    InputUse,
     LossUse,
     Outcome,
     Pipeline,
@@ -344,23 +343,17 @@ def trained_twice(case: Case) -> Iterator[Violation]:
 
 def gradients_of_others(case: Case) -> Iterator[Violation]:
     known = case.facts.variables
-    swapped = [each for each in known if each.num_swapped]
-    if swapped:
+    moved = [each for each in known if each.num_swapped]
+    # Gradients that were changed on their way are known by their shapes alone.
+    if not moved and _trained(case) and case.steps is not None and case.steps.kind != "fit":
+        given = [each for each in known if each.num_applied and not each.num_gradients]
+        asked = [each for each in known if each.num_gradients and not each.num_applied]
+        moved = given if {each.shape for each in given} & {each.shape for each in asked} else []
+    if moved:
         yield case.violation(
-            swapped[0].where,
-            f"{len(swapped)} variables are moved by gradients of others: {_names(swapped)}.",
-            fix="take one list for both: tape.gradient(loss, variables) and "
-            "apply_gradients(zip(gradients, variables)).",
-        )
-    if swapped or not _trained(case) or (case.steps is not None and case.steps.kind == "fit"):
-        return
-    given = [each for each in known if each.num_applied and not each.num_gradients]
-    asked = [each for each in known if each.num_gradients and not each.num_applied]
-    if {each.shape for each in given} & {each.shape for each in asked}:
-        yield case.violation(
-            given[0].where or asked[0].where,
-            f"gradients of {_names(asked)} are applied to {_names(given)}.",
-            why="The lists of gradients and of variables do not belong together: each variable is "
+            moved[0].where,
+            f"gradients of other variables are applied to {_names(moved)}.",
+            why="The lists of gradients and of variables do not belong together: a variable is "
             "moved by the gradient of another one of its shape.",
             fix="take one list for both: tape.gradient(loss, variables) and "
             "apply_gradients(zip(gradients, variables)).",
@@ -885,7 +878,9 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
     num = max((each.num_samples or 0 for each in _pipelines(case, "train")), default=0)
     per_epoch = (case.steps.steps_per_epoch or 1) if case.steps is not None else 1
     is_one_batch = num <= batch if num else per_epoch == 1
-    if given and num_steps and not is_one_batch and all(map(_is_one, given)):
+    # A constant is told as such.
+    is_same = all(each.is_repeated and each.values.min != each.values.max for each in given)
+    if given and num_steps and is_same and not is_one_batch:
         yield case.violation(
             given[0].where,
             "each step is given the same inputs.",
@@ -896,11 +891,6 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
             ),
             fix="draw the batch within the loop: for batch in dataset.",
         )
-
-
-def _is_one(use: InputUse) -> bool:
-    """Return whether a layer was given the same values in each step, which are no constant."""
-    return use.is_repeated and use.values.min != use.values.max
 
 
 def leaked_validation(case: Case) -> Iterator[Violation]:

@@ -122,7 +122,7 @@ class Context:
     blocks: tuple[Value, ...] = ()  # Values that the ``with`` statements around it were given
     guards: tuple[tuple[ast.AST, int], ...] = ()  # Conditions around it: node, number of the branch
     functions: tuple[ast.AST, ...] = ()  # Functions that are entered, the outermost first
-    # Why functions are entered: "traced", "replica", "map", "keras" (it calls them), "unreached"
+    # Why functions are entered: "traced", "replica", "keras" (it calls them), "unreached"
     roles: frozenset[str] = frozenset()
     catches: bool = False  # Whether an exception is caught around it
 
@@ -131,11 +131,6 @@ class Context:
         """Whether the scope of a strategy is around it."""
         made = [each.call for each in self.blocks if isinstance(each, Made)]
         return any(call is not None and call.method == "scope" for call in made)
-
-    def excludes(self, other: Context) -> bool:
-        """Return whether only one of both can run."""
-        branches = dict(self.guards)
-        return any(branches.get(node, branch) != branch for node, branch in other.guards)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

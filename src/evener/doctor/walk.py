@@ -41,8 +41,6 @@ _MOST_CALLS = 20_000
 _MOST_WALKS = 6  # of one function: its callers differ in what they give
 _DEEPEST = 40
 _USUAL_KINDS = ("strategy", "optimizer", "model", "dataset")
-# Calls whose elements are those of what they are given.
-_PASSING = ("tqdm.", "iter", "reversed", "list", "sorted")
 _CALLED_BY_KERAS = ("call", "train_step", "update_state", "on_train_batch_end", "__call__")
 _LEAVING = ("sys.exit", "exit", "quit", "os._exit")
 _OPERATORS = {ast.Add: operator.add, ast.Eq: operator.eq, ast.NotEq: operator.ne}
@@ -370,12 +368,6 @@ class Walk:
 
     def _element(self, over: Value) -> Value:
         """Return what a loop's target is bound to."""
-        call = made_by(over)
-        if call is not None and call.name in ("enumerate", "zip"):
-            inner = [self._element(value) for value in call.args]
-            return Items("", (UNKNOWN, *inner[:1]) if call.name == "enumerate" else tuple(inner))
-        if call is not None and call.args and call.name.startswith(_PASSING):
-            return self._element(call.args[0])
         return joined(over.values) if isinstance(over, Items) else _item(over, "each")
 
     # ---- calls
@@ -475,8 +467,6 @@ class Walk:
             if isinstance(named, Items):
                 keywords = dict(zip(map(str, named.keys), named.values, strict=False))
             roles.add("replica")
-        elif call.name.startswith("dataset."):
-            roles.add("map")
         elif call.name in ("model.fit", "model.train_on_batch") and isinstance(
             call.owner, Instance
         ):

@@ -96,7 +96,6 @@ def test_loops_and_scopes_are_those_of_callers_too(tmp_path: Path) -> None:
     [
         ("@tf.function\ndef f():\n  tf.ones(1)\nf()", "traced"),
         ("def f():\n  tf.ones(1)\nf = tf.function(f)\nf()", "traced"),
-        ("def f(x):\n  tf.ones(1)\ntf.data.Dataset.range(3).map(f)", "map"),
         (
             "class M(keras.Model):\n  def train_step(self, data):\n    tf.ones(1)\nM().fit(1)",
             "keras",
@@ -106,13 +105,6 @@ def test_loops_and_scopes_are_those_of_callers_too(tmp_path: Path) -> None:
 def test_why_a_function_is_entered(program: str, role: str, tmp_path: Path) -> None:
     ones = next(call for call in walk(program, tmp_path) if call.name == "tf.ones")
     assert role in ones.context.roles
-
-
-def test_branches_exclude_each_other(tmp_path: Path) -> None:
-    program = "if x:\n  tf.ones(1)\nelse:\n  tf.zeros(1)\ntf.eye(1)"
-    first, second, behind = walk(program, tmp_path)[3:]
-    assert first.context.excludes(second.context)
-    assert not first.context.excludes(behind.context)
 
 
 def test_of_several_values_the_kind_is_known(tmp_path: Path) -> None:

@@ -122,22 +122,11 @@ class Data:
     def _note(self, name: str, signature: Any, result: Any, args: Any, kwargs: Any) -> None:
         given = signature.bind_partial(*args, **kwargs).arguments
         parent = args[0] if args and isinstance(args[0], tf.data.Dataset) else None
-        datasets = given.get("datasets")
-        if name == "zip" and datasets:
-            flat = [d for d in tf.nest.flatten(datasets) if isinstance(d, tf.data.Dataset)]
-            parent = flat[0] if flat else None
-            given["shuffled"] = self._num_shuffled(flat)
+        if name == "zip":
+            zipped = tf.nest.flatten((given.get("args"), given.get("datasets")))
+            zipped = [each for each in zipped if isinstance(each, tf.data.Dataset)]
+            parent, given["shuffled"] = zipped[0], _num_shuffled(zipped)
         result._evener_stage = {"kind": name, "where": own_line(), "given": given, "of": parent}
-
-    def _num_shuffled(self, datasets: list[Any]) -> int:
-        """Return how many of inputs and labels that are zipped are shuffled, each on its own."""
-        *_, labels = (each.element_spec for each in datasets)
-        sizes = {_cardinality(each) for each in datasets}
-        # Pairs of pictures, or data with labels beside data without, may be mixed at will.
-        if len(sizes) > 1 or not isinstance(labels, tf.TensorSpec) or len(shape_of(labels)) > 1:
-            return 0
-        stages = [self._stages(each, is_train=False) for each in datasets]
-        return sum(any(s.kind == "shuffle" and not s.has_seed for s in each) for each in stages)
 
     def _note_reader(self, dataset: Any) -> None:
         kind = type(dataset).__name__
@@ -306,7 +295,6 @@ class Data:
             draws_numpy=note.get("draws_numpy", False),
             draws_constants=any(map(draws_constants, watched.operations_of_map(dataset))),
             num_shuffled=given.get("shuffled", 0),
-            has_seed=given.get("seed") is not None,
             is_random=any(name.startswith(_RANDOM) or "Random" in name for name in types),
             reads_files=kind in ("TFRecordDataset", "TextLineDataset")
             or any(name.startswith(_FILES) for name in types),
@@ -326,6 +314,20 @@ def _chain(dataset: Any) -> Iterator[Any]:
     while dataset is not None:
         yield dataset
         dataset = getattr(dataset, "_evener_stage", {}).get("of")
+
+
+def _num_shuffled(datasets: list[Any]) -> int:
+    """Return how many of inputs and labels that are zipped are shuffled, each on its own."""
+    *_, labels = (each.element_spec for each in datasets)
+    sizes = {_cardinality(each) for each in datasets}
+    # Pairs of pictures, or data with labels beside data without, may be mixed at will.
+    if len(sizes) > 1 or not isinstance(labels, tf.TensorSpec) or len(shape_of(labels)) > 1:
+        return 0
+    notes = [[getattr(d, "_evener_stage", {}) for d in _chain(each)] for each in datasets]
+    return sum(
+        any(n.get("kind") == "shuffle" and n["given"].get("seed") is None for n in each)
+        for each in notes
+    )
 
 
 def _cardinality(dataset: Any) -> int | None:
@@ -352,12 +354,8 @@ def _missing(dataset: Any, options: dict[str, Any]) -> int:
 
 def _constant_bytes(dataset: Any) -> int:
     """Return the bytes of arrays that a pipeline was made of."""
-    while True:
-        note = getattr(dataset, "_evener_stage", None)
-        if note is None or note["of"] is None:
-            break
-        dataset = note["of"]
-    given = {} if note is None else note["given"]
+    *_, source = _chain(dataset)
+    given = getattr(source, "_evener_stage", {}).get("given", {})
     return sum(
         int(getattr(part, "nbytes", 0) or 0)
         for part in tf.nest.flatten(given.get("tensors"))
