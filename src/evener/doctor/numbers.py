@@ -384,13 +384,13 @@ def outside_of_model(case: Case) -> Iterator[Violation]:
         if not any(each.update_norms) and math.prod(each.shape) > 1
     ]
     is_fit = case.steps is not None and case.steps.kind == "fit"
-    # A loop may use a part that is trained already.
+    # A loop may use a part that is trained already, or a constant.
     if found and (is_fit or (_trained(case) and len(found) <= 3)):
         yield case.violation(
             found[0].where,
             f"nothing trains {_names(found)}: no layer has it as a weight.",
             fix="create it by self.add_weight(...) in the layer.",
-            severity=None if is_fit else Severity.WARNING,
+            severity=None if is_fit else Severity.HINT,
         )
 
 
@@ -471,7 +471,8 @@ def learning_rate(case: Case) -> Iterator[Violation]:
         elif (
             _diverges(steps.losses)
             or ((changes or 0) > 0.5 and not _gains(steps.losses))
-            or (changes or 0) > 1  # What was learned before is gone.
+            # What was learned before is gone.
+            or ((changes or 0) > 1 and max(steps.losses, default=0) > 3 * abs(_first(steps.losses)))
         ):
             what = "the loss does not fall, or a step changes the weights by all of their size: "
             what += f"the learning rate {rate:g} is too high."
@@ -510,6 +511,10 @@ def _thirds(losses: Sequence[float]) -> tuple[float, float]:
 
 def _falls(losses: Sequence[float]) -> bool:
     return len(losses) < 6 or _thirds(losses)[1] < _thirds(losses)[0]
+
+
+def _first(losses: Sequence[float]) -> float:
+    return losses[0] if losses else math.inf
 
 
 def _gains(losses: Sequence[float]) -> bool:
@@ -880,6 +885,8 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
     is_one_batch = num <= batch if num else per_epoch == 1
     # A constant is told as such.
     is_same = all(each.is_repeated and each.values.min != each.values.max for each in given)
+    # Beside words, numbers that stay the same are positions.
+    is_same &= not any("Embedding" in each.layers for each in case.facts.models if each.trains)
     if given and num_steps and is_same and not is_one_batch:
         yield case.violation(
             given[0].where,
@@ -896,6 +903,7 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
 def leaked_validation(case: Case) -> Iterator[Violation]:
     for data in _pipelines(case, "validation"):
         same, compared = data.num_rows_of_training or 0, data.num_rows_compared
+        is_loop = case.steps is not None and case.steps.kind not in ("fit", "train_on_batch")
         kinds = [each.kind for each in data.stages if each.reshuffles is not False]
         is_split_anew = "shuffle" in kinds and bool({"take", "skip"} & {*kinds})
         if compared >= 8 and same / compared >= 0.2:
@@ -905,7 +913,10 @@ def leaked_validation(case: Case) -> Iterator[Violation]:
                 fix="split once, before both: x[:n], x[n:], or take and skip on data that is not "
                 "shuffled anew in every epoch (reshuffle_each_iteration=False).",
                 # Few columns of categories have equal rows by themselves.
-                severity=None if is_split_anew or same / compared >= 0.9 else Severity.HINT,
+                # Loops draw from training data for other ends too, such as neighbours.
+                severity=None
+                if is_split_anew or (same / compared >= 0.9 and not is_loop)
+                else Severity.HINT,
             )
 
 
@@ -1031,7 +1042,8 @@ def metric_mismatch(case: Case) -> Iterator[Violation]:
     # In a loop of the program, it is known what a metric is given.
     for metric in case.facts.metrics:
         numbers = "sparse_categorical" * (len(metric.label_shape) < len(metric.output_shape))
-        logits = "binary_crossentropy from_logits" * bool(metric.takes_logits)
+        takes_logits = bool(metric.takes_logits) and metric.kind == "BinaryAccuracy"
+        logits = "binary_crossentropy from_logits" * takes_logits
         why, fix = _why_wrong(numbers or logits, metric.kind, True)
         # Accuracy compares what the program has rounded, or taken the greatest of.
         if why and (metric.kind != "Accuracy" or metric.takes_logits is not None):

@@ -232,6 +232,7 @@ def drawing(stage: DataStage) -> Facts:
     return dataclasses.replace(data(stage), gradients=(use,))
 
 
+JUMPS = (2.0, 18.0, 2.0, 1.1, 1.5, 0.1, 8.0, 0.4, 0.1)
 UNTAUGHT = variable(in_model=False, num_gradients=0, num_applied=0, update_norms=(0.0,) * 3)
 
 
@@ -427,6 +428,11 @@ CASES: list[tuple[str, Facts, Facts]] = [
         measured("BinaryAccuracy", (32, 10), takes_logits=True),
         measured("BinaryAccuracy", (32, 10), takes_logits=False),
     ),
+    (
+        "DOC-349",
+        measured("CategoricalAccuracy", (32,), takes_logits=True),
+        measured("SparseCategoricalAccuracy", (32, 1), takes_logits=True),
+    ),
     ("DOC-349", measured("Accuracy", (32, 1), takes_logits=True), measured("Accuracy", (32, 1))),
     (
         "DOC-338",
@@ -458,8 +464,8 @@ CASES: list[tuple[str, Facts, Facts]] = [
     # The norm at the end hides that each step replaced the weights.
     (
         "DOC-335",
-        optimized(ADAM, update_norms=(9.0,) * 3, first_norm=4.0, norm=90.0),
-        optimized(ADAM, update_norms=(0.9,) * 3, first_norm=4.0, norm=90.0),
+        optimized(ADAM, losses=JUMPS, update_norms=(9.0,) * 3, first_norm=4.0, norm=90.0),
+        optimized(ADAM, losses=JUMPS, update_norms=(0.9,) * 3, first_norm=4.0, norm=90.0),
     ),
     (
         "DOC-350",

@@ -80,8 +80,9 @@ class Settings:
         frame: FrameType | None = sys._getframe(3)  # what is behind `safely` and the hook
         while frame is not None and frame.f_code.co_filename.startswith(_FORKING):
             frame = frame.f_back
-        if frame is not None and is_asked_by_user(frame) and self._are_devices_started():
-            self._note("fork", "", own_line(frame), self._devices_at, is_late=True)
+        where = own_line(frame) if frame is not None and is_asked_by_user(frame) else None
+        if where is not None and self._are_devices_started():
+            self._note("fork", "", where, self._devices_at, is_late=True)
 
     def _set(self, name: str, value: str) -> None:
         where = own_line()

@@ -201,7 +201,9 @@ class Training:
                 if watched.graph_of(gradient) is not None and gradient.op.type == "Neg":
                     made = gradient.op.inputs[0]
                 source, _ = self._gradients.get(id(made), (entry.variable, None))
-                entry.num_swapped += source is not entry.variable
+                # Gradients may be given to a model that the tape has not watched, as a global one.
+                is_known = any(each is entry.variable for each, _ in self._gradients.values())
+                entry.num_swapped += is_known and source is not entry.variable
                 entry.num_negated += made is not gradient and id(made) in self._gradients
         pairs = pairs[:_MOST_GAUGED]
         # Where a function is traced, nothing is updated yet.
