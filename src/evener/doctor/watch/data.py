@@ -401,7 +401,7 @@ def _within(dataset: Any, seconds: float) -> Iterator[Any]:
 
 
 def _first(arrays: Any, num: int) -> Any:
-    return tf.nest.map_structure(lambda part: np.asarray(part[:num]), arrays)
+    return [np.asarray(part[:num]) for part in tf.nest.flatten(arrays) if part is not None]
 
 
 def _values(x: Any, y: Any) -> dict[str, Any]:
