@@ -21,7 +21,7 @@ import tensorflow as tf
 open("it_ran", "w")
 made = tf.ones(3)
 
-with tf.device("gpu0"):
+with tf.Session():
     print(made)
 """
 
@@ -49,8 +49,8 @@ def doctor(tmp_path: Path) -> Doctor:
 def test_a_mistake_is_told_and_nothing_is_run(doctor: Doctor, tmp_path: Path) -> None:
     done = doctor("train.py", python=("-X", "importtime"))
     assert done.returncode == 1
-    assert "ERROR  train.py:7  [DOC-107]" in done.stdout
-    for part in ('| with tf.device("gpu0"):', "Why: ", "Fix: ", "Read only"):
+    assert "ERROR  train.py:7  [DOC-004]" in done.stdout
+    for part in ('| with tf.Session():', "Why: ", "Fix: ", "Read only"):
         assert part in done.stdout
     assert "evener doctor --explain " in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -64,7 +64,7 @@ def test_json_is_all(doctor: Doctor, tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
     assert told["fine"] is False and told["run"] is None
-    finding = next(finding for finding in told["findings"] if finding["code"] == "DOC-107")
+    finding = next(finding for finding in told["findings"] if finding["code"] == "DOC-004")
     assert finding["file"] == str(tmp_path / "train.py") and finding["line"] == 7
     assert finding["severity"] == "error"
     assert all(finding[part] for part in ("what", "why", "fix", "evidence"))
@@ -146,8 +146,8 @@ def test_the_list_of_rules(doctor: Doctor) -> None:
 
 def test_options_choose_the_rules_and_the_machine(doctor: Doctor, tmp_path: Path) -> None:
     assert json.loads(doctor("--json", "--gpus", "3", "train.py").stdout)["num_gpus"] == 3
-    only = json.loads(doctor("--json", "--select", "DOC-107,DOC-4", "train.py").stdout)
-    assert {finding["code"] for finding in only["findings"]} == {"DOC-107"}
+    only = json.loads(doctor("--json", "--select", "DOC-004,DOC-4", "train.py").stdout)
+    assert {finding["code"] for finding in only["findings"]} == {"DOC-004"}
     done = doctor("--ignore", "RUN,DOC,ENG", "train.py")
     assert (done.returncode, "nothing found" in done.stdout) == (0, True)
     (tmp_path / "pyproject.toml").write_text("[tool.evener.doctor]\ngpu = 2\n", encoding="utf-8")
