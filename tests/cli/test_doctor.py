@@ -50,7 +50,7 @@ def test_a_mistake_is_told_and_nothing_is_run(doctor: Doctor, tmp_path: Path) ->
     done = doctor("train.py", python=("-X", "importtime"))
     assert done.returncode == 1
     assert "ERROR  train.py:7  [DOC-004]" in done.stdout
-    for part in ('| with tf.Session():', "Why: ", "Fix: ", "Read only"):
+    for part in ("| with tf.Session():", "Why: ", "Fix: ", "Read only"):
         assert part in done.stdout
     assert "evener doctor --explain " in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -6,13 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from evener.doctor.facts import (
-    LossUse,
-    Outcome,
-    Pipeline,
-    ValueRange,
-    VariableUse,
-)
+from evener.doctor.facts import LossUse, Outcome, Pipeline, ValueRange, VariableUse
 from evener.doctor.finding import Case, Severity, Violation
 
 _ENTROPIES = (
@@ -30,11 +24,6 @@ _RANGES = {
     "relu": (0.0, math.inf),
 }
 _NEAR = 0.02  # sums of probabilities
-SCALED_LOSS = (
-    "tf.nn.compute_average_loss(per_sample_loss, global_batch_size=GLOBAL_BATCH_SIZE); or divide "
-    "the mean by strategy.num_replicas_in_sync."
-)
-"""Fix of a loss of one replica that is a plain mean."""
 # Layers that bring inputs to a usual size.
 _SCALING = {"Rescaling", "Normalization", "Lambda"}
 _MIN_STEPS = 3
@@ -234,9 +223,7 @@ def unreachable_labels(case: Case) -> Iterator[Violation]:
 
 def ignored_mask(case: Case) -> Iterator[Violation]:
     is_plain_mean = any(
-        each.is_plain_mean
-        and each.loss_ratio
-        and abs(each.loss_ratio * each.num_replicas - 1) < 0.1
+        each.is_plain_mean and abs((each.loss_ratio or 0) * each.num_replicas - 1) < 0.1
         for each in case.facts.gradients
     )
     for loss in _losses(case):
@@ -456,6 +443,7 @@ def learning_rate(case: Case) -> Iterator[Violation]:
         if each.update_norms and (norm := each.first_norm or each.norm)
     ]
     changes = statistics.median(relative) if relative else None
+    has_jumped = bool(steps.losses) and max(steps.losses) > 3 * abs(steps.losses[0])
     # Where all labels are the same there is soon nothing to learn.
     labels = [each.labels for each in _losses(case) if each.labels is not None]
     are_constant = any(each.min is not None and each.min == each.max for each in labels)
@@ -472,7 +460,7 @@ def learning_rate(case: Case) -> Iterator[Violation]:
             _diverges(steps.losses)
             or ((changes or 0) > 0.5 and not _gains(steps.losses))
             # What was learned before is gone.
-            or ((changes or 0) > 1 and max(steps.losses, default=0) > 3 * abs(_first(steps.losses)))
+            or ((changes or 0) > 1 and has_jumped)
         ):
             what = "the loss does not fall, or a step changes the weights by all of their size: "
             what += f"the learning rate {rate:g} is too high."
@@ -511,10 +499,6 @@ def _thirds(losses: Sequence[float]) -> tuple[float, float]:
 
 def _falls(losses: Sequence[float]) -> bool:
     return len(losses) < 6 or _thirds(losses)[1] < _thirds(losses)[0]
-
-
-def _first(losses: Sequence[float]) -> float:
-    return losses[0] if losses else math.inf
 
 
 def _gains(losses: Sequence[float]) -> bool:
@@ -600,24 +584,19 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
         if count < 2 or ratio is None:
             continue
         samples = max(() if case.steps is None else case.steps.batch_sizes, default=0) / count
-        if math.isinf(ratio) or (samples > 1 and abs(ratio - samples) < 0.05 * samples):
+        is_sum = math.isinf(ratio) or (samples > 1 and abs(ratio - samples) < 0.05 * samples)
+        is_mean = abs(ratio - 1) < 0.1 and not reduces
+        times = 0 if is_sum else round(ratio * count)
+        if (is_sum or is_mean) and gradient.where not in by_keras:
             yield case.violation(
                 gradient.where,
-                "the loss is a sum over the samples of one replica, not scaled.",
+                f"the loss is the {'sum' if is_sum else 'mean'} over the samples of one replica, "
+                "not scaled.",
                 f"loss / mean of its samples: {ratio:.4g}; 1 / replicas is {1 / count:.2f}",
-                why="It grows with the batch, and so does the gradient.",
-                fix=SCALED_LOSS,
-            )
-            continue
-        times = round(ratio * count)
-        if abs(ratio - 1) < 0.1 and not reduces and gradient.where not in by_keras:
-            yield case.violation(
-                gradient.where,
-                "the loss is the mean over the samples of one replica, not scaled.",
-                f"loss / mean of its samples: {ratio:.2f}; 1 / replicas is {1 / count:.2f}",
                 why=f"The strategy adds up the gradients of all {count} replicas: the gradient is "
-                f"{count} times that of one device.",
-                fix=SCALED_LOSS,
+                f"{count} times that of one device, and of a sum it grows with the batch.",
+                fix="tf.nn.compute_average_loss(per_sample_loss, global_batch_size="
+                "GLOBAL_BATCH_SIZE); or divide the mean by strategy.num_replicas_in_sync.",
             )
         if times > 1 and times in sizes:
             yield case.violation(

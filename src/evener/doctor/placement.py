@@ -13,11 +13,6 @@ from evener.doctor.surroundings import HIDING
 # Who imports one of these spreads the work in another way.
 OTHERS = ("horovod", "byteps", "ray", "mpi4py", "evener", "multiprocessing", "deepspeed", "torch")
 _VARIABLES = re.compile(r"^[A-Z][A-Z0-9_]+$")
-EACH_ITS_PART = (
-    "for batch in strategy.experimental_distribute_dataset(dataset): "
-    "strategy.run(step, args=(batch,))"
-)
-"""Fix of a step that gives each replica the whole batch."""
 _FEW_SAMPLES = 4
 _TINY_STEP = 0.002
 
@@ -284,7 +279,8 @@ def whole_batches(case: Case) -> Iterator[Violation]:
                 "strategy.run gives the whole batch to every replica: it splits nothing.",
                 f"{strategy.num_plain_batches} calls with a batch that is not distributed, {count} "
                 "replicas",
-                fix=EACH_ITS_PART,
+                fix="for batch in strategy.experimental_distribute_dataset(dataset): "
+                "strategy.run(step, args=(batch,))",
             )
 
 

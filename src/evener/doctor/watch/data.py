@@ -150,16 +150,9 @@ class Data:
         if "fit" in calls:
             return  # What `fit` was given is known.
         role = {"evaluate": "validation", "predict": "predict"}.get(calls[-1] if calls else "")
-        entry = self._iterated.setdefault(
-            id(dataset),
-            {
-                "dataset": dataset,
-                "where": own_line(),
-                "role": role or "other",
-                "draws": [],
-                "is_later": self._recorder.is_training,
-            },
-        )
+        begun = {"dataset": dataset, "where": own_line(), "role": role or "other", "draws": []}
+        begun["is_later"] = self._recorder.is_training
+        entry = self._iterated.setdefault(id(dataset), begun)
         entry["draws"].append(0)
         self._of_iterator[iterator] = entry
         if entry["role"] == "train":
