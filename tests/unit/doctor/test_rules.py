@@ -103,8 +103,8 @@ SPARSE, DENSE, BINARY = (
 )
 SCORES, SHARES = values(-3, 4, 32, 10), values(0, 0.9, 32, 10)
 ONE = {"row_sum_min": 1.0, "row_sum_max": 1.0}
-REPLICA = {"where": line(5), "num_sources": 2, "num_replicas": 2}
-FEW = {"num_sources": 2}
+REPLICA: dict[str, Any] = {"where": line(5), "num_sources": 2, "num_replicas": 2}
+FEW: dict[str, Any] = {"num_sources": 2}
 ZEROS = values(0, 0, 32, 1, is_integral=True)
 IMAGES = values(0, 255, 32, 28, 28, 1)
 MAP = DataStage(kind="map", where=line(8), seconds=0.008)
