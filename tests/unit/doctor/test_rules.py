@@ -947,8 +947,10 @@ def test_on_a_busy_machine_a_slow_start_is_no_standstill(is_busy: bool) -> None:
 @pytest.mark.parametrize(("per_step", "severity"), [(1.0, "warning"), (20.0, "hint")])
 def test_many_reads_of_a_step_are_those_of_an_environment(per_step: float, severity: str) -> None:
     seen = dataclasses.replace(step(), host_reads=reads(per_step=per_step).host_reads)
-    (found,) = judge(seen, READING, machine())[0]
-    assert (found.code, found.severity.value) == ("DOC-402", severity)
+    for is_busy in (False, True):
+        seen = dataclasses.replace(seen, is_machine_busy=is_busy)
+        (found,) = judge(seen, READING, machine())[0]
+        assert (found.code, found.severity.value) == ("DOC-402", "hint" if is_busy else severity)
 
 
 def test_a_card_on_which_nothing_is_left_is_told_as_such() -> None:
