@@ -388,11 +388,6 @@ def stages_of(data: Value | None) -> list[Call]:
 
 
 def shuffled_apart(case: Case) -> Iterator[Violation]:
-    found: list[tuple[Call, list[Call]]] = []
-    for call in case.reading.named("tf.data.Dataset.zip"):
-        given = call.args[0].values if call.args and isinstance(call.args[0], Items) else call.args
-        stages = [next((s for s in stages_of(d) if s.method == "shuffle"), None) for d in given]
-        found.append((call, [each for each in stages if each and not each.argument(1, "seed")]))
     seeds = [*case.reading.named("np.random.seed", "random.seed", "tf.random.set_seed")]
     calls = [*case.reading.named("np.random.shuffle", "random.shuffle", "?.shuffle")]
     for call in case.reading.named("model.fit", "tf.data.Dataset.from_tensor_slices"):
@@ -402,25 +397,25 @@ def shuffled_apart(case: Case) -> Iterator[Violation]:
             continue
         both = [next((s for s in calls if s.args and _holds(s.args[0], p)), None) for p in parts]
         known = [each for each in both if each is not None]
+        apart: list[Call] = []
         if len(known) == 2 and known[0].context.loops == known[1].context.loops:
             orders = sorted(each.order for each in known)
             if not any(orders[0] < each.order < orders[1] for each in seeds):
-                found.append((known[1], list(dict.fromkeys(known))))
+                apart = list(dict.fromkeys(reversed(known)))
         elif len(known) == 1 and known[0].name == "np.random.shuffle":
             other, array = parts[1 if both[0] else 0], made_by(known[0].args[0])
             # What is computed of the shuffled array has its order; indices are not the data.
             made = other.call if isinstance(other, Made) else None
             is_index = array is not None and array.name == "np.arange"
             if made is not None and made.order < known[0].order < call.order and not is_index:
-                found.append((known[0], [known[0], call]))
-    for call, shuffles in found:
-        if len(shuffles) >= 2:
+                apart = [known[0], call]
+        if len(apart) == 2:
             yield case.violation(
-                call.location,
+                apart[0].location,
                 "inputs and labels are shuffled each on its own.",
-                *dict.fromkeys(each.location.text for each in shuffles),
+                *dict.fromkeys(each.location.text for each in apart),
                 fix="shuffle both by one order: order = np.random.permutation(len(x)); "
-                "x, y = x[order], y[order]; or zip the datasets first and shuffle then.",
+                "x, y = x[order], y[order].",
             )
 
 

@@ -27,6 +27,8 @@ _MOST_LINES = 5
 _CRASHED, _REMOVED = "DOC-011", "DOC-004"
 # What nothing else is certain beside: the program was not read, or did not get to training.
 _FIRST = ("DOC-001", "DOC-002")
+# What another mistake may end in: gradients, losses and weights that run away.
+_SYMPTOMS = ("DOC-333", "DOC-334", "DOC-335")
 # Mistakes of programs with several replicas: under evener there is one, on all devices.
 _OF_SEVERAL_REPLICAS = ("DOC-214", "DOC-216", "RUN-010", "ENG-003")
 
@@ -308,7 +310,7 @@ def _explained(
     return found
 
 
-def _order(rule: Rule, violation: Violation) -> tuple[bool, int, int, float, int]:
+def _order(rule: Rule, violation: Violation) -> tuple[bool, int, int, bool, float, int]:
     """Return the position of a violation: hints last, then what a person should do first."""
     severity = violation.severity or rule.severity
     # Late devices and forks stop a program where they stand; a crash is told as such.
@@ -320,6 +322,7 @@ def _order(rule: Rule, violation: Violation) -> tuple[bool, int, int, float, int
         severity is Severity.HINT,
         0 if ends and is_wrong else 1 + rule.family.rank,
         severity.rank,
+        rule.code in _SYMPTOMS,
         -(violation.seconds or 0.0),
         violation.location.line,
     )

@@ -138,6 +138,8 @@ class DataStage:
     function: str = ""  # Name of its function, or empty
     calls_python: bool = False  # Whether it is a generator, or its function calls Python
     is_random: bool = False  # Whether its function draws random numbers
+    draws_constants: bool = False  # Whether it draws them of a seed that is a constant
+    num_shuffled: int = 0  # Of a zip, datasets that are shuffled each on its own, without a seed
     draws_numpy: bool = False  # Whether it drew numbers of `np.random` when it was traced
     reads_files: bool = False  # Whether its function reads or decodes files
     is_parallel: bool = False  # Whether it has `num_parallel_calls`
@@ -233,7 +235,9 @@ class LossUse:
     row_sum_max: float | None = None  # Greatest sum over the last axis of the outputs
     is_broadcast: bool = False  # Whether labels and outputs have different shapes
     padded_share: float = 0.0  # How much more often the last label is 0 than the first
+    labels_are_sorted: bool = False  # Whether classes come one after the other, batch by batch
     has_mask: bool = False  # Whether the outputs have a Keras mask, and it is not used
+    is_weighted: bool = False  # Whether Keras weighs its terms: by a mask, or by sample weights
     num_replicas: int = 1  # Replicas in whose context it was called
     is_reduced: bool = True  # Whether the call returns a scalar
     trains: bool = True  # Whether a gradient tape recorded it
@@ -241,11 +245,14 @@ class LossUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputUse:
-    """Inputs of the first layer with weights of a model, in training."""
+    """Inputs of the first layer with weights of a model, in training or outside of it."""
 
     kind: str  # Its class
     where: CodeLine | None  # Line of the program that called it, or its model
     values: ValueRange  # Values over the first calls
+    layer: str = ""  # Name of the layer
+    trains: bool = True  # Whether it was called in training steps
+    is_repeated: bool = False  # Whether each of its first calls was given the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,10 +266,15 @@ class VariableUse:
     num_gradients: int = 0  # Gradients that were asked for it (traces, in functions)
     num_none: int = 0  # How many of them are None
     num_applied: int = 0  # Times that an optimizer was given it with a gradient
+    num_swapped: int = 0  # Of these, with the gradient of another variable
+    num_negated: int = 0  # Of these, with minus its gradient
     num_optimizers: int = 0  # Number of optimizers that were given it with a gradient
     gradient_norms: tuple[float, ...] = ()  # Norms of its gradients, by step
     update_norms: tuple[float, ...] = ()  # Norms of its changes, by step
     norm: float | None = None  # Norm of the variable at the end
+    first_norm: float | None = None  # Norm of a matrix before the first step
+    began_constant: bool = False  # Whether all values of a matrix were the same then
+    was_set_back: bool = False  # Whether it was brought back to where it began while training
     in_model: bool = True  # Whether a model that trains lists it
     has_nan: bool = False  # Whether it holds NaN or infinity at the end
     where: CodeLine | None = None  # Line of the `gradient` call, or of `fit`
@@ -281,7 +293,9 @@ class GradientUse:
     # it is scaled by the global batch. None if it is not known.
     loss_ratio: float | None = None
     is_negated: bool = False  # Whether the target is minus an error, which steps make greater
-    made_of: str = ""  # Type of the operation that it is the mean or sum of, without weights
+    is_plain_mean: bool = False  # Whether that is one number in all steps: no weights, no mask
+    draws_constants: bool = False  # Whether its graph draws random numbers of a constant seed
+    draws_numpy: bool = False  # Whether its trace drew numbers of `np.random`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +308,7 @@ class OptimizerUse:
     num_made_in_steps: int = 0  # Of them, after the first step
     num_applied: int = 0  # Updates: of traces, in functions
     learning_rate: float | None = None  # At the end; None if it is not known
+    first_rate: float | None = None  # Where it was made
     rate_changes: bool = False  # Whether a schedule gives the rate, or it was set meanwhile
     has_loss_scale: bool = False  # Whether it scales the loss
     clips: bool = False  # Whether it clips gradients
@@ -348,7 +363,12 @@ class MetricUse:
     """A metric that the program updates: in a custom loop, or in a step of its own."""
 
     name: str  # Its name
+    kind: str = ""  # Its class
     where: CodeLine | None  # Line that updates it
+    label_shape: tuple[int, ...] = ()  # Shape of the labels that it is given
+    output_shape: tuple[int, ...] = ()  # Shape of the outputs
+    # Whether they are what a loss takes for logits; None if no loss is given these outputs.
+    takes_logits: bool | None = None
     num_updates: int = 0  # Updates: of traces, in functions
     num_resets: int = 0  # Resets
     num_epochs: int = 0  # Epochs of the loop that began

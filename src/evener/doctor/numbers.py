@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from evener.doctor.facts import LossUse, Pipeline, ValueRange, VariableUse
+from evener.doctor.facts import LossUse, Outcome, Pipeline, ValueRange, VariableUse
 from evener.doctor.finding import Case, Severity, Violation
 
 _ENTROPIES = (
@@ -228,9 +227,12 @@ def unreachable_labels(case: Case) -> Iterator[Violation]:
 
 
 def ignored_mask(case: Case) -> Iterator[Violation]:
-    is_plain_mean = any("CrossEntropy" in each.made_of for each in case.facts.gradients)
+    is_plain_mean = any(
+        each.is_plain_mean and abs((each.loss_ratio or 0) * each.num_replicas - 1) < 0.1
+        for each in case.facts.gradients
+    )
     for loss in _losses(case):
-        if loss.padded_share > 0.3 and is_plain_mean:
+        if loss.padded_share > 0.3 and is_plain_mean and not loss.is_weighted:
             what = f"{loss.padded_share:.0%} of the sequences end in padding (0), and the loss "
             what += "counts each position alike"
         # A loss for each position may be weighted by the mask behind it.
@@ -332,16 +334,18 @@ def trained_twice(case: Case) -> Iterator[Violation]:
 
 
 def gradients_of_others(case: Case) -> Iterator[Violation]:
-    if not _trained(case) or (case.steps is not None and case.steps.kind == "fit"):
-        return
     known = case.facts.variables
-    given = [each for each in known if each.num_applied and not each.num_gradients]
-    asked = [each for each in known if each.num_gradients and not each.num_applied]
-    if {each.shape for each in given} & {each.shape for each in asked}:
+    moved = [each for each in known if each.num_swapped]
+    # Gradients that were changed on their way are known by their shapes alone.
+    if not moved and _trained(case) and case.steps is not None and case.steps.kind != "fit":
+        given = [each for each in known if each.num_applied and not each.num_gradients]
+        asked = [each for each in known if each.num_gradients and not each.num_applied]
+        moved = given if {each.shape for each in given} & {each.shape for each in asked} else []
+    if moved:
         yield case.violation(
-            given[0].where or asked[0].where,
-            f"gradients of {_names(asked)} are applied to {_names(given)}.",
-            why="The lists of gradients and of variables do not belong together: each variable is "
+            moved[0].where,
+            f"gradients of other variables are applied to {_names(moved)}.",
+            why="The lists of gradients and of variables do not belong together: a variable is "
             "moved by the gradient of another one of its shape.",
             fix="take one list for both: tape.gradient(loss, variables) and "
             "apply_gradients(zip(gradients, variables)).",
@@ -369,12 +373,16 @@ def outside_of_model(case: Case) -> Iterator[Violation]:
         each
         for each in case.facts.variables
         if not each.in_model and each.trainable and not each.num_applied
+        if not any(each.update_norms) and math.prod(each.shape) > 1
     ]
-    if found and case.steps is not None and case.steps.kind == "fit":
+    is_fit = case.steps is not None and case.steps.kind == "fit"
+    # A loop may use a part that is trained already, or a constant.
+    if found and (is_fit or (_trained(case) and len(found) <= 3)):
         yield case.violation(
             found[0].where,
-            f"fit does not train {_names(found)}: no layer has it as a weight.",
+            f"nothing trains {_names(found)}: no layer has it as a weight.",
             fix="create it by self.add_weight(...) in the layer.",
+            severity=None if is_fit else Severity.HINT,
         )
 
 
@@ -432,14 +440,15 @@ def learning_rate(case: Case) -> Iterator[Violation]:
     facts, steps = case.facts, case.steps
     if steps is None or not _trained(case) or facts.not_finite is not None:
         return
-    # The median change of a step relative to the norms of the variables.
+    # The median change of a step relative to the norms of the variables before.
     relative = [
-        statistics.median(each.update_norms) / each.norm
+        statistics.median(each.update_norms) / norm
         for each in facts.variables
         if each.trainable and each.num_applied and len(each.shape) > 1
-        if each.norm and each.update_norms
+        if each.update_norms and (norm := each.first_norm or each.norm)
     ]
     changes = statistics.median(relative) if relative else None
+    has_jumped = bool(steps.losses) and max(steps.losses) > 3 * abs(steps.losses[0])
     # Where all labels are the same there is soon nothing to learn.
     labels = [each.labels for each in _losses(case) if each.labels is not None]
     are_constant = any(each.min is not None and each.min == each.max for each in labels)
@@ -452,11 +461,21 @@ def learning_rate(case: Case) -> Iterator[Violation]:
             what = f"the learning rate is {rate:g}: {end}."
             fix = "give a learning rate such as 1e-3 (Adam) or 1e-2 (SGD); look at what a "
             fix += "schedule gives in the first steps."
-        elif _diverges(steps.losses) or ((changes or 0) > 0.5 and not _falls(steps.losses)):
-            what = "the loss does not fall, and a step changes the weights much: the learning "
-            what += f"rate {rate:g} is too high."
+        elif (
+            _diverges(steps.losses)
+            or ((changes or 0) > 0.5 and not _gains(steps.losses))
+            # What was learned before is gone.
+            or ((changes or 0) > 1 and has_jumped)
+        ):
+            what = "the loss does not fall, or a step changes the weights by all of their size: "
+            what += f"the learning rate {rate:g} is too high."
             fix = f"try {rate / 100:g}, and a warm-up."
             severity = None if _diverges(steps.losses) else Severity.WARNING
+        elif 1000 * rate < (optimizer.first_rate or 0) and facts.ending.outcome is Outcome.ENOUGH:
+            what = f"the learning rate has fallen from {optimizer.first_rate:g} to {rate:g} within "
+            what += f"{steps.num_steps} steps: nothing more is learned."
+            fix = "count what the schedule decays over in steps, not in epochs; or decay more "
+            fix += "slowly."
         elif (
             changes is not None
             and (0 < changes < 1e-6 or rate <= 1e-6)  # Without gradients it is not the rate.
@@ -485,6 +504,11 @@ def _thirds(losses: Sequence[float]) -> tuple[float, float]:
 
 def _falls(losses: Sequence[float]) -> bool:
     return len(losses) < 6 or _thirds(losses)[1] < _thirds(losses)[0]
+
+
+def _gains(losses: Sequence[float]) -> bool:
+    """Return whether losses fall below the first one, before anything was learned."""
+    return _falls(losses) and (len(losses) < 6 or _thirds(losses)[1] < 0.95 * losses[0])
 
 
 def _diverges(losses: Sequence[float]) -> bool:
@@ -517,6 +541,16 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
             fix="look at the outputs of the layer behind them; use another activation or "
             "initializer, and scale the inputs.",
             severity=None if len(zero) == len(known) else Severity.WARNING,
+        )
+    alike = [each for each in known if each.began_constant and each.first_norm]
+    if alike:
+        yield case.violation(
+            alike[0].where,
+            f"all units of a layer begin with the same weights: {_names(alike)}.",
+            f"norm before the first step: {_number(alike[0].first_norm)}, all values the same",
+            why="Equal units get equal gradients: the layer learns little more than one unit.",
+            fix="leave the initializer out, or use a random one, such as glorot_uniform.",
+            severity=Severity.WARNING,
         )
     large = [
         each
@@ -554,14 +588,18 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
         ratio, count = gradient.loss_ratio, gradient.num_replicas
         if count < 2 or ratio is None:
             continue
-        times = round(ratio * count)
-        if abs(ratio - 1) < 0.1 and not reduces and gradient.where not in by_keras:
+        samples = max(() if case.steps is None else case.steps.batch_sizes, default=0) / count
+        is_sum = math.isinf(ratio) or (samples > 1 and abs(ratio - samples) < 0.05 * samples)
+        is_mean = abs(ratio - 1) < 0.1 and not reduces
+        times = 0 if is_sum else round(ratio * count)
+        if (is_sum or is_mean) and gradient.where not in by_keras:
             yield case.violation(
                 gradient.where,
-                "the loss is the mean over the samples of one replica, not scaled.",
-                f"loss / mean of its samples: {ratio:.2f}; 1 / replicas is {1 / count:.2f}",
+                f"the loss is the {'sum' if is_sum else 'mean'} over the samples of one replica, "
+                "not scaled.",
+                f"loss / mean of its samples: {ratio:.4g}; 1 / replicas is {1 / count:.2f}",
                 why=f"The strategy adds up the gradients of all {count} replicas: the gradient is "
-                f"{count} times that of one device.",
+                f"{count} times that of one device, and of a sum it grows with the batch.",
                 fix=SCALED_LOSS,
             )
         if times > 1 and times in sizes:
@@ -580,7 +618,19 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
 
 
 def maximized(case: Case) -> Iterator[Violation]:
-    for gradient in case.facts.gradients:
+    # Of a minimax game one side makes an error greater whose labels are constants.
+    labels = [each.labels for each in _losses(case) if each.labels is not None]
+    is_game = any(each.min is not None and each.min == each.max for each in labels)
+    uphill = [each for each in case.facts.variables if each.num_negated]
+    if uphill:
+        yield case.violation(
+            uphill[0].where,
+            f"{len(uphill)} variables are given minus their gradients: {_names(uphill)}.",
+            why="apply_gradients subtracts them itself: each step makes the loss greater.",
+            fix="give apply_gradients the gradients as the tape has them.",
+            severity=Severity.WARNING,
+        )
+    for gradient in () if is_game else case.facts.gradients:
         if gradient.is_negated and any(each.num_applied for each in case.facts.variables):
             yield case.violation(
                 gradient.where,
@@ -668,6 +718,24 @@ def made_again(case: Case) -> Iterator[Violation]:
 
 def set_back(case: Case) -> Iterator[Violation]:
     has_new_models = any(each.num_made_in_steps for each in case.facts.models)
+    for optimizer in case.facts.optimizers if _trained(case) and not has_new_models else ():
+        if optimizer.num_made >= 2 and optimizer.num_made_in_steps and optimizer.num_applied:
+            yield case.violation(
+                optimizer.where,
+                f"{optimizer.num_made} {optimizer.kind} are made one after the other for the same "
+                "model.",
+                why="Momentum and the count of steps begin anew with each of them.",
+                fix="make it once, before the loop.",
+                # A second one may be that of a second phase.
+                severity=Severity.WARNING if optimizer.num_made_in_steps > 1 else Severity.HINT,
+            )
+    for variable in case.facts.variables:
+        if variable.was_set_back:
+            yield case.violation(
+                variable.where,
+                f"{variable.name} was brought back to its first values while training.",
+                fix="set weights once, before the loop.",
+            )
     for call in case.facts.calls if case.has_trained else ():
         is_set = call.kind == "set_weights" and call.detail == "trained"
         is_compiled = call.kind == "compile" and not has_new_models
@@ -684,12 +752,25 @@ def constant_seed(case: Case) -> Iterator[Violation]:
     stages = [stage for data in case.facts.pipelines for stage in data.stages]
     drawn = [(each.name, each.where) for each in case.facts.traced if each.draws_numpy]
     drawn += [(each.function or "map", each.where) for each in stages if each.draws_numpy]
+    # What makes batches beside the trace may draw too.
+    feeds = any(each.calls_python for each in stages)
+    feeds |= any(data.kind in ("generator", "other") for data in _pipelines(case, "train"))
+    drawn += [("the step", e.where) for e in case.facts.gradients if e.draws_numpy and not feeds]
     for name, where in drawn:
         yield case.violation(
             where,
             f"{name} draws numbers of np.random once, when it is traced.",
             why="They are constants of its graph: every call uses the same numbers.",
             fix="use tf.random, or give the numbers as an argument.",
+        )
+    seeded = [s.where for d in _pipelines(case, "train") for s in d.stages if s.draws_constants]
+    seeded += [each.where for each in case.facts.gradients if each.draws_constants]
+    for where in seeded:
+        yield case.violation(
+            where,
+            "random numbers are drawn of a seed that is a constant: they are the same each time.",
+            fix="leave the seed out (tf.random.normal, tf.image.random_flip_left_right), or give "
+            "each call another one, such as tf.random.Generator.make_seeds or a counter's.",
         )
     for call in case.facts.calls:
         if call.kind == "set_seed" and call.per_step >= 0.5:
@@ -719,7 +800,7 @@ def sorted_data(case: Case) -> Iterator[Violation]:
             fix, severity = f"shuffle before batch: {order}.", Severity.ERROR
         elif shuffle is None:
             continue
-        elif data.is_shuffled is False and "batch" in kinds[: kinds.index("shuffle")]:
+        elif _is_behind_batch(kinds):
             what = "shuffle behind batch shuffles whole batches: the same samples stay together."
             fix = "call shuffle before batch."
         elif shuffle.size in (0, 1):
@@ -735,6 +816,39 @@ def sorted_data(case: Case) -> Iterator[Violation]:
             where, what, f"{data.num_samples or 'unknown'} samples", fix=fix, severity=severity
         )
 
+    # What comes to the loss is known, however the batches were made.
+    is_told = any(data.labels_are_sorted for data in _pipelines(case, "train"))
+    for loss in () if is_told else _losses(case):
+        labels = loss.labels
+        if loss.labels_are_sorted and labels is not None and labels.shape[:1] != (1,):
+            if labels.min != labels.max and labels.is_integral and loss.name in _ENTROPIES:
+                yield case.violation(
+                    loss.where,
+                    "batches come sorted by label: each holds one class, and the next ones follow.",
+                    _call(loss),
+                    fix="shuffle inputs and labels by one order before the batches are made: "
+                    "order = np.random.permutation(len(x)); x, y = x[order], y[order].",
+                )
+                return
+
+
+def _is_behind_batch(kinds: list[str]) -> bool:
+    """Return whether the only shuffle is behind the last batch: it moves whole batches."""
+    batches = [at for at, kind in enumerate(kinds) if kind in ("batch", "padded_batch")]
+    return bool(batches) and batches[-1] < kinds.index("shuffle") and "unbatch" not in kinds
+
+
+def shuffled_apart(case: Case) -> Iterator[Violation]:
+    for data in _pipelines(case, "train"):
+        for stage in data.stages:
+            if stage.num_shuffled >= 2:
+                yield case.violation(
+                    stage.where,
+                    "inputs and labels are shuffled each on its own.",
+                    f"{stage.num_shuffled} of the datasets that are zipped are shuffled",
+                    fix="zip first, and shuffle then: tf.data.Dataset.zip((x, y)).shuffle(n).",
+                )
+
 
 def repeated_batches(case: Case) -> Iterator[Violation]:
     num_steps = 0 if case.steps is None else case.steps.num_steps
@@ -746,11 +860,35 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
                 "data.",
                 fix="make the iterator once, before the loop: for batch in dataset.",
             )
+            return
+    given = [each for each in case.facts.inputs if each.trains]
+    batch = max(() if case.steps is None else case.steps.batch_sizes, default=0)
+    num = max((each.num_samples or 0 for each in _pipelines(case, "train")), default=0)
+    per_epoch = (case.steps.steps_per_epoch or 1) if case.steps is not None else 1
+    is_one_batch = num <= batch if num else per_epoch == 1
+    # A constant is told as such.
+    is_same = all(each.is_repeated and each.values.min != each.values.max for each in given)
+    # Beside words, numbers that stay the same are positions.
+    is_same &= not any("Embedding" in each.layers for each in case.facts.models if each.trains)
+    if given and num_steps and is_same and not is_one_batch:
+        yield case.violation(
+            given[0].where,
+            "each step is given the same inputs.",
+            f"{num or 'unknown'} samples in all, {per_epoch} steps per epoch",
+            *(
+                f"{each.layer}: {_span(each.values)}, mean {_number(each.values.mean)}"
+                for each in given
+            ),
+            fix="draw the batch within the loop: for batch in dataset.",
+        )
 
 
 def leaked_validation(case: Case) -> Iterator[Violation]:
     for data in _pipelines(case, "validation"):
         same, compared = data.num_rows_of_training or 0, data.num_rows_compared
+        is_loop = case.steps is not None and case.steps.kind not in ("fit", "train_on_batch")
+        kinds = [each.kind for each in data.stages if each.reshuffles is not False]
+        is_split_anew = "shuffle" in kinds and bool({"take", "skip"} & {*kinds})
         if compared >= 8 and same / compared >= 0.2:
             yield case.violation(
                 data.where,
@@ -758,7 +896,10 @@ def leaked_validation(case: Case) -> Iterator[Violation]:
                 fix="split once, before both: x[:n], x[n:], or take and skip on data that is not "
                 "shuffled anew in every epoch (reshuffle_each_iteration=False).",
                 # Few columns of categories have equal rows by themselves.
-                severity=None if same / compared >= 0.9 else Severity.HINT,
+                # Loops draw from training data for other ends too, such as neighbours.
+                severity=None
+                if is_split_anew or (same / compared >= 0.9 and not is_loop)
+                else Severity.HINT,
             )
 
 
@@ -766,18 +907,9 @@ def input_scale(case: Case) -> Iterator[Violation]:
     layers = {layer for model in case.facts.models if model.trains for layer in model.layers}
     training = case.pipeline("train")
     # What the first weights meet is known, but not where XLA compiles.
-    given = [(each.where, each.values, each.kind) for each in case.facts.inputs]
+    given = [(each.where, each.values, each.kind) for each in case.facts.inputs if each.trains]
     if not given and training is not None:
-        scale = _scale_of_rescaling(case) if layers & _SCALING else 1.0
-        given = [
-            (
-                training.where,
-                dataclasses.replace(each, min=each.min * scale, max=each.max * scale),
-                "",
-            )
-            for each in training.inputs
-            if scale is not None and each.min is not None and each.max is not None
-        ]
+        given = [(training.where, each, "") for each in training.inputs if not layers & _SCALING]
     are_same = all(values.min == values.max for _, values, _ in given)
     for where, values, kind in given:
         low, high = values.min, values.max
@@ -807,26 +939,38 @@ def input_scale(case: Case) -> Iterator[Violation]:
             evidence = f"inputs: shape {values.shape}, {_span(values)}, mean {_number(values.mean)}"
             yield case.violation(where, what, evidence, fix=fix, severity=severity)
     inputs = () if training is None else training.inputs
-    for data in _pipelines(case, "validation"):
-        for learned, measured in zip(inputs, data.inputs, strict=False):
-            first, second = (max(abs(v.min or 0), abs(v.max or 0)) for v in (learned, measured))
-            if 0 < 30 * min(first, second) < max(first, second):
-                yield case.violation(
-                    data.where,
-                    f"training inputs are {_span(learned)}, validation inputs {_span(measured)}.",
-                    why="The model is validated on inputs of another scale than it learned.",
-                    fix="scale both by the same function, with the training data's statistics.",
-                )
-                return
+    pairs = [
+        (data.where, learned, measured)
+        for data in _pipelines(case, "validation")
+        for learned, measured in zip(inputs, data.inputs, strict=False)
+    ]
+    taught = {each.layer: each.values for each in case.facts.inputs if each.trains}
+    asked = [each for each in case.facts.inputs if not each.trains and each.layer in taught]
+    pairs += [(each.where, taught[each.layer], each.values) for each in asked]
+    for where, learned, measured in pairs:
+        if _is_apart(learned, measured):
+            yield case.violation(
+                where,
+                f"training inputs are {_span(learned)}, those of validation or prediction "
+                f"{_span(measured)}.",
+                why="The model is asked about inputs of another scale than it learned.",
+                fix="scale both by the same function, with the training data's statistics.",
+            )
+            return
 
 
-def _scale_of_rescaling(case: Case) -> float | None:
-    """Return the factor of a Rescaling layer without an offset, as the text has it."""
-    for call in case.reading.named("keras.layers.Rescaling"):
-        scale = call.constant(0, "scale")
-        if isinstance(scale, int | float) and len(call.args) + len(call.keywords) == 1:
-            return float(scale)
-    return None
+def _is_apart(learned: ValueRange, measured: ValueRange) -> bool:
+    """Return whether values are of another scale, or far beside those that were learned."""
+    low, high, least, most = learned.min, learned.max, measured.min, measured.max
+    if low is None or high is None or least is None or most is None or least == most:
+        return False
+    sizes = sorted((max(-low, high), max(-least, most)))
+    beside = max(least - high, low - most)
+    # Images of -1 to 1, and of 0 to 1.
+    signed = sorted((low, least))
+    is_image = len(learned.shape) >= 4 and signed[0] < -0.9 and signed[1] >= 0
+    is_image = is_image and all(0.9 < size <= 1.001 for size in sizes)
+    return 20 * sizes[0] < sizes[1] or beside > 2 * (high - low) > 0 or is_image
 
 
 def cached_changes(case: Case) -> Iterator[Violation]:
@@ -878,6 +1022,20 @@ def metric_mismatch(case: Case) -> Iterator[Violation]:
                     f"the metric {metric} does not go with the loss {loss}: {why}.",
                     fix=fix,
                 )
+    # In a loop of the program, it is known what a metric is given.
+    for metric in case.facts.metrics:
+        numbers = "sparse_categorical" * (len(metric.label_shape) < len(metric.output_shape))
+        takes_logits = bool(metric.takes_logits) and metric.kind == "BinaryAccuracy"
+        logits = "binary_crossentropy from_logits" * takes_logits
+        why, fix = _why_wrong(numbers or logits, metric.kind, True)
+        # Accuracy compares what the program has rounded, or taken the greatest of.
+        if why and (metric.kind != "Accuracy" or metric.takes_logits is not None):
+            yield case.violation(
+                metric.where,
+                f"the metric {metric.name} does not go with what it is given: {why}.",
+                f"labels: shape {metric.label_shape}, outputs: shape {metric.output_shape}",
+                fix=fix.replace(_BY_KERAS, "keras.metrics.SparseCategoricalAccuracy()."),
+            )
 
 
 def _why_wrong(loss: str, metric: str, are_classes: bool) -> tuple[str, str]:

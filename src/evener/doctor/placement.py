@@ -43,7 +43,7 @@ def _settings(case: Case) -> Iterator[Setting]:
 
 def late_settings(case: Case) -> Iterator[Violation]:
     for setting in _settings(case):
-        if setting.is_late and not _VARIABLES.match(setting.name):
+        if setting.is_late and setting.name != "fork" and not _VARIABLES.match(setting.name):
             reader = setting.read_at
             by = "" if reader is None else f": line {reader.line} has started them"
             yield case.violation(
@@ -68,6 +68,20 @@ def late_variables(case: Case) -> Iterator[Violation]:
                 why="The value set here is not looked at.",
                 fix=f"set {setting.name} in the first lines of the script, before TensorFlow is "
                 "imported, or where the program is started.",
+            )
+
+
+def fork_after_start(case: Case) -> Iterator[Violation]:
+    for setting in _settings(case):
+        if setting.name == "fork":
+            reader = setting.read_at
+            yield case.violation(
+                setting.where,
+                "a process is forked after TensorFlow was started"
+                + ("." if reader is None else f" (line {reader.line})."),
+                "" if reader is None else case.at(reader).text,
+                fix="multiprocessing.set_start_method('spawn'), or start processes before "
+                "TensorFlow is used.",
             )
 
 

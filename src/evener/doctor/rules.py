@@ -13,6 +13,7 @@ _Check = Callable[[Case], Iterator[Violation]]
 # Errors that a mistake certainly ends in: a crash with such a text has the code of the mistake.
 _CRASHES = {
     "DOC-105": r"cannot be modified after being initialized",
+    "DOC-107": r"while parsing the device spec|unknown device|Could not satisfy (explicit )?device",
     "DOC-014": r"The filepath provided must end in|Invalid filepath extension for saving",
     "DOC-205": r"Inputs to operation .*AddN.* must have the same size and shape",
     "DOC-323": r"outside the valid range|Argument `output` must have rank|Arguments `target` and "
@@ -25,7 +26,6 @@ _CRASHES = {
 # Errors that a mistake may end in: where it is found, such a crash is its evidence.
 _EXPLAINS = {
     "DOC-104": r"cannot be modified after being initialized",
-    "DOC-107": r"unknown device|Could not satisfy explicit device",
     "DOC-215": r"different tf\.distribute\.Strategy|different strateg|strategy\.scope|outside of",
     "DOC-336": r"optimizer cannot recognize variable|Unknown variable",
     "ENG-003": r"different tf\.distribute\.Strategy|different strateg|strategy\.scope|outside of",
@@ -45,7 +45,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-010", _ERROR, endings.hangs),
         ("DOC-011", _ERROR, endings.crashed),
         ("DOC-012", _WARNING, endings.ended_early),
-        ("DOC-013", _ERROR, certain.fork_after_start),
+        ("DOC-013", _ERROR, placement.fork_after_start, certain.fork_after_start),
         ("DOC-014", _ERROR, certain.file_endings),
     ),
     Family.NUMBERS: (
@@ -71,7 +71,7 @@ _TABLE: dict[Family, tuple[tuple[str, Severity, *tuple[_Check, ...]], ...]] = {
         ("DOC-338", _WARNING, numbers.constant_seed),
         ("DOC-340", _ERROR, numbers.training_flag),
         ("DOC-341", _WARNING, numbers.sorted_data),
-        ("DOC-342", _ERROR, certain.shuffled_apart),
+        ("DOC-342", _ERROR, numbers.shuffled_apart, certain.shuffled_apart),
         ("DOC-343", _ERROR, numbers.leaked_validation),
         ("DOC-344", _ERROR, numbers.input_scale),
         ("DOC-345", _ERROR, numbers.repeated_batches),

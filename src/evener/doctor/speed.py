@@ -104,7 +104,8 @@ def host_reads(case: Case) -> Iterator[Violation]:
             continue
         waiting = read.seconds / steps.num_steps
         # A loop that Python keeps busy anyway, as an environment of games, reads what it needs.
-        is_busy = steps.outside_seconds > 0.3 * steps.step_seconds > 0
+        is_busy = steps.outside_seconds > 0.3 * steps.step_seconds > 0 or read.per_step > 2
+        is_busy |= case.facts.is_machine_busy
         yield case.violation(
             read.where,
             "a tensor is copied to the host in every step.",

@@ -44,13 +44,6 @@ def test_what_evener_distributes_is_no_finding(tmp_path: Path, text: str) -> Non
     assert (found["num_ignored"], found["problem"]) == (0, "")
 
 
-def test_a_device_of_the_run_is_there_and_another_is_not(tmp_path: Path) -> None:
-    text = "import tensorflow as tf\nwith tf.device('/gpu:2'):\n    tf.zeros(1)\n"
-    path = written(tmp_path, text)
-    assert [each["code"] for each in findings_under_run(path, 2)["findings"]] == ["DOC-107"]
-    assert findings_under_run(path, 3)["findings"] == []
-
-
 def test_comments_and_the_table_of_the_project_hold(tmp_path: Path) -> None:
     path = written(tmp_path, PLAIN.format(comment="  # evener: ignore[DOC-004]"))
     found = findings_under_run(path, 2)

@@ -143,9 +143,10 @@ class _Watched:
         self._losses = LossWatch(recorder, loops)
         self._training = Training(recorder, loops, self._losses)
         self._data = Data(recorder, loops)
-        parts = [times, loops, self._losses, self._data, self._settings]
-        recorder.parts += [*parts, self, self._training]
-        for part in (*parts, self._training):
+        parts = [times, loops, self._losses, self._data, self._settings, self._training]
+        # The last hears of a step last: it may be the end.
+        recorder.parts += [*parts, self]
+        for part in parts:
             recorder.safely(part.watch)
 
     def _answer_as_gpus(self) -> None:

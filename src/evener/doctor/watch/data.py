@@ -23,6 +23,7 @@ from evener._tf_private.functions import leave_to_autograph, left_to_autograph
 from evener._tf_private.patches import Patch
 from evener.doctor.facts import CodeLine, DataStage, Pipeline, ValueRange
 from evener.doctor.watch.loops import Loops
+from evener.doctor.watch.losses import draws_constants, shape_of
 from evener.doctor.watch.recorder import (
     Recorder,
     inside,
@@ -121,10 +122,10 @@ class Data:
     def _note(self, name: str, signature: Any, result: Any, args: Any, kwargs: Any) -> None:
         given = signature.bind_partial(*args, **kwargs).arguments
         parent = args[0] if args and isinstance(args[0], tf.data.Dataset) else None
-        datasets = given.get("datasets")
-        if name == "zip" and datasets:
-            flat = [d for d in tf.nest.flatten(datasets) if isinstance(d, tf.data.Dataset)]
-            parent = flat[0] if flat else None
+        if name == "zip":
+            zipped = tf.nest.flatten((given.get("args"), given.get("datasets")))
+            zipped = [each for each in zipped if isinstance(each, tf.data.Dataset)]
+            parent, given["shuffled"] = zipped[0], _num_shuffled(zipped)
         result._evener_stage = {"kind": name, "where": own_line(), "given": given, "of": parent}
 
     def _note_reader(self, dataset: Any) -> None:
@@ -149,10 +150,9 @@ class Data:
         if "fit" in calls:
             return  # What `fit` was given is known.
         role = {"evaluate": "validation", "predict": "predict"}.get(calls[-1] if calls else "")
-        entry = self._iterated.setdefault(
-            id(dataset),
-            {"dataset": dataset, "where": own_line(), "role": role or "other", "draws": []},
-        )
+        begun = {"dataset": dataset, "where": own_line(), "role": role or "other", "draws": []}
+        begun["is_later"] = self._recorder.is_training
+        entry = self._iterated.setdefault(id(dataset), begun)
         entry["draws"].append(0)
         self._of_iterator[iterator] = entry
         if entry["role"] == "train":
@@ -189,8 +189,13 @@ class Data:
             if validation is not None:
                 pair = validation if isinstance(validation, tuple) else (validation, None)
                 yield "validation", fit["where"], pair[:2], {"shuffle": False}
+        trained = [each["dataset"] for each in self._iterated.values() if each["role"] == "train"]
         for entry in self._iterated.values():
-            yield entry["role"], entry["where"], (entry["dataset"], None), entry
+            # What a loop draws between its steps, and is no part of its training data.
+            is_other = entry["role"] == "other" and entry["is_later"] and trained
+            is_apart = is_other and not any(each in trained for each in _chain(entry["dataset"]))
+            role = "validation" if is_apart else entry["role"]
+            yield role, entry["where"], (entry["dataset"], None), entry
 
     def _described(self, *, examine: bool = False) -> Iterator[Pipeline]:
         train_rows: set[bytes] | None = None
@@ -281,6 +286,8 @@ class Data:
             function=getattr(function, "__name__", "") if function is not None else "",
             calls_python=kind == "from_generator" or not types.isdisjoint(_PYTHON),
             draws_numpy=note.get("draws_numpy", False),
+            draws_constants=any(map(draws_constants, watched.operations_of_map(dataset))),
+            num_shuffled=given.get("shuffled", 0),
             is_random=any(name.startswith(_RANDOM) or "Random" in name for name in types),
             reads_files=kind in ("TFRecordDataset", "TextLineDataset")
             or any(name.startswith(_FILES) for name in types),
@@ -293,6 +300,27 @@ class Data:
 
 
 _here = threading.local()
+
+
+def _chain(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, and those that it is made of."""
+    while dataset is not None:
+        yield dataset
+        dataset = getattr(dataset, "_evener_stage", {}).get("of")
+
+
+def _num_shuffled(datasets: list[Any]) -> int:
+    """Return how many of inputs and labels that are zipped are shuffled, each on its own."""
+    *_, labels = (each.element_spec for each in datasets)
+    sizes = {_cardinality(each) for each in datasets}
+    # Pairs of pictures, or data with labels beside data without, may be mixed at will.
+    if len(sizes) > 1 or not isinstance(labels, tf.TensorSpec) or len(shape_of(labels)) > 1:
+        return 0
+    notes = [[getattr(d, "_evener_stage", {}) for d in _chain(each)] for each in datasets]
+    return sum(
+        any(n.get("kind") == "shuffle" and n["given"].get("seed") is None for n in each)
+        for each in notes
+    )
 
 
 def _cardinality(dataset: Any) -> int | None:
@@ -319,12 +347,8 @@ def _missing(dataset: Any, options: dict[str, Any]) -> int:
 
 def _constant_bytes(dataset: Any) -> int:
     """Return the bytes of arrays that a pipeline was made of."""
-    while True:
-        note = getattr(dataset, "_evener_stage", None)
-        if note is None or note["of"] is None:
-            break
-        dataset = note["of"]
-    given = {} if note is None else note["given"]
+    *_, source = _chain(dataset)
+    given = getattr(source, "_evener_stage", {}).get("given", {})
     return sum(
         int(getattr(part, "nbytes", 0) or 0)
         for part in tf.nest.flatten(given.get("tensors"))
@@ -341,7 +365,7 @@ def _element_bytes(spec: Any) -> int | None:
     return total
 
 
-def _drawn_batches(x: Any, y: Any) -> list[tuple[Any, Any]]:
+def _drawn_batches(x: Any, y: Any, *, num_rows: int = _LABELS) -> list[tuple[Any, Any]]:
     """Draw some batches: pairs of inputs and labels."""
     if isinstance(x, tf.data.Dataset):
         return list(map(_pair, _within(x.take(_BATCHES), _DRAW_SECONDS)))
@@ -349,9 +373,10 @@ def _drawn_batches(x: Any, y: Any) -> list[tuple[Any, Any]]:
         return []  # A generator has no second beginning.
     is_sequence = hasattr(x, "__getitem__") and hasattr(x, "__len__")
     if is_sequence and not hasattr(x, "shape") and not isinstance(x, list | dict):
-        batches = [x[index] for index in range(min(_BATCHES, len(x)))]
-        return [(batch[0], batch[1]) for batch in batches if isinstance(batch, tuple)]
-    return [(_first(x), _first(y))]
+        num = min(len(x), _BATCHES if num_rows == _LABELS else num_rows)
+        batches = _within(map(x.__getitem__, range(num)), _DRAW_SECONDS)
+        return [batch[:2] for batch in batches if isinstance(batch, tuple)]
+    return [(_first(x, num_rows), _first(y, num_rows))]
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
@@ -368,8 +393,8 @@ def _within(dataset: Any, seconds: float) -> Iterator[Any]:
             return
 
 
-def _first(arrays: Any) -> Any:
-    return tf.nest.map_structure(lambda part: np.asarray(part[:_LABELS]), arrays)
+def _first(arrays: Any, num: int) -> Any:
+    return [np.asarray(part[:num]) for part in tf.nest.flatten(arrays) if part is not None]
 
 
 def _values(x: Any, y: Any) -> dict[str, Any]:
@@ -423,29 +448,36 @@ def _are_sorted(labels: list[list[np.ndarray]]) -> bool | None:
     flat = np.concatenate([part.reshape(-1) for part in parts])[:_LABELS]
     if len(flat) < 32 or not (flat == np.round(flat)).all() or len(np.unique(flat)) > len(flat) / 8:
         return None
-    return bool((np.diff(flat.astype(np.int64)) >= 0).all())
+    if (np.diff(flat) >= 0).all():
+        return True
+    # Hardly shuffled labels change seldom from one to the next.
+    shares = np.unique(flat, return_counts=True)[1] / len(flat)
+    changes = 1 - float(np.sum(shares**2))
+    is_flat = parts[0].ndim == 1 or parts[0].shape[1:] == (1,)
+    return is_flat and changes > 0.1 and float(np.mean(np.diff(flat) != 0)) < 0.3 * changes
 
 
 def _rows(x: Any, is_train: bool) -> set[bytes] | None:
     """Return the rows of inputs, as bytes, to compare training with validation."""
     most = _MOST_COMPARED_ROWS if is_train else _MOST_ROWS
+    rows: set[bytes] = set()
     if isinstance(x, tf.data.Dataset):
-        rows: set[bytes] = set()
-        num = 0
-        for batch in _within(x, _DRAW_SECONDS):
-            arrays, labels = map(_arrays, _pair(batch))
-            if labels and arrays and labels[0].shape == arrays[0].shape:
-                arrays = labels  # Inputs of an autoencoder may have noise.
-            if not arrays or arrays[0].ndim < 2:
-                return None
-            rows.update(row.tobytes() for row in arrays[0])
-            num += len(arrays[0])
-            if num >= min(most, 10 * _MOST_ROWS):
-                break
+        batches = map(_pair, _within(x, _DRAW_SECONDS))
+        most = min(most, 10 * _MOST_ROWS)
     else:
-        array = next(iter(_arrays(x)), None) if x is not None and hasattr(x, "shape") else None
-        if array is None or array.ndim < 2:
+        batches = iter(_drawn_batches(x, None, num_rows=most))
+    num = 0
+    for batch in batches:
+        arrays, labels = map(_arrays, batch)
+        if labels and arrays and labels[0].shape == arrays[0].shape:
+            arrays = labels  # Inputs of an autoencoder may have noise.
+        sizes = {len(part) if part.ndim else 0 for part in arrays}
+        if len(sizes) != 1 or max(sizes) < 1 or any(part.dtype == object for part in arrays):
             return None
-        rows = {row.tobytes() for row in array[:most]}
+        parts = [part.reshape(len(part), -1) for part in arrays]
+        rows.update(b"".join(part.tobytes() for part in row) for row in zip(*parts, strict=True))
+        num += max(sizes)
+        if num >= most:
+            break
     # Rows of few values are equal by chance.
     return rows if rows and len(next(iter(rows))) >= 16 else None

@@ -11,6 +11,7 @@ call, as an operation beside the program's own. Where XLA compiles, nothing is a
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,14 @@ from evener.doctor.facts import (
     use_of,
 )
 from evener.doctor.watch.loops import Loops, defined_at
-from evener.doctor.watch.recorder import SCOPE, Original, Recorder, inside, own_line
+from evener.doctor.watch.recorder import (
+    SCOPE,
+    Original,
+    Recorder,
+    inside,
+    own_line,
+    states_of_numpy,
+)
 from evener.doctor.watch.times import DIFFERENCES
 
 _LOSSES = Patch(
@@ -60,7 +68,10 @@ _TAPES = Patch(
 )
 _FIRST_LAYERS = Patch(
     "layers that a watched program gives its inputs",
-    *(f"keras:layers.{name}.call" for name in ("Dense", "Conv1D", "Conv2D", "Conv3D")),
+    *(
+        f"keras:layers.{name}.call"
+        for name in ("Dense", "Conv1D", "Conv2D", "Conv3D", "LSTM", "GRU", "SimpleRNN")
+    ),
     why="What a model is given is known where its first weights meet it, however it was scaled.",
     if_it_changes="The doctor does not see inputs of custom loops that are not scaled.",
 )
@@ -72,16 +83,26 @@ _FUNCTIONS = {
     "BiasAdd": "linear",
     "MatMul": "linear",
 }
+# Names of Keras for the losses of TensorFlow: one rule judges both.
+_NAMES_OF_KERAS = {
+    "softmax_cross_entropy_with_logits": "categorical_crossentropy",
+    "sparse_softmax_cross_entropy_with_logits": "sparse_categorical_crossentropy",
+    "sigmoid_cross_entropy_with_logits": "binary_crossentropy",
+}
 _PASSING = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StridedSlice")
 # What reads weights, or hides what is inside.
-_WEIGHTS = ("ReadVariableOp", "ResourceGather", "PartitionedCall", "StatefulPartitionedCall", "If")
+_WEIGHTS = (
+    *("ReadVariableOp", "ResourceGather", "PartitionedCall", "StatefulPartitionedCall"),
+    *("If", "While", "StatelessWhile"),
+)
 _REDUCTIONS = ("Mean", "Sum")
 # Of one of these alone, a loss is never to be made greater.
 _ERRORS = (
     "Square SquaredDifference Abs SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"
 ).split()
 _ROWS = 64
-_GAUGED_CALLS = 16
+_GAUGED_CALLS = 64
+_COMPARED_CALLS = 8
 _MOST_OPERATIONS = 200
 
 
@@ -133,6 +154,7 @@ class _Loss:
     gauge: Gauge | None = None
     is_broadcast: bool = False
     has_mask: bool = False
+    is_weighted: bool = False
     num_replicas: int = 1
     is_reduced: bool = True
     trains: bool = False
@@ -144,7 +166,8 @@ class _Target:
 
     gauge: Gauge
     is_negated: bool = False
-    made_of: str = ""
+    draws_constants: bool = False
+    draws_numpy: bool = False
     scale: float | None = None
 
 
@@ -158,7 +181,7 @@ class LossWatch:
         self._losses: dict[tuple[Any, ...], _Loss] = {}
         self._targets: dict[CodeLine | None, _Target] = {}
         self._gradients: dict[CodeLine | None, dict[str, Any]] = {}
-        self._inputs: dict[int, tuple[InputUse, Gauge]] = {}
+        self._inputs: dict[tuple[int, bool], tuple[InputUse, Gauge]] = {}
 
     def watch(self) -> None:
         self._loops.custom_losses = self.target_values
@@ -179,6 +202,7 @@ class LossWatch:
         self._here.tapes = max(0, getattr(self._here, "tapes", 0) + change)
         self._here.is_first = change > 0
         if change > 0:
+            self._here.drawn = states_of_numpy(None)
             self._recorder.tell("tape")
         return original(*args, **kwargs)
 
@@ -193,28 +217,34 @@ class LossWatch:
     # What a model is given, and what it ends in.
 
     def _note_input(self, layer: Any, inputs: Any, *_: Any, **__: Any) -> None:
-        if not self.is_recorded or isinstance(inputs, keras.KerasTensor):
-            return
-        is_first = getattr(self._here, "is_first", False)
-        self._here.is_first = False
         if not tf.is_tensor(inputs) or not self._may_gauge(inputs):
             return
-        if not (is_first if tf.executing_eagerly() else _is_data(inputs)):
+        trains, key = self.is_recorded, (id(layer), self.is_recorded)
+        if trains:
+            is_first = getattr(self._here, "is_first", False)
+            self._here.is_first = False
+            if not (is_first if tf.executing_eagerly() else _is_data(inputs)):
+                return
+        # Outside of steps the first layer is the one that is first in them.
+        elif (id(layer), True) not in self._inputs:
             return
-        if id(layer) not in self._inputs:
+        if key not in self._inputs:
             use = InputUse(
                 kind=type(layer).__name__,
                 where=own_line() or self._loops.fit_line,
                 values=ValueRange(shape=shape_of(inputs)),
+                trains=trains,
+                layer=layer.name,
             )
-            self._inputs[id(layer)] = use, Gauge(4)
+            self._inputs[key] = use, Gauge(5, num_calls=_COMPARED_CALLS)
         values = tf.cast(inputs, tf.float32)
-        self._inputs[id(layer)][1].write(
+        self._inputs[key][1].write(
             lambda: [
                 tf.reduce_min(values),
                 tf.reduce_max(values),
                 tf.reduce_mean(values),
                 tf.reduce_mean(tf.cast(tf.equal(values, tf.round(values)), tf.float32)),
+                tf.reduce_mean(tf.square(values)),
             ]
         )
 
@@ -229,8 +259,12 @@ class LossWatch:
     # Losses.
 
     def _loss(self, original: Original, loss, y_true, y_pred, *args, **kwargs) -> Any:
+        weights = kwargs.get("sample_weight", args[0] if args else None)
+        mask = getattr(y_pred, "_keras_mask", None)
+        self._here.is_weighted = weights is not None or mask is not None
         with inside(self._here, "in_loss"):
             result = original(loss, y_true, y_pred, *args, **kwargs)
+        self._here.is_weighted = False
         self._here.last_loss = result
         name = getattr(getattr(loss, "fn", None), "__name__", None) or type(loss).__name__
         if "crossentropy" not in name or getattr(self._here, "in_entropy", False):
@@ -242,16 +276,19 @@ class LossWatch:
         self, name: str, original: Original, target, output, from_logits=False, *args, **kwargs
     ) -> Any:
         with inside(self._here, "in_entropy") as is_inner:
+            result = original(target, output, from_logits, *args, **kwargs)
             if not is_inner and not isinstance(target, keras.KerasTensor):
+                self._here.errors = [result]
                 self._recorder.safely(self._note_loss, name, bool(from_logits), target, output)
-            return original(target, output, from_logits, *args, **kwargs)
+            return result
 
     def _raw_loss(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if not getattr(self._here, "in_entropy", False):
             labels = kwargs.get("labels", args[0] if args else None)
             logits = kwargs.get("logits", args[1] if len(args) > 1 else None)
-            self._here.last_loss = result
+            self._here.last_loss, self._here.errors = result, [result]
+            name = _NAMES_OF_KERAS[name]
             self._recorder.safely(self._note_loss, name, True, labels, logits, result)
         return result
 
@@ -266,6 +303,8 @@ class LossWatch:
     ) -> None:
         if not (tf.is_tensor(outputs) or hasattr(outputs, "dtype")):
             return
+        if tf.is_tensor(outputs):
+            outputs._evener_logits = bool(from_logits)  # pyright: ignore[reportAttributeAccessIssue]
         where = where or own_line() or self._loops.fit_line
         key = (name, where, from_logits)
         found = self._losses.setdefault(key, _Loss(name, where, from_logits))
@@ -276,13 +315,14 @@ class LossWatch:
         is_function = not getattr(self._here, "in_loss", False) and "cross" in name
         has_mask = getattr(outputs, "_keras_mask", None) is not None
         found.has_mask = found.has_mask or (has_mask and is_function)
+        found.is_weighted |= getattr(self._here, "is_weighted", False)
         if result is not None:
             found.is_reduced = len(shape_of(result)) == 0
         found.activations = found.activations or _activations_of(outputs)
         if not self._may_gauge(outputs):
             return
         if found.gauge is None:
-            found.gauge = Gauge(9)
+            found.gauge = Gauge(11)
 
         def row() -> list[Any]:
             values = tf.cast(outputs, tf.float32)
@@ -290,6 +330,8 @@ class LossWatch:
             is_sequence = len(shape_of(truth)) == 2 and len(shape_of(values)) == 3
             ends = [tf.cast(truth[:, at] == 0, tf.float32) for at in (-1, 0)] if is_sequence else []
             sums = tf.reduce_sum(values, -1) if len(shape_of(values)) > 1 else values
+            is_one_hot = "categorical" in name and "sparse" not in name and len(shape_of(truth))
+            classes = tf.cast(tf.argmax(truth, -1), tf.float32) if is_one_hot else truth
             return [
                 *(reduce(values) for reduce in (tf.reduce_min, tf.reduce_max)),
                 *(reduce(sums) for reduce in (tf.reduce_min, tf.reduce_max)),
@@ -298,6 +340,7 @@ class LossWatch:
                 tf.reduce_sum(tf.cast(tf.equal(truth, 1.0), tf.float32))
                 / tf.cast(tf.maximum(tf.size(truth), 1), tf.float32),
                 tf.reduce_mean(ends[0]) - tf.reduce_mean(ends[1]) if ends else 0.0,
+                *(reduce(classes) for reduce in (tf.reduce_min, tf.reduce_max)),
             ]
 
         found.gauge.write(row)
@@ -327,23 +370,29 @@ class LossWatch:
         graph = watched.graph_of(only)
         if loss is not None and watched.graph_of(loss) is not graph:
             loss = None
-        seen = self._targets.setdefault(where, _Target(Gauge(2, num_calls=_ROWS)))
+        errors = getattr(self._here, "errors", ())
+        errors = [each for each in errors if watched.graph_of(each) is graph][:2]
+        trains = any(isinstance(variable_of(each), tf.Variable) for each in flat)
+        seen = self._targets.setdefault(where, _Target(Gauge(4, num_calls=_ROWS)))
         seen.gauge.write(
             lambda: [
                 tf.reduce_mean(tf.cast(only, tf.float32)),
                 np.nan if loss is None else tf.reduce_mean(tf.cast(loss, tf.float32)),
+                *(tf.reduce_mean(tf.cast(each, tf.float32)) for each in errors if trains),
+                *[np.nan] * (2 - len(errors) if trains else 2),
             ]
         )
-        self._here.last_loss = None
+        self._here.last_loss, self._here.errors = None, ()
         if graph is None:
             return
         chain = _steps_back(only)
+        seen.draws_constants = any(map(draws_constants, graph.get_operations()))
+        seen.draws_numpy = getattr(self._here, "drawn", None) not in (None, states_of_numpy(None))
         is_below = sum(factor < 0 for _, factor in chain) % 2 == 1
         last = chain[-1][0]
         is_even = last.type == "Pow" and bool(tf.get_static_value(last.inputs[1]) == 2)
         seen.is_negated = is_below and (is_even or last.type in _ERRORS)
         seen.scale = _scale_of(chain) if loss is None else None
-        seen.made_of = last.type
         # Differences that it is made of are losses that the program writes itself.
         for operation in _operations_of_loss(only):
             if operation.type in DIFFERENCES and SCOPE not in operation.name:
@@ -354,6 +403,9 @@ class LossWatch:
         are_tensors = all(map(tf.is_tensor, (left, right)))
         if where is None or not are_tensors or (not self.is_recorded and tf.executing_eagerly()):
             return
+        if tf.executing_eagerly() and left.dtype.is_floating and left.dtype == right.dtype:
+            with watched.unrecorded():
+                self._here.errors = [tf.square(left - right), tf.abs(left - right)]
         self._note_broadcast(name, left, right, where)
         known = [
             bool(acts := _activations_of(each)) and acts[-1] != "linear" for each in (left, right)
@@ -394,13 +446,26 @@ class LossWatch:
         if target is None:
             return {}
         rows = target.gauge.rows()
-        ratios = [row[0] / row[1] for row in rows if np.isfinite(row).all() and row[1]]
+        scales = [
+            [row[0] / row[at] for row in rows if np.isfinite(row[[0, at]]).all() and row[at]]
+            for at in (1, 2, 3)
+        ]
+        ratios = scales[0]
         ratio = float(np.median(ratios)) if ratios else target.scale
-        return {"loss_ratio": ratio, "is_negated": target.is_negated, "made_of": target.made_of}
+        return {
+            "loss_ratio": ratio,
+            "is_plain_mean": len(ratios) > 2 and bool(np.ptp(ratios) < 1e-4 * abs(ratio or 0)),
+            # A constant times an error, below 0.
+            "is_negated": target.is_negated
+            or any(len(r) > 2 and max(r) < 0 and np.ptp(r) < -1e-2 * max(r) for r in scales[1:]),
+            "draws_constants": target.draws_constants,
+            "draws_numpy": target.draws_numpy,
+        }
 
     def held(self) -> set[int]:
         """Return the ids of the program's tensors that are kept here."""
-        return {id(getattr(self._here, "last_loss", None))}
+        kept = [getattr(self._here, "last_loss", None), *getattr(self._here, "errors", ())]
+        return set(map(id, kept))
 
     def target_values(self) -> list[float]:
         """Return the loss of each step of the custom loop, as the tape was given it."""
@@ -425,8 +490,8 @@ class LossWatch:
 
 
 def _loss_use(loss: _Loss) -> LossUse:
-    rows = np.zeros((0, 9)) if loss.gauge is None else loss.gauge.rows()
-    rows = rows if len(rows) else np.full((1, 9), np.nan)
+    rows = np.zeros((0, 11)) if loss.gauge is None else loss.gauge.rows()
+    rows = rows if len(rows) else np.full((1, 11), np.nan)
     low, high = (
         [float(each) if np.isfinite(each) else None for each in extreme.reduce(rows, axis=0)]
         for extreme in (np.fmin, np.fmax)  # They pass over NaN.
@@ -455,7 +520,14 @@ def _loss_use(loss: _Loss) -> LossUse:
         row_sum_min=low[2],
         row_sum_max=high[3],
         padded_share=low[8] or 0.0,
+        labels_are_sorted=_are_in_order(rows[:, 9], rows[:, 10]),
     )
+
+
+def _are_in_order(least: np.ndarray, most: np.ndarray) -> bool:
+    """Return whether most batches are of one class, and classes come one after the other."""
+    is_alone = float(np.mean(least == most)) > 0.5
+    return len(least) >= _COMPARED_CALLS and is_alone and bool((most[:-1] <= least[1:]).all())
 
 
 def _with_values(use: InputUse, rows: np.ndarray) -> InputUse:
@@ -466,7 +538,8 @@ def _with_values(use: InputUse, rows: np.ndarray) -> InputUse:
         mean=float(rows[:, 2].mean()),
         is_integral=bool((rows[:, 3] == 1).all()),
     )
-    return dataclasses.replace(use, values=values)
+    is_same = len(rows) == _COMPARED_CALLS and bool((rows == rows[0]).all())
+    return dataclasses.replace(use, values=values, is_repeated=is_same)
 
 
 def _activations_of(outputs: Any) -> tuple[str, ...]:
@@ -496,6 +569,12 @@ def _is_data(tensor: Any) -> bool:
             return False
         waiting += [each.op for each in operation.inputs]
     return True
+
+
+def draws_constants(operation: Any) -> bool:
+    """Return whether an operation draws random numbers of a seed that is a constant."""
+    is_draw = operation.type == "StatelessRandomGetKeyCounter"
+    return is_draw and operation.inputs[0].op.type == "Const"
 
 
 def _operations_of_loss(target: Any) -> list[Any]:
@@ -545,8 +624,10 @@ def _scale_of(chain: list[tuple[Any, float]]) -> float | None:
     for operation, factor in chain:
         scale *= factor
         if operation.type in _REDUCTIONS and shape_of(operation.inputs[0]):
-            is_known = operation.type == "Mean" and np.isfinite(scale)
-            return abs(scale) if is_known else None
+            size = math.prod(shape_of(operation.inputs[0])) if operation.type == "Sum" else 1
+            # A sum that nothing divides is one, however many terms it has.
+            size = size if size > 0 else math.inf if abs(scale) == 1 else math.nan
+            return None if math.isnan(scale * size) else abs(scale) * size
     return None
 
 

@@ -28,6 +28,7 @@ SCOPE = "evener_watch"
 """Scope of operations that the watcher adds to graphs."""
 _FLUSH_SECONDS = 1.0
 _BUSY_SHARE = 0.3
+_AUTOGRAPH = str(Path("tensorflow", "python", "autograph"))
 _BUSY_LOAD = 3.0  # waiting processes per core
 
 
@@ -242,5 +243,8 @@ def states_of_numpy(function: Any) -> list[int]:
 
 
 def is_asked_by_user(frame: FrameType) -> bool:
-    """Return whether the frame that called a patched function is user code."""
-    return _kind_of(frame.f_code.co_filename) != "library"
+    """Return whether the frame that called a patched function is user code, or AutoGraph for it."""
+    caller: FrameType | None = frame
+    while caller is not None and _AUTOGRAPH in caller.f_code.co_filename:
+        caller = caller.f_back
+    return caller is not None and _kind_of(caller.f_code.co_filename) != "library"

@@ -12,6 +12,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from evener.doctor.facts import AT_DEVICES, AT_IMPORT, CodeLine, PinUse, Setting, StrategyUse
@@ -26,6 +28,8 @@ from evener.doctor.watch.recorder import (
 
 _NAMES = frozenset((*AT_IMPORT, *AT_DEVICES))
 _MOST_TEXT = 300
+# Modules of Python that fork for a program.
+_FORKING = tuple(str(Path(os.__file__).parent / name) for name in ("multiprocessing", "concurrent"))
 # What these call is what the program has called.
 _WRAPPERS = (
     "evener.doctor.watch",
@@ -63,11 +67,22 @@ class Settings:
                 name, value = map(os.fsdecode, arguments)
                 if name in _NAMES:
                     self._recorder.safely(self._set, name, value)
+            elif event == "os.fork" and self.is_looking and self._recorder.is_here:
+                self._recorder.safely(self._fork)
             elif event == "import" and not self._is_imported and arguments[0] == "tensorflow":
                 self._is_imported = True
                 self._imported_at = own_line()
 
         sys.addaudithook(heard)
+
+    def _fork(self) -> None:
+        """Take note of a fork that the program asks for, by Python alone."""
+        frame: FrameType | None = sys._getframe(3)  # what is behind `safely` and the hook
+        while frame is not None and frame.f_code.co_filename.startswith(_FORKING):
+            frame = frame.f_back
+        where = own_line(frame) if frame is not None and is_asked_by_user(frame) else None
+        if where is not None and self._are_devices_started():
+            self._note("fork", "", where, self._devices_at, is_late=True)
 
     def _set(self, name: str, value: str) -> None:
         where = own_line()

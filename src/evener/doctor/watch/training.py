@@ -86,6 +86,7 @@ _MOST_GAUGED = 256
 # Weights are compared from step to step up to this size.
 _MOST_COMPARED_BYTES = 256 * 2**20
 _COMPARED_UPDATES = 3
+_MOST_WAYS = 200
 _COMPARED_STEPS = 64  # of loops that update now and then, as those that accumulate gradients
 
 
@@ -95,12 +96,17 @@ class _Variable:
     num_gradients: int = 0
     num_none: int = 0
     num_applied: int = 0
+    num_swapped: int = 0
+    num_negated: int = 0
     optimizers: set[int] = field(default_factory=set)
     where: CodeLine | None = None
     norms: list[float] = field(default_factory=list)
     updates: list[float] = field(default_factory=list)
     before: Any = None
     norm: float | None = None
+    first_norm: float | None = None
+    began_constant: bool = False
+    was_set_back: bool = False
     in_model: bool = False
     is_listed: bool = True  # Whether a model that trains lists it as trainable, if one has it
 
@@ -144,6 +150,9 @@ class Training:
         self._in_calls: dict[CodeLine | None, list[Any]] = {}
         self._flags: dict[tuple[Any, ...], LayerFlag] = {}
         self._metrics: dict[int, list[Any]] = {}
+        self._gradients: dict[int, tuple[Any, Any]] = {}
+        self._anchor: tuple[_Variable, Any] | None = None
+        self._ways: list[float] = []
         self._num_compared = 0
         self._num_updates: dict[int, int] = {}
 
@@ -161,6 +170,9 @@ class Training:
         for variable in tape.watched_variables():
             self._entry(variable)
         given = tf.nest.flatten(result)
+        # The tensors are kept, so that no other one gets their ids.
+        variables = map(variable_of, tf.nest.flatten(sources))
+        self._gradients = {id(g): (v, g) for v, g in zip(variables, given, strict=True)}
         for source, gradient in zip(tf.nest.flatten(sources), given, strict=True):
             variable = variable_of(source)
             if isinstance(variable, tf.Variable):
@@ -185,7 +197,32 @@ class Training:
                 entry.optimizers.add(id(optimizer))
                 entry.where = entry.where or own_line() or self._loops.fit_line
                 pairs.append((entry, getattr(gradient, "values", gradient)))
+                made = gradient
+                if watched.graph_of(gradient) is not None and gradient.op.type == "Neg":
+                    made = gradient.op.inputs[0]
+                source, _ = self._gradients.get(id(made), (entry.variable, None))
+                # Gradients may be given to a model that the tape has not watched, as a global one.
+                is_known = any(each is entry.variable for each, _ in self._gradients.values())
+                entry.num_swapped += is_known and source is not entry.variable
+                entry.num_negated += made is not gradient and id(made) in self._gradients
         pairs = pairs[:_MOST_GAUGED]
+        # Where a function is traced, nothing is updated yet.
+        kernels = [
+            entry
+            for entry, _ in pairs
+            if entry.first_norm is None
+            if len(shape := shape_of(entry.variable)) > 1 and min(shape[-2:]) > 1
+        ]
+        with tf.init_scope():
+            kernels = kernels if kernels and self._compared() else []
+            values = {entry: _value(entry.variable).numpy() for entry in kernels}
+            # In its first trace, a variable that the trace makes has no value.
+            for entry, value in values.items():
+                if value.size:
+                    entry.first_norm = float(np.linalg.norm(value.astype(np.float64)))
+                    entry.began_constant = bool((value == value.flat[0]).all())
+                    if self._anchor is None or value.size < self._anchor[1].size:
+                        self._anchor = (entry, value) if not self._ways else self._anchor
         # In a graph, a reader of a gradient keeps TensorFlow from fusing the operation that makes
         # it, and rounding changes: there, only changes of variables are measured.
         if not pairs or not tf.executing_eagerly():
@@ -250,13 +287,19 @@ class Training:
     def _use_metric(self, name: str, original: Original, metric, *args, **kwargs) -> Any:
         # Keras updates those of a compiled model itself.
         if name == "reset_state" or is_asked_by_user(sys._getframe(2)):
-            self._recorder.safely(self._metric, metric, name)
+            self._recorder.safely(self._metric, metric, name, args)
         return original(metric, *args, **kwargs)
 
-    def _metric(self, metric: Any, name: str) -> None:
-        found = self._metrics.setdefault(id(metric), [metric, None, 0, 0])
+    def _metric(self, metric: Any, name: str, args: Any) -> None:
+        found = self._metrics.setdefault(id(metric), [metric, None, 0, 0, {}])
         if name == "update_state":
             found[1], found[2] = found[1] or own_line(), found[2] + 1
+            if len(args) > 1 and isinstance(metric, keras.metrics.MeanMetricWrapper):
+                found[4] = {
+                    "label_shape": shape_of(args[0]),
+                    "output_shape": shape_of(args[1]),
+                    "takes_logits": getattr(args[1], "_evener_logits", None),
+                }
         else:
             found[3] += 1
 
@@ -274,6 +317,10 @@ class Training:
                 found.num_trained += 1
 
     def on_step(self, _: bool) -> None:
+        if self._anchor is not None and len(self._ways) < _MOST_WAYS:
+            entry, began = self._anchor
+            self._ways.append(float(np.linalg.norm(_value(entry.variable).numpy() - began)))
+            entry.was_set_back |= _is_back(self._ways)
         if self._num_compared >= _COMPARED_STEPS:
             return
         self._num_compared += 1
@@ -353,12 +400,14 @@ class Training:
             "metrics": tuple(
                 MetricUse(
                     name=metric.name,
+                    kind=_name_of(keras.metrics.serialize(metric)) if given else "",
+                    **given,
                     where=where,
                     num_updates=updates,
                     num_resets=resets,
                     num_epochs=0 if self._loops.main is None else self._loops.main.epochs,
                 )
-                for metric, where, updates, resets in self._metrics.values()
+                for metric, where, updates, resets, given in self._metrics.values()
                 if updates
             ),
             "not_finite": self._first_not_finite(),
@@ -375,6 +424,13 @@ class Training:
                         bad = NotFinite(what=what, name=name, step=index, where=entry.where)
                         found.append((index, order, bad))
         return min(found, key=lambda entry: entry[:2])[2] if found else None
+
+
+def _is_back(ways: list[float]) -> bool:
+    """Return whether the last step led from far away to where the first step led."""
+    if len(ways) < 4 or not ways[0]:
+        return False
+    return ways[-1] <= 1.5 * ways[0] and ways[-2] > max(3 * ways[0], 2 * ways[-1])
 
 
 def _variable_use(entry: _Variable) -> VariableUse:

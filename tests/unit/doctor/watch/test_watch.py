@@ -293,6 +293,20 @@ def test_a_fork_that_fails_is_not_the_program(watched: Watched) -> None:
     assert "in the child" in seen.ending.output_tail
 
 
+def test_a_fork_after_the_start_of_tensorflow_is_seen(watched: Watched) -> None:
+    code = """
+        import os
+        import tensorflow as tf
+        tf.zeros(1)
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        """
+    (fork,) = [each for each in watched(code).settings if each.name == "fork"]
+    assert fork.where is not None and fork.read_at is not None
+    assert (fork.where.line, fork.read_at.line) == (5, 4)
+
+
 def test_of_much_output_the_end_is_kept(watched: Watched) -> None:
     seen = watched(
         """
