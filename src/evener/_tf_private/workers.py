@@ -95,9 +95,14 @@ def download_in_turn() -> None:
 
 
 def write_once(
-    write: Write, check_there: Callable[..., None], open_text: Callable[[str, str], Any]
+    write: Write,
+    check_there: Callable[..., None],
+    open_text: Callable[[str, str], Any] | None = None,
 ) -> None:
-    """Let one worker write files, and check that all find what they read."""
+    """Let one worker write files, and check that all find what they read.
+
+    ``open_text`` opens text files of callbacks; without it, callbacks have their own files.
+    """
     actions: dict[str, Callable[..., Any]] = {
         "save": functools.partial(_save_checkpoint, write),
         "update_checkpoint_state_internal": functools.partial(_update_state, write),
@@ -111,7 +116,7 @@ def write_once(
 
     def wrap(original: Any, name: str) -> Any:
         if name == "file_utils":
-            return _CallbackFiles(original, write, open_text)
+            return original if open_text is None else _CallbackFiles(original, write, open_text)
         return wrap_with(actions.get(name) or functools.partial(_save_model, write, name))(original)
 
     _FILES.apply_by_name(wrap)
@@ -120,7 +125,7 @@ def write_once(
 @contextlib.contextmanager
 def writing_by(write: Write, check_there: Callable[..., None]) -> Generator[None]:
     """Let functions of one process write and look for files, until the end of the block."""
-    write_once(write, check_there, tf.io.gfile.GFile)
+    write_once(write, check_there)
     try:
         yield
     finally:
@@ -379,15 +384,16 @@ class _Handle:
 
     def __init__(self, note: Callable[[Any], None]) -> None:
         self._note = note
-        self._is_noting = False
+        self._noting = threading.local()
 
     def __get__(self, variable: Any, kind: Any = None) -> Any:
         if variable is None:
             return self
         caller, handle = sys._getframe(1), vars(variable)["_handle"]
-        if self._is_noting or not tf.executing_eagerly() or not _reads(caller):
+        is_noting = getattr(self._noting, "is_so", False)
+        if is_noting or not tf.executing_eagerly() or not _reads(caller):
             return handle
-        self._is_noting = True
+        self._noting.is_so = True
         try:
             self._note(variable)
         except Exception as error:
@@ -399,7 +405,7 @@ class _Handle:
             )
             return self._unreadable
         finally:
-            self._is_noting = False
+            self._noting.is_so = False
         return handle
 
     def __set__(self, variable: Any, handle: Any) -> None:

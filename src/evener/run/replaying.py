@@ -191,16 +191,17 @@ class ResumableLoop:
 
     @property
     def _is_asked(self) -> bool:
-        return tf.executing_eagerly() and not (self.is_inside or self._fits.open)
+        is_elsewhere = threading.get_ident() != self._thread
+        return tf.executing_eagerly() and not (is_elsewhere or self.is_inside or self._fits.open)
 
     def _run(self, run: Callable[..., Any], function: Any, *inputs: Any) -> Any:
+        if threading.get_ident() != self._thread and self.line is not None:
+            is_own = threading.current_thread().name.startswith("evener-")
+            if not is_own and effects_of(function).has_resources:
+                raise self.not_resumable("It runs a function with variables in another thread")
         effects = effects_of(function) if self._is_asked else None
         if effects is None or not effects.has_resources:
             return run(function, *inputs)
-        if threading.get_ident() != self._thread:
-            if self.line is None or threading.current_thread().name.startswith("evener-"):
-                return run(function, *inputs)
-            raise self.not_resumable("It runs a function with variables in another thread")
         if function.name not in self._trains:
             written = {id(inputs[place]) for place in effects.written}
             self._trains[function.name] = any(

@@ -67,7 +67,7 @@ PATCHES = {
     "jit_compile of benchmarks": "Model.compile",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
     "layers of a watched program": "layers.Layer.__init__",
-    "layers that a watched program gives its inputs": 4,
+    "layers that a watched program gives its inputs": 7,
     "layers that are made in calls, and their weights": "Layer.__init__ Layer.add_weight",
     "layers that behave otherwise in training": 7,
     "lines of failing operations": "InterpolateRuntimeError.interpolate",
