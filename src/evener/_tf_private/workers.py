@@ -416,15 +416,14 @@ def _reads(caller: FrameType) -> bool:
     """Return whether whoever takes the handle of a variable reads it.
 
     Python functions that read take ``handle``, as those do that assign, trace or describe. C code
-    takes ``_handle``; its caller is the function of an operation.
+    takes ``_handle``; its caller is the function of an operation, or one of evener in its place.
     """
     is_property = caller.f_code.co_name == "handle"
     if is_property and caller.f_back is not None:
         caller = caller.f_back
-    module = str(caller.f_globals.get("__name__"))
-    if module == _VARIABLES:
+    if caller.f_globals.get("__name__") == _VARIABLES:
         return caller.f_code.co_name.startswith(_READS)
-    return not is_property and not module.startswith("evener.")
+    return not is_property
 
 
 class _Outline:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from evener._tf_private.workers import before_reads
 from evener.errors import CheckpointError
+from evener.pinning import gradients
 
 READS: dict[str, Callable[[tf.Variable], object]] = {
     "argument": tf.reduce_sum,
@@ -38,6 +39,12 @@ def test_a_read_is_told_before(read: Callable[[tf.Variable], object]) -> None:
     with before_reads(lambda each: each.assign([5.0, 6.0])):
         read(variable)
     assert variable.numpy().tolist() == [5.0, 6.0]
+
+
+def test_a_read_is_told_where_gradients_have_devices(patches_undone: None) -> None:
+    """The functions of operations call one of evener, and that the C code."""
+    gradients.install()
+    test_a_read_is_told_before(READS["argument"])
 
 
 @pytest.mark.parametrize("use", OTHERS.values(), ids=OTHERS)
