@@ -351,7 +351,7 @@ class Training:
 
     def _find_models(self) -> None:
         """Take note of the models whose variables train, and of all their variables."""
-        listed = set[int]()
+        owned, listed = set[int](), set[int]()
         for model in list(self._known_models):
             own = [variable_of(variable) for variable in model.variables]
             if any(id(variable) in self._variables for variable in own) or model in self._trained:
@@ -360,9 +360,12 @@ class Training:
                 for variable in own:
                     if _is_float(variable):
                         self._entry(variable).in_model = True
+                        owned.add(id(variable))
         # A layer that was frozen before it was built has variables that say they are trainable.
+        # A variable of a model that is gone was listed while that was there.
         for entry in self._variables.values():
-            entry.is_listed = not entry.in_model or id(entry.variable) in listed
+            if id(entry.variable) in owned:
+                entry.is_listed = id(entry.variable) in listed
 
     def examine(self) -> None:
         self._find_models()

@@ -250,6 +250,7 @@ def test_losses_of_the_program_itself_are_seen(
 
 
 FOLDS = """\
+import gc
 import keras
 import numpy as np
 import tensorflow as tf
@@ -262,6 +263,8 @@ for fold in range(3):
     train, test = (tf.data.Dataset.from_tensor_slices((p, p[:, :1])) for p in (x[~held], x[held]))
     model.fit(train.batch(10), epochs=4, steps_per_epoch=STEPS, verbose=0)
     model.evaluate(test.batch(10), verbose=0)
+    del model
+    gc.collect()
 """
 
 
@@ -276,3 +279,5 @@ def test_folds_do_not_leak_into_each_other(
     assert pipelines["validation"].num_rows_of_training == 0
     # Keras begins the data anew where an epoch ends with it.
     assert pipelines["train"].num_missing == missing
+    # Models that are gone had them among their trainable variables.
+    assert all(variable.trainable for variable in seen.variables if variable.num_applied)
