@@ -407,8 +407,9 @@ class Effects:
 
 # Operations with a state that is in their variables, or none that a program gets back.
 _OF_VARIABLES = re.compile(
-    "Assign|ReadVariable|Resource|Variable|VarIsInitialized|Rng|Stateful|Stateless|While|If|Case|"
-    "PartitionedCall|Assert|Print|NoOp|Timestamp|CheckNumerics|Write.*Summary|LookupTable"
+    "Assign|ReadVariable|Resource(?!Accumulator|Conditional)|Variable|VarIsInitialized|Rng|Stateful|"
+    "Stateless|While|If|Case|PartitionedCall|Assert|Print|NoOp|Timestamp|CheckNumerics|"
+    "Write.*Summary|LookupTable(Find|Size)"
 )
 _READING = re.compile("ReadVariable|ResourceGather|VariableShape|VarIsInitialized|Identity")
 _EFFECTS: weakref.WeakKeyDictionary[Any, Effects] = weakref.WeakKeyDictionary()

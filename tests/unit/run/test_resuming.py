@@ -190,16 +190,32 @@ def test_a_loop_is_kept_up_to_a_limit(
     assert max(path.name for path in (tmp_path / "loop").glob("step-*")) == "step-00000003"
 
 
-def test_a_step_that_calls_python_is_refused() -> None:
+TABLE = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+
+
+def count_in_python() -> tf.Tensor:
+    return tf.numpy_function(lambda: np.float32(COUNT[0]), [], tf.float32)
+
+
+def count_in_a_table() -> tf.Tensor:
+    key = tf.constant(0, tf.int64)
+    TABLE.insert(key, TABLE.lookup(key) + 1.0)
+    return TABLE.lookup(key)
+
+
+@pytest.mark.parametrize(
+    ("count", "operation"),
+    [(count_in_python, "PyFunc"), (count_in_a_table, "LookupTableInsertV2")],
+    ids=["Python", "table"],
+)
+def test_a_step_that_changes_what_is_no_variable_is_refused(
+    count: Callable[[], tf.Tensor], operation: str
+) -> None:
     weight = tf.Variable(1.0)
-
-    @tf.function
-    def step() -> None:
-        weight.assign_sub(tf.numpy_function(lambda: np.float32(COUNT[0]), [], tf.float32))
-
+    step = tf.function(lambda: weight.assign_sub(count()))
     with pytest.raises(CheckpointError, match="CKPT-018") as caught:
         step()
-    assert "PyFunc" in caught.value.why
+    assert operation in caught.value.why
     assert float(weight) == 1.0
 
 
