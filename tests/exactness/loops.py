@@ -141,6 +141,24 @@ def classifier(
     return make
 
 
+def nested_parts() -> Parts:
+    """Return the parts of a loop whose step calls a function for its loss."""
+    model, optimizer = mlp(), sgd()
+
+    @tf.function
+    def forward(x: Any, y: Any) -> Any:
+        return CROSS_ENTROPY(y, model(x, training=True))
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = forward(x, y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return Parts(model=model, optimizers=(optimizer,), step=step)
+
+
 @dataclass(slots=True)
 class Log:
     """Losses and metrics that a loop has logged.

@@ -25,6 +25,7 @@ from .loops import (
     classifier,
     evaluate_loop,
     loop_results,
+    nested_parts,
     predict_loop,
     run_loop,
     saying,
@@ -325,23 +326,7 @@ def test_nested_function_for_the_forward_pass(name: str) -> None:
 def test_the_loss_in_a_nested_function() -> None:
     x, y = tabular(75)
 
-    def make() -> Parts:
-        model, optimizer = mlp(), sgd()
-
-        @tf.function
-        def forward(x: Any, y: Any) -> Any:
-            return CROSS_ENTROPY(y, model(x, training=True))
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = forward(x, y)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return loss
-
-        return Parts(model=model, optimizers=(optimizer,), step=step)
-
-    agree_in_loop(make, batches(x, y), TWO, FIVE)
+    agree_in_loop(nested_parts, batches(x, y), TWO, FIVE)
 
 
 def test_shares_change_without_retracing() -> None:

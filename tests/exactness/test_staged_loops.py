@@ -23,6 +23,7 @@ from .loops import (
     classifier,
     loop_over_case,
     loop_results,
+    nested_parts,
     saying,
     train_step,
 )
@@ -194,23 +195,7 @@ def test_eager_mode() -> None:
 def test_a_function_inside_of_the_step() -> None:
     dataset = batches(*tabular(75))
 
-    def make() -> Parts:
-        model, optimizer = mlp(), sgd()
-
-        @tf.function
-        def forward(x: Any, y: Any) -> Any:
-            return CROSS_ENTROPY(y, model(x, training=True))
-
-        def step(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = forward(x, y)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return loss
-
-        return Parts(model=model, optimizers=(optimizer,), step=step)
-
-    agree_in_loop(make, dataset, make_place=place_for(of_case("mlp", TWO_STAGES)))
+    agree_in_loop(nested_parts, dataset, make_place=place_for(of_case("mlp", TWO_STAGES)))
 
 
 class Tied(keras.Model):
