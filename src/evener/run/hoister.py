@@ -100,6 +100,11 @@ def all_variables() -> list[tf.Variable]:
     return [variable for variable in eager if variable.is_initialized()]
 
 
+def is_of_evener(variable: tf.Variable) -> bool:
+    """Return whether a variable is one of evener's own: those tell times and shares."""
+    return not variable.trainable and variable.name.rpartition("/")[2].startswith("evener_")
+
+
 def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
     flat = tf.nest.flatten(list(tensors), expand_composites=True)
     return [as_array(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]

@@ -44,16 +44,17 @@ from evener.checkpoint import random_state, storage
 from evener.checkpoint.checkpoint import Checkpoint, Position, Termination
 from evener.checkpoint.variables import ProgramVariables, variables_of
 from evener.errors import CheckpointError
-from evener.run.hoister import Hoister, all_variables
+from evener.run.hoister import Hoister, all_variables, is_of_evener
 from evener.run.loops import name_in_program
 from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, user_line
 from evener.strategy.prepared import DISTRIBUTED_STEP
+from evener.workers.late import packable, tensors_as_arrays
 from evener.workers.mesh import pack, unpack
 
 LIMIT_BYTES = 256 << 20
 """Most bytes of events that are kept."""
-_SECONDS = 60.0
+SECONDS = 60.0
 """Time between two checkpoints, if the number of steps is not given."""
 _SAMPLE_BYTES = 1 << 20
 """Bytes of an array whose checksum is taken, spread over the array."""
@@ -93,8 +94,7 @@ class _AllVariables(Checkpoint):
         counted = Counter[str]()
         objects: dict[str, tf.Variable] = {}
         for variable in sorted(all_variables(), key=_number):
-            # Those of evener tell times and shares.
-            if "evener_" not in variable.name:
+            if not is_of_evener(variable):
                 counted[variable.name] += 1
                 objects[f"{variable.name}#{counted[variable.name]}"] = variable
         found = variables_of(objects)
@@ -123,6 +123,7 @@ class ResumableLoop:
         self._thread = threading.get_ident()
         self.line: UserLine | None = None  # Line of the first step; None before it.
         self.is_inside = False  # Whether an event happens now.
+        self.has_computed = False  # Whether this run has made a step, and was not told of it.
         self.is_as_written = False  # Whether eager lines run that may become a step.
         self._trains: dict[bytes, bool] = {}  # Whether a function writes what is trainable.
         self._loads: list[str] = []  # Files that were looked for before the first step.
@@ -156,7 +157,7 @@ class ResumableLoop:
     def _end(self) -> None:
         if self._waiting:
             raise self._other_program(_as_text(self._waiting[0]), "it ends")
-        if self.line is not None and self._kept is not None:
+        if self.line is not None:
             self._save()
             self._checkpoint.wait()
 
@@ -221,18 +222,18 @@ class ResumableLoop:
                 f"{name} has the operation {effects.others[0]}: what it changes or draws is in no "
                 "variable"
             )
-        key = f"{name}({', '.join(checksum(_as_bytes(each)) for each in batch)})"
+        dtypes = [kind.dtype for kind in function.function_type.flat_outputs]
+        sums = ", ".join(checksum(packable(each)) for each in batch)
+        key = f"{name}({sums}) -> {', '.join(dtype.name for dtype in dtypes)}"
 
         def give(told: bytes) -> list[tf.Tensor]:
-            [arrays] = unpack(np.frombuffer(told, np.uint8))
-            kinds = function.function_type.flat_outputs
-            return [tf.constant(a, kind.dtype) for a, kind in zip(arrays, kinds, strict=True)]
+            return list(map(tf.constant, _arrays(told), dtypes))
 
         return self._event(
             "run",
             key,
             lambda: run(function, *inputs),
-            keep=lambda outputs: pack([[*map(_as_bytes, outputs or ())]]).tobytes(),
+            keep=lambda outputs: pack([tensors_as_arrays(outputs)]).tobytes(),
             give=give,
             is_step=lambda _: self._trains[function.name],
         )
@@ -255,7 +256,7 @@ class ResumableLoop:
         return self._event("call", original.__name__, lambda: original(*args, **kwargs))
 
     def _read(self, variable: tf.Variable) -> None:
-        if self.line is None or "evener_" in variable.name or not self._is_asked:
+        if self.line is None or is_of_evener(variable) or not self._is_asked:
             return
 
         def keep(array: np.ndarray) -> bytes:
@@ -267,9 +268,9 @@ class ResumableLoop:
 
         def give(told: bytes) -> None:
             if told:
-                variable.assign(unpack(np.frombuffer(told, np.uint8))[0][0])
+                variable.assign(*_arrays(told))
 
-        self._event("read", variable.name, lambda: _as_bytes(variable), keep=keep, give=give)
+        self._event("read", variable.name, lambda: packable(variable), keep=keep, give=give)
 
     def _write(self, name: str, path: Any, action: Callable[[], Any]) -> Any:
         del path  # It may be a temporary one.
@@ -323,6 +324,7 @@ class ResumableLoop:
         if told is not None and not self._waiting:
             self._restore()
         if told is None and is_step(value):
+            self.has_computed = True
             self._save_if_due()
         if self._num_bytes > LIMIT_BYTES and not self._waiting:
             self._keep_no_more()
@@ -357,7 +359,7 @@ class ResumableLoop:
     def _save_if_due(self) -> None:
         stops = self._termination.is_requested
         if self._every_steps is None:
-            is_due = time.monotonic() - self._saved_at >= _SECONDS
+            is_due = time.monotonic() - self._saved_at >= SECONDS
         else:
             is_due = self._num_steps % self._every_steps == 0
         if is_due or stops:
@@ -448,10 +450,9 @@ def _loads_as_text(loads: Sequence[str]) -> str:
 _encode = msgspec.msgpack.encode
 
 
-def _as_bytes(value: Any) -> np.ndarray:
-    """Return a tensor or a variable as an array of numbers, or of byte strings."""
-    array = np.asarray(value.numpy())
-    return np.asarray(value.numpy(), object) if array.dtype.kind in "SO" else array
+def _arrays(packed: bytes) -> list[np.ndarray]:
+    [arrays] = unpack(np.frombuffer(packed, np.uint8))
+    return arrays
 
 
 def _plain(value: Any) -> Any:
@@ -467,7 +468,7 @@ def _plain(value: Any) -> Any:
     if type(value) is dict and all(type(key) is str for key in items):
         return {"kind": "dict", "items": [[key, _plain(each)] for key, each in items.items()]}
     if isinstance(value, tf.Tensor) and value.dtype not in (tf.resource, tf.variant):
-        return {"kind": f"tensor {value.dtype.name}", "items": pack([[_as_bytes(value)]]).tobytes()}
+        return {"kind": f"tensor {value.dtype.name}", "items": pack([[packable(value)]]).tobytes()}
     raise TypeError(f"{type(value).__name__} is no tensor and no number")
 
 
@@ -479,7 +480,7 @@ def _value(plain: Any) -> Any:
         return (list if kind == "list" else tuple)(map(_value, items))
     if kind == "dict":
         return {key: _value(each) for key, each in items}
-    array = unpack(np.frombuffer(items, np.uint8))[0][0]
+    [array] = _arrays(items)
     if kind.startswith("tensor "):
         return tf.constant(array, tf.as_dtype(kind.removeprefix("tensor ")))
     return array if kind == "array" else array[()]

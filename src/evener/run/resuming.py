@@ -37,14 +37,12 @@ from evener.checkpoint.callback import CheckpointCallback, added_to_fits, is_pla
 from evener.checkpoint.storage import Count
 from evener.errors import CheckpointError
 from evener.run.hoisted_guards import file_of
-from evener.run.hoister import Hoister, all_variables, value_bytes
+from evener.run.hoister import Hoister, all_variables, is_of_evener, value_bytes
 from evener.run.replace import replace_with
-from evener.run.replaying import KeptHoister, ResumableLoop, checksum
+from evener.run.replaying import SECONDS, KeptHoister, ResumableLoop, checksum
 from evener.run.script import Notes, UserLine, user_line
 from evener.workers.process import draw_seed, group_of_process
 
-_SECONDS = 60.0
-"""Time between two checkpoints, if the number of steps is not given."""
 _CONSTANT = (types.FunctionType, types.ModuleType, type)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
@@ -96,6 +94,11 @@ class Resumption:
             yield
         if not self.num_fits and self.loop.line is None:
             self.notes.add("--checkpoint has kept nothing: the script has made no step")
+
+    @property
+    def only_tells(self) -> bool:
+        """Whether all steps of a loop were those of the run before."""
+        return self.loop.line is not None and not self.loop.has_computed
 
     def kept(self, hoister: Hoister) -> Hoister | KeptHoister:
         """Return what the script calls for the steps that are made of its eager lines."""
@@ -152,7 +155,7 @@ class Resumption:
         folder = storage.join(self._folder, f"fit-{self.num_fits:03d}")
         every = {"every_steps": self._every_steps}
         if self._every_steps is None:
-            every = {"every_seconds": _SECONDS}
+            every = {"every_seconds": SECONDS}
         arrays = (arguments.get(name) for name in ("x", "y", "sample_weight"))
         found = [each for each in tf.nest.flatten([*arrays]) if isinstance(each, np.ndarray)]
         fingerprint = ", ".join(map(checksum, found))
@@ -243,8 +246,7 @@ class ResumableFit(CheckpointCallback):
         if self._has_stepped or self._first_step is not None:
             return
         known = {id(variable) for variable in self.checkpoint.variables()}
-        # Those of evener tell times and shares.
-        others = (v for v in all_variables() if not v.name.startswith("evener_"))
+        others = (v for v in all_variables() if not is_of_evener(v))
         self._lost = [(v, value_bytes(v)) for v in others if id(v) not in known]
         self._first_step = contextlib.ExitStack()
         self._first_step.enter_context(

@@ -22,6 +22,7 @@ from evener.run.script import Notes, Script, run_as_main, show_failures_of
 
 if TYPE_CHECKING:
     from evener.recording.record import Recording
+    from evener.run.loops import IdleDevices
     from evener.run.resuming import Resumption
     from evener.strategy import Strategy
     from evener.workers.group import Group
@@ -150,7 +151,7 @@ class Session:
         idle = loops.IdleDevices(self.strategy, self.notes, hoister)
         idle.watch()
         # Before the report of the run, which has all notes: it was registered earlier.
-        atexit.register(idle.report)
+        atexit.register(self._report_idle, idle)
         if self.verify:
             atexit.register(self._report_unverified, os.getpid())
         # A name that only a rewritten script uses.
@@ -173,6 +174,10 @@ class Session:
             sys.last_value = error
             sys.excepthook(type(error), error, error.__traceback__)
             raise SystemExit(EXIT_CODE_OF_LOST) from None
+
+    def _report_idle(self, idle: IdleDevices) -> None:
+        if self.resumption is None or not self.resumption.only_tells:
+            idle.report()
 
     def _report_unverified(self, process: int) -> None:
         """Note (RUN-024), at the end, that no step was compared."""

@@ -301,10 +301,15 @@ def ends_with_the_job() -> Iterator[None]:
         raise SystemExit(0) from None
 
 
+def packable(tensor: Any) -> np.ndarray:
+    """Return a tensor or a variable as `pack` takes it: an array of numbers, or of byte strings."""
+    value = tensor.numpy()
+    return np.asarray(value, object) if isinstance(value, bytes) else np.asarray(value)
+
+
 def tensors_as_arrays(results: Any) -> list[np.ndarray]:
     leaves = tf.nest.flatten(results, expand_composites=True)
-    values = [leaf.numpy() for leaf in leaves if isinstance(leaf, tf.Tensor)]
-    return [np.asarray(v, object) if isinstance(v, bytes) else np.asarray(v) for v in values]
+    return [packable(leaf) for leaf in leaves if isinstance(leaf, tf.Tensor)]
 
 
 def pack_results(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
