@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,9 @@ def test_a_loop_is_kept_up_to_a_limit(
     assert max(path.name for path in (tmp_path / "loop").glob("step-*")) == "step-00000003"
 
 
-TABLE = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+@functools.cache
+def table() -> tf.lookup.experimental.MutableHashTable:
+    return tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
 
 
 def count_in_python() -> tf.Tensor:
@@ -199,8 +202,8 @@ def count_in_python() -> tf.Tensor:
 
 def count_in_a_table() -> tf.Tensor:
     key = tf.constant(0, tf.int64)
-    TABLE.insert(key, TABLE.lookup(key) + 1.0)
-    return TABLE.lookup(key)
+    table().insert(key, table().lookup(key) + 1.0)
+    return table().lookup(key)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +215,7 @@ def test_a_step_that_changes_what_is_no_variable_is_refused(
     count: Callable[[], tf.Tensor], operation: str
 ) -> None:
     weight = tf.Variable(1.0)
+    table()
     step = tf.function(lambda: weight.assign_sub(count()))
     with pytest.raises(CheckpointError, match="CKPT-018") as caught:
         step()
