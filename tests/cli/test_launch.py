@@ -110,6 +110,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_costs_nothing(
     script: Path, tmp_path: Path, alone: list[np.ndarray]
 ) -> None:

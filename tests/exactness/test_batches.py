@@ -43,7 +43,6 @@ from .models import (
 FIVE_EVEN = Layout(num_devices=5)
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("steps_per_execution", [2, 5])
 def test_steps_per_execution(steps_per_execution: int) -> None:
     """Five steps, in executions of 2 + 2 + 1 and in one of 5; the shares change between."""
@@ -61,7 +60,6 @@ def test_steps_per_execution(steps_per_execution: int) -> None:
     agree(experiment)
 
 
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(17, 16), (20, 7), (12, 1), (13, 2)])
 def test_batches_smaller_than_the_shares(num_samples: int, batch_size: int) -> None:
     data = tabular(num_samples)
@@ -102,7 +100,6 @@ def test_on_batch_siblings() -> None:
     agree(experiment, THREE)
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("batch_size", [1, 4, 37])
 def test_predict_keeps_the_order(batch_size: int) -> None:
     """Row k of the output belongs to row k of the input, in every output."""
@@ -285,7 +282,6 @@ def test_dataset() -> None:
     agree(experiment, THREE)
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("steps_per_execution", [1, 2])
 def test_dataset_that_repeats(steps_per_execution: int) -> None:
     """Epochs of 4 steps over a repeated dataset of 5 batches: each starts where one ended."""

@@ -56,7 +56,6 @@ def test_it_equals_one_device(synchronized: bool) -> None:
     agree(experiment, FIVE)
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_shares_of_one_sample(synchronized: bool) -> None:
     """Their own variance is zero; and there are fewer samples than devices."""
@@ -100,7 +99,6 @@ def first_statistics(place: Place, batch: int, pictured: bool) -> dict[str, obje
     return {"statistics": model.layers[0].get_weights()[2:]}
 
 
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize("pictured", [False, True], ids=["rows", "pictures"])
 @pytest.mark.parametrize("batch", [16, 3])
 def test_first_layer_learns_the_statistics_of_the_batch(batch: int, pictured: bool) -> None:
@@ -214,7 +212,6 @@ def trained(model: keras.Model, batch: int, *, num_steps: int = 3) -> list[np.nd
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("sizes", [(5, 3), (3, 0, 4)], ids=str)
 def test_equals_chunks(sizes: tuple[int, ...], options: str) -> None:

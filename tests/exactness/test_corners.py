@@ -359,7 +359,6 @@ def test_sequential_built_by_the_first_batch() -> None:
     agree_in_fit(build, regression(11), {"loss": "mse"}, FIVE)
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("clip", [None, 0.05], ids=["plain", "global_clipnorm"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_embeddings(optimizer: str, clip: float | None) -> None:

@@ -92,7 +92,6 @@ def run_inside(epoch: Epoch, strategy: evener.Strategy) -> Epoch:
 
 
 @pytest.mark.filterwarnings("ignore:.*ENG-093")
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("make", [over_batches, with_a_traced_step, until_it_is_good])
 @pytest.mark.parametrize("spread", [distributed, run, run_inside])
 @pytest.mark.usefixtures("logical_cpus")

@@ -49,7 +49,6 @@ def run_hoisted(source: str, path: str) -> tuple[dict[str, Any], Hoister]:
     return vars(module), hoister
 
 
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", CASES)
 def test_the_values_are_those_of_plain_python(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

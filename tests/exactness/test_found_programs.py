@@ -125,7 +125,6 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_equals_one_device(name: str, plan: str) -> None:
     program = program_of(name)
@@ -195,7 +194,6 @@ def test_found_program_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 NUM_PROGRAMS = 10
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("chunk", range(10))
 def test_drawn_programs_equal_one_device(chunk: int) -> None:
     shared = compared = 0

@@ -91,7 +91,6 @@ def samples(size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("plan", ["5", "cut"])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_one_device(name: str, plan: str) -> None:

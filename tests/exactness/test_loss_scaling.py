@@ -42,7 +42,6 @@ def scaled(name: str) -> keras.optimizers.Optimizer:
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(34)
 @pytest.mark.parametrize("jit_compile", [True, False])
 @pytest.mark.parametrize("name", INNER)
 @pytest.mark.filterwarnings("ignore:.*ENG-082")

@@ -64,7 +64,6 @@ def contrastive(y_true: object, y_pred: object) -> object:
     )
 
 
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize("loss", [mean_of_all, sum_of_all, root_of_mean, contrastive])
 def test_functions_that_return_a_number(loss: Callable[[object, object], object]) -> None:
     """A scalar loss means what it means on the whole batch, whatever it is."""
@@ -100,7 +99,6 @@ class Last(layers.Layer):
 REDUCTIONS = ("sum", "sum_over_batch_size", "mean_with_sample_weight")
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction: str, weighted: bool) -> None:
@@ -122,7 +120,6 @@ def test_reductions(reduction: str, weighted: bool) -> None:
     agree(experiment, THREE)
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_a_share_whose_weights_are_zero(reduction: str) -> None:
     """The first replica has only samples without weight: no 0 / 0, no sample too many."""
@@ -157,7 +154,6 @@ def test_sample_weight_in_time() -> None:
     agree_in_fit(build, (x, y), {"loss": "mse", "weighted_metrics": ["mae"]}, sample_weight=weights)
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_masked_and_weighted(reduction: str) -> None:
     """A mask counts over the whole batch: shares have different numbers of real tokens."""
@@ -230,7 +226,6 @@ REGULARIZERS: Mapping[str, Callable[[], dict[str, object]]] = {
 }
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", REGULARIZERS)
 def test_regularizers(kind: str) -> None:
     """Penalties of weights count once, those of activities by sample."""
@@ -310,7 +305,6 @@ def adding(kind: str) -> keras.Model:
     )
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("with_loss", [True, False], ids=["beside", "alone"])
 @pytest.mark.parametrize("kind", ["mean", "sum", "constant"])
 def test_added_losses(kind: str, with_loss: bool) -> None:
@@ -328,7 +322,6 @@ def test_an_added_loss_that_begins_with_zero() -> None:
     agree_in_fit(build, regression(75), {"loss": "mse"})
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_an_added_loss_that_begins_with_few_samples(first: int) -> None:
     """The first batch has hardly a sample to tell a sum from a mean by."""

@@ -83,7 +83,6 @@ def classifier_metrics() -> list[object]:
     ]
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_metrics_of_classes(weighted: bool) -> None:
     x, y = tabular(75)
@@ -218,7 +217,6 @@ class Interrupt(keras.callbacks.Callback):
             raise Interrupted
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("save_freq", ["epoch", 2])
 def test_backup_and_restore(tmp_path: Path, save_freq: str | int) -> None:
     counter = iter(range(100))

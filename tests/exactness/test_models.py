@@ -65,7 +65,6 @@ def test_every_pair_of_values_meets() -> None:
         assert {(c[first], c[second]) for c in DEFAULT} == wanted
 
 
-@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("name", "optimizer", "number", "kind", "door"), DEFAULT)
 def test_equals_one_device(name: str, optimizer: str, number: int, kind: str, door: str) -> None:
     check(name, optimizer, number, kind, door)

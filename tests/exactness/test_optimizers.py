@@ -139,7 +139,6 @@ def test_in_a_loop(name: str) -> None:
     agree(lambda place: way(place, {**WAYS, **RULES}[name]), THREE)
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("train", [by_fit, by_loop])
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy: str, train: Callable[..., Any]) -> None:

@@ -112,7 +112,6 @@ STYLES: dict[str, tuple[type[keras.Model], dict[str, Any]]] = {
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize("style", list(STYLES))
 @pytest.mark.parametrize("layout", usually([TWO, FIVE], [TWO]), ids=str)
 def test_fit(style: str, layout: Layout) -> None:
@@ -219,7 +218,6 @@ def test_validation_data(style: str) -> None:
 
 
 @pytest.mark.covering(1)
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", [OwnTest, Everything])
 @pytest.mark.parametrize("steps", usually([1, 2], [2]))
 @pytest.mark.parametrize("layout", usually([TWO, FIVE], [TWO]), ids=str)

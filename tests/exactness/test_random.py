@@ -70,7 +70,6 @@ def test_reading_masks_from_gradients() -> None:
     assert np.array_equal(masks_of_step(model), np.asarray(drawn) > 0)
 
 
-@pytest.mark.sampled(16)
 @as_one_device
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_masks_are_those_of_one_device(layout: Layout) -> None:
@@ -102,7 +101,6 @@ def trained(layout: Layout, seed: int) -> list[np.ndarray]:
     return model.get_weights()
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("layout", [ONE, THREE], ids=str)
 def test_training_is_reproducible(layout: Layout) -> None:
     """Two runs from one seed end with equal weights; another seed ends elsewhere."""
@@ -162,7 +160,6 @@ NOISES: dict[str, Callable[[], keras.layers.Layer]] = {
 }
 
 
-@pytest.mark.sampled(16)
 @as_one_device
 @pytest.mark.parametrize("name", NOISES)
 def test_other_random_layers(name: str) -> None:

@@ -229,7 +229,6 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(18)
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_equals_one_device(name: str, plan: str) -> None:
     expected = with_gradient((OVER_ROWS | NOT_OVER_ROWS)[name])
@@ -326,7 +325,6 @@ def fit(strategy: evener.Strategy | None) -> list[np.ndarray]:
 FIRST, LAST = {"cpu:0": ["a", "rows"], "cpu:1": ["b"]}, {"cpu:0": ["a"], "cpu:1": ["rows", "b"]}
 
 
-@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     "plan",
     [

@@ -318,7 +318,6 @@ def with_gradient(step: Step) -> Callable[..., Any]:
     return of_batch
 
 
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize(
     ("name", "plan"),
     [

@@ -114,7 +114,6 @@ def agree_on_deep(plan: Plan) -> None:
     agree(train_deep, make_place=place_for(plan), name="the deep model by fit")
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", PLANS_OF_DEEP)
 def test_plans(name: str) -> None:
     agree_on_deep(PLANS_OF_DEEP[name]())
@@ -181,7 +180,6 @@ def test_several_steps_per_execution() -> None:
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.filterwarnings("ignore:.ENG-086.")
 @pytest.mark.parametrize("how", ["run_eagerly", "jit_compile"])
 def test_compiled_by_xla_and_eager(how: str) -> None:
@@ -294,7 +292,6 @@ class Tower(keras.Model):
         return self.head(self.shared(x))
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize(
     "patterns",
     [
@@ -397,7 +394,6 @@ def dropping() -> keras.Model:
     )
 
 
-@pytest.mark.sampled(24)
 @pytest.mark.parametrize("cuts", [(TWO_STAGES,), HYBRID], ids=["stages", "hybrid"])
 @pytest.mark.parametrize("recompute", [(), ("*",)], ids=["kept", "recomputed"])
 def test_dropout(cuts: tuple[Cut, ...], recompute: tuple[str, ...]) -> None:
@@ -430,7 +426,6 @@ def test_states_that_are_kept_between_batches() -> None:
     agree(train, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_statistics_of_the_batch(synchronized: bool) -> None:
     """BatchNormalization in both of two stages sees the whole batch, although it is split."""

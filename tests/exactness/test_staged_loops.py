@@ -157,7 +157,6 @@ def test_owners_on_the_host() -> None:
     agree_in_loop(classifier(), dataset, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", [ComputeLoss, OwnTrackers])
 def test_steps_of_ones_own_under_fit(kind: type[keras.Model]) -> None:
     x, y = regression(75)

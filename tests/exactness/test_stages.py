@@ -31,7 +31,6 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "cut", "door"), [pytest.param(*case, id="-".join(map(str, case))) for case in CASES]
 )

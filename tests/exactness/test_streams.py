@@ -169,13 +169,11 @@ def agree(program: Program) -> None:
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.sampled(26)
 @pytest.mark.parametrize("seed", range(26))
 def test_drawn_programs_draw_the_numbers_of_one_device(seed: int) -> None:
     agree(Program.drawn(seed))
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("function", FUNCTIONS[:2])
 def test_python_draws_while_a_step_is_traced(door: str, function: str) -> None:

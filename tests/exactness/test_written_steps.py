@@ -83,7 +83,6 @@ def test_what_is_listed_has_no_entry() -> None:
     assert [op for op in LISTED if op in OPERATIONS or not graphs.is_operation(op)] == []
 
 
-@pytest.mark.sampled(66)
 @pytest.mark.parametrize(("name", "plan"), CASES_AND_PLANS)
 def test_equals_one_device(name: str, plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every fourth, a check of a few samples, which goes on meanwhile, sees no difference.
