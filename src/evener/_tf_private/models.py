@@ -154,7 +154,7 @@ def _make_function(kind: type[Any], original: Callable[..., Any], model, step_fu
     """Make the function that runs steps of a model; XLA compiles what is given to `run`."""
     strategy = model._distribute_strategy
     trains = getattr(step_function, "__name__", "") == "train_step"
-    has_strategy = strategy is not None or tf.distribute.has_strategy()
+    has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
     if trains and not has_strategy:
         kind._warn_about_unused_strategies(model.name)
     if not isinstance(strategy, kind) or model.run_eagerly or strategy.is_plain:
@@ -202,7 +202,7 @@ def _try_plans(
 
     def call(iterator: Any) -> Any:
         nonlocal is_settled
-        if not trial.is_over:
+        if not trial.choice.is_over:
             return trial.run(
                 call,
                 functools.partial(run, iterator),
@@ -211,12 +211,12 @@ def _try_plans(
             )
         if not is_settled:
             is_settled = True
-            for number in functions.keys() - {trial.current}:
+            for number in functions.keys() - {trial.choice.current}:
                 del functions[number]
-            if trial.current != trial.start:
+            if trial.choice.current != trial.choice.start:
                 # They were traced for the plan of the start; Keras makes others when needed.
                 model.test_function = model.predict_function = None
-        return run(iterator, trial.current)
+        return run(iterator, trial.choice.current)
 
     return call
 

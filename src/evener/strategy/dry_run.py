@@ -107,10 +107,6 @@ class StoppedCall:
 class _Stop(BaseException):
     """Ends a stopped call; a program's ``except Exception`` does not catch it."""
 
-    def __init__(self, stopped: StoppedCall) -> None:
-        super().__init__()
-        self.stopped = stopped
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
@@ -126,13 +122,14 @@ class Placed:
 def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCall | None:
     def watch(function: Any, inputs: tuple[Any, ...]) -> None:
         if wanted(function):
-            raise _Stop(StoppedCall(function=function, inputs=inputs))
+            raise _Stop(function, inputs)
 
     try:
         with before_functions_run(watch):
             call()
     except _Stop as stop:
-        return stop.stopped
+        function, inputs = stop.args
+        return StoppedCall(function=function, inputs=inputs)
     return None
 
 
