@@ -36,7 +36,6 @@ from evener.auditing import Collective, Copy, Fallback, Kind, Line, Operation
 from evener.base.user_code import is_own
 from evener.devices.names import GPU, kind_of, qualified_name
 from evener.strategy import kernels
-from evener.strategy.dry_run import Placed
 
 ASKED = "_evener_asked"
 """The attribute of an operation that holds the GPU it requests, such as ``"gpu:1"``."""
@@ -68,12 +67,23 @@ def present() -> tuple[str, ...]:
     return tuple(sorted(names, key=order))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    graph: Any  # The placed graph: a ``GraphDef`` in which every node has a device
+    parts: tuple[Any, ...]  # The graph of each device, with its ``_Send`` and ``_Recv`` nodes
+    written: Any  # The placed graph without optimization
+    # The Python graphs of the function and of all functions it calls, by name
+    functions: dict[str, tf.Graph]
+    name: str  # The function's name among them
+    inputs: tuple[Any, ...]  # The input tensors for which it was placed, of any shape and dtype
+
+
 _TAPES = (
     ("tensorflow/python/eager/imperative_grad.py", "imperative_grad"),
     ("tensorflow/python/ops/gradients_util.py", "_GradientsHelper"),
 )
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
-# Frames outside of it belong to the call of the audit.
+# Frames outside of its function `audit` belong to the call of the audit.
 _AUDIT = str(Path(__file__).with_name("step_audit.py"))
 _APPLIES = ("apply", "apply_gradients")
 
@@ -107,8 +117,8 @@ class Origins:
         """Return the innermost line of user code that made an operation, or None."""
         if operation is None or operation.type == "Placeholder":
             return None
-        for file, number, _ in reversed(self.frames(operation)):
-            if file == _AUDIT:
+        for file, number, function in reversed(self.frames(operation)):
+            if file == _AUDIT and function == "audit":
                 return None
             if is_own(file):
                 return Line(path=file, number=number)

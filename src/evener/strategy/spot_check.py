@@ -424,12 +424,10 @@ _NOT_COMPARED = (tf.resource, tf.variant, tf.string)
 def _find_extent(
     step: PartitionedStep,
 ) -> tuple[frozenset[int], tuple[Tensor, ...], dict[Tensor, TaskFunction | None]]:
-    """Find what of a step can be computed again without changing anything.
+    """Return which functions run again, by number, what they are given, and what is compared.
 
-    Returns:
-        Numbers of the functions that are called on the parts, or once; tensors that they read and
-        that the whole side computes; compared tensors, each with the function with writes that
-        reads it, or None for results of the step.
+    No variable changes: what functions with writes would compute is given by the whole side. Each
+    compared tensor has the function with writes that reads it, or None for results of the step.
     """
     partition = step.partition
     graph = partition.graph
