@@ -142,6 +142,8 @@ class ShareController:
         memory_bytes: Sequence[int | None] = (),
     ) -> None:
         self._devices = tuple(devices)
+        # Replicas whose workers are there.
+        self._there = tuple(range(len(devices)))
         self.memory_bytes = tuple(memory_bytes)
         self.is_measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
@@ -167,8 +169,11 @@ class ShareController:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The fractions in use; they add up to 1."""
-        return self._rebalancer.shares
+        """The fractions in use; they add up to 1, and are 0 for replicas whose workers are gone."""
+        shares = [0.0] * len(self._devices)
+        for replica, share in zip(self._there, self._rebalancer.shares, strict=True):
+            shares[replica] = share
+        return tuple(shares)
 
     @property
     def events(self) -> tuple[Rebalanced, ...]:
@@ -326,11 +331,22 @@ class ShareController:
     def _rebalance_in_step(
         self, num_steps: Any, samples: Any, seconds: Any, shares: Any
     ) -> npt.NDArray[np.float64]:
+        number = int(num_steps)
+        times = self._exchange_times(number, seconds)
         with self._lock:
-            if tuple(shares) != self._rebalancer.shares:
-                return np.asarray(self._rebalancer.shares)  # a person has set others meanwhile
-            self._rebalance(int(num_steps), last_steps(int(num_steps), samples, seconds))
-            return np.asarray(self._rebalancer.shares)
+            # A person may have set others meanwhile.
+            if times is not None and tuple(shares) == self.shares:
+                steps = last_steps(number, samples, times)
+                own = [steps[replica] for replica in self._there]
+                self._rebalancer, event = rebalance_shares(self._rebalancer, own, step=number)
+                if event is not None:
+                    self._events.append(event)
+                    _LOG.info("rebalanced %s: %s", ", ".join(self._devices), event)
+            return np.asarray(self.shares)
+
+    def _exchange_times(self, num_steps: int, seconds: Any) -> Any | None:
+        """Return the times of the replicas of all workers; None if one of them has died."""
+        return seconds
 
     @property
     def num_steps(self) -> int:
@@ -339,12 +355,6 @@ class ShareController:
     def last_steps(self) -> list[list[tuple[float, float]]]:
         """Return for each replica the (samples, seconds) of the last steps, oldest first."""
         return last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
-
-    def _rebalance(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
-        self._rebalancer, event = rebalance_shares(self._rebalancer, steps, step=num_steps)
-        if event is not None:
-            self._events.append(event)
-            _LOG.info("rebalanced %s: %s", ", ".join(self._devices), event)
 
 
 def last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:
@@ -368,19 +378,10 @@ class SharesOfWorkers(ShareController):
         group: Group,
         workers: Sequence[int],
     ) -> None:
-        self._there: tuple[int, ...] = tuple(range(len(devices)))
         super().__init__(devices, shares, measured=measured)
-        self._planned = super().shares
+        self._planned = self.shares
         self._group = group
         self.workers = tuple(workers)
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The fractions in use; 0 for replicas whose workers are gone."""
-        shares = [0.0] * len(self._devices)
-        for replica, share in zip(self._there, self._rebalancer.shares, strict=True):
-            shares[replica] = share
-        return tuple(shares)
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on; those of replicas that are gone do not count."""
@@ -415,13 +416,6 @@ class SharesOfWorkers(ShareController):
         self._rebalancer = ShareRebalancer(shares=tuple(shares), minimum_share=least)
         self.variable.assign(self.shares)
 
-    def _rebalance_in_step(
-        self, num_steps: Any, samples: Any, seconds: Any, shares: Any
-    ) -> npt.NDArray[np.float64]:
-        label = f"times {int(num_steps)}"
-        times = self._group.reduce_if_there(label, np.asarray(seconds, np.float64), "max")
-        with self._lock:
-            if times is not None and tuple(shares) == self.shares:
-                steps = last_steps(int(num_steps), samples, times)
-                self._rebalance(int(num_steps), [steps[replica] for replica in self._there])
-            return np.asarray(self.shares)
+    def _exchange_times(self, num_steps: int, seconds: Any) -> Any | None:
+        times = np.asarray(seconds, np.float64)
+        return self._group.reduce_if_there(f"times {num_steps}", times, "max")
