@@ -15,7 +15,7 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from evener._tf_private.functions import converted_as_by, leave_to_autograph
 from evener._tf_private.graphs import is_operation, is_stateful
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch, setting, wrap_with
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
 """Called with the body of a loop, as a function of a batch, and the batch; returns its results."""
@@ -50,15 +50,10 @@ _LOOPS = Patch(
 )
 
 
-@contextlib.contextmanager
-def running_bodies(run: RunBody | None) -> Generator[None]:
+def running_bodies(run: RunBody | None) -> contextlib.AbstractContextManager[None]:
     """Let bodies of loops over datasets be run by ``run``, where this thread traces them."""
     _LOOPS.apply(wrap_with(_loop))
-    before, _here.run = _here.run, run
-    try:
-        yield
-    finally:
-        _here.run = before
+    return setting(_here, run=run)
 
 
 def _loop(

@@ -17,7 +17,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch, setting, wrap_with
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _FIT = Patch(
@@ -143,14 +143,9 @@ def iterate_by(iterable_of: IterableOf) -> None:
     _EPOCHS.apply_each({"predict": _predict}, "predict")
 
 
-@contextlib.contextmanager
-def keras_reads() -> Generator[None]:
+def keras_reads() -> contextlib.AbstractContextManager[None]:
     """Mark that the batches that this thread takes in the block are taken by Keras."""
-    before, _here.reads = _here.reads, True
-    try:
-        yield
-    finally:
-        _here.reads = before
+    return setting(_here, reads=True)
 
 
 def is_read_by_keras() -> bool:
@@ -158,16 +153,9 @@ def is_read_by_keras() -> bool:
     return _here.reads
 
 
-@contextlib.contextmanager
-def following(feed: Any, model: Any = None) -> Generator[None]:
+def following(feed: Any, model: Any = None) -> contextlib.AbstractContextManager[None]:
     """Let a feed follow the first iterator that this thread makes in the block; None for none."""
-    before = _here.waiting, _here.feed, _here.model
-    _here.waiting = _here.feed = feed
-    _here.model = model
-    try:
-        yield
-    finally:
-        _here.waiting, _here.feed, _here.model = before
+    return setting(_here, waiting=feed, feed=feed, model=model)
 
 
 def _follow_epochs() -> None:
@@ -219,12 +207,9 @@ def _predict(original: Callable[..., Any], model: Any, /, *args: Any, **kwargs: 
     is_traced = made is None or isinstance(made, tf.types.experimental.PolymorphicFunction)
     is_keras_own = make is TensorFlowTrainer.make_predict_function and is_traced
     # Taken by the iterator that Keras makes first.
-    _here.predicts = not is_eager and is_keras_own and model.steps_per_execution == 1
-    try:
-        with keras_reads():
-            return original(model, *args, **kwargs)
-    finally:
-        _here.predicts = False
+    predicts = not is_eager and is_keras_own and model.steps_per_execution == 1
+    with setting(_here, predicts=predicts, reads=True):
+        return original(model, *args, **kwargs)
 
 
 def data_kind(iterator: Any) -> str:
@@ -342,14 +327,9 @@ def set_up_monitor(callback: Any) -> None:
             callback._set_monitor_op()
 
 
-@contextlib.contextmanager
-def beginning_at(model: Any) -> Generator[None]:
+def beginning_at(model: Any) -> contextlib.AbstractContextManager[None]:
     """Undo `begin_at` at the end of the block."""
-    before = model._initial_epoch
-    try:
-        yield
-    finally:
-        model._initial_epoch = before
+    return setting(model, _initial_epoch=model._initial_epoch)
 
 
 def begin_at(model: Any, epoch: int) -> None:

@@ -29,7 +29,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.util import tf_stack, traceback_utils
 
 from evener._tf_private.graphs import kept_functions
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch, Wrap, wrap_with
 from evener.base.user_code import without_evener
 
 
@@ -379,23 +379,35 @@ def before_functions_run(
 ) -> contextlib.AbstractContextManager[None]:
     """Call ``watch(function, inputs)`` before every traced function that is run from Python."""
 
-    def call_flat(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
-        if tf.executing_eagerly():
-            watch(function, inputs)
+    def run(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
+        watch(function, inputs)
         return original(function, *inputs)
 
-    return _RUNS.applied(wrap_with(call_flat))
+    return running_functions_by(run)
 
 
 def running_functions_by(run: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
     """Let ``run(original, function, *inputs)`` run every traced function that Python runs."""
+    return _RUNS.applied(_eager_runs(run))
 
+
+def around_functions_run(scope: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:
+    """Run every traced function that is run from Python inside a context, from now on."""
+
+    def run(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
+        with scope(function):
+            return original(function, *inputs)
+
+    _RUNS.apply(_eager_runs(run))
+
+
+def _eager_runs(run: Callable[..., Any]) -> Wrap:
     def call_flat(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
         if tf.executing_eagerly():
             return run(original, function, *inputs)
         return original(function, *inputs)
 
-    return _RUNS.applied(wrap_with(call_flat))
+    return wrap_with(call_flat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,18 +482,6 @@ def _written(definition: Any, seen: dict[str, set[int]], others: dict[str, None]
             if is_written:
                 written.add(resource)
     return written
-
-
-def around_functions_run(scope: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:
-    """Run every traced function that is run from Python inside a context, from now on."""
-
-    def call_flat(original: Callable[..., Any], function: Any, *inputs: Any) -> Any:
-        if not tf.executing_eagerly():
-            return original(function, *inputs)
-        with scope(function):
-            return original(function, *inputs)
-
-    _RUNS.apply(wrap_with(call_flat))
 
 
 @contextlib.contextmanager

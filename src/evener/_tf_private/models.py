@@ -22,7 +22,7 @@ from keras.src.saving import saving_lib
 from tensorflow.python.distribute import distribute_lib
 
 from evener._tf_private.functions import let_compiled_functions_follow, shorten_tracebacks
-from evener._tf_private.patches import Patch
+from evener._tf_private.patches import Patch, setting
 from evener._tf_private.random_numbers import draw_as_one_device
 
 # Why: a layer may have Keras's trainer and be no `keras.Model`; there is no public name for it.
@@ -134,14 +134,10 @@ def _build(kind: type[Any], original, model, iterator=None, data_batch=None) -> 
 
 
 def _resolve_auto_jit_compile(kind: type[Any], original: Callable[..., bool], model: Any) -> bool:
-    strategy = model._distribute_strategy
-    if not isinstance(strategy, kind):
+    if not isinstance(model._distribute_strategy, kind):
         return original(model)
-    model._distribute_strategy = None
-    try:
+    with setting(model, _distribute_strategy=None):
         return original(model)
-    finally:
-        model._distribute_strategy = strategy
 
 
 def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -169,11 +165,8 @@ def _make_function(kind: type[Any], original: Callable[..., Any], model, step_fu
             function = original(model, step_function)
         else:
             compiled = tf.function(step_function, jit_compile=True, autograph=False)
-            model._jit_compile = False
-            try:
+            with setting(model, _jit_compile=False):
                 function = original(model, compiled)
-            finally:
-                model._jit_compile = True
 
         @functools.wraps(function)
         def call(iterator: Any) -> Any:
@@ -209,7 +202,7 @@ def _try_plans(
 
     def call(iterator: Any) -> Any:
         nonlocal is_settled
-        if not trial.is_over:
+        if not trial.choice.is_over:
             return trial.run(
                 call,
                 functools.partial(run, iterator),
@@ -218,12 +211,12 @@ def _try_plans(
             )
         if not is_settled:
             is_settled = True
-            for number in functions.keys() - {trial.current}:
+            for number in functions.keys() - {trial.choice.current}:
                 del functions[number]
-            if trial.current != trial.start:
+            if trial.choice.current != trial.choice.start:
                 # They were traced for the plan of the start; Keras makes others when needed.
                 model.test_function = model.predict_function = None
-        return run(iterator, trial.current)
+        return run(iterator, trial.choice.current)
 
     return call
 

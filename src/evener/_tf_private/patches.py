@@ -53,6 +53,19 @@ def wrap_with(replacement: Callable[..., Any]) -> Wrap:
     return wrap
 
 
+@contextlib.contextmanager
+def setting(owner: Any, **values: Any) -> Iterator[None]:
+    """Set attributes of one object, such as a model, until the end of the block."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
 @dataclass(slots=True, eq=False)
 class _Replacement:
     owner: Any

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import wrapt  # of TensorFlow
-from tensorflow.python.distribute import values
+from tensorflow.python.distribute import one_device_strategy, values
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
@@ -66,6 +66,12 @@ LOCAL_DEVICES = Patch(
 # tensors, and there is no public name for the class.
 # If it changes: `strategy.run` and `evener.distribute` take no such arguments.
 CompositeTensor = tf.__internal__.CompositeTensor
+
+# The extended strategy of `tf.distribute.OneDeviceStrategy`.
+# Why: most of what TensorFlow and Keras ask of a strategy of one replica is answered there, and
+# the class has no public name.
+# If it changes: strategies cannot be made, or TensorFlow says that a method is not implemented.
+OneDeviceExtended: Any = one_device_strategy.OneDeviceExtended
 
 
 def is_eager_tensor(value: Any) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch, setting, wrap_with
 from evener.base.user_code import is_own, is_rewritten
 
 _READS = Patch(
@@ -44,25 +44,28 @@ class AskedSizes:
     is_asked: bool = False
 
 
-_ASKED: ContextVar[AskedSizes | None] = ContextVar("evener_asked_sizes", default=None)
+class _Step(threading.local):
+    asked: AskedSizes | None = None  # where reads of unknown dimensions are noted
+    has_separate_batch_norm = False  # whether the fused kernel becomes several operations
+    has_batch_norm_per_device = False
+
+
+_step = _Step()
+"""The step that this thread traces."""
 
 
 @contextlib.contextmanager
 def noticing_unknown_sizes() -> Generator[AskedSizes]:
     """Detect that user code of this thread gets None for a dimension."""
     asked = AskedSizes()
-    token = _ASKED.set(asked)
-    try:
-        with _READS.applied(_noticing):
-            yield asked
-    finally:
-        _ASKED.reset(token)
+    with setting(_step, asked=asked), _READS.applied(_noticing):
+        yield asked
 
 
 def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(shape: tf.TensorShape, *args: Any) -> Any:
-        asked = _ASKED.get()
+        asked = _step.asked
         if asked is not None and not asked.is_asked and not shape.is_fully_defined():
             asked.is_asked = _counts(sys._getframe(1)) and _is_unknown(original(shape, *args))
         return original(shape, *args)
@@ -92,9 +95,6 @@ def _is_unknown(value: Any) -> bool:
 PER_PART_SCOPE = "evener_per_part"
 """The name scope of the means that every part takes of its own samples."""
 
-_IS_PER_DEVICE: ContextVar[bool] = ContextVar("evener_batch_norm_per_device", default=False)
-_IS_IN_PARTS: ContextVar[bool] = ContextVar("evener_batch_norm_in_parts", default=False)
-
 _FUSED = Patch(
     "fused BatchNormalization",
     "tensorflow:compat.v1.nn.fused_batch_norm",
@@ -104,22 +104,17 @@ _FUSED = Patch(
 )
 
 
-@contextlib.contextmanager
-def batch_norm_in_parts() -> Generator[None]:
+def batch_norm_in_parts() -> contextlib.AbstractContextManager[None]:
     """Make `tf.compat.v1.nn.fused_batch_norm` several operations in what this thread traces."""
     _FUSED.apply(wrap_with(_fused_batch_norm))
-    token = _IS_IN_PARTS.set(True)
-    try:
-        yield
-    finally:
-        _IS_IN_PARTS.reset(token)
+    return setting(_step, has_separate_batch_norm=True)
 
 
 def _fused_batch_norm(original: Callable[..., Any], x, scale, offset, *args, **kwargs) -> Any:
     x = tf.convert_to_tensor(x)
     # The kernel refuses other types and ranks, and says so.
     is_known = x.dtype in (tf.float16, tf.bfloat16, tf.float32) and x.shape.rank in (4, 5)
-    if not _IS_IN_PARTS.get() or tf.executing_eagerly() or not is_known:
+    if not _step.has_separate_batch_norm or tf.executing_eagerly() or not is_known:
         return original(x, scale, offset, *args, **kwargs)
     return _separate(x, scale, offset, *args, **kwargs)
 
@@ -176,15 +171,10 @@ def _separate(
         return result, moved[0], moved[1]
 
 
-@contextlib.contextmanager
-def per_device_batch_norm() -> Generator[None]:
+def per_device_batch_norm() -> contextlib.AbstractContextManager[None]:
     """Mark the statistics of BatchNormalization in the step that this thread traces."""
     _CALLS.apply(wrap_with(_normalise_layer))
-    token = _IS_PER_DEVICE.set(True)
-    try:
-        yield
-    finally:
-        _IS_PER_DEVICE.reset(token)
+    return setting(_step, has_batch_norm_per_device=True)
 
 
 _CALLS = Patch(
@@ -200,7 +190,7 @@ def _normalise_layer(original: Callable[..., Any], layer, inputs, training=None,
     """Normalise and update the moving averages, as `BatchNormalization.call` does."""
     # Keras 3.12 has no renorm.
     is_plain = mask is None and not getattr(layer, "renorm", False) and not layer.synchronized
-    if not (_IS_PER_DEVICE.get() and training and layer.trainable and is_plain):
+    if not (_step.has_batch_norm_per_device and training and layer.trainable and is_plain):
         return original(layer, inputs, training=training, mask=mask)
     inputs = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
     axis = layer.axis % len(inputs.shape)

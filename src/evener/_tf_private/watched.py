@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from tensorflow.python.eager import context, record
 
+from evener._tf_private.functions import function_graphs
 from evener._tf_private.patches import Patch
 
 EAGER_OPERATIONS = Patch(
@@ -173,20 +174,5 @@ def operations_of_map(dataset: Any) -> list[tf.Operation]:
     If it changes: the doctor does not know what stages of the input do.
     """
     function = getattr(getattr(dataset, "_map_func", None), "_function", None)
-    graph = getattr(function, "graph", None)
-    if graph is None:
-        return []
-    found: list[tf.Operation] = []
-    waiting = [graph]
-    seen = set[int]()
-    while waiting:
-        graph = waiting.pop()
-        if id(graph) in seen:
-            continue
-        seen.add(id(graph))
-        found += graph.get_operations()
-        for name in list(graph._functions):
-            inner = getattr(graph._get_function(name), "graph", None)
-            if inner is not None:
-                waiting.append(inner)
-    return found
+    graphs = [] if function is None else function_graphs(function).values()
+    return [operation for graph in graphs for operation in graph.get_operations()]

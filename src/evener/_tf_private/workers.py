@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from evener._tf_private.fits import is_read_by_keras, keras_reads
 from evener._tf_private.functions import TRACED_FUNCTIONS, left_to_autograph
-from evener._tf_private.patches import Patch, wrap_with
+from evener._tf_private.patches import Patch, setting, wrap_with
 
 Write = Callable[[str, Any, Callable[[], Any]], Any]
 """Function that lets one worker write: of a name, a path, and the function that writes."""
@@ -355,11 +355,8 @@ def repeat_calls(
         restores = callback.restore_best_weights
         if restores and name == "on_train_begin":
             group.variables.add_list(callback, "best_weights")
-        callback.restore_best_weights = restores and not group.is_late
-        try:
+        with setting(callback, restore_best_weights=restores and not group.is_late):
             original(callback, *args, **kwargs)
-        finally:
-            callback.restore_best_weights = restores
 
     replacements: dict[str, Callable[..., Any]] = {
         **{name: functools.partial(stop, name) for name in ("on_train_begin", "on_epoch_end")},

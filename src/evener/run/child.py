@@ -58,8 +58,7 @@ from evener.run.questions import (
 from evener.run.replace import replace_with
 from evener.run.script import Notes, callers, run_as_main, user_line
 from evener.run.session import Session
-from evener.strategy.dry_run import StoppedCall
-from evener.strategy.step_audit import audit, audit_of, trains
+from evener.strategy.step_audit import StoppedCall, audit, audit_of, trains
 
 _LARGE_BYTES = 1 << 20
 """Bytes of variables whose values are left out where no step runs."""

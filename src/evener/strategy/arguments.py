@@ -83,14 +83,8 @@ class Arguments:
         return _Frozen(self.structure), self.axes, self.unknown, kinds
 
 
-class _Marker:
-    """Stands for a tensor in the structure of arguments."""
-
-    def __repr__(self) -> str:
-        return "<tensor>"
-
-
-_TENSOR = _Marker()
+_TENSOR = object()
+"""Stands for a tensor in the structure of arguments."""
 
 
 class _Composite:

@@ -21,20 +21,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 import tensorflow as tf
 
 from evener._tf_private import functions
 from evener._tf_private.datasets import running_bodies, take_batches
+from evener._tf_private.graphs import written_resources
 from evener._tf_private.random_numbers import num_drawing_operations
 from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tracing import noticing_unknown_sizes
+from evener.auditing import GatheredOperation
+from evener.base.text import format_bytes
+from evener.devices.names import device_name
 from evener.errors import EngineError
 from evener.graph.draws import StreamState
+from evener.graph.rewrites import CONDITIONS
 from evener.partition.emit import PartitionedStep
-from evener.partition.report import StepReport, warn_at_user_line
+from evener.partition.report import NEARLY_ALL, StepReport, warn_at_user_line
 from evener.partition.tasks import HOST
 from evener.partition.tensors import part_sizes_in_graph
 from evener.plan import BatchNormName, Plan, check_shares, split_batch
@@ -46,13 +52,15 @@ from evener.strategy.arguments import (
     has_batch,
     read_arguments,
 )
-from evener.strategy.misuse import add_note_on_memory, warn_of_one_device
 from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.plans import arrange, chosen_plan
 from evener.strategy.prepared import PreparedStep, StepContext, StepRecords
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck
 from evener.strategy.verify import Verification, chosen_verification
+
+_DEVICE = re.compile(r"/device:[A-Z]+:\d+")
+_MOST_OPERATIONS = 3
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -179,7 +187,6 @@ def distribute(
         controller=controller,
         # Its variables stay where they are made.
         owners=OwnerRegistry(plan, ()),
-        records=StepRecords(),
         verify=chosen_verification(verify),
     )
     return DistributedStep(step, context, in_axes=in_axes)
@@ -205,8 +212,6 @@ class DistributedStep(Generic[P, R]):
         self._signature = getattr(self._program, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
         self._context = context
-        self._controller = context.controller
-        self._first_device = context.layout.first_device
         self._in_axes = in_axes
         self._traces = StepTraces(context.records)
         self._bodies: list[DistributedStep[..., Any]] = []
@@ -220,7 +225,7 @@ class DistributedStep(Generic[P, R]):
     @property
     def shares(self) -> tuple[float, ...]:
         """Fraction of every batch that each device computes; the sum is 1."""
-        return self._controller.shares
+        return self._context.controller.shares
 
     @property
     def verifications(self) -> list[Verification]:
@@ -241,7 +246,7 @@ class DistributedStep(Generic[P, R]):
         Raises:
             PlanError: PLAN-007 to PLAN-011 or PLAN-020 for wrong shares.
         """
-        self._controller.assign(check_shares(shares, num_expected=len(self.devices)))
+        self._context.controller.assign(check_shares(shares, num_expected=len(self.devices)))
 
     def report(self) -> StepReport:
         """Return the operations that were gathered in all traces of the step so far."""
@@ -273,7 +278,7 @@ class DistributedStep(Generic[P, R]):
             if not self._has_looped:
                 self._has_looped = True
                 bodies = (step for body in self._bodies for step in body.partitioned_steps)
-                warn_of_one_device(self._function, args, kwargs, bodies, self.devices)
+                _warn_of_one_device(self._function, args, kwargs, bodies, self.devices)
             return results
         # A prefix of the nest of all arguments.
         axes: Any = FOUND
@@ -293,7 +298,7 @@ class DistributedStep(Generic[P, R]):
                 fix="Take the gradient inside the step, and distribute the step as a whole.",
             )
         if is_recorded or runs_eagerly:
-            with tf.device(self._first_device):
+            with tf.device(self._context.layout.first_device):
                 return self._step(*args, **kwargs)
         group = self._context.layout.group
         if not is_eager:
@@ -308,7 +313,7 @@ class DistributedStep(Generic[P, R]):
             trace = self._traces.find(arguments, program, lambda: shapes, make)
             if group is not None:
                 group.note_step()
-            sizes = _sizes_in_graph(arguments.tensors, trace, self._controller)
+            sizes = _sizes_in_graph(arguments.tensors, trace, self._context.controller)
             return trace.inline(arguments.tensors, sizes, num_samples)
         args, kwargs = arguments.pack(arguments.tensors)
         key = self._traces_of_program.find(args, kwargs)
@@ -320,22 +325,16 @@ class DistributedStep(Generic[P, R]):
         num_samples = arguments.samples_along(trace.batch_axes)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
-            return trace.plain(arguments.tensors, self._first_device)
+            return trace.plain(arguments.tensors, self._context.layout.first_device)
 
         def run() -> Any:
-            sizes = _sizes(num_samples, trace, self._controller)
+            sizes = _sizes(num_samples, trace, self._context.controller)
             return trace(arguments.tensors, sizes, program.streams)
 
         try:
             return run() if group is None else group.call(run, outline=trace)
         except tf.errors.ResourceExhaustedError as error:
-            add_note_on_memory(
-                error,
-                devices=self.devices,
-                shares=self.shares,
-                owned_bytes=trace.owned_bytes(),
-                gathered=self.report().gathered,
-            )
+            add_note_on_memory(error, self._context, trace.owned_bytes(), self.report().gathered)
             raise
 
     @functools.cached_property
@@ -429,6 +428,80 @@ def _sizes_in_graph(
             return part_sizes_in_graph(count, shares)
 
 
+def _warn_of_one_device(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    bodies: Iterable[PartitionedStep],
+    devices: Sequence[str],
+) -> None:
+    """Warn if a step that loops over its data trains, and next to nothing of it is in parts."""
+    report = StepReport.of(bodies)
+    once = sum(report.flops_once.values())
+    if len(devices) < 2 or report.flops_of_parts > (1 - NEARLY_ALL) * (
+        report.flops_of_parts + once
+    ):
+        return
+    graph = function.get_concrete_function(*args, **kwargs).graph
+    trained = {graph.capture(variable.handle).ref() for variable in graph.trainable_variables}
+    written = map(written_resources, graph.get_operations())
+    if not any(resource.ref() in trained for resources in written for resource in resources):
+        return
+    conditions = [each for each in report.gathered if each.operation in CONDITIONS]
+    if not report.gathered:
+        cause = (
+            "does not loop `for batch in dataset` or begin with `next(iterator)`, or it draws all "
+            "rows itself: only what is given a batch is partitioned"
+        )
+    elif conditions:
+        line = conditions[0].line
+        cause = f"its training step is in a condition, as `break` makes one ({line})"
+    else:
+        first = report.gathered[0]
+        cause = f"most of its training step is computed once, behind what is gathered: {first}"
+    warn_at_user_line(
+        "ENG-093",
+        f"{graph.name} trains on {devices[0]} alone, although it was distributed.",
+        why=f"It is given no batch, and {cause}.",
+        fix="Write `for batch in dataset` without conditions around the training step, or "
+        "distribute a step that has the batch as an argument.",
+    )
+
+
+def add_note_on_memory(
+    error: tf.errors.ResourceExhaustedError,
+    context: StepContext,
+    owned_bytes: Mapping[str, int],
+    gathered: Sequence[GatheredOperation],
+) -> None:
+    """Add ENG-050 to an error: what fills the memory of the device, and what makes it less.
+
+    The error stays what it is. A step is not repeated with less: some of its variables may have
+    been updated already.
+    """
+    match = _DEVICE.search(error.message)
+    name = device_name(match.group()) if match else ""
+    devices = context.layout.devices
+    pairs = zip(devices, context.controller.shares, strict=True)
+    share = sum(share for device, share in pairs if device == name)
+    parts = [f"variables that it owns ({format_bytes(owned_bytes.get(name, 0))})"]
+    if share:
+        parts.append(f"activations of its {share:.0%} of every batch, and weights of other owners")
+    if gathered:
+        names = ", ".join(map(str, gathered[:_MOST_OPERATIONS]))
+        parts.append(f"what is computed once of the samples of all devices ({names})")
+    others = ", ".join(repr(device) for device in devices)
+    advice = EngineError(
+        "ENG-050",
+        f"{name or 'A device'} ran out of memory in a step.",
+        why=f"It holds {'; '.join(parts)}. Activations are most of it where batches are large.",
+        fix="compute fewer samples at once, with the same results: "
+        f"plan=evener.Plan.data_parallel([{others}], num_micro_batches=4); or give "
+        f"{name or 'the device'} a smaller share; or recompute activations (docs/pipelines.md).",
+    )
+    error.add_note(str(advice))
+
+
 class ProgramTrace:
     """One trace that the program's function would have."""
 
@@ -472,7 +545,7 @@ class StepTraces:
             step.specs_of_program = tuple(own)
             program.streams.is_first = False
             # In a graph, each call has kernels and streams of its own.
-            draws = step.draws_from_seeds() or program.streams.draws_in_python
+            draws = step.draws_from_seeds or program.streams.draws_in_python
             if tf.executing_eagerly() or not draws:
                 program.steps[key] = step
             if step not in self.steps:
@@ -499,7 +572,7 @@ class StepTraces:
             try:
                 with noticing_unknown_sizes() as sizes:
                     step = make(arguments, specs, None, program.streams)
-                draws = step.draws_from_seeds() or program.streams.draws_in_python
+                draws = step.draws_from_seeds or program.streams.draws_in_python
                 if not draws and not sizes.is_asked:
                     self._replace(key, step)
                     return step

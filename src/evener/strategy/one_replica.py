@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import tensorflow as tf
 
+from evener._tf_private.tensors import OneDeviceExtended
 from evener.devices.names import tf_device
 from evener.errors import EngineError
 from evener.strategy.ownership import OwnerRegistry
@@ -63,7 +64,7 @@ class OneReplica(tf.distribute.Strategy):
         return is_here and not tf.distribute.in_cross_replica_context()
 
 
-class Extended(tf.compat.v1.distribute.StrategyExtended):
+class Extended(OneDeviceExtended):
     """Extended strategy of one replica and one worker, which TensorFlow and Keras call.
 
     A program sees one device, ``first_device``, such as ``"gpu:0"``.
@@ -72,14 +73,10 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
     def __init__(
         self, strategy: tf.distribute.Strategy, owner_registry: OwnerRegistry, first_device: str
     ) -> None:
-        super().__init__(strategy)
+        super().__init__(strategy, tf_device(first_device))
         self._owner_registry = owner_registry
         self.outside: tf.distribute.Strategy | None = None
         """Strategy of programs without a scope; its variables count as made in this scope."""
-        # As TensorFlow's strategies name it, with job, replica and task.
-        worker = tf.DeviceSpec(job="localhost", replica=0, task=0)
-        first = tf.DeviceSpec.from_string(tf_device(first_device))
-        self._first = worker.make_merged_spec(first).to_string()
         # A program sees one worker, also where there are several.
         self._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec({})
@@ -116,32 +113,17 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
         return dataset_fn(tf.distribute.InputContext())
 
-    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        return value_fn(tf.distribute.experimental.ValueContext(0, 1))
-
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
         strategy = self._container_strategy()
         with tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0):
             return fn(*args, **kwargs)
 
-    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        return value
-
     def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
         return [value for value, _ in value_destination_pairs]
 
-    def _gather_to_implementation(
-        self, value: Any, destinations: Any, axis: Any, options: Any
-    ) -> Any:
-        return value
-
-    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        return tensor
-
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
         with tf.device(var.device):
-            result = fn(var, *args, **kwargs)
-        return result if group else tf.nest.map_structure(self._local_results, result)
+            return self._update_non_slot(None, fn, (var, *args), kwargs, group)
 
     def _update_non_slot(
         self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
@@ -149,35 +131,8 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
         result = fn(*args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
-    def _local_results(self, val: Any) -> tuple[Any, ...]:
-        return (val,)
-
-    @property
-    def worker_devices(self) -> tuple[str, ...]:
-        """The device of the one replica, as far as a program sees."""
-        return (self._first,)
-
-    @property
-    def parameter_devices(self) -> tuple[str, ...]:
-        return (self._first,)
-
-    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
-        del var_list
-        return (self._first,)
-
-    @property
-    def _num_replicas_in_sync(self) -> int:
-        return 1
-
     def read_var(self, v: Any) -> Any:
         return v.read_value()
-
-    def value_container(self, value: Any) -> Any:
-        """Return the variable that holds a component; here every variable is whole."""
-        return value
-
-    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return replica_id_in_sync_group
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
         return replica_id
@@ -185,34 +140,3 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
     def _use_merge_call(self) -> bool:
         """Return whether an optimizer has to ask the replicas; in a scope alone there are none."""
         return not tf.distribute.in_cross_replica_context()
-
-    def _in_multi_worker_mode(self) -> bool:
-        return False
-
-    @property
-    def _global_batch_size(self) -> bool:
-        return True
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        return False
-
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        return False
-
-    @property
-    def experimental_should_init(self) -> bool:
-        return True
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Whether this process writes checkpoints.
-
-        With several workers too: they all come to each write, which one of them does.
-        """
-        return True
-
-    @property
-    def should_save_summary(self) -> bool:
-        return True

@@ -23,8 +23,8 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from evener.auditing import Collective, Copy, Fallback, Kind, Line, Operation
 from evener.base.user_code import is_own
 from evener.devices.names import GPU, kind_of, qualified_name
 from evener.strategy import kernels
-from evener.strategy.dry_run import Placed
 
 ASKED = "_evener_asked"
 """The attribute of an operation that holds the GPU it requests, such as ``"gpu:1"``."""
@@ -68,12 +67,23 @@ def present() -> tuple[str, ...]:
     return tuple(sorted(names, key=order))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    graph: Any  # The placed graph: a ``GraphDef`` in which every node has a device
+    parts: tuple[Any, ...]  # The graph of each device, with its ``_Send`` and ``_Recv`` nodes
+    written: Any  # The placed graph without optimization
+    # The Python graphs of the function and of all functions it calls, by name
+    functions: dict[str, tf.Graph]
+    name: str  # The function's name among them
+    inputs: tuple[Any, ...]  # The input tensors for which it was placed, of any shape and dtype
+
+
 _TAPES = (
     ("tensorflow/python/eager/imperative_grad.py", "imperative_grad"),
     ("tensorflow/python/ops/gradients_util.py", "_GradientsHelper"),
 )
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
-# Frames outside of it belong to the call of the audit.
+# Frames outside of its function `audit` belong to the call of the audit.
 _AUDIT = str(Path(__file__).with_name("step_audit.py"))
 _APPLIES = ("apply", "apply_gradients")
 
@@ -107,8 +117,8 @@ class Origins:
         """Return the innermost line of user code that made an operation, or None."""
         if operation is None or operation.type == "Placeholder":
             return None
-        for file, number, _ in reversed(self.frames(operation)):
-            if file == _AUDIT:
+        for file, number, function in reversed(self.frames(operation)):
+            if file == _AUDIT and function == "audit":
                 return None
             if is_own(file):
                 return Line(path=file, number=number)
@@ -146,17 +156,8 @@ class Flow:
     """Nodes and the dataflow between them, without the back edges of loops."""
 
     nodes: Mapping[str, Any]  # The nodes, by name
-    inputs: Mapping[str, tuple[str, ...]]  # Names of the producers of each node
-    # Names of the consumers of each node
-    outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def before(self, names: Iterable[str], *, stop: frozenset[str] = frozenset()) -> set[str]:
-        """Return all transitive producers of some nodes, without the nodes, up to ``stop``."""
-        return _reached(names, self.inputs, stop)
-
-    def after(self, names: Iterable[str]) -> set[str]:
-        """Return all transitive consumers of some nodes, without the nodes."""
-        return _reached(names, self.outputs, frozenset())
+    inputs: Mapping[str, Sequence[str]]  # Names of the producers of each node
+    outputs: Mapping[str, Sequence[str]]  # Names of the consumers of each node
 
 
 def flow_of(nodes: Iterable[Any]) -> Flow:
@@ -182,11 +183,7 @@ def flow_of(nodes: Iterable[Any]) -> Flow:
         )
         for producer in inputs[name]:
             outputs[producer].append(name)
-    return Flow(
-        nodes=by_name,
-        inputs=inputs,
-        outputs={name: tuple(consumers) for name, consumers in outputs.items()},
-    )
+    return Flow(nodes=by_name, inputs=inputs, outputs=outputs)
 
 
 def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[str, Kind]:
@@ -197,9 +194,9 @@ def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[
         consumers = flow.outputs[name]
         if consumers and all(consumer in gradient for consumer in consumers):
             gradient.add(name)
-    needed, after = flow.before(gradient), flow.after(gradient)
+    needed, after = _reached(gradient, flow.inputs), _reached(gradient, flow.outputs)
     writes = {n for n in after - gradient - needed if writes_variables(flow.nodes[n].op)}
-    leading = flow.before(writes, stop=frozenset(gradient))
+    leading = _reached(writes, flow.inputs, stop=gradient)
     handles = {n for n in leading if flow.nodes[n].op in PLUMBING}
     optimizer = (writes | leading) - gradient - needed - handles
     optimizer |= {
@@ -210,12 +207,8 @@ def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[
     # Gradients that are only read, as for their norm.
     gradient |= after - needed - optimizer
     data = {name for name, node in flow.nodes.items() if is_data(node.op)}
-    waiting = list(data)
-    while waiting:
-        for name in flow.outputs[waiting.pop()]:
-            if name not in data and flow.nodes[name].op in _OPTIONALS:
-                data.add(name)
-                waiting.append(name)
+    others = {name for name, node in flow.nodes.items() if node.op not in _OPTIONALS}
+    data |= _reached(data, flow.outputs, stop=others)
     kinds: dict[str, Kind] = dict.fromkeys(flow.nodes, "forward")
     kinds |= dict.fromkeys(gradient, "gradient")
     kinds |= dict.fromkeys(data, "input")
@@ -256,8 +249,9 @@ def writes_variables(op_type: str) -> bool:
 
 
 def _reached(
-    names: Iterable[str], edges: Mapping[str, tuple[str, ...]], stop: frozenset[str]
+    names: Iterable[str], edges: Mapping[str, Sequence[str]], stop: Set[str] = frozenset()
 ) -> set[str]:
+    """Return all nodes that edges lead to from some nodes, up to ``stop``."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -268,68 +262,61 @@ def _reached(
     return found
 
 
-class TensorSizes:
-    """The bytes of the tensors of one placed graph, for the inputs for which it was placed.
+def _outputs_of(
+    graph: Any, inputs: Sequence[Any], drawn: Mapping[str, Sequence[Any]]
+) -> dict[str, Sequence[Any]]:
+    """Return tensors like the outputs of each node of a graph that was placed for these inputs.
 
-    TensorFlow's shape functions infer them from the shapes of the inputs. The size of a tensor
-    whose shape depends on values is unknown before the step runs.
+    TensorFlow's shape functions infer their shapes from those of the inputs. A shape that depends
+    on values is unknown before the step runs.
     """
-
-    def __init__(
-        self, graph: Any, inputs: Sequence[Any], drawn: Mapping[str, Sequence[Any]]
-    ) -> None:
-        self._outputs: dict[str, Sequence[Any]] = {
-            node.name: [inputs[node.attr["index"].i]]
-            for node in graph.node
-            if node.op in ("_Arg", "_DeviceArg") and node.attr["index"].i < len(inputs)
-        }
-        self._outputs.update(drawn)
-        known = {f"{n}:{i}": x for n, xs in self._outputs.items() for i, x in enumerate(xs)}
-        plain = tf.compat.v1.GraphDef()
-        plain.versions.CopyFrom(graph.versions)
-        plain.library.CopyFrom(graph.library)
-        for node in graph.node:
-            if node.op not in PLUMBING:
-                bare = plain.node.add()
-                bare.CopyFrom(node)
-                # Without device, control inputs and private attributes.
-                bare.device = ""
-                for name in [name for name in bare.attr if name.startswith("_")]:
-                    del bare.attr[name]
-                del bare.input[:]
-                bare.input.extend(tensor for tensor in node.input if not tensor.startswith("^"))
-        used = {tensor for node in plain.node for tensor in node.input}
-        inferring = tf.Graph()
-        with inferring.as_default():
-            placeholders: dict[str, tf.Tensor] = {}
-            for name, tensor in known.items():
-                placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
-                if tensor.dtype == tf.resource:
-                    copy_handle_data(tensor, placeholder)
-                if name in used or name.removesuffix(":0") in used:
-                    placeholders[name] = placeholder
-            try:
-                tf.graph_util.import_graph_def(plain, name="", input_map=placeholders)
-            except ValueError:
-                # Not every placed graph can be imported again; then sizes are unknown.
-                return
-        for operation in inferring.get_operations():
-            self._outputs.setdefault(operation.name, list(operation.outputs))
-
-    def num_bytes(self, tensor: str) -> int | None:
-        """Return the bytes of a tensor, such as ``"name:1"``, or None if they are unknown."""
-        name, _, index = tensor.partition(":")
-        return num_bytes_of(self._outputs.get(name, ()), int(index or 0))
+    outputs: dict[str, Sequence[Any]] = {
+        node.name: [inputs[node.attr["index"].i]]
+        for node in graph.node
+        if node.op in ("_Arg", "_DeviceArg") and node.attr["index"].i < len(inputs)
+    }
+    outputs.update(drawn)
+    known = {f"{n}:{i}": x for n, xs in outputs.items() for i, x in enumerate(xs)}
+    plain = tf.compat.v1.GraphDef()
+    plain.versions.CopyFrom(graph.versions)
+    plain.library.CopyFrom(graph.library)
+    for node in graph.node:
+        if node.op not in PLUMBING:
+            bare = plain.node.add()
+            bare.CopyFrom(node)
+            # Without device, control inputs and private attributes.
+            bare.device = ""
+            for name in [name for name in bare.attr if name.startswith("_")]:
+                del bare.attr[name]
+            del bare.input[:]
+            bare.input.extend(tensor for tensor in node.input if not tensor.startswith("^"))
+    used = {tensor for node in plain.node for tensor in node.input}
+    inferring = tf.Graph()
+    with inferring.as_default():
+        placeholders: dict[str, tf.Tensor] = {}
+        for name, tensor in known.items():
+            placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
+            if tensor.dtype == tf.resource:
+                copy_handle_data(tensor, placeholder)
+            if name in used or name.removesuffix(":0") in used:
+                placeholders[name] = placeholder
+        try:
+            tf.graph_util.import_graph_def(plain, name="", input_map=placeholders)
+        except ValueError:
+            # Not every placed graph can be imported again; then sizes are unknown.
+            return outputs
+    return {op.name: list(op.outputs) for op in inferring.get_operations()} | outputs
 
 
-def num_bytes_of(outputs: Sequence[Any], number: int) -> int | None:
-    """Return the bytes of an output, or None if its shape or the size of its dtype is unknown."""
+def num_bytes_of(outputs: Sequence[Any], tensor: str) -> int | None:
+    """Return the bytes of a tensor of a node, such as ``"name:1"``, or None if they are unknown."""
+    number = int(tensor.partition(":")[2] or 0)
     if number >= len(outputs):
         return None
-    tensor = outputs[number]
-    if not tensor.dtype.size or not tensor.shape.is_fully_defined():
+    output = outputs[number]
+    if not output.dtype.size or not output.shape.is_fully_defined():
         return None
-    return math.prod(tensor.shape.as_list()) * tensor.dtype.size
+    return math.prod(output.shape.as_list()) * output.dtype.size
 
 
 _COLLECTIVE = re.compile(
@@ -356,7 +343,7 @@ class GraphReader:
         self._library = {
             function.signature.name: function for function in placed.graph.library.function
         }
-        self._sizes = TensorSizes(placed.graph, placed.inputs, drawn)
+        self._outputs = _outputs_of(placed.graph, placed.inputs, drawn)
         self._present = present()
         # Including those of functions that are not inlined.
         self.operations: list[Operation] = []
@@ -373,22 +360,22 @@ class GraphReader:
 
     def copies(self) -> tuple[Copy, ...]:
         enters = [name for name, node in self._flow.nodes.items() if node.op == "Enter"]
-        exits = frozenset(name for name, node in self._flow.nodes.items() if node.op == "Exit")
+        exits = {name for name, node in self._flow.nodes.items() if node.op == "Exit"}
         looped = {*enters, *_reached(enters, self._flow.outputs, exits)} - exits
         copies: list[Copy] = []
         for send in (node for part in self._placed.parts for node in part.node):
             if send.op != "_Send" or send.attr["client_terminated"].b:
                 continue
             tensor, target = send.input[0], send.attr["recv_device"].s.decode()
-            name, _, index = tensor.partition(":")
+            name = tensor.partition(":")[0]
             if name.startswith("^") or "/ctrl/_" in name:
                 continue  # A control dependency.
             made = self._origins.of(self._flow.nodes[name]) if name in self._flow.nodes else None
-            num_bytes = self._sizes.num_bytes(tensor)
+            num_bytes = num_bytes_of(self._outputs.get(name, ()), tensor)
             # In loops, the Python graph has more static shapes. Fused operations have outputs
             # without a counterpart in Python.
             if num_bytes is None and made is not None and made.type == self._flow.nodes[name].op:
-                num_bytes = num_bytes_of(made.outputs, int(index or 0))
+                num_bytes = num_bytes_of(made.outputs, tensor)
             lines = [
                 self._line(consumer)
                 for consumer in self._flow.outputs.get(name, ())
@@ -414,7 +401,7 @@ class GraphReader:
                 operation=name,
                 type=node.op,
                 device=qualified_name(node.device) or "",
-                num_bytes=self._sizes.num_bytes(name),
+                num_bytes=num_bytes_of(self._outputs.get(name, ()), name),
                 line=self._line(name),
             )
             for name, node in self._flow.nodes.items()

@@ -16,7 +16,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -41,13 +41,13 @@ from evener.partition.emit import PartitionedStep, partition_step
 from evener.partition.layout import Layout
 from evener.partition.report import StepReport, warn_at_user_line
 from evener.partition.tasks import HOST
-from evener.partition.times import STEP, SpanInfo, clock_after
+from evener.partition.times import STEP, SpanInfo, StepTimes, clock_after
 from evener.plan import Plan, Replica
 from evener.strategy.arguments import Arguments, read_arguments
 from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.rounding import rounding_of
 from evener.strategy.shares import ShareController
-from evener.strategy.spot_check import SpotCheck, StepChecker
+from evener.strategy.spot_check import SpotCheck, StepChecker, captured_variables
 from evener.strategy.verify import Verification, Verifier
 from evener.workers.late import pack_results
 
@@ -64,15 +64,12 @@ class StepRecords:
         self.spot_checks: list[SpotCheck] = []
         # Steps that were traced since a trial of plans has looked; None without a trial.
         self.prepared: list[PreparedStep] | None = None
-        self._reports: list[StepReport] = []
+        self.reports: list[StepReport] = []
         self._live_ranges: list[list[memory.LiveRange]] = []
 
     def add(self, step: PreparedStep) -> None:
-        self._reports.append(step.report)
+        self.reports.append(step.report)
         self._live_ranges.append(memory.live_ranges_of(step.partitioned))
-
-    def report(self) -> StepReport:
-        return StepReport.merged(self._reports)
 
     def memory_estimate(
         self, replicas: Sequence[Replica], num_samples: int, owned: Mapping[str, int]
@@ -114,7 +111,7 @@ class StepContext:
     layout: Layout
     controller: ShareController
     owners: OwnerRegistry  # Owners of the variables of the program, as far as they are chosen
-    records: StepRecords
+    records: StepRecords = field(default_factory=StepRecords)
     verify: bool | None  # See `evener.distribute`
 
 
@@ -191,22 +188,19 @@ class PreparedStep:
         self.partitioned: PartitionedStep = partition_step(
             traced, self.layout, paths, owner_of_handle
         )
-        by_handle = {id(variable.handle): variable for variable in self.variables}
-        handles: dict[Tensor, tf.Variable] = {
-            tensor: by_handle[id(value)]
-            for tensor, value in zip(traced.capture_inputs, traced.captures, strict=True)
-            if id(value) in by_handle
-        }
+        handles = captured_variables(traced)
         if group is not None:
             # In the order of the captures, which is the same for all workers.
             written = set(self.partitioned.written)
             for tensor, variable in handles.items():
                 group.variables.add(variable, is_written=tensor in written)
+        # Whether kernels of its own draw, and begin with a fixed seed.
+        self.draws_from_seeds = draws_from_seeds(traced.graph)
         # Streams that begin with a fixed seed belong to the steps of one plan. What a step has
         # taken from a queue or an iterator is lost if a plan fails, since variables alone are put
         # back. Draws without a seed may be others.
         self.can_change_plan = (
-            not self.draws_from_seeds()
+            not self.draws_from_seeds
             and traced.streams is None
             and all(map(draws, not_put_back(traced.graph.nodes, handles)))
         )
@@ -278,14 +272,6 @@ class PreparedStep:
             and is_as_general(mine.shape, other.shape)
             for mine, other in zip(self.specs, specs, strict=True)
         )
-
-    def draws_from_seeds(self) -> bool:
-        """Return whether kernels of its own draw, and begin with a fixed seed."""
-        return draws_from_seeds(self.traced.graph)
-
-    def draws_numbers(self) -> bool:
-        """Return whether it may draw random numbers, of which XLA has others than TensorFlow."""
-        return any(map(draws_numbers, self.traced.graph))
 
     def owned_bytes(self) -> dict[str, int]:
         """Return the bytes of the variables of the step on each device, such as ``"gpu:0"``."""
@@ -469,9 +455,13 @@ def run_timed(
     tensors = tf.nest.flatten(results, expand_composites=True)
     ended = clock_after([*filter(tf.is_tensor, tensors), *writes], device)
     with tf.device(HOST):
-        samples = tf.reshape(tf.cast(tf.shape(batch[0])[0], tf.float64), [1])
-        recorder.record_totals(began, samples, {device: ended - began})
-        if recorder.keeps_spans:
-            span = SpanInfo(device=device_name(device), kind=STEP, replica=0)
-            recorder.record_spans([span], tf.stack([[began], [ended]]))
+        span = SpanInfo(device=device_name(device), kind=STEP, replica=0)
+        times = StepTimes(
+            samples=tf.reshape(tf.cast(tf.shape(batch[0])[0], tf.float64), [1]),
+            began=began,
+            device_seconds={device: ended - began},
+            spans=(span,),
+            span_times=tf.stack([[began], [ended]]) if recorder.keeps_spans else None,
+        )
+    recorder.record_step(times)
     return results

@@ -15,20 +15,23 @@ tried without XLA too. A step that draws random numbers is not: XLA draws others
 
 from __future__ import annotations
 
-import time
+import dataclasses
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from evener._tf_private.patches import setting
 from evener.base.text import format_seconds
+from evener.devices.names import tf_device
+from evener.partition.build import draws_numbers
 from evener.partition.tasks import HOST
 from evener.plan import Plan
 from evener.planner.rebalancing import PlanTrial
-from evener.strategy.prepared import PreparedStep
+from evener.strategy.plans import arrange
+from evener.strategy.prepared import PreparedStep, StepContext
 
 R = TypeVar("R")
 
@@ -50,8 +53,27 @@ class TriedWay:
 
         >>> str(TriedWay(Plan.data_parallel(["cpu:0"]), by_xla=False))
         'cpu:0 alone without XLA'
+        >>> str(TriedWay(Plan.data_parallel(["cpu:0", "cpu:1"])))
+        'even shares on cpu:0, cpu:1'
+        >>> plan = Plan.data_parallel(["cpu:0", "cpu:1"], shares=[3, 1], num_micro_batches=4)
+        >>> str(TriedWay(plan))
+        'shares 0.75 0.25 on cpu:0, cpu:1 in 4 micro-batches'
         """
-        return name_of(self.plan) + ("" if self.by_xla else " without XLA")
+        plan = self.plan
+        devices = ", ".join(dict.fromkeys(s.device for r in plan.replicas for s in r.stages))
+        if plan.is_staged:
+            text = f"{plan.layout} on {devices}"
+        elif len(plan.replicas) == 1:
+            text = f"{devices} alone"
+        elif len(set(plan.shares)) == 1:
+            text = f"even shares on {devices}"
+        else:
+            shares = " ".join(f"{share / sum(plan.shares):.2f}" for share in plan.shares)
+            text = f"shares {shares} on {devices}"
+        count = max(replica.num_micro_batches for replica in plan.replicas)
+        if count > 1:
+            text += f" in {count} micro-batches"
+        return text if self.by_xla else f"{text} without XLA"
 
 
 class RunTrial:
@@ -60,37 +82,39 @@ class RunTrial:
     def __init__(
         self,
         ways: Sequence[TriedWay],
-        prepared: list[PreparedStep],
+        own: StepContext,
         *,
         start: int,
-        under: Callable[[int], AbstractContextManager[None]],
-        settle: Callable[[int], None],
         tell: Callable[[str], object],
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float],
     ) -> None:
         self._ways = tuple(ways)
-        self._trial = PlanTrial(len(self._ways), start=start)
-        self._under, self._settle = under, settle
+        self.choice = PlanTrial(len(self._ways), start=start)
+        self.context = own  # That of the steps that run now
+        self._contexts = {start: own}
         self._tell, self._clock = tell, clock
         self._step: object = None
         # By step: its variables. They end with the step.
         self._training: weakref.WeakKeyDictionary[Any, _Variables] = weakref.WeakKeyDictionary()
         self._drawing: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._prepared = prepared
+        self._prepared = own.records.prepared = list[PreparedStep]()
         self._num_others = 0
         self._cannot_change = False
 
-    @property
-    def is_over(self) -> bool:
-        return self._trial.is_over
-
-    @property
-    def start(self) -> int:
-        return self._trial.start
-
-    @property
-    def current(self) -> int:
-        return self._trial.current
+    def _context_of(self, number: int) -> StepContext:
+        if number not in self._contexts:
+            way, own = self._ways[number], self._contexts[self.choice.start]
+            layout, controller = arrange(way.plan, None, measured=False, by_xla=way.by_xla)
+            if own.controller.counts:
+                stages = [stage for each in way.plan.replicas for stage in each.stages]
+                devices = dict.fromkeys(stage.device for stage in stages)
+                controller.count([tf_device(name) for name in devices])
+            if own.controller.keeps_spans:
+                controller.keep_spans()
+            self._contexts[number] = dataclasses.replace(
+                own, plan=way.plan, layout=layout, controller=controller
+            )
+        return self._contexts[number]
 
     def run(
         self,
@@ -107,15 +131,15 @@ class RunTrial:
             return self._observe(step, run, may_leave_xla)
         self._num_others = 0
         self._trains(step, traced)
-        if not self._trial.is_unproven:
+        if not self.choice.is_unproven:
             return self._timed(run)
         again = run if repeatable is None else repeatable()
         return self._keep_start(run) if again is None else self._attempt(again)
 
     def _keep_start(self, run: Callable[[int], R]) -> R:
-        self._trial.stop()
+        self.choice.stop()
         self._settle_if_over()
-        return run(self.start)
+        return run(self.choice.start)
 
     def _take_prepared(self) -> list[PreparedStep]:
         traced = list(self._prepared)
@@ -127,7 +151,8 @@ class RunTrial:
         """Keep the variables of what was traced for a step; return whether the step trains."""
         if step not in self._training and any(prepared.trains for prepared in traced):
             self._training[step] = {}
-        if any(prepared.draws_numbers() for prepared in traced):
+        # XLA has other numbers than TensorFlow.
+        if any(draws_numbers(node) for prepared in traced for node in prepared.traced.graph):
             self._drawing.add(step)
         if step in self._training:
             self._training[step] |= {
@@ -137,8 +162,8 @@ class RunTrial:
 
     def _observe(self, step: object, run: Callable[[int], R], may_leave_xla: bool) -> R:
         """Run a step by the first plan; begin the trial with it if no other step trains now."""
-        began = self._clock()
-        result = run(self.start)
+        began, start = self._clock(), self.choice.start
+        result = run(start)
         seconds = self._clock() - began
         traced = self._take_prepared()
         if not self._cannot_change and self._trains(step, traced):
@@ -147,23 +172,25 @@ class RunTrial:
                 self._step = step
                 is_free = may_leave_xla and step not in self._drawing
                 num_ways = sum(way.by_xla or is_free for way in self._ways)
-                self._trial = PlanTrial(num_ways, start=self.start)
-                self._trial.record(seconds)
+                self.choice = PlanTrial(num_ways, start=start)
+                self.choice.record(seconds)
         return result
 
     def _timed(self, run: Callable[[int], R]) -> R:
-        with self._under(self.current):
+        with setting(self, context=self._context_of(self.choice.current)):
             began = self._clock()
-            result = run(self.current)
+            result = run(self.choice.current)
             tf.test.experimental.sync_devices()
             seconds = self._clock() - began
-        self._trial.record(seconds)
+        self.choice.record(seconds)
         self._settle_if_over()
         return result
 
     def _attempt(self, run: Callable[[int], R]) -> R:
         """Run a step by a plan that may fail; if it does, by one that worked."""
-        saved = _copies(self._training[self._step].values())
+        variables = self._training[self._step].values()
+        with tf.device(HOST):
+            saved = [(variable, tf.identity(variable.read_value())) for variable in variables]
         try:
             return self._timed(run)
         except (StopIteration, tf.errors.OutOfRangeError):
@@ -173,54 +200,27 @@ class RunTrial:
             for variable, value in saved:
                 variable.assign(value)
             why = str(error).partition("\n")[0] or type(error).__name__
-            way = self._ways[self.current]
+            way = self._ways[self.choice.current]
             self._tell(f"{way} does not work here, and is not used: {why}")
-            self._trial.fail()
+            self.choice.fail()
             self._settle_if_over()
-        with self._under(self.start):
-            return run(self.start)
+        start = self.choice.start
+        with setting(self, context=self._context_of(start)):
+            return run(start)
 
     def _settle_if_over(self) -> None:
-        if not self._trial.is_over:
+        if not self.choice.is_over:
             return
-        self._settle(self._trial.current)
+        self.context = self._context_of(self.choice.current)
+        self.context.records.prepared = None
         self._step = None
         self._training.clear()
         self._drawing.clear()
         tried = [
             f"{self._ways[number]} {format_seconds(seconds)}"
-            for number in range(self._trial.num_plans)
-            if (seconds := self._trial.median_seconds(number)) is not None
+            for number in range(self.choice.num_plans)
+            if (seconds := self.choice.median_seconds(number)) is not None
         ]
         if tried:
-            kept = self._ways[self._trial.current]
+            kept = self._ways[self.choice.current]
             self._tell(f"tried in steps of this run: {', '.join(tried)} a step; {kept} stays")
-
-
-def _copies(variables: Any) -> list[tuple[tf.Variable, tf.Tensor]]:
-    with tf.device(HOST):
-        return [(variable, tf.identity(variable.read_value())) for variable in variables]
-
-
-def name_of(plan: Plan) -> str:
-    """Return a few words for a plan.
-
-    >>> name_of(Plan.data_parallel(["cpu:0"]))
-    'cpu:0 alone'
-    >>> name_of(Plan.data_parallel(["cpu:0", "cpu:1"]))
-    'even shares on cpu:0, cpu:1'
-    >>> name_of(Plan.data_parallel(["cpu:0", "cpu:1"], shares=[3, 1], num_micro_batches=4))
-    'shares 0.75 0.25 on cpu:0, cpu:1 in 4 micro-batches'
-    """
-    devices = ", ".join(dict.fromkeys(s.device for r in plan.replicas for s in r.stages))
-    if plan.is_staged:
-        text = f"{plan.layout} on {devices}"
-    elif len(plan.replicas) == 1:
-        text = f"{devices} alone"
-    elif len(set(plan.shares)) == 1:
-        text = f"even shares on {devices}"
-    else:
-        shares = " ".join(f"{share / sum(plan.shares):.2f}" for share in plan.shares)
-        text = f"shares {shares} on {devices}"
-    count = max(replica.num_micro_batches for replica in plan.replicas)
-    return f"{text} in {count} micro-batches" if count > 1 else text

@@ -44,6 +44,13 @@ _NUM_ROWS = NUM_KEPT + 1
 _LOG = logging.getLogger("evener")
 
 
+def _zeros(name: str, sizes: list[int], dtype: Any = tf.float64, **options: Any) -> tf.Variable:
+    """Return a variable on the host that begins with zeros."""
+    with tf.init_scope(), tf.device(HOST):
+        value = tf.zeros(sizes, dtype)
+        return tf.Variable(value, trainable=False, name=f"evener_{name}", **options)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
     """Begin and end of every task of one step, in seconds."""
@@ -59,11 +66,8 @@ class StepSpans:
 
     def __init__(self) -> None:
         self._traces: list[tuple[SpanInfo, ...]] = []
-        with tf.init_scope(), tf.device(HOST):
-            self._row = tf.Variable(
-                tf.zeros([0], tf.float64), trainable=False, shape=[None], name="evener_spans"
-            )
-            self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_count")
+        self._row = _zeros("spans", [0], shape=[None])
+        self._count = _zeros("count", [], tf.int64)
 
     def record(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
         with tf.device(HOST):
@@ -93,12 +97,8 @@ class StepHistory:
     def __init__(self, num_replicas: int, num_devices: int) -> None:
         self._num_replicas = num_replicas
         self._num_traces = 0
-        width = 2 + num_replicas + num_devices
-        with tf.init_scope(), tf.device(HOST):
-            self._rows = tf.Variable(
-                tf.zeros([_NUM_ROWS, width], tf.float64), trainable=False, name="evener_rows"
-            )
-            self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_count")
+        self._rows = _zeros("rows", [_NUM_ROWS, 2 + num_replicas + num_devices])
+        self._count = _zeros("count", [], tf.int64)
 
     def record(self, began: tf.Tensor, samples: tf.Tensor, busy: Sequence[tf.Tensor]) -> None:
         with tf.device(HOST):
@@ -142,6 +142,8 @@ class ShareController:
         memory_bytes: Sequence[int | None] = (),
     ) -> None:
         self._devices = tuple(devices)
+        # Replicas whose workers are there.
+        self._there = tuple(range(len(devices)))
         self.memory_bytes = tuple(memory_bytes)
         self.is_measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
@@ -151,7 +153,6 @@ class ShareController:
         self._lock = threading.Lock()
         # See `evener.partition.times.Timing`.
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
-        shape = [WINDOW, len(devices)]
         self._counted: tuple[str, ...] = ()
         self._spans: StepSpans | None = None
         with tf.init_scope(), tf.device(HOST):
@@ -160,20 +161,19 @@ class ShareController:
                 trainable=False,
                 name="evener_shares",
             )
-            # Largest batch for which each step with memory limits has applied them.
-            self._largest_batches = tf.Variable(
-                tf.zeros([0], tf.int32), trainable=False, shape=[None], name="evener_largest"
-            )
-            self._steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_steps")
-            self._seconds, self._samples = (
-                tf.Variable(tf.zeros(shape, tf.float64), trainable=False, name=f"evener_{name}")
-                for name in ("seconds", "samples")
-            )
+        # Largest batch for which each step with memory limits has applied them.
+        self._largest_batches = _zeros("largest", [0], tf.int32, shape=[None])
+        self._steps = _zeros("steps", [], tf.int64)
+        self._seconds = _zeros("seconds", [WINDOW, len(devices)])
+        self._samples = _zeros("samples", [WINDOW, len(devices)])
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The fractions in use; they add up to 1."""
-        return self._rebalancer.shares
+        """The fractions in use; they add up to 1, and are 0 for replicas whose workers are gone."""
+        shares = [0.0] * len(self._devices)
+        for replica, share in zip(self._there, self._rebalancer.shares, strict=True):
+            shares[replica] = share
+        return tuple(shares)
 
     @property
     def events(self) -> tuple[Rebalanced, ...]:
@@ -193,11 +193,8 @@ class ShareController:
     def count(self, devices: Sequence[str]) -> None:
         """Count samples and busy seconds from the next traced step on, with one replica too."""
         self._counted = tuple(devices)
-        with tf.init_scope(), tf.device(HOST):
-            self._total_samples, self._busy_seconds = (
-                tf.Variable(tf.zeros([count], tf.float64), trainable=False, name="evener_totals")
-                for count in (len(self._devices), len(devices))
-            )
+        self._total_samples = _zeros("totals", [len(self._devices)])
+        self._busy_seconds = _zeros("totals", [len(devices)])
         self._history = StepHistory(len(self._devices), len(devices))
 
     @property
@@ -236,28 +233,17 @@ class ShareController:
     def record_step(self, times: StepTimes) -> None:
         """Enter the times of a step; part of the step's graph."""
         with tf.device(HOST), tf.control_dependencies(times.after):
-            if times.samples is not None and times.seconds is not None:
-                self.record_and_review(times.samples, times.seconds)
-                if times.began is not None:
-                    self.record_totals(times.began, times.samples, times.device_seconds)
-            if times.span_times is not None:
-                self.record_spans(times.spans, times.span_times)
-
-    def record_spans(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
-        """Keep the spans of a step; part of the step's graph."""
-        assert self._spans is not None
-        self._spans.record(spans, times)
-
-    def record_totals(
-        self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
-    ) -> None:
-        """Add a step to the totals; part of the step's graph."""
-        zero = tf.constant(0.0, tf.float64)
-        by_device = [tf.cast(seconds.get(name, zero), tf.float64) for name in self._counted]
-        with tf.device(HOST):
-            self._total_samples.assign_add(samples)
-            self._busy_seconds.assign_add(tf.stack(by_device))
-        self._history.record(began, samples, by_device)
+            samples = times.samples
+            if samples is not None and times.seconds is not None:
+                self.record_and_review(samples, times.seconds)
+            if samples is not None and times.began is not None:
+                seconds, zero = times.device_seconds, tf.constant(0.0, tf.float64)
+                busy = [tf.cast(seconds.get(name, zero), tf.float64) for name in self._counted]
+                self._total_samples.assign_add(samples)
+                self._busy_seconds.assign_add(tf.stack(busy))
+                self._history.record(times.began, samples, busy)
+            if self._spans is not None and times.span_times is not None:
+                self._spans.record(times.spans, times.span_times)
 
     def assign(self, shares: Sequence[float]) -> None:
         with self._lock:
@@ -345,11 +331,22 @@ class ShareController:
     def _rebalance_in_step(
         self, num_steps: Any, samples: Any, seconds: Any, shares: Any
     ) -> npt.NDArray[np.float64]:
+        number = int(num_steps)
+        times = self._exchange_times(number, seconds)
         with self._lock:
-            if tuple(shares) != self._rebalancer.shares:
-                return np.asarray(self._rebalancer.shares)  # a person has set others meanwhile
-            self._rebalance(int(num_steps), last_steps(int(num_steps), samples, seconds))
-            return np.asarray(self._rebalancer.shares)
+            # A person may have set others meanwhile.
+            if times is not None and tuple(shares) == self.shares:
+                steps = last_steps(number, samples, times)
+                own = [steps[replica] for replica in self._there]
+                self._rebalancer, event = rebalance_shares(self._rebalancer, own, step=number)
+                if event is not None:
+                    self._events.append(event)
+                    _LOG.info("rebalanced %s: %s", ", ".join(self._devices), event)
+            return np.asarray(self.shares)
+
+    def _exchange_times(self, num_steps: int, seconds: Any) -> Any | None:
+        """Return the times of the replicas of all workers; None if one of them has died."""
+        return seconds
 
     @property
     def num_steps(self) -> int:
@@ -358,12 +355,6 @@ class ShareController:
     def last_steps(self) -> list[list[tuple[float, float]]]:
         """Return for each replica the (samples, seconds) of the last steps, oldest first."""
         return last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
-
-    def _rebalance(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
-        self._rebalancer, event = rebalance_shares(self._rebalancer, steps, step=num_steps)
-        if event is not None:
-            self._events.append(event)
-            _LOG.info("rebalanced %s: %s", ", ".join(self._devices), event)
 
 
 def last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:
@@ -387,19 +378,10 @@ class SharesOfWorkers(ShareController):
         group: Group,
         workers: Sequence[int],
     ) -> None:
-        self._there: tuple[int, ...] = tuple(range(len(devices)))
         super().__init__(devices, shares, measured=measured)
-        self._planned = super().shares
+        self._planned = self.shares
         self._group = group
         self.workers = tuple(workers)
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """The fractions in use; 0 for replicas whose workers are gone."""
-        shares = [0.0] * len(self._devices)
-        for replica, share in zip(self._there, self._rebalancer.shares, strict=True):
-            shares[replica] = share
-        return tuple(shares)
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on; those of replicas that are gone do not count."""
@@ -434,13 +416,6 @@ class SharesOfWorkers(ShareController):
         self._rebalancer = ShareRebalancer(shares=tuple(shares), minimum_share=least)
         self.variable.assign(self.shares)
 
-    def _rebalance_in_step(
-        self, num_steps: Any, samples: Any, seconds: Any, shares: Any
-    ) -> npt.NDArray[np.float64]:
-        label = f"times {int(num_steps)}"
-        times = self._group.reduce_if_there(label, np.asarray(seconds, np.float64), "max")
-        with self._lock:
-            if times is not None and tuple(shares) == self.shares:
-                steps = last_steps(int(num_steps), samples, times)
-                self._rebalance(int(num_steps), [steps[replica] for replica in self._there])
-            return np.asarray(self.shares)
+    def _exchange_times(self, num_steps: int, seconds: Any) -> Any | None:
+        times = np.asarray(seconds, np.float64)
+        return self._group.reduce_if_there(f"times {num_steps}", times, "max")

@@ -262,12 +262,7 @@ class StepChecker:
     def _compare(self, arrays: Sequence[np.ndarray], sizes: Sequence[int]) -> SpotCheck:
         traced = self._traced
         self._go_on()
-        extent = extent_of(self._step)
-        if not extent.compared:
-            raise NotDoneError("nothing that the parts compute can be computed again")
-        sides = Sides(self._step, traced, sizes, extent)
-        if sides.obstacle:
-            raise NotDoneError(f"the {sides.obstacle} is not known")
+        sides = Sides(self._step, traced, sizes)
         self._go_on()
         fed, variables, closed = _inputs(traced, sides.needed_inputs(), arrays)
         # One after the other, so that no device holds more than one of them twice.
@@ -288,18 +283,18 @@ class StepChecker:
             return [[as_array(tensor) for tensor in side] for side in function(*tensors)]
 
         with tf.device(HOST):
-            kinds = [reader is None for reader in extent.compared.values()]
+            kinds = [reader is None for reader in sides.compared.values()]
             differences = find_differences(
                 compute, [*fed.values(), *values], rounding_of(traced), kinds
             )
+        compared = list(sides.compared.items())
         return SpotCheck(
             state="differs" if differences else "agrees",
             differences=tuple(
-                (_name(traced, sides.compared[number], extent), by)
-                for number, by in differences.items()
+                (_name(traced, *compared[number]), by) for number, by in differences.items()
             ),
             num_samples=sum(sizes),
-            num_tensors=len(sides.compared),
+            num_tensors=len(compared),
         )
 
     def _go_on(self) -> None:
@@ -376,7 +371,7 @@ def _inputs(
     outer = iter(arrays[len(arguments) :])
     variables: dict[Tensor, tf.Variable] = {}
     closed: dict[Tensor, Any] = {}
-    captured = _captured_variables(traced)
+    captured = captured_variables(traced)
     for tensor, capture in zip(traced.capture_inputs, traced.captures, strict=True):
         if _is_value_of_outer_graph(capture):
             fed[tensor] = next(outer)
@@ -394,20 +389,20 @@ def _inputs(
     return fed, variables, closed
 
 
-def _name(traced: TracedStep, tensor: Tensor, extent: Extent) -> str:
+def _name(traced: TracedStep, tensor: Tensor, reader: TaskFunction | None) -> str:
     """Return the name of a tensor that differs, with the source line of its operation."""
-    reader = extent.compared[tensor]
     if reader is None:
         name = f"result {traced.graph.outputs.index(tensor)} of the step"
     else:
-        names = {handle: variable.name for handle, variable in _captured_variables(traced).items()}
+        names = {handle: variable.name for handle, variable in captured_variables(traced).items()}
         written = next(written_names(reader, tensor, names), "")
         name = f"what updates {written}" if written else tensor.node.name
     line = line_of(tensor.node)
     return f"{name} ({line})" if line else name
 
 
-def _captured_variables(traced: TracedStep) -> dict[Tensor, tf.Variable]:
+def captured_variables(traced: TracedStep) -> dict[Tensor, tf.Variable]:
+    """Return the variables of a step by the tensors of their handles."""
     by_handle = {id(variable.handle): variable for variable in traced.concrete.graph.variables}
     pairs = zip(traced.capture_inputs, traced.captures, strict=True)
     return {tensor: by_handle[id(value)] for tensor, value in pairs if id(value) in by_handle}
@@ -423,21 +418,17 @@ _STATELESS_DRAWS = {
 """Operations that draw from seeds of the check, which leave the program's generators alone."""
 
 _READS = ("RngReadAndSkip",)
-
-
 _NOT_COMPARED = (tf.resource, tf.variant, tf.string)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    runs: frozenset[int]  # Numbers of the functions that are called on the parts, or once
-    given: tuple[Tensor, ...]  # Tensors that they read and that the whole side computes
-    # Function with writes that reads each compared tensor; None for results of the step
-    compared: Mapping[Tensor, TaskFunction | None]
+def _find_extent(
+    step: PartitionedStep,
+) -> tuple[frozenset[int], tuple[Tensor, ...], dict[Tensor, TaskFunction | None]]:
+    """Return which functions run again, by number, what they are given, and what is compared.
 
-
-def extent_of(step: PartitionedStep) -> Extent:
-    """Find which functions of a step can be called without changing anything."""
+    No variable changes: what functions with writes would compute is given by the whole side. Each
+    compared tensor has the function with writes that reads it, or None for results of the step.
+    """
     partition = step.partition
     graph = partition.graph
     inputs = {tensor.node for tensor in graph.inputs}
@@ -468,15 +459,13 @@ def extent_of(step: PartitionedStep) -> Extent:
                     compared.setdefault(argument.tensor, function)
     for tensor in graph.outputs:
         compared.setdefault(tensor, None)
-    return Extent(
-        runs=frozenset(runs),
-        given=tuple(tensor for tensor in given if tensor.dtype != tf.resource),
-        compared={
-            tensor: reader
-            for tensor, reader in compared.items()
-            if tensor in produced and tensor.node in known and tensor.dtype not in _NOT_COMPARED
-        },
-    )
+    compared = {
+        tensor: reader
+        for tensor, reader in compared.items()
+        if tensor in produced and tensor.node in known and tensor.dtype not in _NOT_COMPARED
+    }
+    resources = {tensor for tensor in given if tensor.dtype == tf.resource}
+    return frozenset(runs), tuple(given - resources), compared
 
 
 def build_reference(
@@ -533,23 +522,23 @@ def build_reference(
 
 
 class Sides:
-    def __init__(
-        self, step: PartitionedStep, traced: TracedStep, sizes: Sequence[int], extent: Extent
-    ) -> None:
+    def __init__(self, step: PartitionedStep, traced: TracedStep, sizes: Sequence[int]) -> None:
         self._step = step
         self._sizes = tuple(sizes)
-        self._extent = extent
-        self.compared = tuple(extent.compared)
-        targets = [*self.compared, *extent.given]
+        self._runs, self._given, self.compared = _find_extent(step)
+        if not self.compared:
+            raise NotDoneError("nothing that the parts compute can be computed again")
+        targets = [*self.compared, *self._given]
         self._whole = build_reference(
             traced.graph, step.partition.inference, targets, traced.concrete
         )
-        numbers = [a.name for a in self._whole.arguments if isinstance(a, NumberArgument)]
-        self.obstacle = next((f"size {name}" for name in numbers if name != "B"), "")
+        for argument in self._whole.arguments:
+            if isinstance(argument, NumberArgument) and argument.name != "B":
+                raise NotDoneError(f"the size {argument.name} is not known")
 
     def needed_inputs(self) -> set[Tensor]:
         """Return the arguments of the step that one of the sides reads."""
-        functions = [self._step.functions[number] for number in self._extent.runs]
+        functions = [self._step.functions[number] for number in self._runs]
         builders = [self._whole, *(function.builder for function in functions)]
         arguments = {argument for builder in builders for argument in builder.arguments}
         tensors = {a.tensor for a in arguments if isinstance(a, TensorArgument)}
@@ -573,10 +562,10 @@ class Sides:
                     self._whole.function, arguments, self._whole.outputs, stateful=True
                 )
                 count = len(self.compared)
-                given = dict(zip(self._extent.given, whole[count:], strict=True))
+                given = dict(zip(self._given, whole[count:], strict=True))
                 sizes = [tf.constant(size) for size in self._sizes]
                 flat = [values.get(tensor) for tensor in self._step.partition.graph.inputs]
-                actual = self._step.run_some(flat, sizes, self._extent.runs, given, self.compared)
+                actual = self._step.run_some(flat, sizes, self._runs, given, self.compared)
                 return whole[:count], actual
 
         function: Any = tf.function(run, autograph=False)

@@ -13,15 +13,13 @@ evener has no training step of its own; the patches of Keras are in one list,
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 import gc
 import linecache
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import tensorflow as tf
@@ -32,17 +30,16 @@ from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tensors import in_xla
 from evener.base.user_code import is_own
 from evener.devices import resolve_devices
-from evener.devices.names import device_name, tf_device
+from evener.devices.names import device_name
 from evener.errors import EngineError
 from evener.partition.memory import MemoryEstimate
 from evener.partition.report import StepReport, warn_at_user_line
 from evener.plan import BatchNormName, Plan, check_shares
-from evener.strategy import misuse
-from evener.strategy.distribute import DistributedStep
+from evener.strategy.distribute import DistributedStep, add_note_on_memory
 from evener.strategy.one_replica import Extended, OneReplica
 from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.plans import arrange, chosen_plan, devices_of_owners, used_devices
-from evener.strategy.prepared import StepContext, StepRecords, run_timed
+from evener.strategy.prepared import StepContext, run_timed
 from evener.strategy.run_trial import RunTrial, TriedWay
 from evener.strategy.shares import ShareController
 from evener.strategy.spot_check import SpotCheck
@@ -119,25 +116,17 @@ class Strategy(OneReplica):
             plan, devices=devices, shares=shares, owners=owners, batch_norm=batch_norm
         )
         verify = chosen_verification(verify)
-        self._records = StepRecords()
-        self._trial: RunTrial | None = None
         layout, controller = arrange(plan, group, measured=measured)
-        self._owner_registry = OwnerRegistry(
+        registry = OwnerRegistry(
             plan, devices_of_owners(plan), layout.own_name, all_alike=group is not None
         )
-        self._arrangement = StepContext(
-            plan=plan,
-            layout=layout,
-            controller=controller,
-            owners=self._owner_registry,
-            records=self._records,
-            verify=verify,
+        self._own_context = StepContext(
+            plan=plan, layout=layout, controller=controller, owners=registry, verify=verify
         )
-        self._devices = layout.devices
+        self._trial: RunTrial | None = None
         self._warned: set[str] = set()
         patch_keras(Strategy)
-        extended = self._extended_type(self, self._owner_registry, device_name(layout.first_device))
-        super().__init__(extended)
+        super().__init__(self._extended_type(self, registry, device_name(layout.first_device)))
         self._has_run = False
         _STRATEGIES.add(self)
 
@@ -166,8 +155,12 @@ class Strategy(OneReplica):
         """
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
+    @property
+    def _context(self) -> StepContext:
+        return self._own_context if self._trial is None else self._trial.context
+
     def __repr__(self) -> str:
-        plan = self._arrangement.plan
+        plan = self._context.plan
         return f"<evener.Strategy on {', '.join(plan.device_names)}: {plan.layout}>"
 
     def _repr_html_(self) -> str:
@@ -176,7 +169,7 @@ class Strategy(OneReplica):
     @property
     def plan(self) -> Plan:
         """Plan, with the present shares."""
-        return self._arrangement.plan.with_shares(self.shares)
+        return self._context.plan.with_shares(self.shares)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -200,7 +193,7 @@ class Strategy(OneReplica):
     @property
     def replica_devices(self) -> tuple[str, ...]:
         """Devices that compute, one for each share."""
-        return self._arrangement.layout.devices
+        return self._context.layout.devices
 
     def name_in_plan(self, device: str) -> str:
         """Return the name that a device of this process has in the plan.
@@ -209,17 +202,17 @@ class Strategy(OneReplica):
             device: Name such as ``"gpu:0"``; with several workers, the result is for example
                 ``"worker:1/gpu:0"``.
         """
-        return self._arrangement.layout.name_in_plan(device)
+        return self._context.layout.name_in_plan(device)
 
     @property
     def share_controller(self) -> ShareController:
         """Controller of the shares: measured times per device, and the changes (``events``)."""
-        return self._arrangement.controller
+        return self._context.controller
 
     @property
     def owner_registry(self) -> OwnerRegistry:
         """Registry of the variables that were made in the scope, each with its owner."""
-        return self._owner_registry
+        return self._context.owners
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -233,10 +226,10 @@ class Strategy(OneReplica):
                     "ENG-083",
                     "strategy.num_replicas_in_sync is 1, whatever the number of devices is.",
                     why="A program sees one device, and a batch is divided among "
-                    f"{', '.join(self._devices)}. A batch size that is multiplied by the "
+                    f"{', '.join(self.replica_devices)}. A batch size that is multiplied by the "
                     "number of replicas stays what it is, and so do the results.",
                     fix=f"For a batch of that size on each device, multiply by "
-                    f"{len(self._devices)} instead, and adapt the learning rate.",
+                    f"{len(self.replica_devices)} instead, and adapt the learning rate.",
                 )
         return 1
 
@@ -253,22 +246,23 @@ class Strategy(OneReplica):
             EngineError: ENG-011 if no step has run yet that trains on several devices or in parts,
                 ENG-100 with several workers.
         """
-        owned = self._owner_registry.owned_bytes()
-        return self._records.memory_estimate(self.plan.replicas, num_samples, owned)
+        context = self._context
+        owned = context.owners.owned_bytes()
+        return context.records.memory_estimate(self.plan.replicas, num_samples, owned)
 
     def report(self) -> StepReport:
         """Return the operations that were gathered in all steps so far."""
-        return self._records.report()
+        return StepReport.merged(self._context.records.reports)
 
     @property
     def verifications(self) -> tuple[Verification, ...]:
         """The differences of the first run of each step from one device, with ``verify=True``."""
-        return tuple(self._records.verifications)
+        return tuple(self._context.records.verifications)
 
     @property
     def spot_checks(self) -> tuple[SpotCheck, ...]:
         """The results of comparisons of a few samples with one device so far."""
-        return tuple(self._records.spot_checks)
+        return tuple(self._context.records.spot_checks)
 
     def run(
         self,
@@ -322,13 +316,13 @@ class Strategy(OneReplica):
                     "ENG-084",
                     "strategy.run was called inside of a function that XLA compiles.",
                     why="XLA compiles a function for one device, and the variables and the work of "
-                    f"this strategy are on {', '.join(self._arrangement.plan.device_names)}.",
+                    f"this strategy are on {', '.join(self._context.plan.device_names)}.",
                     fix="Leave out jit_compile=True where strategy.run is called.",
                 )
             if is_eager and not is_function:
                 self._warn_once(
                     "ENG-086",
-                    f"A step runs eagerly, on {self._devices[0]} alone.",
+                    f"A step runs eagerly, on {self.replica_devices[0]} alone.",
                     why="Only the graph of a step can be partitioned. Eager steps give the same "
                     "results, and are good for debugging, but use one device.",
                     fix="Call strategy.run from inside a @tf.function, or give it one; leave out "
@@ -339,7 +333,7 @@ class Strategy(OneReplica):
                 return self.trial.run(fn, lambda _: self._step_of(fn)(*args, **kwargs))
             else:
                 return self._step_of(fn)(*args, **kwargs)
-        first, controller = self._arrangement.layout.first_device, self.share_controller
+        first, controller = self._context.layout.first_device, self.share_controller
         run_once = functools.partial(tf.distribute.Strategy.run, self, fn)
         with tf.device(first):
             if controller.counts and not self.is_partitioned and not is_eager:
@@ -350,26 +344,20 @@ class Strategy(OneReplica):
 
     def _step_of(self, fn: Callable[..., Any]) -> DistributedStep[..., Any]:
         """Return the step of a function; a new one for every call in a graph."""
-        if not tf.executing_eagerly():
-            return self._make_step(fn)
+        context, is_eager = self._context, tf.executing_eagerly()
         # Kept with the function, so that both are freed together.
-        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
-        if self._arrangement not in steps:
-            body = functions.body_of(fn)
-            converted = functions.converted_as_by(fn, body)
-            steps[self._arrangement] = self._make_step(converted, program=fn)
-        return steps[self._arrangement]
+        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary()) if is_eager else {}
+        if context not in steps:
+            body = functions.converted_as_by(fn, functions.body_of(fn)) if is_eager else fn
+            run_once = functools.partial(tf.distribute.Strategy.run, self)
 
-    def _make_step(
-        self, fn: Callable[..., Any], program: Callable[..., Any] | None = None
-    ) -> DistributedStep[..., Any]:
-        run_once = functools.partial(tf.distribute.Strategy.run, self)
+            @tf.autograph.experimental.do_not_convert
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return run_once(body, args=args, kwargs=kwargs)
 
-        @tf.autograph.experimental.do_not_convert
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return run_once(fn, args=args, kwargs=kwargs)
-
-        return self._step_type(call, self._arrangement, program=program, named_after=fn)
+            program = fn if is_eager else None
+            steps[context] = self._step_type(call, context, program=program, named_after=body)
+        return steps[context]
 
     @property
     def has_run(self) -> bool:
@@ -379,7 +367,7 @@ class Strategy(OneReplica):
     @property
     def is_partitioned(self) -> bool:
         """Whether there is more than one device, or more than one part in time."""
-        is_divided = len(self.replica_devices) > 1 or self._arrangement.layout.is_scheduled
+        is_divided = len(self.replica_devices) > 1 or self._context.layout.is_scheduled
         # A plan that was tried stays what was measured.
         return is_divided or self._trial is not None
 
@@ -412,52 +400,14 @@ class Strategy(OneReplica):
         """
         for plan in plans:
             resolve_devices(plan.device_names)
-        own = self._arrangement
-        arrangements = {plans.index(own.plan): own}
+        own = self._own_context
         ways = (*map(TriedWay, plans), TriedWay(own.plan, by_xla=False))
-
-        def arranged(number: int) -> StepContext:
-            if number not in arrangements:
-                way = ways[number]
-                layout, controller = arrange(way.plan, None, measured=False, by_xla=way.by_xla)
-                if own.controller.counts:
-                    stages = [stage for each in way.plan.replicas for stage in each.stages]
-                    devices = dict.fromkeys(stage.device for stage in stages)
-                    controller.count([tf_device(name) for name in devices])
-                if own.controller.keeps_spans:
-                    controller.keep_spans()
-                arrangements[number] = dataclasses.replace(
-                    own, plan=way.plan, layout=layout, controller=controller
-                )
-            return arrangements[number]
-
-        @contextlib.contextmanager
-        def under(number: int) -> Iterator[None]:
-            before, self._arrangement = self._arrangement, arranged(number)
-            try:
-                yield
-            finally:
-                self._arrangement = before
-
-        def settle(number: int) -> None:
-            self._arrangement = arranged(number)
-            self._records.prepared = None
-
-        self._records.prepared = []
-        self._trial = RunTrial(
-            ways,
-            self._records.prepared,
-            start=plans.index(own.plan),
-            under=under,
-            settle=settle,
-            tell=tell,
-            clock=clock,
-        )
+        self._trial = RunTrial(ways, own, start=plans.index(own.plan), tell=tell, clock=clock)
 
     @property
     def trial(self) -> RunTrial | None:
         """Trial of plans that is not over yet; None if there is none."""
-        return None if self._trial is None or self._trial.is_over else self._trial
+        return None if self._trial is None or self._trial.choice.is_over else self._trial
 
     def runs_by(self, plan: Plan | None, *, by_xla: bool = True) -> bool:
         """Return whether steps run by a plan, whatever its shares are by now.
@@ -466,7 +416,7 @@ class Strategy(OneReplica):
             plan: The plan.
             by_xla: Whether XLA compiles what is to be compiled.
         """
-        return plan is self._arrangement.plan and by_xla is self._arrangement.layout.by_xla
+        return plan is self._context.plan and by_xla is self._context.layout.by_xla
 
     @classmethod
     def _owning(cls, variables: Sequence[tf.Variable]) -> Strategy | None:
@@ -481,7 +431,7 @@ class Strategy(OneReplica):
         raise EngineError(
             "ENG-092",
             "A function with jit_compile=True is differentiated from outside, and its variables "
-            f"are on {', '.join(self._arrangement.plan.device_names)}.",
+            f"are on {', '.join(self._context.plan.device_names)}.",
             why="XLA compiles a function for one device, and a tape outside of it cannot "
             "differentiate the parts.",
             fix="Take the gradient inside the function, or leave out jit_compile=True.",
@@ -489,13 +439,8 @@ class Strategy(OneReplica):
 
     def _explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
         """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""
-        misuse.add_note_on_memory(
-            error,
-            devices=self.replica_devices,
-            shares=self.shares,
-            owned_bytes=self._owner_registry.owned_bytes(),
-            gathered=self.report().gathered,
-        )
+        owned_bytes = self.owner_registry.owned_bytes()
+        add_note_on_memory(error, self._context, owned_bytes, self.report().gathered)
 
     @classmethod
     def _warn_about_unused_strategies(cls, name: str) -> None:
@@ -514,7 +459,7 @@ class Strategy(OneReplica):
             strategy._warn_once(
                 "ENG-088",
                 f"The model {name!r} trains on one device, and nothing uses the strategy on "
-                f"{', '.join(strategy._arrangement.plan.device_names)}.",
+                f"{', '.join(strategy._context.plan.device_names)}.",
                 why="It was created, and is fitted, outside of strategy.scope().",
                 fix="Create the model inside `with strategy.scope():`, or call fit inside it.",
             )

@@ -14,6 +14,7 @@ from evener._tf_private.patches import owner_of
 from evener._tf_private.tensors import (
     HOST_READS,
     LOCAL_DEVICES,
+    OneDeviceExtended,
     around_new_variables,
     current_device,
     explicit_device,
@@ -196,6 +197,10 @@ def test_a_graph_for_xla_is_known_while_it_is_traced(jit_compile: bool | None) -
 
     traced.get_concrete_function()
     assert set(seen) == {bool(jit_compile)}
+
+
+def test_the_strategy_of_one_device_is_found() -> None:
+    assert type(tf.distribute.OneDeviceStrategy("cpu:0").extended) is OneDeviceExtended
 
 
 def test_the_old_list_of_local_devices_is_replaced(patches_undone: None) -> None:
