@@ -162,8 +162,6 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLoop:
-    """A loop whose rounds have one row each."""
-
     count: Size  # The number of rounds, and of elements in the lists of rows
     roles: tuple[Role, ...]  # Role of every argument
     # The comparisons of a counter with the number of rounds, in the condition

@@ -57,8 +57,6 @@ _Sizes = tuple[Size | None, ...]
 
 @dataclass(slots=True)
 class SizesOfBatches:
-    """Sizes that count samples."""
-
     shapes: dict[Tensor, _Sizes] = field(default_factory=dict)  # Shapes of tensors in which some do
     # Numbers of constants of which some do
     values: dict[Tensor, tuple[Size, ...]] = field(default_factory=dict)
@@ -378,7 +376,6 @@ def _inferred(
     num_samples: int | None,
     known: SizesOfBatches,
 ) -> Inference:
-    """Return the symbolic shapes of a graph, in which branches that are known are taken."""
     inference = Inference(num_samples=num_samples, shapes=known.shapes, values=known.values)
     for tensor, axis in zip(graph.inputs, batch_axes, strict=False):
         inference.input_shape(tensor, axis, BATCH)

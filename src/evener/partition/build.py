@@ -69,8 +69,6 @@ LARGE = 1 << 18
 
 
 class NodeFunction(FunctionBuilder):
-    """Function of nodes of the step, with the values that they read."""
-
     def __init__(
         self,
         name: str,
@@ -88,7 +86,6 @@ class NodeFunction(FunctionBuilder):
         self._sliced: dict[tuple[Tensor, Sharded], str] = {}
 
     def add(self, node: Node) -> None:
-        """Add what the function computes of a node."""
         self.origin = node.source
         decision = self.sharding.decisions.get(node)
         inputs = [self.get(*request) for request in requests_of(self.sharding, node)]
@@ -182,7 +179,6 @@ def _read_source(builder: FunctionBuilder, name: str, source: SymbolSource, refe
 
 
 def build_task(partition: Partition, task: StepTask, keeps: Any) -> TaskFunction:
-    """Make the function of a task."""
     name = "_".join(filter(None, ["parts" if task.is_parts else "once", task.place.role]))
     sharding, layout = partition.sharding, partition.layout
     builder = NodeFunction(
@@ -193,7 +189,7 @@ def build_task(partition: Partition, task: StepTask, keeps: Any) -> TaskFunction
         builder.stay_whole()
     references = builder.references
     for node in task.nodes:
-        gates = [references[t] for t in partition.staged.gates.get(node, ()) if t in references]
+        gates = [references[t] for t in partition.gates.get(node, ()) if t in references]
         builder.waits = [gate.partition(":")[0] for gate in gates]
         builder.add(node)
     added_inside = frozenset(t for t in task.fetches if is_added_inside(partition, t))
@@ -319,7 +315,6 @@ def _build_body(
     states: Sequence[State],
     results: Sequence[State] | None,
 ) -> FunctionBuilder:
-    """Make the function of a body."""
     builder = NodeFunction(
         "body", sharding, table=parent.table, may_be_on_cpu=parent.may_be_on_cpu, is_body=True
     )

@@ -61,7 +61,6 @@ class Collectives:
         sizes: Sequence[Any],
         needed_rows: Callable[[Any], Any],
     ) -> None:
-        """Begin the step."""
         dtypes = {id(handle): dtype_of_variable(handle) for handle in written_early}
         handles = [handle for handle in written_early if dtypes[id(handle)] is not None]
         begun = self._group.begin(
@@ -199,7 +198,6 @@ class TensorFlowCollectives(Collectives):
     """
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """Begin the step, and meet the other workers at it."""
         super().begin(*args, **kwargs)
         with self._next():
             group = tf.numpy_function(
@@ -209,7 +207,6 @@ class TensorFlowCollectives(Collectives):
         self._size, self._key, self._is_chief = tf.unstack(tf.ensure_shape(group, [3]))
 
     def reduce(self, values: Sequence[Any], combine: str) -> list[Any]:
-        """Combine tensors of each worker, which have the same shapes everywhere."""
         dtype = values[0].dtype
         merge, carried = _MERGES[combine], _CARRIED_AS.get(dtype)
         if carried is None:
@@ -275,7 +272,6 @@ class TensorFlowCollectives(Collectives):
         return gathered
 
     def _run(self, operation: Callable[..., Any], name: str, **arguments: Any) -> Any:
-        """Add a collective operation as the next exchange."""
         of_group = self._group_arguments(self._label(name), arguments["input"])
         with self._next(self._group.collectives.device):
             result = operation(**arguments, **of_group)
@@ -294,7 +290,6 @@ class TensorFlowCollectives(Collectives):
         }
 
     def draw(self, values: Sequence[Any]) -> list[Any]:
-        """Return random numbers that the chief has drawn, for all."""
         if any(value.dtype not in _CARRIED_AS for value in values):
             return super().draw(values)
         kernel = object()
@@ -373,7 +368,6 @@ def closing_tasks(partition: Partition, functions: Sequence[TaskFunction]) -> fr
 
 
 def written_by(functions: Sequence[TaskFunction], but: Collection[int] = ()) -> tuple[Tensor, ...]:
-    """Return the resources that tasks may write."""
     written: dict[Tensor, None] = {}
     for number, function in enumerate(functions):
         if number in but or not function.is_stateful or function.is_read_only:

@@ -65,7 +65,6 @@ def partition_step(
     variables: Iterable[str] = (),
     owner_of_handle: Callable[[Any], str | None] = lambda _: None,
 ) -> PartitionedStep:
-    """Partition a traced step over devices."""
     scopes = Scopes(traced.scopes)
     if layout.is_scheduled:
         scopes.check(layout, variables)
@@ -84,8 +83,6 @@ def partition_step(
 
 
 class PartitionedStep:
-    """Step in functions, which any graph can call."""
-
     def __init__(
         self, partition: Partition, keeps: Any = None, *, captures: Collection[Tensor] = ()
     ) -> None:
@@ -182,8 +179,6 @@ class PartitionedStep:
 
 
 class StepRun:
-    """Calls of one run of a step."""
-
     def __init__(
         self,
         partition: Partition,
@@ -208,7 +203,6 @@ class StepRun:
         branches: tuple[FunctionBuilder, FunctionBuilder] | None,
         part: int,
     ) -> None:
-        """Run a task on a part."""
         task, builder, tensors = function.task, function.builder, self.tensors
         device = self._layout.device(part, task.place.stages)
         before = [op for task in function.after for op in self._ran.get(task, ())]
@@ -264,7 +258,6 @@ class StepRun:
             self._turns.end(device, done)
 
     def call(self, function: TaskFunction) -> None:
-        """Run a task that is computed once, on its device."""
         task, builder = function.task, function.builder
         before = [op for task in function.after for op in self._ran.get(task, ())] + self.after
         all_draw = self._collectives if task.place.role == DRAWS else None
@@ -393,8 +386,6 @@ class StepRun:
 
 
 class _Device:
-    """Current turn and last call of a device."""
-
     def __init__(self) -> None:
         self.last: list[tf.Operation] = []  # Results of its last call
         self.stages: Stages | None = None  # Stages whose turn it is
@@ -422,7 +413,6 @@ class Turns:
         return list(state.last)
 
     def end(self, device: str, done: Sequence[tf.Operation]) -> None:
-        """Record the results of a call, which the next call on the device waits for."""
         if done:
             self._devices[device].last = list(done)
 

@@ -104,7 +104,6 @@ class Layout:
 
     @classmethod
     def of(cls, plan: Plan, group: WorkerGroup | None = None, *, by_xla: bool = True) -> Layout:
-        """Return the layout of a plan, for the devices of one process or of several workers."""
         return cls(plan.replicas, plan.recompute, plan.batch_norm, group, by_xla)
 
     @classmethod
@@ -114,7 +113,6 @@ class Layout:
 
     @functools.cached_property
     def micro_batches(self) -> tuple[MicroBatch, ...]:
-        """The micro-batches of every batch, in the order of its samples."""
         return tuple(
             MicroBatch(number, micro_batch)
             for number, replica in enumerate(self.replicas)
@@ -123,14 +121,12 @@ class Layout:
 
     @functools.cached_property
     def is_scheduled(self) -> bool:
-        """Whether a replica has several stages or micro-batches, or recomputed layers."""
         return bool(self.recompute) or any(
             len(replica.stages) > 1 or replica.num_micro_batches > 1 for replica in self.replicas
         )
 
     @functools.cached_property
     def may_be_on_cpu(self) -> bool:
-        """Whether a CPU is among the devices that compute."""
         return any(
             not kind_of(stage.device).has_own_processor
             for replica in self.replicas
@@ -190,12 +186,10 @@ class Layout:
 
     @property
     def workers_of_replicas(self) -> tuple[int, ...]:
-        """The worker of every replica, from 0."""
         pairs = zip(self.micro_batches, self.workers, strict=True)
         return tuple({micro_batch.replica: worker for micro_batch, worker in pairs}.values())
 
     def is_own(self, micro_batch: int) -> bool:
-        """Return whether this process computes a micro-batch."""
         return self.group is None or self.workers[micro_batch] == self.group.index
 
     @property
@@ -205,7 +199,6 @@ class Layout:
 
     @property
     def first_stages(self) -> Stages:
-        """The first stage of every replica."""
         return (0,) * len(self.replicas)
 
     def device(self, micro_batch: int, stages: Stages) -> str:
@@ -214,7 +207,6 @@ class Layout:
         return tf_device(self.replicas[replica].stages[stages[replica] if stages else 0].device)
 
     def stages_of(self, path: str) -> tuple[int | None, ...]:
-        """Return the stage of a layer in each replica; None where no stage names it."""
         return tuple(_stage_of(path, replica) for replica in self.replicas)
 
 

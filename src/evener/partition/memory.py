@@ -59,7 +59,6 @@ def num_iterations(node: Node) -> int:
 
 
 def flops_per_sample(nodes: Iterable[Node]) -> float:
-    """Return how many floating-point operations nodes take for each sample."""
     nodes = list(nodes)
     return (_flops(nodes, _MANY) - _flops(nodes, _FEW)) / (_MANY - _FEW)
 
@@ -112,7 +111,6 @@ def num_bytes(tensor: Tensor, num_samples: int) -> int:
 
 
 def bytes_per_sample(tensor: Tensor) -> float:
-    """Return by how many bytes a tensor grows with every sample."""
     return (num_bytes(tensor, _MANY) - num_bytes(tensor, _FEW)) / (_MANY - _FEW)
 
 
@@ -199,20 +197,15 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """The sum of all kinds."""
         return self.variables + self.fetched + self.gradients + self.activations
 
 
 class Moment(NamedTuple):
-    """Moment of a device in a step."""
-
     call: int  # Number of the device's call
     node: int = -1  # Index of a node in the call's task, from 0; -1 as the call begins
 
 
 class LiveRange(NamedTuple):
-    """Tensor in the memory of a device."""
-
     device: str  # TensorFlow's name of the device
     kind: Kind  # Kind of memory that it counts as
     begin: Moment  # Moment when it is made, or the begin of the first call that needs it
@@ -224,7 +217,6 @@ class LiveRange(NamedTuple):
 
 
 def live_ranges_of(step: PartitionedStep) -> list[LiveRange]:
-    """Return the tensors that the calls of a step keep in memory."""
     return list(_Reader(step).read())
 
 
@@ -234,7 +226,6 @@ def estimate_memory(
     num_samples: int,
     owned: Mapping[str, int],
 ) -> dict[str, MemoryEstimate]:
-    """Return the memory that a step needs on every device."""
     shares = split_batch(num_samples, [replica.share for replica in replicas])
     sizes = [
         size
@@ -254,7 +245,6 @@ def estimate_memory(
 def peak_of(
     live_ranges: Iterable[LiveRange], sizes: Sequence[int], num_samples: int
 ) -> MemoryEstimate:
-    """Return the memory of a device at its peak, without variables."""
     counts: dict[tuple[tuple[Size, ...], int], int] = {}
     changes: list[tuple[Moment, int, Kind, int]] = []
     for tensor in live_ranges:
@@ -275,8 +265,6 @@ def peak_of(
 
 
 class _Reader:
-    """Reader of the live ranges of a step."""
-
     def __init__(self, step: PartitionedStep) -> None:
         self._partition = step.partition
         self._functions = step.functions
@@ -305,7 +293,6 @@ class _Reader:
             self._turn_of[unit] = len(turns) - 1
 
     def read(self) -> Iterator[LiveRange]:
-        """Yield all live ranges."""
         users: dict[tuple[Tensor, int | None], list[Unit]] = defaultdict(list)
         for unit in self._units:
             if unit.micro_batch is None:
@@ -419,7 +406,6 @@ class MemoryLimits:
             self._live_ranges[device_name(live_range.device)].append(live_range)
 
     def most_samples(self, num_samples: int) -> tuple[int, ...]:
-        """Return for each device the most samples of a batch that fit into its memory."""
         owned = self._owned_bytes()
         return tuple(
             num_samples if memory is None else self._most(k, memory, num_samples, owned)
@@ -427,7 +413,6 @@ class MemoryLimits:
         )
 
     def maximum_shares(self, num_samples: int) -> tuple[float, ...]:
-        """Return for each device the largest share of a batch that fits into its memory."""
         most = self.most_samples(num_samples)
         if sum(most) < num_samples:
             held = ", ".join(

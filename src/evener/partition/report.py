@@ -37,8 +37,6 @@ _PARTS = "parts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport(ShownAsText):
-    """Report of partitioned steps."""
-
     # Operations that are computed once although their inputs are sharded
     gathered: tuple[GatheredOperation, ...]
     num_operations: int  # Number of operations that the parts compute, of all traces
@@ -51,7 +49,6 @@ class StepReport(ShownAsText):
     flops_in_turns: float = 0.0
 
     def __str__(self) -> str:
-        """Return the operations that are gathered, one in a line."""
         computed = f"{self.num_operations} operations of the parts"
         if not self.gathered:
             return f"{computed}; nothing is gathered"
@@ -60,7 +57,6 @@ class StepReport(ShownAsText):
 
     @classmethod
     def of(cls, steps: Iterable[PartitionedStep]) -> StepReport:
-        """Return the report of partitioned steps."""
         gathered: list[GatheredOperation] = []
         count, flops_of_parts, flops_in_turns = 0, 0.0, 0.0
         flops_once: dict[str, float] = defaultdict(float)
@@ -95,7 +91,6 @@ class StepReport(ShownAsText):
 
     @classmethod
     def merged(cls, reports: Iterable[StepReport]) -> StepReport:
-        """Return one report of several."""
         reports = list(reports)
         flops_once: dict[str, float] = defaultdict(float)
         for report in reports:
@@ -148,8 +143,6 @@ def line_of(node: Node) -> str:
 
 
 class ProgramLine(NamedTuple):
-    """A line of a program."""
-
     file: str  # Its path
     number: int  # Counted from 1
 

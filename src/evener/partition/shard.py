@@ -203,7 +203,6 @@ def propagate(
     is_body: bool = False,
     given: Iterable[Tensor] | None = None,
 ) -> Sharding:
-    """Find the state of every tensor."""
     rows = None if given is None else _OtherRows(given)
     sharding = Sharding()
     for tensor in graph.inputs:
@@ -504,7 +503,6 @@ def _can_run_alone(graph: Graph, sharding: Sharding, symbols: Symbols) -> bool:
 
 
 def _is_free(state: State, wanted: State | Numbers, tensor: Tensor) -> bool:
-    """Whether a part can have a tensor as it is needed without the other parts."""
     if isinstance(wanted, Numbers) or serves(state, wanted):
         return True
     if state != REPLICATED or not isinstance(wanted, Sharded) or tensor.dtype == tf.variant:

@@ -31,7 +31,6 @@ from evener.partition.tasks import HOST, Partition
 
 
 def element_dtype(tensor: Tensor) -> tf.DType:
-    """Return the dtype of the elements of a tensor list."""
     node = tensor.node
     if "element_dtype" in node.attrs:
         return tf.as_dtype(node.attrs["element_dtype"].type)
@@ -61,7 +60,6 @@ def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Ten
 
 
 def micro_batch_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
-    """Return the samples of each micro-batch, int32 scalars."""
     micro_batches: list[tf.Tensor] = []
     of_replicas = tf.unstack(sizes, num=len(layout.replicas))
     for replica, size in zip(layout.replicas, of_replicas, strict=True):
@@ -132,7 +130,6 @@ class RunTensors:
             self._total = tf.add_n(self.sizes)
 
     def number(self, name: str, part: int | None) -> tf.Tensor:
-        """Return the number of a symbol, a scalar."""
         if name == "B":
             return self._total
         if isinstance(name, PartSymbol):
@@ -158,7 +155,6 @@ class RunTensors:
         return source in self.wholes or (held is not None and (source, held) in self.parts)
 
     def rows(self, rows: Size) -> tuple[list[Any], list[Any]]:
-        """Return the number of rows of each part, and of all parts before it."""
         if rows not in self._split_rows:
             with tf.device(HOST), tf.control_dependencies(None):
                 # They are split as the samples are, so a part without samples has none of them.
@@ -382,7 +378,6 @@ class RunTensors:
         return self._size(rows, tf.int32)
 
     def _size(self, size: Size, dtype: tf.DType) -> Any:
-        """Return a size as a scalar."""
         if isinstance(size, int):
             return tf.constant(size, dtype)
         # In one order on all workers: a number may have to be exchanged.
@@ -392,12 +387,10 @@ class RunTensors:
 
 
 def _combined_by(state: State) -> str:
-    """Return the operation that makes a partial tensor whole."""
     return state.combine if isinstance(state, Partial) else "sum"
 
 
 def _own(parts: Sequence[Any]) -> list[Any]:
-    """Return the parts of this process."""
     return [part for part in parts if part is not None]
 
 

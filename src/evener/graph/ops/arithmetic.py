@@ -327,7 +327,6 @@ def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
 
 
 def _turned(node: Node) -> tuple[bool, bool]:
-    """Return which matrices are transposed."""
     return (
         node.bool_attr("transpose_a") or node.bool_attr("adj_x"),
         node.bool_attr("transpose_b") or node.bool_attr("adj_y"),
