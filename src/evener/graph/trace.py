@@ -50,8 +50,8 @@ from evener.pinning.placement import no_colocation
 #     batches of 16    Const [16, 4]   ones (16, 4)   MatMul (16, 10)
 #     found            [B, 4]          (B, 4)         (B, 10)
 
+# Samples of the second trace for each of the first: what the first can halve, the second can.
 FACTOR = 2
-"""Samples of the second trace for each of the first: what the first can halve, the second can."""
 _Sizes = tuple[Size | None, ...]
 
 

@@ -49,10 +49,12 @@ from evener.graph.ops.states import (
     Sharding,
     State,
     Unset,
+    known,
     part_sizes,
     rows_of,
     rows_per_sample,
     serves,
+    shape_of,
 )
 from evener.graph.rewrites import CONDITIONS, LOOPS, num_leading
 from evener.partition.layout import HOST
@@ -64,8 +66,7 @@ from evener.partition.shard import (
 )
 from evener.partition.tasks import Partition, StepTask, TaskFunction
 
-LARGE = 1 << 18
-"""Least bytes of a gradient that is added up behind the call that gives it."""
+LARGE = 1 << 18  # Least bytes of a gradient that is added up behind the call that gives it
 
 
 class NodeFunction(FunctionBuilder):
@@ -138,10 +139,8 @@ class NodeFunction(FunctionBuilder):
 
     def _slice(self, tensor: Tensor, request: Sharded, reference: str) -> str:
         """Slice along the axis that is split; of several blocks, in each of them."""
-        assert tensor.shape is not None
-        rows = rows_per_sample(tensor.shape[request.axis], request)
-        assert rows is not None
-        axis, shape, is_whole = request.axis, tensor.shape, request.outer == 1
+        axis, shape, is_whole = request.axis, shape_of(tensor), request.outer == 1
+        rows = known(rows_per_sample(shape[axis], request))
         if not is_whole:
             blocks = (*shape[:axis], request.outer, request.rows * rows, *shape[axis + 1 :])
             reference, axis, shape = self._reshape(tensor, reference, blocks), axis + 1, blocks
@@ -151,7 +150,9 @@ class NodeFunction(FunctionBuilder):
         size[axis] = request.in_part * rows
         numbers = [self.vector(begin, tf.int32), self.vector(size, tf.int32)]
         part = self.op("Slice", [reference, *numbers], {"T": tensor.dtype, "Index": tf.int32})[0]
-        return part if is_whole else self._reshape(tensor, part, part_sizes(tensor.shape, request))
+        if is_whole:
+            return part
+        return self._reshape(tensor, part, part_sizes(shape_of(tensor), request))
 
     def _reshape(self, tensor: Tensor, reference: str, shape: Sequence[Size]) -> str:
         attrs = {"T": tensor.dtype, "Tshape": tf.int32}

@@ -45,9 +45,9 @@ from evener.graph.trace import TracedStep
 from evener.partition.build import branches_of, build_task
 from evener.partition.collectives import (
     Collectives,
+    TensorFlowCollectives,
     checksum_of,
     closing_tasks,
-    collectives_of,
     written_by,
 )
 from evener.partition.layout import HOST, Layout, Stages
@@ -114,7 +114,13 @@ class PartitionedStep:
         arguments = dict(zip(partition.graph.inputs, inputs, strict=True))
         collectives = None
         if layout.group is not None:
-            collectives = collectives_of(layout.group, checksum_of(partition))
+            group, step, server = layout.group, checksum_of(partition), layout.group.collectives
+            # The carrier that the workers have agreed on.
+            collectives = (
+                Collectives(group, step)
+                if server is None
+                else TensorFlowCollectives(group, step, server)
+            )
         clock = None if timing is None else StepClock(partition, part_sizes, timing)
         run = StepRun(partition, arguments, part_sizes, clock, collectives=collectives)
         if collectives is not None:
@@ -331,8 +337,7 @@ class StepRun:
         tensor, state = argument.tensor, argument.state
         held = self._partition.sharding.states.get(tensor)
         if tensor.is_sizes and held is not None:
-            names = {name for size in tensor.value or () for name in symbols_of(size)}
-            return all(map(self.tensors.can_number, names))
+            return all(map(self.tensors.can_number, symbols_of(*(tensor.value or ()))))
         if held is None or (tensor, held) not in self.tensors.parts:
             return False
         return part is None or not serves(held, state)

@@ -14,74 +14,22 @@ micro-batches.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from evener.devices.names import device_name, kind_of, tf_device
 from evener.errors import EngineError
 from evener.plan import BatchNormName, Plan, Replica, Stage
 from evener.plan.parts import parse_device_name, parts_of_path
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from evener.workers.group import Group
+
 HOST = "/device:CPU:0"
 
-Stages: TypeAlias = tuple[int, ...]
-"""Stage of a node in each replica."""
-
-
-class WorkerGroup(Protocol):
-    """Workers of a program, seen by one of them."""
-
-    # Number of this worker, from 0.
-    @property
-    def index(self) -> int: ...
-
-    # Calls a function that runs steps; again if the death of a worker broke it off.
-    def call(self, function: Callable[[], R], *, outline: Any) -> R: ...
-
-    # Variables of the steps so far; each step adds its own.
-    @property
-    def variables(self) -> Any: ...
-
-    # Says that a step is a part of the function that is traced.
-    def note_step(self) -> None: ...
-
-    # TensorFlow's server for collectives, if they carry the exchanges; else None.
-    @property
-    def collectives(self) -> Any: ...
-
-    # Time that workers wait for each other.
-    @property
-    def patience_seconds(self) -> float: ...
-
-    # Returns what a step calls before its first exchange.
-    def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]: ...
-
-    # Meets the others; returns the size and key of the group, and whether this is the chief.
-    def begin_collectives(self, step: str) -> Any: ...
-
-    # Returns whether the fingerprints of this batch are compared, a NumPy boolean.
-    def is_compared(self) -> Any: ...
-
-    # Compares a batch with those of the other workers; returns True as a NumPy boolean.
-    def compare(self, batch: Sequence[Any]) -> Any: ...
-
-    # Says that all exchanges of a step are over: from now on it writes its variables.
-    def commit(self) -> None: ...
-
-    # Combines arrays of all workers, which have the same shapes and one type.
-    def reduce(self, label: str, arrays: list[Any], combine: str) -> list[Any]: ...
-
-    # Returns random numbers that one of the workers has drawn, for all.
-    def draw(self, label: str, arrays: list[Any], kernel: object) -> list[Any]: ...
-
-    # Returns the first random numbers of a kernel that no call has used.
-    def first_unused(self, arrays: list[Any], kernel: object) -> list[Any]: ...
-
-    # Returns the arrays of all workers, in their order; their sizes may differ.
-    def gather(self, label: str, array: Any) -> list[Any]: ...
+Stages: TypeAlias = tuple[int, ...]  # Stage of a node in each replica
 
 
 class MicroBatch(NamedTuple):
@@ -99,11 +47,11 @@ class Layout:
     recompute: tuple[str, ...] = ()  # Patterns of the recomputed layers
     # Statistics of BatchNormalization; see `evener.Plan`
     batch_norm: BatchNormName = "synchronized"
-    group: WorkerGroup | None = None  # The workers, seen by this one; None if there is one process
+    group: Group | None = None  # The workers, seen by this one; None if there is one process
     by_xla: bool = True  # Whether XLA compiles the parts of functions with ``jit_compile=True``
 
     @classmethod
-    def of(cls, plan: Plan, group: WorkerGroup | None = None, *, by_xla: bool = True) -> Layout:
+    def of(cls, plan: Plan, group: Group | None = None, *, by_xla: bool = True) -> Layout:
         return cls(plan.replicas, plan.recompute, plan.batch_norm, group, by_xla)
 
     @classmethod

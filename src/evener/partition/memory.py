@@ -27,7 +27,7 @@ from evener.errors import warn
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
 from evener.graph.functions import TensorArgument
 from evener.graph.nodes import Node, Tensor, constant_array, num_elements
-from evener.graph.ops.registry import FREE, IN_PLACE, VIEW, has_trait, operation
+from evener.graph.ops.registry import Trait, has_trait, operation
 from evener.graph.ops.states import Partial, PerPart, Sharded, State, part_sizes
 from evener.graph.rewrites import LOOPS
 from evener.partition.emit import PartitionedStep
@@ -36,14 +36,13 @@ from evener.partition.tasks import StepTask
 from evener.partition.tensors import element_dtype
 from evener.plan import Replica, split_batch
 
+# Which input of an operation it puts into a list.
 _ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}
-"""Which input of an operation it puts into a list."""
+# Samples between which a slope is taken: sizes that grow faster than the samples are rare.
 _FEW, _MANY = 32, 64
-"""Samples between which a slope is taken: sizes that grow faster than the samples are rare."""
+# Samples at which peaks are looked for: it may be one node for few and another for many.
 _FEW_AND_MANY = (1, 2**10)
-"""Samples at which peaks are looked for: it may be one node for few and another for many."""
-_LAST = 2**31
-"""Index after all nodes of a call."""
+_LAST = 2**31  # Index after all nodes of a call
 # The rest is for what operations need while they run, and for the gaps between allocations.
 _USED_FOR_TENSORS = 0.9
 
@@ -73,7 +72,7 @@ def node_flops(node: Node, num_samples: int) -> float:
     Exact for products of matrices, convolutions and contractions; of a loop, its body times its
     iterations; arithmetic counts the elements of its results, and what only moves data nothing.
     """
-    if has_trait(node, FREE) or not node.outputs:
+    if has_trait(node, Trait.FREE) or not node.outputs:
         return 0
     if node.op in LOOPS and "body" in node.bodies:
         return num_iterations(node) * _flops(node.bodies["body"], num_samples)
@@ -125,7 +124,7 @@ class _Temporary(NamedTuple):
 
 def buffer_of(tensor: Tensor) -> Tensor:
     """Return the tensor whose memory a tensor shares: reshaping copies nothing."""
-    while has_trait(tensor.node, VIEW) and tensor.dtype == tensor.node.inputs[0].dtype:
+    while has_trait(tensor.node, Trait.VIEW) and tensor.dtype == tensor.node.inputs[0].dtype:
         tensor = tensor.node.inputs[0]
     return tensor
 
@@ -143,7 +142,7 @@ def _temporaries(
     for index, node in enumerate(task.nodes):
         for tensor in node.inputs:
             # The result reuses its memory.
-            last[buffer_of(tensor)] = index - has_trait(node, IN_PLACE)
+            last[buffer_of(tensor)] = index - has_trait(node, Trait.IN_PLACE)
     living: list[_Temporary] = []
     for index, node in enumerate(task.nodes):
         for tensor in node.outputs:
@@ -172,7 +171,7 @@ def _temporaries(
 def _elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
     """Return the elements of a tensor; a size that the data alone decides counts as 1."""
     values: dict[str, int] = {}
-    for name in (name for size in shape for name in symbols_of(size)):
+    for name in symbols_of(*shape):
         if not isinstance(name, PartSymbol):
             values[name] = num_samples if name == "B" else 1
         elif name.rows == BATCH:

@@ -150,12 +150,10 @@ def sources_of(
         names.add(argument.name)
     elif isinstance(argument, TensorArgument):
         if argument.tensor.is_sizes:
-            for size in argument.tensor.value or ():
-                names |= symbols_of(size)
+            names |= symbols_of(*(argument.tensor.value or ()))
         else:
             yield argument.tensor, argument.state
         if isinstance(argument.state, Sharded):
             names |= symbols_of(argument.state.rows)
-    sources = {source for name in names for source in symbols_of_step(symbol(name))}
-    for name in sorted(sources):
+    for name in sorted(symbols_of_step(*map(symbol, names))):
         yield partition.inference.symbols[name].tensor, None

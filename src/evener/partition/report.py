@@ -26,11 +26,9 @@ from evener.partition.emit import PartitionedStep
 from evener.partition.memory import node_flops
 from evener.partition.tasks import Partition
 
-COUNTED_SAMPLES = 32
-"""Samples of the batch for which floating-point operations are counted."""
+COUNTED_SAMPLES = 32  # Samples of the batch for which floating-point operations are counted
 
-NEARLY_ALL = 0.9
-"""The fraction of the work from which one device does nearly all of it."""
+NEARLY_ALL = 0.9  # The fraction of the work from which one device does nearly all of it
 
 _PARTS = "parts"
 

@@ -49,11 +49,11 @@ from evener.partition.shard import is_known_to_parts, requests_of, symbol_source
 from evener.partition.stage import BACKWARD, FORWARD, StagedStep
 
 PARTS = "parts"
+# Parts without samples skip these tasks; a separate task if others have counters of loops.
 PARTS_WITH_SAMPLES = "parts with samples"
-"""Parts without samples skip these tasks; a separate task if others have counters of loops."""
 _RESHAPES = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
+# Operations that cost nothing.
 _FREE = _RESHAPES | {"Const", "IdentityN", "NoOp", "ReadVariableOp", "Shape", "ShapeN"}
-"""Operations that cost nothing."""
 
 
 class Place(NamedTuple):
@@ -171,10 +171,7 @@ def _sized_by_data(nodes: Graph) -> set[Node]:
     by_data: set[Node] = set()
     for node in nodes:
         # Otherwise the batch alone decides about all sizes.
-        is_open = any(
-            t.shape is None or any(symbols_of(size) - {"B"} for size in t.shape)
-            for t in node.outputs
-        )
+        is_open = any(t.shape is None or symbols_of(*t.shape) - {"B"} for t in node.outputs)
         depends = any(t.node in by_data for t in node.inputs)
         if has_trait(node, Trait.SIZED_BY_DATA) or (is_open and depends):
             by_data.add(node)
@@ -293,10 +290,9 @@ def _only_grouped(nodes: Sequence[Node], sharding: Sharding) -> Collection[str]:
     return grouped - others
 
 
+# For each node the nodes it waits for, and whether both can be in one task.
 _Dependencies: TypeAlias = Mapping[Node, Sequence[tuple[Node, bool]]]
-"""For each node the nodes it waits for, and whether both can be in one task."""
-_Key: TypeAlias = tuple[Place, int]
-"""Place and level: nodes with the same ones are a task."""
+_Key: TypeAlias = tuple[Place, int]  # Place and level: nodes with the same ones are a task
 
 
 def _find_levels(

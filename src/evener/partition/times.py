@@ -25,9 +25,9 @@ from evener.partition.order import needs_of
 from evener.partition.stage import is_gradient
 from evener.partition.tasks import Partition, StepTask, TaskFunction
 
+# Kinds of spans that no single part has: tasks that write variables, other tasks that are computed
+# once, and steps that are timed as a whole.
 UPDATE, ONCE, STEP = "update", "once", "step"
-"""Kinds of spans that no single part has: tasks that write variables, other tasks that are computed
-once, and steps that are timed as a whole."""
 _HANDLES = (tf.resource, tf.variant)
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 

@@ -17,8 +17,6 @@ from evener.graph.dims import BATCH, Size, divide, product
 from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor
 from evener.graph.ops.registry import (
-    COPY,
-    FREE,
     IndexLimit,
     Shapes,
     Trait,
@@ -49,6 +47,7 @@ from evener.graph.ops.states import (
     Sharded,
     State,
     axis_of,
+    by_rows,
     first_sharded,
     integer,
     integers_of,
@@ -85,7 +84,7 @@ def own_rows(tensor: Tensor) -> OwnRows | None:
             return None
         counts_samples = step[0] >= 1 and limit[0] == BATCH * step[0]
         return OwnRows(axis=0, step=step[0], slack=0) if counts_samples else None
-    if has_trait(node, COPY) or (node.op == "Cast" and tensor.dtype.size >= 4):
+    if has_trait(node, Trait.COPY) or (node.op == "Cast" and tensor.dtype.size >= 4):
         return own_rows(node.inputs[0])
     if node.op in ("Tile", "BroadcastTo"):
         return _broadcast(node, node.inputs[0])
@@ -163,8 +162,8 @@ def _everywhere(tensor: Tensor) -> Size | None:
     return numbers.pop() if len(numbers) == 1 else None
 
 
+# Operations that repeat, move and leave out numbers of their first input.
 _OF_THE_SAME_NUMBERS = frozenset({"BroadcastTo", "Slice", "StridedSlice", "Tile", "Transpose"})
-"""Operations that repeat, move and leave out numbers of their first input."""
 
 
 def largest(tensor: Tensor) -> int | None:
@@ -176,7 +175,7 @@ def largest(tensor: Tensor) -> int | None:
         return _LIKE[node.op]
     if node.op == "Fill":
         return largest(node.inputs[1])
-    if has_trait(node, COPY | Trait.RESHAPES) or node.op in _OF_THE_SAME_NUMBERS:
+    if has_trait(node, Trait.COPY | Trait.RESHAPES) or node.op in _OF_THE_SAME_NUMBERS:
         return largest(node.inputs[0])
     if node.op == "Cast":
         is_integer = node.inputs[0].dtype.is_integer and tensor.dtype.size >= 4
@@ -232,7 +231,7 @@ def _first_of_positions(positions: Tensor) -> OwnRows | None:
     node, rank = positions.node, positions.rank
     if rank is None:
         return None
-    while has_trait(node, COPY) or (node.op == "Cast" and positions.dtype.size >= 4):
+    while has_trait(node, Trait.COPY) or (node.op == "Cast" and positions.dtype.size >= 4):
         positions = node.inputs[0]
         node = positions.node
     if node.op == "Pack" and node.int_attr("axis") in (-1, rank - 1):
@@ -380,7 +379,7 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-traits("GatherV2 ResourceGather", FREE)
+traits("GatherV2 ResourceGather", Trait.FREE)
 
 
 COMBINE = {
@@ -433,9 +432,7 @@ def _counts(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 rule("HistogramFixedWidth", inputs=(ROWS, WHOLE, WHOLE))(
-    lambda node, states: Decision(
-        inputs=(sharded(states[0]), REPLICATED, REPLICATED), outputs=(SUM,)
-    )
+    lambda node, states: by_rows(node, sharded(states[0]), SUM)
 )
 shape_rule.table(
     {
