@@ -59,23 +59,14 @@ def static_shape(proto: Any) -> tuple[int | None, ...] | None:
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # Operations that fail or return what they are given: they run even if nobody uses it.
 CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
-# Operations that TensorFlow calls stateful but that change nothing.
+# Operations that TensorFlow calls stateful but that change nothing; those of cuDNN are so for the
+# masks of their dropout.
 SIDE_EFFECT_FREE = CHECKS | frozenset(
-    {
-        # Stateful for the masks of its dropout.
-        "CudnnRNNV3",
-        "CudnnRNNBackpropV3",
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "LookupTableFind",
-        "LookupTableFindV2",
-        "LookupTableSizeV2",
-        "Placeholder",
-        "PlaceholderWithDefault",
-    }
+    """
+    CudnnRNNV3 CudnnRNNBackpropV3 ReadVariableOp ResourceGather ResourceGatherNd VariableShape
+    VarIsInitializedOp LookupTableFind LookupTableFindV2 LookupTableSizeV2 Placeholder
+    PlaceholderWithDefault
+    """.split()
 )
 
 

@@ -40,8 +40,7 @@ from evener.pinning.placement import no_colocation
 #
 # Such a trace has numbers where others have the size of the batch: the step has asked for it
 # (``len(x)``), or draws from kernels with a seed, and TensorFlow traces it again for each size.
-# Then
-# nobody sees that the 8 of a gradient of ones is the 8 of the batch, and not that of eight classes.
+# Then nobody sees that the 8 of a gradient of ones is the batch's, and not that of eight classes.
 #
 # A second trace, for batches twice as large, shows it: what has become twice as large counts
 # samples.

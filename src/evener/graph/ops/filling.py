@@ -133,6 +133,12 @@ def _range(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
+@shape_rule("Tile")
+def _tile_shape(table: SymbolTable, node: Node) -> Shapes:
+    pairs = zip(shape_of(node.inputs[0]), numbers_of(node.inputs[1]), strict=True)
+    return [tuple(size * times for size, times in pairs)]
+
+
 @value_rule("Tile")
 def _tile_value(table: SymbolTable, node: Node) -> Shapes:
     value, times = (numbers_of(t) for t in node.inputs)
@@ -199,14 +205,6 @@ shape_rule.table(
         "Empty Fill": given_by_input(0),
         "BroadcastTo": given_by_input(1),
         "Rank Size": lambda table, node: [()],
-        "Tile": lambda table, node: [
-            tuple(
-                size * times
-                for size, times in zip(
-                    shape_of(node.inputs[0]), numbers_of(node.inputs[1]), strict=True
-                )
-            )
-        ],
     }
 )
 value_rule.table(

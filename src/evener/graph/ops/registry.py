@@ -142,7 +142,7 @@ class _Field(Generic[_Rule]):
             self(*ops.split())(rule)
 
 
-def _or_none(rule: _Rule) -> _Rule:
+def or_none(rule: _Rule) -> _Rule:
     """Let a rule return None where it asks for something that is not known."""
 
     @functools.wraps(rule)
@@ -155,10 +155,10 @@ def _or_none(rule: _Rule) -> _Rule:
     return asked  # pyright: ignore[reportReturnType]
 
 
-shape_rule: _Field[InferRule] = _Field("shape", _or_none)
-value_rule: _Field[InferRule] = _Field("value", _or_none)
-matrix_rule: _Field[MatrixRule] = _Field("matrix", _or_none)
-truth_rule: _Field[TruthRule] = _Field("truth", _or_none)
+shape_rule: _Field[InferRule] = _Field("shape", or_none)
+value_rule: _Field[InferRule] = _Field("value", or_none)
+matrix_rule: _Field[MatrixRule] = _Field("matrix", or_none)
+truth_rule: _Field[TruthRule] = _Field("truth", or_none)
 flops_rule: _Field[CountRule] = _Field("flops")
 equal_sizes_rule: _Field[PairsRule] = _Field("equal_sizes")
 index_limit_rule: _Field[IndexRule] = _Field("index_limit")
