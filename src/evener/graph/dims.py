@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+# A product of symbols in sorted order: ``("B", "T")`` is ``B*T``; ``()`` is 1.
 Monomial: TypeAlias = tuple[str, ...]
-"""A product of symbols in sorted order: ``("B", "T")`` is ``B*T``; ``()`` is 1."""
 
 
 class Dim:
@@ -77,11 +77,9 @@ class Dim:
         return " + ".join(parts)
 
 
-Size: TypeAlias = int | Dim
-"""A size: known, or a polynomial of symbols."""
+Size: TypeAlias = int | Dim  # A size: known, or a polynomial of symbols
 
-BATCH = Dim({("B",): 1})
-"""The number of samples in the global batch."""
+BATCH = Dim({("B",): 1})  # The number of samples in the global batch
 
 
 def symbol(name: str) -> Dim:
@@ -104,19 +102,20 @@ class PartSymbol(str):
         return self.startswith("o")
 
 
-def symbols_of_step(size: Size) -> set[str]:
-    """Return the symbols in a size whose numbers come from tensors of the step.
+def symbols_of_step(*sizes: Size) -> set[str]:
+    """Return the symbols in sizes whose numbers come from tensors of the step.
 
     Neither the batch size is among them nor what is another number in every part.
     """
     names: set[str] = set()
-    for name in symbols_of(size):
+    for name in symbols_of(*sizes):
         names |= symbols_of_step(name.rows) if isinstance(name, PartSymbol) else {name}
     return names - {"B"}
 
 
-def symbols_of(size: Size) -> set[str]:
-    return set() if isinstance(size, int) else {s for monomial in size.terms for s in monomial}
+def symbols_of(*sizes: Size) -> set[str]:
+    monomials = [monomial for size in sizes if isinstance(size, Dim) for monomial in size.terms]
+    return set[str]().union(*monomials)
 
 
 def substitute(size: Size, names: Mapping[str, str]) -> Size:

@@ -27,15 +27,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from evener._tf_private import graphs
 from evener.errors import EngineError
+from evener.graph.functions import attribute
 from evener.graph.nodes import Graph, Node, Tensor
 from evener.graph.rewrites import CONDITIONS, LOOPS, bodies_of
 
-DRAWS = "draws"
-"""Role of the tasks that run such kernels."""
+DRAWS = "draws"  # Role of the tasks that run such kernels
+# Operation, its two seeds, and how many with the same ones are before it in the step.
 StreamName: TypeAlias = tuple[str, int, int, int]
-"""Operation, its two seeds, and how many with the same ones are before it in the step."""
 
 _COUNTED = {
     "RandomUniform": "StatelessRandomUniformV2",
@@ -43,8 +42,7 @@ _COUNTED = {
     "RandomStandardNormal": "StatelessRandomNormalV2",
     "TruncatedNormal": "StatelessTruncatedNormalV2",
 }
-_BLOCKS = 256
-"""Blocks of Philox that a kernel counts for each number."""
+_BLOCKS = 256  # Blocks of Philox that a kernel counts for each number
 _PHILOX = 1
 
 
@@ -147,10 +145,7 @@ def take_streams_out(graph: Graph) -> Streams | None:
     for node, counter, key in zip(drawn, own_counters, keys, strict=True):
         shape, *limits = node.inputs
         node.inputs = [shape, key, counter, alg, *limits]
-        dtypes = {"dtype": node.outputs[0].dtype, "Tshape": shape.dtype}
-        node.attrs = {
-            name: graphs.AttrValue(type=dtype.as_datatype_enum) for name, dtype in dtypes.items()
-        }
+        node.attrs = {"dtype": attribute(node.outputs[0].dtype), "Tshape": attribute(shape.dtype)}
         node.op = _COUNTED[node.op]
     for node in nodes:
         node.after = node.after.difference(drawn)

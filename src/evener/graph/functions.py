@@ -123,7 +123,7 @@ class FunctionBuilder:
         private: Mapping[str, Any] | None = None,
     ) -> list[str]:
         known = {a.name for a in graphs.op_definition(op).attr}
-        values = {key: _attribute(value) for key, value in attrs.items() if key in known}
+        values = {key: attribute(value) for key, value in attrs.items() if key in known}
         return self.copy(op, op, inputs, {**values, **(private or {})})
 
     def include(self, function: FunctionBuilder) -> None:
@@ -248,7 +248,7 @@ class FunctionBuilder:
         return name
 
 
-def _attribute(value: Any) -> Any:
+def attribute(value: Any) -> Any:
     if isinstance(value, graphs.AttrValue):
         return value
     if isinstance(value, tf.DType) or value in ("int32", "int64"):

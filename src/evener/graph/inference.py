@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from evener.graph.dims import Dim, Size, evaluate, is_at_least, per_sample, symbols_of
+from evener.graph.dims import BATCH, Dim, Size, evaluate, is_at_least, per_sample, symbols_of
 from evener.graph.nodes import Graph, Node, Role, RowLoop, SymbolTable, Tensor
 from evener.graph.ops.lists import UNLIKE_ELEMENTS, any_length, list_length, origin
-from evener.graph.ops.registry import COPY, Shape, has_trait, operation, truth_of
+from evener.graph.ops.registry import Shape, Trait, has_trait, operation, truth_of
 from evener.graph.ops.states import UnknownError, known, numbers_of, require
 from evener.graph.rewrites import LOOPS, num_leading
 
@@ -55,7 +55,7 @@ class _RowLoopFinder:
         self._body: Graph = node.bodies["body"]
         self._uses: dict[Tensor, list[tuple[Node | None, int]]] = defaultdict(list)
         for user in self._body:
-            if not has_trait(user, COPY):
+            if not has_trait(user, Trait.COPY):
                 for index, tensor in enumerate(user.inputs):
                     self._uses[origin(tensor)].append((user, index))
         for index, tensor in enumerate(self._body.outputs):
@@ -241,8 +241,8 @@ def _asks_a_size(node: Node) -> bool:
     return node.op in ("TensorListLength", "TensorListElementShape") and node.outputs[0].is_sizes
 
 
+# The shape of a tensor and the numbers in it.
 Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
-"""The shape of a tensor and the numbers in it."""
 _LARGEST_FACTOR = 2**20
 
 
@@ -319,8 +319,7 @@ class Inference(SymbolTable):
     def _infer_bodies(self, node: Node) -> None:
         """Find the shapes in a loop or condition, until what comes out of a loop may go in."""
         arguments = node.inputs[num_leading(node) :]
-        known = {name for t in arguments for size in t.shape or () for name in symbols_of(size)}
-        known.add("B")
+        known = symbols_of(BATCH, *(size for t in arguments for size in t.shape or ()))
         results: list[Facts] = [(t.shape, t.value) for t in arguments]
         if node.op in LOOPS:
             results = self._infer_rounds(node, results, known)

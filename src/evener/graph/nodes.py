@@ -57,26 +57,17 @@ def static_shape(proto: Any) -> tuple[int | None, ...] | None:
 
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+# Operations that fail or return what they are given: they run even if nobody uses it.
 CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
-"""Operations that fail or return what they are given: they run even if nobody uses it."""
+# Operations that TensorFlow calls stateful but that change nothing; those of cuDNN are so for the
+# masks of their dropout.
 SIDE_EFFECT_FREE = CHECKS | frozenset(
-    {
-        # Stateful for the masks of its dropout.
-        "CudnnRNNV3",
-        "CudnnRNNBackpropV3",
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "LookupTableFind",
-        "LookupTableFindV2",
-        "LookupTableSizeV2",
-        "Placeholder",
-        "PlaceholderWithDefault",
-    }
+    """
+    CudnnRNNV3 CudnnRNNBackpropV3 ReadVariableOp ResourceGather ResourceGatherNd VariableShape
+    VarIsInitializedOp LookupTableFind LookupTableFindV2 LookupTableSizeV2 Placeholder
+    PlaceholderWithDefault
+    """.split()
 )
-"""Operations that TensorFlow calls stateful but that change nothing."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -144,26 +135,17 @@ class Node:
 
 
 class Role(enum.Enum):
-    COUNTER = enum.auto()
-    """The number of the round, from 0."""
-    SAME = enum.auto()
-    """Handed through."""
-    READ = enum.auto()
-    """A list that is handed through, of which a round reads its row."""
-    WRITTEN = enum.auto()
-    """A list of which a round writes its row, and may read it."""
-    PUSHED = enum.auto()
-    """A list that begins empty and grows by one row in every round."""
-    POPPED = enum.auto()
-    """A list that loses its last row in every round."""
-    SUM = enum.auto()
-    """What is added to in every round, and not read."""
+    COUNTER = enum.auto()  # The number of the round, from 0
+    SAME = enum.auto()  # Handed through
+    READ = enum.auto()  # A list that is handed through, of which a round reads its row
+    WRITTEN = enum.auto()  # A list of which a round writes its row, and may read it
+    PUSHED = enum.auto()  # A list that begins empty and grows by one row in every round
+    POPPED = enum.auto()  # A list that loses its last row in every round
+    SUM = enum.auto()  # What is added to in every round, and not read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLoop:
-    """A loop whose rounds have one row each."""
-
     count: Size  # The number of rounds, and of elements in the lists of rows
     roles: tuple[Role, ...]  # Role of every argument
     # The comparisons of a counter with the number of rounds, in the condition
@@ -334,7 +316,7 @@ def constant_array(tensor: Tensor) -> np.ndarray | None:
 
 def numbers(sizes: Sequence[Size], num_samples: int) -> tuple[int, ...]:
     """Return what sizes are where all samples are in one part."""
-    values = dict.fromkeys((name for size in sizes for name in symbols_of(size)), 1)
+    values = dict.fromkeys(symbols_of(*sizes), 1)
     values |= {"B": num_samples, "b": num_samples, "o": 0}
     return tuple(int(evaluate(size, values)) for size in sizes)
 
@@ -347,8 +329,8 @@ def num_elements(tensor: Tensor, num_samples: int) -> int:
     return math.prod(sizes_of(tensor, num_samples))
 
 
+# Dtypes with numbers that are no int32. Those of uint64 keep their bits in an int64.
 _WIDE = frozenset({tf.int64, tf.uint32, tf.uint64})
-"""Dtypes with numbers that are no int32. Those of uint64 keep their bits in an int64."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs
+from evener.graph.functions import attribute
 from evener.graph.nodes import Graph, Node, Tensor, constant_array
 from evener.graph.ops.registry import (
-    EVERY_ELEMENT,
-    FREE,
-    TOTAL,
     Shape,
     Trait,
     broadcast,
@@ -48,8 +46,8 @@ from evener.graph.ops.states import is_inexact
 # Source: J. R. Allen, K. Kennedy, C. Porterfield, J. Warren, Conversion of Control Dependence to
 # Data Dependence (1983), for branches without jumps.
 
+# What an operation writes that leaves a variable as it is, bit by bit.
 NEUTRAL = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}
-"""What an operation writes that leaves a variable as it is, bit by bit."""
 WRITES = frozenset({*NEUTRAL, "AssignVariableOp"})
 _STATEFUL = frozenset({*WRITES, "ReadVariableOp"})
 
@@ -104,7 +102,7 @@ def _guard(condition: Node, node: Node, *, is_taken: bool) -> list[Node]:
     """Let a write of a branch change nothing unless the branch is taken."""
     handle, value = node.inputs
     if node.op == "AssignVariableOp":
-        attrs = {"dtype": graphs.AttrValue(type=value.dtype.as_datatype_enum)}
+        attrs = {"dtype": value.dtype}
         neutral = _node_beside("ReadVariableOp", node, "kept", [handle], attrs, like=value)
     else:
         neutral = _constant_beside(node, "neutral", NEUTRAL[node.op], like=value)
@@ -126,16 +124,13 @@ def _writes(after: frozenset[Node]) -> frozenset[Node]:
 
 def _select(node: Node, name: str, inputs: Sequence[Tensor]) -> Node:
     like = max(inputs[1:], key=lambda tensor: len(_shape(tensor) or ()))
-    attrs = {"T": graphs.AttrValue(type=like.dtype.as_datatype_enum)}
-    return _node_beside("SelectV2", node, name, inputs, attrs, like=like)
+    return _node_beside("SelectV2", node, name, inputs, {"T": like.dtype}, like=like)
 
 
 def _constant_beside(node: Node, name: str, number: float, *, like: Tensor) -> Node:
     array = np.asarray(number, like.dtype.as_numpy_dtype)
-    attrs = {
-        "dtype": graphs.AttrValue(type=like.dtype.as_datatype_enum),
-        "value": graphs.AttrValue(tensor=tf.make_tensor_proto(array, dtype=like.dtype)),
-    }
+    value = graphs.AttrValue(tensor=tf.make_tensor_proto(array, dtype=like.dtype))
+    attrs = {"dtype": like.dtype, "value": value}
     return _node_beside("Const", node, name, [], attrs, like=like, shape=())
 
 
@@ -153,7 +148,7 @@ def _node_beside(
         f"{node.name}/{name}",
         op,
         list(inputs),
-        attrs,
+        {key: attribute(value) for key, value in attrs.items()},
         dtypes=[like.dtype],
         device=node.device if op == "ReadVariableOp" else "",
         static_shapes=(_shape(like) if shape is None else shape,),
@@ -181,7 +176,7 @@ def _is_total(node: Node, body: Graph) -> bool:
         return node.inputs[0].dtype.is_floating or divides
     if node.op == "StridedSlice":
         return all(constant_array(index) is not None for index in node.inputs[1:])
-    return has_trait(node, TOTAL)
+    return has_trait(node, Trait.TOTAL)
 
 
 def _can_be_selected(tensor: Tensor) -> bool:
@@ -200,8 +195,8 @@ LOOPS = frozenset({"While", "StatelessWhile"})
 CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _STATELESS = {"While": "StatelessWhile", "If": "StatelessIf", "Case": "StatelessCase"}
 _GATHERS = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
+# Bytes of a variable above which its owner gathers, and sends the rows; in loops the parts do.
 LARGEST_TABLE = 2**24
-"""Bytes of a variable above which its owner gathers, and sends the rows; in loops the parts do."""
 
 
 def open_functions(graph: Graph, *, is_body: bool = False) -> None:
@@ -428,7 +423,7 @@ def delay_broadcasts(graph: Graph) -> None:
         if is_alone and any(map(_small, node.inputs)):
             if node.op == "AddN":
                 nodes.extend(_delay_in_sum(node))
-            elif has_trait(node, EVERY_ELEMENT) and not has_trait(node, FREE):
+            elif has_trait(node, Trait.EVERY_ELEMENT) and not has_trait(node, Trait.FREE):
                 nodes.extend(_delay_elementwise(node))
         nodes.append(node)
     graph.nodes[:] = nodes
@@ -452,8 +447,7 @@ def _delay_elementwise(node: Node) -> Iterator[Node]:
     small = _node_of_shape(node, "small", node.op, inputs, node.attrs, shape)
     yield small
     node.op, node.inputs = kind.op, [small.outputs[0], kind.inputs[1]]
-    dtype = node.outputs[0].dtype.as_datatype_enum
-    node.attrs = {**kind.attrs, "T": graphs.AttrValue(type=dtype)}
+    node.attrs = {**kind.attrs, "T": attribute(node.outputs[0].dtype)}
 
 
 def _delay_in_sum(node: Node) -> Iterator[Node]:
@@ -463,10 +457,10 @@ def _delay_in_sum(node: Node) -> Iterator[Node]:
     shapes = [broadcast([tensor.shape for tensor in small[:k]]) for k in range(2, len(small) + 1)]
     if not large or None in shapes:
         return
-    kind = {"T": graphs.AttrValue(type=node.outputs[0].dtype.as_datatype_enum)}
+    kind = {"T": attribute(node.outputs[0].dtype)}
     total, least = large[0], small[0]
     if len(large) > 1:
-        attrs = {**kind, "N": graphs.AttrValue(i=len(large))}
+        attrs = {**kind, "N": attribute(len(large))}
         added = _node_of_shape(node, "large", "AddN", large, attrs, total.shape)
         yield added
         total = added.outputs[0]

@@ -40,8 +40,7 @@ from evener.pinning.placement import no_colocation
 #
 # Such a trace has numbers where others have the size of the batch: the step has asked for it
 # (``len(x)``), or draws from kernels with a seed, and TensorFlow traces it again for each size.
-# Then
-# nobody sees that the 8 of a gradient of ones is the 8 of the batch, and not that of eight classes.
+# Then nobody sees that the 8 of a gradient of ones is the batch's, and not that of eight classes.
 #
 # A second trace, for batches twice as large, shows it: what has become twice as large counts
 # samples.
@@ -50,15 +49,13 @@ from evener.pinning.placement import no_colocation
 #     batches of 16    Const [16, 4]   ones (16, 4)   MatMul (16, 10)
 #     found            [B, 4]          (B, 4)         (B, 10)
 
+# Samples of the second trace for each of the first: what the first can halve, the second can.
 FACTOR = 2
-"""Samples of the second trace for each of the first: what the first can halve, the second can."""
 _Sizes = tuple[Size | None, ...]
 
 
 @dataclass(slots=True)
 class SizesOfBatches:
-    """Sizes that count samples."""
-
     shapes: dict[Tensor, _Sizes] = field(default_factory=dict)  # Shapes of tensors in which some do
     # Numbers of constants of which some do
     values: dict[Tensor, tuple[Size, ...]] = field(default_factory=dict)
@@ -378,7 +375,6 @@ def _inferred(
     num_samples: int | None,
     known: SizesOfBatches,
 ) -> Inference:
-    """Return the symbolic shapes of a graph, in which branches that are known are taken."""
     inference = Inference(num_samples=num_samples, shapes=known.shapes, values=known.values)
     for tensor, axis in zip(graph.inputs, batch_axes, strict=False):
         inference.input_shape(tensor, axis, BATCH)

@@ -49,10 +49,12 @@ from evener.graph.ops.states import (
     Sharding,
     State,
     Unset,
+    known,
     part_sizes,
     rows_of,
     rows_per_sample,
     serves,
+    shape_of,
 )
 from evener.graph.rewrites import CONDITIONS, LOOPS, num_leading
 from evener.partition.layout import HOST
@@ -64,13 +66,10 @@ from evener.partition.shard import (
 )
 from evener.partition.tasks import Partition, StepTask, TaskFunction
 
-LARGE = 1 << 18
-"""Least bytes of a gradient that is added up behind the call that gives it."""
+LARGE = 1 << 18  # Least bytes of a gradient that is added up behind the call that gives it
 
 
 class NodeFunction(FunctionBuilder):
-    """Function of nodes of the step, with the values that they read."""
-
     def __init__(
         self,
         name: str,
@@ -88,7 +87,6 @@ class NodeFunction(FunctionBuilder):
         self._sliced: dict[tuple[Tensor, Sharded], str] = {}
 
     def add(self, node: Node) -> None:
-        """Add what the function computes of a node."""
         self.origin = node.source
         decision = self.sharding.decisions.get(node)
         inputs = [self.get(*request) for request in requests_of(self.sharding, node)]
@@ -141,10 +139,8 @@ class NodeFunction(FunctionBuilder):
 
     def _slice(self, tensor: Tensor, request: Sharded, reference: str) -> str:
         """Slice along the axis that is split; of several blocks, in each of them."""
-        assert tensor.shape is not None
-        rows = rows_per_sample(tensor.shape[request.axis], request)
-        assert rows is not None
-        axis, shape, is_whole = request.axis, tensor.shape, request.outer == 1
+        axis, shape, is_whole = request.axis, shape_of(tensor), request.outer == 1
+        rows = known(rows_per_sample(shape[axis], request))
         if not is_whole:
             blocks = (*shape[:axis], request.outer, request.rows * rows, *shape[axis + 1 :])
             reference, axis, shape = self._reshape(tensor, reference, blocks), axis + 1, blocks
@@ -154,7 +150,9 @@ class NodeFunction(FunctionBuilder):
         size[axis] = request.in_part * rows
         numbers = [self.vector(begin, tf.int32), self.vector(size, tf.int32)]
         part = self.op("Slice", [reference, *numbers], {"T": tensor.dtype, "Index": tf.int32})[0]
-        return part if is_whole else self._reshape(tensor, part, part_sizes(tensor.shape, request))
+        if is_whole:
+            return part
+        return self._reshape(tensor, part, part_sizes(shape_of(tensor), request))
 
     def _reshape(self, tensor: Tensor, reference: str, shape: Sequence[Size]) -> str:
         attrs = {"T": tensor.dtype, "Tshape": tf.int32}
@@ -182,7 +180,6 @@ def _read_source(builder: FunctionBuilder, name: str, source: SymbolSource, refe
 
 
 def build_task(partition: Partition, task: StepTask, keeps: Any) -> TaskFunction:
-    """Make the function of a task."""
     name = "_".join(filter(None, ["parts" if task.is_parts else "once", task.place.role]))
     sharding, layout = partition.sharding, partition.layout
     builder = NodeFunction(
@@ -193,7 +190,7 @@ def build_task(partition: Partition, task: StepTask, keeps: Any) -> TaskFunction
         builder.stay_whole()
     references = builder.references
     for node in task.nodes:
-        gates = [references[t] for t in partition.staged.gates.get(node, ()) if t in references]
+        gates = [references[t] for t in partition.gates.get(node, ()) if t in references]
         builder.waits = [gate.partition(":")[0] for gate in gates]
         builder.add(node)
     added_inside = frozenset(t for t in task.fetches if is_added_inside(partition, t))
@@ -319,7 +316,6 @@ def _build_body(
     states: Sequence[State],
     results: Sequence[State] | None,
 ) -> FunctionBuilder:
-    """Make the function of a body."""
     builder = NodeFunction(
         "body", sharding, table=parent.table, may_be_on_cpu=parent.may_be_on_cpu, is_body=True
     )

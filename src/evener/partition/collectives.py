@@ -21,7 +21,7 @@ import functools
 import itertools
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -30,14 +30,12 @@ from evener._tf_private.tensors import dtype_of_variable
 from evener.errors import EngineError
 from evener.graph.draws import DRAWS
 from evener.graph.nodes import Tensor
-from evener.partition.layout import WorkerGroup
 from evener.partition.order import needs_of
 from evener.partition.tasks import HOST, Partition, TaskFunction
 
-
-def collectives_of(group: WorkerGroup, step: str) -> Collectives:
-    """Return the exchanges of a step, by the carrier that the workers have agreed on."""
-    return (Collectives if group.collectives is None else TensorFlowCollectives)(group, step)
+if TYPE_CHECKING:
+    from evener._tf_private.collective_ops import CollectiveServer
+    from evener.workers.group import Group
 
 
 class Collectives:
@@ -46,7 +44,7 @@ class Collectives:
     The mesh carries them: functions on the host, which are given arrays.
     """
 
-    def __init__(self, group: WorkerGroup, step: str) -> None:
+    def __init__(self, group: Group, step: str) -> None:
         self._group = group
         self._step = step
         self._numbers = itertools.count()
@@ -61,7 +59,6 @@ class Collectives:
         sizes: Sequence[Any],
         needed_rows: Callable[[Any], Any],
     ) -> None:
-        """Begin the step."""
         dtypes = {id(handle): dtype_of_variable(handle) for handle in written_early}
         handles = [handle for handle in written_early if dtypes[id(handle)] is not None]
         begun = self._group.begin(
@@ -125,19 +122,12 @@ class Collectives:
         """Combine tensors of each worker, which have the same shapes everywhere."""
         for value in values:
             _check(value.dtype)
-
-        def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
-            return self._group.reduce(label, arrays, combine)
-
+        exchange = functools.partial(self._group.reduce, combine=combine)
         return self._exchange(combine, exchange, values)
 
     def draw(self, values: Sequence[Any]) -> list[Any]:
         """Return random numbers that one of the workers has drawn, for all."""
-        kernel = object()
-
-        def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
-            return self._group.draw(label, arrays, kernel)
-
+        exchange = functools.partial(self._group.draw, kernel=object())
         return self._exchange("draws", exchange, values)
 
     def join_rows(self, rows: Any, axis: int) -> Any:
@@ -179,16 +169,15 @@ class Collectives:
         return f"{self._step} {next(self._numbers)} {name}"
 
 
+# Operation that combines two tensors, by the name of the mesh's.
 _MERGES = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "all": "Min", "any": "Max"}
-"""Operation that combines two tensors, by the name of the mesh's."""
+# Types that TensorFlow's collectives know, and the one in which others go through them.
 _CARRIED_AS = {
     **{dtype: dtype for dtype in (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)},
     tf.bool: tf.int32,
 }
-"""Types that TensorFlow's collectives know, and the one in which others go through them."""
 
-_MIXING = 2654435761
-"""Multiplier of Knuth's hashing: sizes give keys far from each other."""
+_MIXING = 2654435761  # Multiplier of Knuth's hashing: sizes give keys far from each other
 
 
 class TensorFlowCollectives(Collectives):
@@ -198,8 +187,11 @@ class TensorFlowCollectives(Collectives):
     that the operations do not know go over the mesh.
     """
 
+    def __init__(self, group: Group, step: str, server: CollectiveServer) -> None:
+        super().__init__(group, step)
+        self._server = server
+
     def begin(self, *args: Any, **kwargs: Any) -> None:
-        """Begin the step, and meet the other workers at it."""
         super().begin(*args, **kwargs)
         with self._next():
             group = tf.numpy_function(
@@ -209,12 +201,11 @@ class TensorFlowCollectives(Collectives):
         self._size, self._key, self._is_chief = tf.unstack(tf.ensure_shape(group, [3]))
 
     def reduce(self, values: Sequence[Any], combine: str) -> list[Any]:
-        """Combine tensors of each worker, which have the same shapes everywhere."""
         dtype = values[0].dtype
         merge, carried = _MERGES[combine], _CARRIED_AS.get(dtype)
         if carried is None:
             return super().reduce(values, combine)
-        with tf.device(self._group.collectives.device):
+        with tf.device(self._server.device):
             flat = [tf.reshape(tf.cast(value, carried), [-1]) for value in values]
             if not any(value.shape.num_elements() for value in values):
                 flat.append(tf.zeros([1], carried))  # TensorFlow's ring crashes at no element.
@@ -244,7 +235,7 @@ class TensorFlowCollectives(Collectives):
         if carried is None:
             return super().join_rows(rows, axis)
         shape = rows.shape.as_list()
-        with tf.device(self._group.collectives.device):
+        with tf.device(self._server.device):
             others = [other for other in range(rows.shape.rank) if other != axis]
             first = tf.cast(tf.transpose(rows, [axis, *others]), carried)
             told = self._gather(tf.concat([[self._group.index], tf.shape(first)], 0), "sizes")
@@ -275,9 +266,8 @@ class TensorFlowCollectives(Collectives):
         return gathered
 
     def _run(self, operation: Callable[..., Any], name: str, **arguments: Any) -> Any:
-        """Add a collective operation as the next exchange."""
         of_group = self._group_arguments(self._label(name), arguments["input"])
-        with self._next(self._group.collectives.device):
+        with self._next(self._server.device):
             result = operation(**arguments, **of_group)
         self._follow([result])
         return result
@@ -289,12 +279,11 @@ class TensorFlowCollectives(Collectives):
             "group_size": self._size,
             "group_key": self._key,
             "instance_key": tf.cast(number % tf.int32.max, tf.int32),
-            "communication_hint": self._group.collectives.communication,
+            "communication_hint": self._server.communication,
             "timeout_seconds": self._group.patience_seconds,
         }
 
     def draw(self, values: Sequence[Any]) -> list[Any]:
-        """Return random numbers that the chief has drawn, for all."""
         if any(value.dtype not in _CARRIED_AS for value in values):
             return super().draw(values)
         kernel = object()
@@ -323,7 +312,7 @@ class TensorFlowCollectives(Collectives):
                 T=carried.dtype, shape=tf.shape(carried), **of_group
             )
 
-        with self._next(self._group.collectives.device):
+        with self._next(self._server.device):
             result = tf.cond(self._is_chief > 0, send, receive)
         self._follow([result])
         result = tf.cast(tf.reshape(result[:-1], tf.shape(like)), like.dtype)
@@ -346,7 +335,7 @@ def _check(dtype: tf.DType, but: tf.DType | None = None) -> None:
 
 
 @functools.cache
-def _order_of(group: WorkerGroup) -> tf.Variable:
+def _order_of(group: Group) -> tf.Variable:
     """Return what all exchanges of the process touch: TensorFlow runs them in their order."""
     with tf.init_scope(), tf.device(HOST):
         return tf.Variable(tf.constant(0), trainable=False, name="evener_exchanges")
@@ -373,7 +362,6 @@ def closing_tasks(partition: Partition, functions: Sequence[TaskFunction]) -> fr
 
 
 def written_by(functions: Sequence[TaskFunction], but: Collection[int] = ()) -> tuple[Tensor, ...]:
-    """Return the resources that tasks may write."""
     written: dict[Tensor, None] = {}
     for number, function in enumerate(functions):
         if number in but or not function.is_stateful or function.is_read_only:

@@ -45,9 +45,9 @@ from evener.graph.trace import TracedStep
 from evener.partition.build import branches_of, build_task
 from evener.partition.collectives import (
     Collectives,
+    TensorFlowCollectives,
     checksum_of,
     closing_tasks,
-    collectives_of,
     written_by,
 )
 from evener.partition.layout import HOST, Layout, Stages
@@ -65,7 +65,6 @@ def partition_step(
     variables: Iterable[str] = (),
     owner_of_handle: Callable[[Any], str | None] = lambda _: None,
 ) -> PartitionedStep:
-    """Partition a traced step over devices."""
     scopes = Scopes(traced.scopes)
     if layout.is_scheduled:
         scopes.check(layout, variables)
@@ -84,8 +83,6 @@ def partition_step(
 
 
 class PartitionedStep:
-    """Step in functions, which any graph can call."""
-
     def __init__(
         self, partition: Partition, keeps: Any = None, *, captures: Collection[Tensor] = ()
     ) -> None:
@@ -117,7 +114,13 @@ class PartitionedStep:
         arguments = dict(zip(partition.graph.inputs, inputs, strict=True))
         collectives = None
         if layout.group is not None:
-            collectives = collectives_of(layout.group, checksum_of(partition))
+            group, step, server = layout.group, checksum_of(partition), layout.group.collectives
+            # The carrier that the workers have agreed on.
+            collectives = (
+                Collectives(group, step)
+                if server is None
+                else TensorFlowCollectives(group, step, server)
+            )
         clock = None if timing is None else StepClock(partition, part_sizes, timing)
         run = StepRun(partition, arguments, part_sizes, clock, collectives=collectives)
         if collectives is not None:
@@ -182,8 +185,6 @@ class PartitionedStep:
 
 
 class StepRun:
-    """Calls of one run of a step."""
-
     def __init__(
         self,
         partition: Partition,
@@ -208,7 +209,6 @@ class StepRun:
         branches: tuple[FunctionBuilder, FunctionBuilder] | None,
         part: int,
     ) -> None:
-        """Run a task on a part."""
         task, builder, tensors = function.task, function.builder, self.tensors
         device = self._layout.device(part, task.place.stages)
         before = [op for task in function.after for op in self._ran.get(task, ())]
@@ -264,7 +264,6 @@ class StepRun:
             self._turns.end(device, done)
 
     def call(self, function: TaskFunction) -> None:
-        """Run a task that is computed once, on its device."""
         task, builder = function.task, function.builder
         before = [op for task in function.after for op in self._ran.get(task, ())] + self.after
         all_draw = self._collectives if task.place.role == DRAWS else None
@@ -338,8 +337,7 @@ class StepRun:
         tensor, state = argument.tensor, argument.state
         held = self._partition.sharding.states.get(tensor)
         if tensor.is_sizes and held is not None:
-            names = {name for size in tensor.value or () for name in symbols_of(size)}
-            return all(map(self.tensors.can_number, names))
+            return all(map(self.tensors.can_number, symbols_of(*(tensor.value or ()))))
         if held is None or (tensor, held) not in self.tensors.parts:
             return False
         return part is None or not serves(held, state)
@@ -393,8 +391,6 @@ class StepRun:
 
 
 class _Device:
-    """Current turn and last call of a device."""
-
     def __init__(self) -> None:
         self.last: list[tf.Operation] = []  # Results of its last call
         self.stages: Stages | None = None  # Stages whose turn it is
@@ -422,7 +418,6 @@ class Turns:
         return list(state.last)
 
     def end(self, device: str, done: Sequence[tf.Operation]) -> None:
-        """Record the results of a call, which the next call on the device waits for."""
         if done:
             self._devices[device].last = list(done)
 

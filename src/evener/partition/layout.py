@@ -14,74 +14,22 @@ micro-batches.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from evener.devices.names import device_name, kind_of, tf_device
 from evener.errors import EngineError
 from evener.plan import BatchNormName, Plan, Replica, Stage
 from evener.plan.parts import parse_device_name, parts_of_path
 
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from evener.workers.group import Group
+
 HOST = "/device:CPU:0"
 
-Stages: TypeAlias = tuple[int, ...]
-"""Stage of a node in each replica."""
-
-
-class WorkerGroup(Protocol):
-    """Workers of a program, seen by one of them."""
-
-    # Number of this worker, from 0.
-    @property
-    def index(self) -> int: ...
-
-    # Calls a function that runs steps; again if the death of a worker broke it off.
-    def call(self, function: Callable[[], R], *, outline: Any) -> R: ...
-
-    # Variables of the steps so far; each step adds its own.
-    @property
-    def variables(self) -> Any: ...
-
-    # Says that a step is a part of the function that is traced.
-    def note_step(self) -> None: ...
-
-    # TensorFlow's server for collectives, if they carry the exchanges; else None.
-    @property
-    def collectives(self) -> Any: ...
-
-    # Time that workers wait for each other.
-    @property
-    def patience_seconds(self) -> float: ...
-
-    # Returns what a step calls before its first exchange.
-    def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]: ...
-
-    # Meets the others; returns the size and key of the group, and whether this is the chief.
-    def begin_collectives(self, step: str) -> Any: ...
-
-    # Returns whether the fingerprints of this batch are compared, a NumPy boolean.
-    def is_compared(self) -> Any: ...
-
-    # Compares a batch with those of the other workers; returns True as a NumPy boolean.
-    def compare(self, batch: Sequence[Any]) -> Any: ...
-
-    # Says that all exchanges of a step are over: from now on it writes its variables.
-    def commit(self) -> None: ...
-
-    # Combines arrays of all workers, which have the same shapes and one type.
-    def reduce(self, label: str, arrays: list[Any], combine: str) -> list[Any]: ...
-
-    # Returns random numbers that one of the workers has drawn, for all.
-    def draw(self, label: str, arrays: list[Any], kernel: object) -> list[Any]: ...
-
-    # Returns the first random numbers of a kernel that no call has used.
-    def first_unused(self, arrays: list[Any], kernel: object) -> list[Any]: ...
-
-    # Returns the arrays of all workers, in their order; their sizes may differ.
-    def gather(self, label: str, array: Any) -> list[Any]: ...
+Stages: TypeAlias = tuple[int, ...]  # Stage of a node in each replica
 
 
 class MicroBatch(NamedTuple):
@@ -99,12 +47,11 @@ class Layout:
     recompute: tuple[str, ...] = ()  # Patterns of the recomputed layers
     # Statistics of BatchNormalization; see `evener.Plan`
     batch_norm: BatchNormName = "synchronized"
-    group: WorkerGroup | None = None  # The workers, seen by this one; None if there is one process
+    group: Group | None = None  # The workers, seen by this one; None if there is one process
     by_xla: bool = True  # Whether XLA compiles the parts of functions with ``jit_compile=True``
 
     @classmethod
-    def of(cls, plan: Plan, group: WorkerGroup | None = None, *, by_xla: bool = True) -> Layout:
-        """Return the layout of a plan, for the devices of one process or of several workers."""
+    def of(cls, plan: Plan, group: Group | None = None, *, by_xla: bool = True) -> Layout:
         return cls(plan.replicas, plan.recompute, plan.batch_norm, group, by_xla)
 
     @classmethod
@@ -114,7 +61,6 @@ class Layout:
 
     @functools.cached_property
     def micro_batches(self) -> tuple[MicroBatch, ...]:
-        """The micro-batches of every batch, in the order of its samples."""
         return tuple(
             MicroBatch(number, micro_batch)
             for number, replica in enumerate(self.replicas)
@@ -123,14 +69,12 @@ class Layout:
 
     @functools.cached_property
     def is_scheduled(self) -> bool:
-        """Whether a replica has several stages or micro-batches, or recomputed layers."""
         return bool(self.recompute) or any(
             len(replica.stages) > 1 or replica.num_micro_batches > 1 for replica in self.replicas
         )
 
     @functools.cached_property
     def may_be_on_cpu(self) -> bool:
-        """Whether a CPU is among the devices that compute."""
         return any(
             not kind_of(stage.device).has_own_processor
             for replica in self.replicas
@@ -190,12 +134,10 @@ class Layout:
 
     @property
     def workers_of_replicas(self) -> tuple[int, ...]:
-        """The worker of every replica, from 0."""
         pairs = zip(self.micro_batches, self.workers, strict=True)
         return tuple({micro_batch.replica: worker for micro_batch, worker in pairs}.values())
 
     def is_own(self, micro_batch: int) -> bool:
-        """Return whether this process computes a micro-batch."""
         return self.group is None or self.workers[micro_batch] == self.group.index
 
     @property
@@ -205,7 +147,6 @@ class Layout:
 
     @property
     def first_stages(self) -> Stages:
-        """The first stage of every replica."""
         return (0,) * len(self.replicas)
 
     def device(self, micro_batch: int, stages: Stages) -> str:
@@ -214,7 +155,6 @@ class Layout:
         return tf_device(self.replicas[replica].stages[stages[replica] if stages else 0].device)
 
     def stages_of(self, path: str) -> tuple[int | None, ...]:
-        """Return the stage of a layer in each replica; None where no stage names it."""
         return tuple(_stage_of(path, replica) for replica in self.replicas)
 
 

@@ -27,7 +27,7 @@ from evener.errors import warn
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
 from evener.graph.functions import TensorArgument
 from evener.graph.nodes import Node, Tensor, constant_array, num_elements
-from evener.graph.ops.registry import FREE, IN_PLACE, VIEW, has_trait, operation
+from evener.graph.ops.registry import Trait, has_trait, operation
 from evener.graph.ops.states import Partial, PerPart, Sharded, State, part_sizes
 from evener.graph.rewrites import LOOPS
 from evener.partition.emit import PartitionedStep
@@ -36,14 +36,13 @@ from evener.partition.tasks import StepTask
 from evener.partition.tensors import element_dtype
 from evener.plan import Replica, split_batch
 
+# Which input of an operation it puts into a list.
 _ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}
-"""Which input of an operation it puts into a list."""
+# Samples between which a slope is taken: sizes that grow faster than the samples are rare.
 _FEW, _MANY = 32, 64
-"""Samples between which a slope is taken: sizes that grow faster than the samples are rare."""
+# Samples at which peaks are looked for: it may be one node for few and another for many.
 _FEW_AND_MANY = (1, 2**10)
-"""Samples at which peaks are looked for: it may be one node for few and another for many."""
-_LAST = 2**31
-"""Index after all nodes of a call."""
+_LAST = 2**31  # Index after all nodes of a call
 # The rest is for what operations need while they run, and for the gaps between allocations.
 _USED_FOR_TENSORS = 0.9
 
@@ -59,7 +58,6 @@ def num_iterations(node: Node) -> int:
 
 
 def flops_per_sample(nodes: Iterable[Node]) -> float:
-    """Return how many floating-point operations nodes take for each sample."""
     nodes = list(nodes)
     return (_flops(nodes, _MANY) - _flops(nodes, _FEW)) / (_MANY - _FEW)
 
@@ -74,7 +72,7 @@ def node_flops(node: Node, num_samples: int) -> float:
     Exact for products of matrices, convolutions and contractions; of a loop, its body times its
     iterations; arithmetic counts the elements of its results, and what only moves data nothing.
     """
-    if has_trait(node, FREE) or not node.outputs:
+    if has_trait(node, Trait.FREE) or not node.outputs:
         return 0
     if node.op in LOOPS and "body" in node.bodies:
         return num_iterations(node) * _flops(node.bodies["body"], num_samples)
@@ -112,7 +110,6 @@ def num_bytes(tensor: Tensor, num_samples: int) -> int:
 
 
 def bytes_per_sample(tensor: Tensor) -> float:
-    """Return by how many bytes a tensor grows with every sample."""
     return (num_bytes(tensor, _MANY) - num_bytes(tensor, _FEW)) / (_MANY - _FEW)
 
 
@@ -127,7 +124,7 @@ class _Temporary(NamedTuple):
 
 def buffer_of(tensor: Tensor) -> Tensor:
     """Return the tensor whose memory a tensor shares: reshaping copies nothing."""
-    while has_trait(tensor.node, VIEW) and tensor.dtype == tensor.node.inputs[0].dtype:
+    while has_trait(tensor.node, Trait.VIEW) and tensor.dtype == tensor.node.inputs[0].dtype:
         tensor = tensor.node.inputs[0]
     return tensor
 
@@ -145,7 +142,7 @@ def _temporaries(
     for index, node in enumerate(task.nodes):
         for tensor in node.inputs:
             # The result reuses its memory.
-            last[buffer_of(tensor)] = index - has_trait(node, IN_PLACE)
+            last[buffer_of(tensor)] = index - has_trait(node, Trait.IN_PLACE)
     living: list[_Temporary] = []
     for index, node in enumerate(task.nodes):
         for tensor in node.outputs:
@@ -174,7 +171,7 @@ def _temporaries(
 def _elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
     """Return the elements of a tensor; a size that the data alone decides counts as 1."""
     values: dict[str, int] = {}
-    for name in (name for size in shape for name in symbols_of(size)):
+    for name in symbols_of(*shape):
         if not isinstance(name, PartSymbol):
             values[name] = num_samples if name == "B" else 1
         elif name.rows == BATCH:
@@ -199,20 +196,15 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """The sum of all kinds."""
         return self.variables + self.fetched + self.gradients + self.activations
 
 
 class Moment(NamedTuple):
-    """Moment of a device in a step."""
-
     call: int  # Number of the device's call
     node: int = -1  # Index of a node in the call's task, from 0; -1 as the call begins
 
 
 class LiveRange(NamedTuple):
-    """Tensor in the memory of a device."""
-
     device: str  # TensorFlow's name of the device
     kind: Kind  # Kind of memory that it counts as
     begin: Moment  # Moment when it is made, or the begin of the first call that needs it
@@ -224,7 +216,6 @@ class LiveRange(NamedTuple):
 
 
 def live_ranges_of(step: PartitionedStep) -> list[LiveRange]:
-    """Return the tensors that the calls of a step keep in memory."""
     return list(_Reader(step).read())
 
 
@@ -234,7 +225,6 @@ def estimate_memory(
     num_samples: int,
     owned: Mapping[str, int],
 ) -> dict[str, MemoryEstimate]:
-    """Return the memory that a step needs on every device."""
     shares = split_batch(num_samples, [replica.share for replica in replicas])
     sizes = [
         size
@@ -254,7 +244,6 @@ def estimate_memory(
 def peak_of(
     live_ranges: Iterable[LiveRange], sizes: Sequence[int], num_samples: int
 ) -> MemoryEstimate:
-    """Return the memory of a device at its peak, without variables."""
     counts: dict[tuple[tuple[Size, ...], int], int] = {}
     changes: list[tuple[Moment, int, Kind, int]] = []
     for tensor in live_ranges:
@@ -275,8 +264,6 @@ def peak_of(
 
 
 class _Reader:
-    """Reader of the live ranges of a step."""
-
     def __init__(self, step: PartitionedStep) -> None:
         self._partition = step.partition
         self._functions = step.functions
@@ -305,7 +292,6 @@ class _Reader:
             self._turn_of[unit] = len(turns) - 1
 
     def read(self) -> Iterator[LiveRange]:
-        """Yield all live ranges."""
         users: dict[tuple[Tensor, int | None], list[Unit]] = defaultdict(list)
         for unit in self._units:
             if unit.micro_batch is None:
@@ -419,7 +405,6 @@ class MemoryLimits:
             self._live_ranges[device_name(live_range.device)].append(live_range)
 
     def most_samples(self, num_samples: int) -> tuple[int, ...]:
-        """Return for each device the most samples of a batch that fit into its memory."""
         owned = self._owned_bytes()
         return tuple(
             num_samples if memory is None else self._most(k, memory, num_samples, owned)
@@ -427,7 +412,6 @@ class MemoryLimits:
         )
 
     def maximum_shares(self, num_samples: int) -> tuple[float, ...]:
-        """Return for each device the largest share of a batch that fits into its memory."""
         most = self.most_samples(num_samples)
         if sum(most) < num_samples:
             held = ", ".join(

@@ -32,8 +32,6 @@ class Unit(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Turn of a unit on its device."""
-
     device: str  # TensorFlow's name of the device
     position: int  # Position of the unit in its replica's schedule for the device
     replica: int  # Number of the replica
@@ -113,11 +111,11 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
                 others = units[number_of[task]]
                 is_single = same_micro_batch and unit.micro_batch is not None
                 before[unit].update([others[unit.micro_batch or 0]] if is_single else others)
-    trains = any(name != FORWARD for name in partition.staged.passes.values())
+    trains = any(name != FORWARD for name in partition.passes.values())
     positions = positions_in_schedule(layout, trains=trains)
     turns: dict[Unit, Turn] = {}
     for number, task in enumerate(tasks):
-        passes = [partition.staged.passes[node] for node in task.nodes if task.is_parts]
+        passes = [partition.passes[node] for node in task.nodes if task.is_parts]
         for index, (replica, micro_batch) in enumerate(layout.micro_batches if passes else ()):
             order, key = positions[replica], (task.place.stages[replica], micro_batch)
             name = pass_of(passes)
@@ -152,12 +150,10 @@ def sources_of(
         names.add(argument.name)
     elif isinstance(argument, TensorArgument):
         if argument.tensor.is_sizes:
-            for size in argument.tensor.value or ():
-                names |= symbols_of(size)
+            names |= symbols_of(*(argument.tensor.value or ()))
         else:
             yield argument.tensor, argument.state
         if isinstance(argument.state, Sharded):
             names |= symbols_of(argument.state.rows)
-    sources = {source for name in names for source in symbols_of_step(symbol(name))}
-    for name in sorted(sources):
+    for name in sorted(symbols_of_step(*map(symbol, names))):
         yield partition.inference.symbols[name].tensor, None

@@ -26,19 +26,15 @@ from evener.partition.emit import PartitionedStep
 from evener.partition.memory import node_flops
 from evener.partition.tasks import Partition
 
-COUNTED_SAMPLES = 32
-"""Samples of the batch for which floating-point operations are counted."""
+COUNTED_SAMPLES = 32  # Samples of the batch for which floating-point operations are counted
 
-NEARLY_ALL = 0.9
-"""The fraction of the work from which one device does nearly all of it."""
+NEARLY_ALL = 0.9  # The fraction of the work from which one device does nearly all of it
 
 _PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport(ShownAsText):
-    """Report of partitioned steps."""
-
     # Operations that are computed once although their inputs are sharded
     gathered: tuple[GatheredOperation, ...]
     num_operations: int  # Number of operations that the parts compute, of all traces
@@ -51,7 +47,6 @@ class StepReport(ShownAsText):
     flops_in_turns: float = 0.0
 
     def __str__(self) -> str:
-        """Return the operations that are gathered, one in a line."""
         computed = f"{self.num_operations} operations of the parts"
         if not self.gathered:
             return f"{computed}; nothing is gathered"
@@ -60,7 +55,6 @@ class StepReport(ShownAsText):
 
     @classmethod
     def of(cls, steps: Iterable[PartitionedStep]) -> StepReport:
-        """Return the report of partitioned steps."""
         gathered: list[GatheredOperation] = []
         count, flops_of_parts, flops_in_turns = 0, 0.0, 0.0
         flops_once: dict[str, float] = defaultdict(float)
@@ -95,7 +89,6 @@ class StepReport(ShownAsText):
 
     @classmethod
     def merged(cls, reports: Iterable[StepReport]) -> StepReport:
-        """Return one report of several."""
         reports = list(reports)
         flops_once: dict[str, float] = defaultdict(float)
         for report in reports:
@@ -148,8 +141,6 @@ def line_of(node: Node) -> str:
 
 
 class ProgramLine(NamedTuple):
-    """A line of a program."""
-
     file: str  # Its path
     number: int  # Counted from 1
 

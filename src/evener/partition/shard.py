@@ -60,13 +60,13 @@ from evener.graph.trace import TracedStep, trace_step
 
 Symbols = Mapping[str, SymbolSource]
 
+# A known number of rows that is smaller is not split: there is next to nothing to compute.
 FEWEST_ROWS = 8
-"""A known number of rows that is smaller is not split: there is next to nothing to compute."""
 _DRAWS = ("Random", "StatelessRandom", "StatelessTruncated", "TruncatedNormal")
 _MOST_ROUNDS = 8
 _LISTS = (Role.READ, Role.WRITTEN, Role.PUSHED, Role.POPPED)
+# Operations whose replacement is the same operation, with the numbers of rows of a part.
 _SAME_FOR_ROWS = frozenset({"StridedSlice"})
-"""Operations whose replacement is the same operation, with the numbers of rows of a part."""
 _LOG = logging.getLogger("evener")
 
 
@@ -111,7 +111,7 @@ def _needed_nodes(graph: Graph, sharding: Sharding, symbols: Symbols) -> list[No
         if not tensor.is_sizes:
             stack.append(tensor.node)
             return
-        names = {name for size in tensor.value or () for name in symbols_of(size) - {"B"}}
+        names = symbols_of(*(tensor.value or ())) - {"B"}
         stack.extend(symbols[name].tensor.node for name in names)
 
     for tensor in graph.outputs:
@@ -169,18 +169,16 @@ def symbols_read(
     if decision is not None and decision.needs_samples and is_in_body:
         for tensor in node.outputs:
             sizes += tensor.shape or ()
-    names = _symbols_in(sizes)
+    names = symbols_of_step(*sizes)
     for name, body in node.bodies.items():
         inside = Sharding() if decision is None else decision.bodies[name]
         own = {*body, *(tensor.node for tensor in body.inputs)}
         read = [symbols_read(inside, inner, symbols, is_in_body=True) for inner in body]
-        read += [_symbols_in(tensor.value or ()) for tensor in body.outputs if tensor.is_sizes]
+        read += [
+            symbols_of_step(*(tensor.value or ())) for tensor in body.outputs if tensor.is_sizes
+        ]
         names |= {other for some in read for other in some if symbols[other].tensor.node not in own}
     return names
-
-
-def _symbols_in(sizes: Iterable[Size]) -> set[str]:
-    return {name for size in sizes for name in symbols_of_step(size)}
 
 
 def is_known_to_parts(source: SymbolSource, state: State) -> bool:
@@ -203,7 +201,6 @@ def propagate(
     is_body: bool = False,
     given: Iterable[Tensor] | None = None,
 ) -> Sharding:
-    """Find the state of every tensor."""
     rows = None if given is None else _OtherRows(given)
     sharding = Sharding()
     for tensor in graph.inputs:
@@ -252,8 +249,7 @@ def _is_of_rows(node: Node, decision: Decision, rows: Size) -> bool:
     if any(isinstance(state, Sharded) and state.rows != rows for state in states):
         return False
     numbers = [size for state in states if isinstance(state, Numbers) for size in state.sizes]
-    names = {name for size in numbers for name in symbols_of(size)}
-    if any(isinstance(name, PartSymbol) and name.rows != rows for name in names):
+    if any(isinstance(n, PartSymbol) and n.rows != rows for n in symbols_of(*numbers)):
         return False
     if rows == BATCH:
         return True
@@ -436,18 +432,19 @@ def _decide_condition(node: Node, states: Sequence[State], symbols: Symbols) -> 
         return None
     results: list[State] = []
     for index in range(len(node.outputs)):
-        column = [(bodies[name].states, body.outputs[index]) for name, body in node.bodies.items()]
-        state: State | None = column[0][0][column[0][1]]
+        tensors = {name: body.outputs[index] for name, body in node.bodies.items()}
+        column = [(bodies[name].states[tensor], tensor) for name, tensor in tensors.items()]
+        state: State | None = column[0][0]
         for of_branch, tensor in column:
-            state = None if state is None else _join(state, of_branch[tensor], tensor)
+            state = None if state is None else _join(state, of_branch, tensor)
         if state is None:
             return None
         for of_branch, tensor in column:
             if isinstance(state, Sharded) and tensor.dtype != tf.variant:
                 if not is_shardable(tensor.shape, state):
                     return None
-            can_become = of_branch[tensor] == REPLICATED and isinstance(state, Sharded)
-            if of_branch[tensor] != state and not can_become:
+            can_become = of_branch == REPLICATED and isinstance(state, Sharded)
+            if of_branch != state and not can_become:
                 return None
         results.append(state)
     return Decision(inputs=tuple(states), outputs=tuple(results), bodies=bodies)
@@ -497,20 +494,19 @@ def _can_run_alone(graph: Graph, sharding: Sharding, symbols: Symbols) -> bool:
                 return False
     for node, decision in sharding.decisions.items():
         for tensor in node.outputs if decision.needs_samples else ():
-            names = _symbols_in(tensor.shape or ())
+            names = symbols_of_step(*(tensor.shape or ()))
             if tensor.shape is None or any(symbols[name].tensor.node is node for name in names):
                 return False
     return True
 
 
 def _is_free(state: State, wanted: State | Numbers, tensor: Tensor) -> bool:
-    """Whether a part can have a tensor as it is needed without the other parts."""
     if isinstance(wanted, Numbers) or serves(state, wanted):
         return True
     if state != REPLICATED or not isinstance(wanted, Sharded) or tensor.dtype == tf.variant:
         return False
     # Blocks are cut out of a shape of which every part knows the numbers.
-    names = {name for size in tensor.shape or () for name in symbols_of(size)}
+    names = symbols_of(*(tensor.shape or ()))
     return wanted.outer == 1 or names <= {"B"} | symbols_of(wanted.rows)
 
 
@@ -639,11 +635,10 @@ def _is_row_wise(step: ShardedStep, node: Node) -> bool:
     for tensor, request in requests_of(sharding, node):
         state = sharding.states.get(tensor, REPLICATED)
         if isinstance(request, Numbers):
-            names = {name for size in request.sizes for name in symbols_of(size)}
-            if not names <= symbols_of(FIRST.in_part):
+            if not symbols_of(*request.sizes) <= symbols_of(FIRST.in_part):
                 return False
         elif tensor.is_sizes:
-            if any(symbols_of(size) for size in tensor.value or ()):
+            if symbols_of(*(tensor.value or ())):
                 return False
         elif isinstance(state, Sharded):
             if state != request or state.rows != BATCH:

@@ -55,7 +55,6 @@ class Scopes:
                 yield scope, self._paths[scope]
 
     def path(self, node: Node) -> str:
-        """Return the path of the innermost layer around a node, or an empty string."""
         return max(self.layers(node), default=("", ""), key=lambda layer: len(layer[0]))[1]
 
     def region(self, node: Node, patterns: Sequence[str]) -> str:
@@ -100,7 +99,6 @@ def _name(node: Node) -> str:
 
 
 def find_passes(nodes: Sequence[Node], sharding: Sharding) -> dict[Node, str]:
-    """Return the pass of every node that the parts compute: forward or backward."""
     passes: dict[Node, str] = {}
     for node in nodes:
         if node in sharding.decisions:
@@ -112,17 +110,13 @@ def find_passes(nodes: Sequence[Node], sharding: Sharding) -> dict[Node, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedStep:
-    """Sharded step with the stage and the pass of every node that the parts compute."""
+class StagedStep(ShardedStep):
+    """Sharded step whose nodes and states include those that are recomputed."""
 
-    sharded: ShardedStep  # Step; the states of recomputed nodes are entered in its sharding
     layout: Layout  # Replicas, stages and micro-batches
-    # Needed nodes, recomputed ones included, in an order in which they can run
-    nodes: Sequence[Node]
-    # Stage of each node of the parts; empty without a schedule
-    stages: Mapping[Node, Stages] = field(default_factory=dict)
-    # Pass of each node of the parts; empty without a schedule
-    passes: Mapping[Node, str] = field(default_factory=dict)
+    # Stage and pass of each node of the parts; empty without a schedule
+    stages: Mapping[Node, Stages]
+    passes: Mapping[Node, str]
     # Tensors that a recomputed node waits for without reading them
     gates: Mapping[Node, tuple[Tensor, ...]] = field(default_factory=dict)
 
@@ -181,7 +175,7 @@ def _recompute(staged: StagedStep, scopes: Scopes) -> StagedStep:
     waits for the gradient that its layer receives, so that the activations of a single layer are in
     memory at a time.
     """
-    sharding = staged.sharded.sharding
+    sharding = staged.sharding
     regions: dict[Node, str] = {}
     for node in staged.nodes:
         if staged.passes.get(node) == FORWARD and not node.is_stateful:
@@ -235,10 +229,14 @@ def _copy(node: Node, inputs: list[Tensor], sharding: Sharding) -> Node:
 
 def stage_step(sharded: ShardedStep, layout: Layout, scopes: Scopes) -> StagedStep:
     """Give every node that the parts compute a stage and a pass, if the layout has a schedule."""
-    nodes = sharded.nodes
-    if not layout.is_scheduled:
-        return StagedStep(sharded=sharded, layout=layout, nodes=nodes)
-    stages = find_stages(nodes, sharded.sharding, layout, scopes)
-    passes = find_passes(nodes, sharded.sharding)
-    staged = StagedStep(sharded=sharded, layout=layout, nodes=nodes, stages=stages, passes=passes)
+    nodes, sharding = sharded.nodes, sharded.sharding
+    staged = StagedStep(
+        graph=sharded.graph,
+        inference=sharded.inference,
+        sharding=sharding,
+        nodes=nodes,
+        layout=layout,
+        stages=find_stages(nodes, sharding, layout, scopes) if layout.is_scheduled else {},
+        passes=find_passes(nodes, sharding) if layout.is_scheduled else {},
+    )
     return _recompute(staged, scopes) if layout.recompute else staged

@@ -25,6 +25,7 @@ wait for different weights, or for the number of samples, are one task neverthel
 
 from __future__ import annotations
 
+import dataclasses
 import graphlib
 import itertools
 import math
@@ -39,21 +40,20 @@ from evener.devices.names import canonical_device, tf_device
 from evener.graph.dims import BATCH, Size, symbols_of
 from evener.graph.draws import DRAWS, draws
 from evener.graph.functions import FunctionBuilder
-from evener.graph.inference import Inference
 from evener.graph.nodes import Graph, Node, Tensor
 from evener.graph.ops.layers import is_grouped
 from evener.graph.ops.registry import Trait, has_trait
 from evener.graph.ops.states import SUM, Numbers, Partial, Sharding, State, rows_of, serves
-from evener.partition.layout import HOST, Layout, Stages
-from evener.partition.shard import ShardedStep, is_known_to_parts, requests_of, symbol_sources
+from evener.partition.layout import HOST, Stages
+from evener.partition.shard import is_known_to_parts, requests_of, symbol_sources
 from evener.partition.stage import BACKWARD, FORWARD, StagedStep
 
 PARTS = "parts"
+# Parts without samples skip these tasks; a separate task if others have counters of loops.
 PARTS_WITH_SAMPLES = "parts with samples"
-"""Parts without samples skip these tasks; a separate task if others have counters of loops."""
 _RESHAPES = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
+# Operations that cost nothing.
 _FREE = _RESHAPES | {"Const", "IdentityN", "NoOp", "ReadVariableOp", "Shape", "ShapeN"}
-"""Operations that cost nothing."""
 
 
 class Place(NamedTuple):
@@ -69,7 +69,6 @@ class Place(NamedTuple):
 
     @property
     def is_parts(self) -> bool:
-        """Whether it is on every part, and not on one device."""
         return self.where in (PARTS, PARTS_WITH_SAMPLES)
 
 
@@ -84,19 +83,15 @@ class StepTask:
 
     @property
     def where(self) -> str:
-        """The device, or the name that stands for the parts."""
         return self.place.where
 
     @property
     def is_parts(self) -> bool:
-        """Whether it runs on every part, and not once."""
         return self.place.is_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFunction:
-    """Function of a task."""
-
     task: StepTask
     builder: FunctionBuilder  # Function with its arguments and outputs
     is_stateful: bool  # Whether it reads or writes state
@@ -109,10 +104,7 @@ class TaskFunction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """Staged step in tasks."""
-
-    staged: StagedStep
+class Partition(StagedStep):
     tasks: tuple[StepTask, ...]  # Tasks in an order in which they can run
     task_of: Mapping[Node, StepTask]  # Task of every node that has one
     owners: Mapping[Tensor, str]  # Devices of variables, by the tensors that are their handles
@@ -120,34 +112,13 @@ class Partition:
     # Nodes with outputs whose size depends on the data; empty if XLA is asked to compile nothing
     sized_by_data: Set[Node]
 
-    @property
-    def graph(self) -> Graph:
-        """The nodes of the step."""
-        return self.staged.sharded.graph
-
-    @property
-    def inference(self) -> Inference:
-        """The sources of the symbols of sizes."""
-        return self.staged.sharded.inference
-
-    @property
-    def sharding(self) -> Sharding:
-        """The states of all tensors, and what the parts compute."""
-        return self.staged.sharded.sharding
-
-    @property
-    def layout(self) -> Layout:
-        """The replicas, stages and micro-batches."""
-        return self.staged.layout
-
     def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
-        """Yield every input of a node with the state that the node needs."""
         return requests_of(self.sharding, node)
 
 
 def make_tasks(staged: StagedStep, owners: Mapping[Tensor, str]) -> Partition:
     """Group the nodes of a step by place and level."""
-    graph, sharding = staged.sharded.graph, staged.sharded.sharding
+    graph, sharding = staged.graph, staged.sharding
     places = _find_places(staged, owners)
     is_compiled = any(node.xla for node in graph)
     by_data = _sized_by_data(graph).intersection(staged.nodes) if is_compiled else frozenset[Node]()
@@ -158,7 +129,7 @@ def make_tasks(staged: StagedStep, owners: Mapping[Tensor, str]) -> Partition:
         nodes_of.setdefault(key, []).append(node)
     nodes_of = dict(sorted(nodes_of.items(), key=lambda item: item[0][1]))
 
-    symbols = staged.sharded.inference.symbols
+    symbols = staged.inference.symbols
     fetched: dict[_Key, dict[Tensor, None]] = defaultdict(dict)
     read_in_parts: set[Tensor] = set()
 
@@ -187,7 +158,7 @@ def make_tasks(staged: StagedStep, owners: Mapping[Tensor, str]) -> Partition:
         for key, nodes in nodes_of.items()
     }
     return Partition(
-        staged=staged,
+        **{field.name: getattr(staged, field.name) for field in dataclasses.fields(staged)},
         tasks=tuple(tasks.values()),
         task_of={node: tasks[key] for node, key in key_of.items()},
         owners=owners,
@@ -197,14 +168,10 @@ def make_tasks(staged: StagedStep, owners: Mapping[Tensor, str]) -> Partition:
 
 
 def _sized_by_data(nodes: Graph) -> set[Node]:
-    """Return the nodes that give tensors whose size depends on what is in the data."""
     by_data: set[Node] = set()
     for node in nodes:
         # Otherwise the batch alone decides about all sizes.
-        is_open = any(
-            t.shape is None or any(symbols_of(size) - {"B"} for size in t.shape)
-            for t in node.outputs
-        )
+        is_open = any(t.shape is None or symbols_of(*t.shape) - {"B"} for t in node.outputs)
         depends = any(t.node in by_data for t in node.inputs)
         if has_trait(node, Trait.SIZED_BY_DATA) or (is_open and depends):
             by_data.add(node)
@@ -212,8 +179,7 @@ def _sized_by_data(nodes: Graph) -> set[Node]:
 
 
 def _find_places(staged: StagedStep, owners: Mapping[Tensor, str]) -> dict[Node, Place]:
-    """Return the place of every node of a step."""
-    sharding, layout = staged.sharded.sharding, staged.layout
+    sharding, layout = staged.sharding, staged.layout
     homes = find_homes(
         staged.nodes,
         sharding,
@@ -324,18 +290,16 @@ def _only_grouped(nodes: Sequence[Node], sharding: Sharding) -> Collection[str]:
     return grouped - others
 
 
+# For each node the nodes it waits for, and whether both can be in one task.
 _Dependencies: TypeAlias = Mapping[Node, Sequence[tuple[Node, bool]]]
-"""For each node the nodes it waits for, and whether both can be in one task."""
-_Key: TypeAlias = tuple[Place, int]
-"""Place and level: nodes with the same ones are a task."""
+_Key: TypeAlias = tuple[Place, int]  # Place and level: nodes with the same ones are a task
 
 
 def _find_levels(
     staged: StagedStep, places: Mapping[Node, Place], alone: Collection[Node] = ()
 ) -> dict[Node, int]:
-    """Return the level of every node: above the levels of all other tasks that it needs."""
     nodes = staged.nodes
-    dependencies = {node: list(_dependencies(staged.sharded, node, places)) for node in nodes}
+    dependencies = {node: list(_dependencies(staged, node, places)) for node in nodes}
     levels: dict[Node, int] = {}
     for node in nodes:
         levels[node] = _least_level(node, levels, dependencies)
@@ -354,15 +318,15 @@ def _find_levels(
 
 
 def _dependencies(
-    sharded: ShardedStep, node: Node, places: Mapping[Node, Place]
+    staged: StagedStep, node: Node, places: Mapping[Node, Place]
 ) -> Iterator[tuple[Node, bool]]:
     """Yield the nodes that a node waits for, and whether both can be in one task."""
-    place, sharding = places[node], sharded.sharding
+    place, sharding = places[node], staged.sharding
     for tensor, request in requests_of(sharding, node):
         before = tensor.node
         if before in places and not isinstance(request, Numbers) and not tensor.is_sizes:
             yield before, places[before] == place and serves(sharding.states[tensor], request)
-    for source in symbol_sources(sharding, node, sharded.inference.symbols):
+    for source in symbol_sources(sharding, node, staged.inference.symbols):
         before = source.tensor.node
         if before in places:
             is_known = is_known_to_parts(source, sharding.states[source.tensor])

@@ -21,7 +21,19 @@ import tensorflow as tf
 
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate
 from evener.graph.nodes import Node, Tensor
-from evener.graph.ops.states import FIRST, Partial, PerPart, Sharded, State, Unset, rows_per_sample
+from evener.graph.ops.states import (
+    FIRST,
+    Partial,
+    PerPart,
+    Sharded,
+    State,
+    Unset,
+    known,
+    numbers_of,
+    rank_of,
+    rows_per_sample,
+    shape_of,
+)
 from evener.graph.rewrites import LOOPS
 from evener.partition.collectives import Collectives
 from evener.partition.layout import Layout
@@ -31,7 +43,6 @@ from evener.partition.tasks import HOST, Partition
 
 
 def element_dtype(tensor: Tensor) -> tf.DType:
-    """Return the dtype of the elements of a tensor list."""
     node = tensor.node
     if "element_dtype" in node.attrs:
         return tf.as_dtype(node.attrs["element_dtype"].type)
@@ -43,9 +54,9 @@ def element_dtype(tensor: Tensor) -> tf.DType:
     return element_dtype(node.inputs[0])
 
 
+# Least bytes of partial tensors that are combined across workers in one exchange, if as many
+# are waited for together.
 _BUCKET_BYTES = 4 << 20
-"""Least bytes of partial tensors that are combined across workers in one exchange, if as many
-are waited for together."""
 
 
 def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Tensor) -> tf.Tensor:
@@ -61,7 +72,6 @@ def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Ten
 
 
 def micro_batch_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
-    """Return the samples of each micro-batch, int32 scalars."""
     micro_batches: list[tf.Tensor] = []
     of_replicas = tf.unstack(sizes, num=len(layout.replicas))
     for replica, size in zip(layout.replicas, of_replicas, strict=True):
@@ -132,7 +142,6 @@ class RunTensors:
             self._total = tf.add_n(self.sizes)
 
     def number(self, name: str, part: int | None) -> tf.Tensor:
-        """Return the number of a symbol, a scalar."""
         if name == "B":
             return self._total
         if isinstance(name, PartSymbol):
@@ -158,7 +167,6 @@ class RunTensors:
         return source in self.wholes or (held is not None and (source, held) in self.parts)
 
     def rows(self, rows: Size) -> tuple[list[Any], list[Any]]:
-        """Return the number of rows of each part, and of all parts before it."""
         if rows not in self._split_rows:
             with tf.device(HOST), tf.control_dependencies(None):
                 # They are split as the samples are, so a part without samples has none of them.
@@ -197,8 +205,7 @@ class RunTensors:
             if tensor.node.op == "Const":
                 value: Any = tf.constant(tf.make_ndarray(tensor.node.attrs["value"].tensor))
             elif tensor.is_sizes:
-                assert tensor.value is not None
-                numbers = [self._size(size, tensor.dtype) for size in tensor.value]
+                numbers = [self._size(size, tensor.dtype) for size in numbers_of(tensor)]
                 vector = tf.stack(numbers) if numbers else tf.zeros([0], tensor.dtype)
                 value = numbers[0] if tensor.rank == 0 else vector
             else:
@@ -216,10 +223,8 @@ class RunTensors:
             return self._collectives.reduce([_with_shape(value, tensor)], _combined_by(state))[0]
         if not isinstance(state, Sharded):
             return _own(parts)[0]
-        assert tensor.shape is not None
-        if tensor.dtype == tf.variant:
-            return self._join_lists(tensor, state, parts)
-        return self._join_rows(tensor, state, parts)
+        join = self._join_lists if tensor.dtype == tf.variant else self._join_rows
+        return join(tensor, state, parts)
 
     def _own_terms(self, tensor: Tensor) -> Any:
         """Return what the parts of this process have of a partial tensor, combined."""
@@ -276,8 +281,7 @@ class RunTensors:
 
     def _join_rows(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join the rows of the parts; of several blocks, block by block."""
-        assert tensor.shape is not None
-        rank, axis = len(tensor.shape), state.axis
+        rank, axis = rank_of(tensor), state.axis
         if state.outer == 1:
             return self._with_other_workers(tf.concat(_own(parts), axis), axis, rank)
         # [outer, b, inner] of every part -> [outer, B, inner].
@@ -315,22 +319,22 @@ class RunTensors:
                     input_a=joined, input_b=part, element_dtype=dtype
                 )
             return joined
-        assert tensor.shape is not None
-        shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
-        per_sample = rows_per_sample(tensor.shape[state.axis], state)
+        sizes = shape_of(tensor)
+        shape: list[Any] = [size if isinstance(size, int) else -1 for size in sizes[1:]]
+        per_sample = rows_per_sample(sizes[state.axis], state)
         stacked: list[Any] = []
         for part, rows in zip(parts, self.rows(state.rows)[0], strict=True):
             if part is None:
                 stacked.append(None)
                 continue
-            known = list(shape)
+            sizes_of_part = list(shape)
             # A loop without rounds leaves its list empty, so the shape must be given.
             if state.axis > 0 and isinstance(per_sample, int) and isinstance(state.outer, int):
-                known[state.axis - 1] = rows * (per_sample * state.outer)
+                sizes_of_part[state.axis - 1] = rows * (per_sample * state.outer)
             stacked.append(
                 tf.raw_ops.TensorListStack(
                     input_handle=part,
-                    element_shape=tf.convert_to_tensor(known, tf.int32),
+                    element_shape=tf.convert_to_tensor(sizes_of_part, tf.int32),
                     element_dtype=dtype,
                 )
             )
@@ -359,16 +363,17 @@ class RunTensors:
                 neutral = tf.zeros_like if state.combine == "sum" else tf.ones_like
                 return [whole] + [neutral(whole)] * (count - 1)
             return [whole] * count
-        assert isinstance(state, Sharded) and tensor.shape is not None
+        assert isinstance(state, Sharded)
+        rank, axis = rank_of(tensor), state.axis
         per_sample = self._rows_per_sample(tensor, state)
         sizes = [size * per_sample for size in self.rows(state.rows)[0]]
         if state.outer == 1:
-            return _split(whole, sizes, state.axis, len(tensor.shape))
-        outer, axis = self._size(state.outer, tf.int32), state.axis
-        front, _, behind = tf.split(tf.shape(whole), [axis, 1, len(tensor.shape) - axis - 1])
+            return _split(whole, sizes, axis, rank)
+        outer = self._size(state.outer, tf.int32)
+        front, _, behind = tf.split(tf.shape(whole), [axis, 1, rank - axis - 1])
         rows = self._size(state.rows, tf.int32) * per_sample
         blocks = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
-        parts = _split(blocks, sizes, axis + 1, len(tensor.shape) + 1)
+        parts = _split(blocks, sizes, axis + 1, rank + 1)
         return [
             tf.reshape(part, tf.concat([front, [outer * size], behind], 0))
             for part, size in zip(parts, sizes, strict=True)
@@ -376,13 +381,9 @@ class RunTensors:
 
     def _rows_per_sample(self, tensor: Tensor, state: Sharded) -> Any:
         """Return the rows of a sample in one block, also where there are no blocks: ``x * 0``."""
-        assert tensor.shape is not None
-        rows = rows_per_sample(tensor.shape[state.axis], state)
-        assert rows is not None
-        return self._size(rows, tf.int32)
+        return self._size(known(rows_per_sample(shape_of(tensor)[state.axis], state)), tf.int32)
 
     def _size(self, size: Size, dtype: tf.DType) -> Any:
-        """Return a size as a scalar."""
         if isinstance(size, int):
             return tf.constant(size, dtype)
         # In one order on all workers: a number may have to be exchanged.
@@ -392,12 +393,10 @@ class RunTensors:
 
 
 def _combined_by(state: State) -> str:
-    """Return the operation that makes a partial tensor whole."""
     return state.combine if isinstance(state, Partial) else "sum"
 
 
 def _own(parts: Sequence[Any]) -> list[Any]:
-    """Return the parts of this process."""
     return [part for part in parts if part is not None]
 
 

@@ -25,17 +25,15 @@ from evener.partition.order import needs_of
 from evener.partition.stage import is_gradient
 from evener.partition.tasks import Partition, StepTask, TaskFunction
 
+# Kinds of spans that no single part has: tasks that write variables, other tasks that are computed
+# once, and steps that are timed as a whole.
 UPDATE, ONCE, STEP = "update", "once", "step"
-"""Kinds of spans that no single part has: tasks that write variables, other tasks that are computed
-once, and steps that are timed as a whole."""
 _HANDLES = (tf.resource, tf.variant)
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanInfo:
-    """Static description of a span."""
-
     device: str  # Name of the device in the plan
     # ``"forward"``, ``"backward"``, ``"forward + backward"``, ``UPDATE``, ``ONCE`` or ``STEP``
     kind: str
@@ -59,8 +57,6 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Times of one run of a step, as tensors of its graph."""
-
     samples: tf.Tensor | None = None  # Samples of all replicas, float64; None if not all were timed
     seconds: tf.Tensor | None = None  # Seconds of all replicas, float64
     began: tf.Tensor | None = None  # Begin of the step
@@ -149,7 +145,6 @@ class StepClock:
             self._timed.append(_Timed(function, None, device, begin, end))
 
     def times(self, after: Sequence[tf.Operation]) -> StepTimes:
-        """Return the times of the step."""
         times: dict[str, Any] = {"after": tuple(after)}
         # Parts of other workers have no times here.
         is_timed = all if self._partition.layout.group is None else any
@@ -226,7 +221,7 @@ class StepClock:
             return SpanInfo(device=device, kind=kind, after=after, joins=joins)
         micro_batch = layout.micro_batches[timed.part]
         replica = layout.replicas[micro_batch.replica]
-        passes = self._partition.staged.passes
+        passes = self._partition.passes
         names = {passes.get(n, "backward" if is_gradient(n) else "forward") for n in task.nodes}
         return SpanInfo(
             device=device,

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.graph.nodes import Node, Tensor
-from evener.graph.ops.registry import IN_PLACE, has_trait
+from evener.graph.ops.registry import Trait, has_trait
 from evener.graph.ops.states import Numbers, Partial, serves
 from evener.graph.trace import TracedStep
 from evener.partition.memory import buffer_of, bytes_per_sample, flops_per_sample, num_bytes
@@ -325,7 +325,7 @@ def _peak_growth(
         gone = [buffer for buffer in read if last[buffer] <= position and buffer not in results]
         sizes = [living.pop(buffer, 0.0) for buffer in gone]
         ended = sum(sizes)
-        if has_trait(node, IN_PLACE):
+        if has_trait(node, Trait.IN_PLACE):
             taken = max(sizes, default=0.0)
             now, ended = now - taken, ended - taken
         for tensor in node.outputs:

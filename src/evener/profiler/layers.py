@@ -61,8 +61,7 @@ class SplitStep:
 
     def build(self, task: StepTask) -> TaskFunction:
         whole = Layout.of_devices(self.partition.layout.devices[:1])
-        staged = dataclasses.replace(self.partition.staged, layout=whole)
-        partition = dataclasses.replace(self.partition, staged=staged)
+        partition = dataclasses.replace(self.partition, layout=whole)
         return build_task(partition, task, self.traced.concrete)
 
 

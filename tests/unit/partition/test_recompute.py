@@ -96,7 +96,7 @@ def test_copies_run_in_the_backward_pass_of_the_stage(step: Step) -> None:
     assert {"Tanh", "MatMul"} <= {node.op for node in found}
     # The last product of a layer is needed by the next one alone.
     assert [node.outputs[0].shape[1] for node in found if node.op == "MatMul"] == [32]
-    assert {step.partition.staged.passes[node] for node in found} == {BACKWARD}
+    assert {step.partition.passes[node] for node in found} == {BACKWARD}
     (task,) = {step.partition.task_of[node] for node in found}
     assert (task.place.stages, task.place.role) == ((0,), BACKWARD)
     given = {

@@ -68,7 +68,7 @@ def test_nodes_and_gradients_of_a_layer_are_in_its_stage_and_in_their_passes(two
         assert {is_gradient(node) for node in of_parts} == {False, True}
         for node in of_parts:
             expected = BACKWARD if is_gradient(node) else FORWARD
-            assert two.partition.staged.passes[node] == expected
+            assert two.partition.passes[node] == expected
         assert stages_of(two, name) == {(int(name.startswith("b")),)}
 
 
@@ -214,7 +214,7 @@ def test_every_replica_has_stages_of_its_own() -> None:
 
 def test_a_step_without_gradients_is_all_forward() -> None:
     step = step_of(TWO, function=stack())
-    assert set(step.partition.staged.passes.values()) == {FORWARD}
+    assert set(step.partition.passes.values()) == {FORWARD}
 
 
 CALLED = {"m": "m", "m/dense_1": "m/dense_1", "m/dense_2": "m/dense_2", "m/drop": "m/drop"}

@@ -1,29 +1,6 @@
 """Operations of TensorFlow: one file per family, with all that is known of each operation."""
 
-from evener.graph.ops import (  # they fill the table of operations
-    arithmetic,
-    elementwise,
-    filling,
-    gathering,
-    layers,
-    lists,
-    random,
-    reshaping,
-    slicing,
-)
-from evener.graph.ops.registry import OPERATIONS, KnownOperation, operation
+# They, and the families that they import, fill the table of operations.
+from evener.graph.ops import arithmetic, filling, layers, random
 
-__all__ = [
-    "OPERATIONS",
-    "KnownOperation",
-    "arithmetic",
-    "elementwise",
-    "filling",
-    "gathering",
-    "layers",
-    "lists",
-    "operation",
-    "random",
-    "reshaping",
-    "slicing",
-]
+__all__ = ["arithmetic", "filling", "layers", "random"]

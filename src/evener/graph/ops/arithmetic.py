@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import add, mul, sub
 
 import numpy as np
 import tensorflow as tf
@@ -21,9 +22,6 @@ from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array, num_elements, sizes_of
 from evener.graph.ops.elementwise import broadcasting, elementwise, operand_state
 from evener.graph.ops.registry import (
-    EVERY_ELEMENT,
-    IN_PLACE,
-    TOTAL,
     Shapes,
     Trait,
     alike,
@@ -40,6 +38,7 @@ from evener.graph.ops.registry import (
     partial_rule,
     reduced_axes,
     rule,
+    shape_by_axes,
     shape_rule,
     traits,
     value_rule,
@@ -55,6 +54,7 @@ from evener.graph.ops.states import (
     Partial,
     Sharded,
     State,
+    by_rows,
     first_sharded,
     integer,
     integers_of,
@@ -73,11 +73,11 @@ SquaredDifference Sub TruncateDiv TruncateMod
 """)
 rule("AddN", inputs=ROWS)(elementwise)
 equal_sizes_rule("AddN")(alike)
-traits("Add AddN AddV2 Mul RealDiv Sub", IN_PLACE)
-traits("AddN AddV2 Maximum Minimum Mul MulNoNan SquaredDifference Sub", TOTAL)
+traits("Add AddN AddV2 Mul RealDiv Sub", Trait.IN_PLACE)
+traits("AddN AddV2 Maximum Minimum Mul MulNoNan SquaredDifference Sub", Trait.TOTAL)
 traits("Div DivNoNan FloorDiv FloorMod Pow RealDiv", Trait.TOTAL_ON_FLOATS)
 traits("Div FloorDiv FloorMod", Trait.DIVISION)
-traits("AddN", EVERY_ELEMENT)
+traits("AddN", Trait.EVERY_ELEMENT)
 index_inputs("AddV2", slice(None))
 
 
@@ -107,14 +107,13 @@ def _arithmetic(table: SymbolTable, node: Node) -> Shapes:
     return [tuple(_computed(table, node, x, y, index) for index, (x, y) in pairs)]
 
 
+_POLYNOMIAL = {"Add": add, "AddV2": add, "Sub": sub, "Mul": mul}
+
+
 def _computed(table: SymbolTable, node: Node, a: Size, b: Size, index: int) -> Size:
     op = node.op
-    if op in ("Add", "AddV2"):
-        return a + b
-    if op == "Sub":
-        return a - b
-    if op == "Mul":
-        return a * b
+    if op in _POLYNOMIAL:
+        return _POLYNOMIAL[op](a, b)
     if isinstance(a, int) and isinstance(b, int):
         numbers = {"Maximum": max(a, b), "Minimum": min(a, b)}
         if op in numbers:
@@ -222,13 +221,13 @@ def is_count(tensor: Tensor) -> bool:
 COMBINE = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
 
-@shape_rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin")
-def _reduction_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = shape_of(node.inputs[0])
-    gone = known(reduced_axes(shape, node.inputs[1].value))
-    if node.bool_attr("keep_dims"):
-        return [tuple(1 if k in gone else size for k, size in enumerate(shape))]
-    return [tuple(size for k, size in enumerate(shape) if k not in gone)]
+def _kept_axes(node: Node, rank: int) -> list[int | None]:
+    gone = known(reduced_axes(shape_of(node.inputs[0]), node.inputs[1].value))
+    axes = [None if axis in gone else axis for axis in range(rank)]
+    return axes if node.bool_attr("keep_dims") else [axis for axis in axes if axis is not None]
+
+
+shape_rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin")(shape_by_axes(_kept_axes))
 
 
 @value_rule("Prod", "Sum", "Max", "Min")
@@ -251,20 +250,15 @@ def _reduce(table: SymbolTable, node: Node) -> Shapes:
 def _reduction(node: Node, states: Sequence[State]) -> Decision | None:
     """Over other axes every part by itself; over the batch a partial result."""
     shape, state = shape_of(node.inputs[0]), sharded(states[0])
-    gone = known(reduced_axes(shape, node.inputs[1].value))
-    if state.axis not in gone:
-        keeps = node.bool_attr("keep_dims")
-        axis = state.axis if keeps else state.axis - sum(k < state.axis for k in gone)
-        return Decision(inputs=(state, REPLICATED), outputs=(state.at(axis),))
+    axes = _kept_axes(node, len(shape))
+    if state.axis in axes:
+        return by_rows(node, state, state.at(axes.index(state.axis)))
     if node.op in COMBINE:
         # TensorFlow rewrites max(log(x)) to log(max(x)), which of no samples is log(-inf).
-        return Decision(
-            inputs=(state, REPLICATED),
-            outputs=(Partial(COMBINE[node.op]),),
-            needs_samples=node.op in ("Max", "Min") and node.outputs[0].dtype.is_floating,
-        )
+        needs_samples = node.op in ("Max", "Min") and node.outputs[0].dtype.is_floating
+        return by_rows(node, state, Partial(COMBINE[node.op]), needs_samples=needs_samples)
     require(node.op == "Mean" and is_inexact(node.outputs[0]))
-    count = product(shape[k] for k in sorted(gone))
+    count = product(size for axis, size in enumerate(shape) if axis not in axes)
 
     def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         own_dtype = dtype = node.outputs[0].dtype
@@ -289,9 +283,7 @@ def _of_partial(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=tuple(states), outputs=(states[0],))
 
 
-rule("L2Loss", inputs=ROWS)(
-    lambda node, states: Decision(inputs=(sharded(states[0]),), outputs=(SUM,))
-)
+rule("L2Loss", inputs=ROWS)(lambda node, states: by_rows(node, sharded(states[0]), SUM))
 shape_rule.table(
     {
         "L2Loss": lambda table, node: [()],
@@ -300,7 +292,7 @@ shape_rule.table(
         ],
     }
 )
-traits("All Any L2Loss Max Mean Min Prod Sum", TOTAL)
+traits("All Any L2Loss Max Mean Min Prod Sum", Trait.TOTAL)
 
 
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
@@ -327,7 +319,6 @@ def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
 
 
 def _turned(node: Node) -> tuple[bool, bool]:
-    """Return which matrices are transposed."""
     return (
         node.bool_attr("transpose_a") or node.bool_attr("adj_x"),
         node.bool_attr("transpose_b") or node.bool_attr("adj_y"),
@@ -343,16 +334,15 @@ def _matmul_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @shape_rule("Einsum")
 def _einsum_shape(table: SymbolTable, node: Node) -> Shapes:
-    left, right = node.text_attr("equation").split("->")
-    require("." not in left + right)
+    operands, result = known(labels_of(node))
     sizes: dict[str, Size] = {}
-    for labels, tensor in zip(left.split(","), node.inputs, strict=True):
+    for labels, tensor in zip(operands, node.inputs, strict=True):
         shape = shape_of(tensor)
         require(len(labels) == len(shape))
         for label, size in zip(labels, shape, strict=True):
             if sizes.get(label, 1) == 1:
                 sizes[label] = size
-    return [tuple(sizes[label] for label in right)]
+    return [tuple(sizes[label] for label in result)]
 
 
 @equal_sizes_rule(*PRODUCTS, "Einsum")
@@ -473,12 +463,12 @@ def _solution_shape(table: SymbolTable, node: Node) -> Shapes:
     return [right] if matrix[:-2] == right[:-2] else None
 
 
-@rule("MatrixSolve", "CholeskyGrad", inputs=ROWS)
+@rule("MatrixSolve", "CholeskyGrad", "Cross", inputs=ROWS)
 def _solve(node: Node, states: Sequence[State]) -> Decision | None:
     shapes, state = [shape_of(t) for t in node.inputs], first_sharded(states)
     ranks = {len(shape) for shape in shapes}
     require(len(ranks) <= 1 and all(is_shardable(shape, state) for shape in shapes))
-    require(state.axis < ranks.pop() - 2)
+    require(state.axis < ranks.pop() - (1 if node.op == "Cross" else 2))
     return Decision(inputs=(state,) * len(states), outputs=(state,))
 
 
@@ -506,14 +496,6 @@ def _equations(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("Cross", inputs=ROWS)
-def _cross(node: Node, states: Sequence[State]) -> Decision | None:
-    state = first_sharded(states)
-    require(state.axis not in last_axes(node.inputs[0], 1))
-    require(all(is_shardable(tensor.shape, state) for tensor in node.inputs))
-    return Decision(inputs=(state, state), outputs=(state,))
-
-
 rule("MatrixDiag", inputs=ROWS)(beside_last(1))
 rule(
     *"MatrixInverse Cholesky MatrixDiagPart MatrixDeterminant LogMatrixDeterminant".split(),
@@ -531,6 +513,7 @@ shape_rule.table(
 )
 
 
+# How many last axes of its input an operation works on; those in front it leaves as they are.
 INNER_AXES = {
     **dict.fromkeys("FFT IFFT RFFT IRFFT IsotonicRegression".split(), 1),
     **dict.fromkeys("FFT2D IFFT2D RFFT2D IRFFT2D".split(), 2),
@@ -538,7 +521,6 @@ INNER_AXES = {
     **dict.fromkeys("Eig SelfAdjointEigV2 Svd Qr Lu".split(), 2),
     **dict.fromkeys("MatrixLogarithm MatrixSquareRoot MatrixExponential".split(), 2),
 }
-"""How many last axes of its input an operation works on; those in front it leaves as they are."""
 
 
 WITH_LENGTH = "RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D".split()

@@ -17,13 +17,7 @@ from evener.graph.dims import Dim, Size, symbol, symbols_of
 from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array
 from evener.graph.ops.lists import any_length
 from evener.graph.ops.registry import (
-    COPY,
-    EVERY_ELEMENT,
-    FREE,
-    IN_PLACE,
     LARGEST_VALUE,
-    TOTAL,
-    VIEW,
     Shape,
     Shapes,
     Trait,
@@ -55,6 +49,7 @@ from evener.graph.ops.states import (
     Sharded,
     State,
     UnknownError,
+    by_rows,
     first_sharded,
     integers_of,
     is_shardable,
@@ -65,8 +60,7 @@ from evener.graph.ops.states import (
     sharded,
 )
 
-_MOST_TENSORS = 100
-"""Number of tensors that an answer may depend on; beyond, it is not certain."""
+_MOST_TENSORS = 100  # Number of tensors that an answer may depend on; beyond, it is not certain
 
 
 def has_equal_rows(
@@ -90,7 +84,7 @@ def _are_rows_equal(tensor: Tensor, axis: int, answers: dict[tuple[Tensor, int],
     if shape[axis] == 1 or has_trait(node, Trait.EQUAL_ELEMENTS):
         return True
     source = node.inputs[0] if node.inputs else tensor
-    if has_trait(node, EVERY_ELEMENT):
+    if has_trait(node, Trait.EVERY_ELEMENT):
         for operand in [source] if node.op in ("Tile", "BroadcastTo") else node.inputs:
             if operand.shape is None or node.outputs[0].shape is None:
                 return False
@@ -123,7 +117,7 @@ def broadcasting(ops: str) -> None:
     shape_rule.table({ops: lambda table, node: [broadcast([t.shape for t in node.inputs])]})
     rule(*ops.split(), inputs=ROWS)(elementwise)
     equal_sizes_rule(*ops.split())(alike)
-    traits(ops, Trait.BROADCASTS | EVERY_ELEMENT)
+    traits(ops, Trait.BROADCASTS | Trait.EVERY_ELEMENT)
 
 
 @rule("Bitcast", inputs=ROWS)
@@ -236,16 +230,17 @@ shape_rule.table(
     }
 )
 traits(
-    "Elu Erf Exp Neg Relu ReluGrad Rsqrt Sigmoid SigmoidGrad Sqrt Square Tanh TanhGrad", IN_PLACE
+    "Elu Erf Exp Neg Relu ReluGrad Rsqrt Sigmoid SigmoidGrad Sqrt Square Tanh TanhGrad",
+    Trait.IN_PLACE,
 )
 traits(
     """
     Abs Ceil ClipByValue Cos Erf Exp Expm1 Floor IsFinite IsInf IsNan Log Log1p Neg Reciprocal Relu
     Round Rsqrt Sigmoid Sign Sin Softplus Sqrt Square Tanh
     """,
-    TOTAL,
+    Trait.TOTAL,
 )
-traits("Abs Exp Log Log1p Neg Reciprocal Rsqrt Sign Sigmoid Sqrt Square Tanh", EVERY_ELEMENT)
+traits("Abs Exp Log Log1p Neg Reciprocal Rsqrt Sign Sigmoid Sqrt Square Tanh", Trait.EVERY_ELEMENT)
 
 
 broadcasting("""
@@ -258,9 +253,9 @@ traits(
     Equal Greater GreaterEqual Less LessEqual LogicalAnd LogicalNot LogicalOr NotEqual Select
     SelectV2
     """,
-    TOTAL,
+    Trait.TOTAL,
 )
-traits("LogicalNot Select", EVERY_ELEMENT)
+traits("LogicalNot Select", Trait.EVERY_ELEMENT)
 index_inputs("Select SelectV2", slice(1, 3))
 
 
@@ -326,11 +321,11 @@ def _select(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 unary("Cast CheckNumerics CheckNumericsV2 Identity PreventGradient Snapshot StopGradient")
-traits("Identity StopGradient", VIEW | FREE)
-traits("Identity StopGradient Snapshot", COPY)
-traits("Cast Const NoOp Placeholder ReadVariableOp", FREE)
-traits("Cast Const Identity NoOp PreventGradient StopGradient", TOTAL)
-traits("Cast Identity PreventGradient Snapshot StopGradient", EVERY_ELEMENT)
+traits("Identity StopGradient", Trait.VIEW | Trait.FREE)
+traits("Identity StopGradient Snapshot", Trait.COPY)
+traits("Cast Const NoOp Placeholder ReadVariableOp", Trait.FREE)
+traits("Cast Const Identity NoOp PreventGradient StopGradient", Trait.TOTAL)
+traits("Cast Identity PreventGradient Snapshot StopGradient", Trait.EVERY_ELEMENT)
 index_inputs("Cast Identity", slice(1))
 value_rule.table(
     {
@@ -351,7 +346,7 @@ def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
     """The parts check the sizes of other axes; a number of samples that is demanded stays whole."""
     state, wanted = sharded(states[0]), node.attrs["shape"].shape
     require(wanted.unknown_rank or wanted.dim[state.axis].size == -1)
-    return Decision(inputs=(state,), outputs=(state,))
+    return by_rows(node, state, state)
 
 
 @value_rule("Cast")

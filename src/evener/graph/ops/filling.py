@@ -9,11 +9,8 @@ from evener.graph.dims import Size, divide, has_batch, product
 from evener.graph.nodes import Node, SymbolTable
 from evener.graph.ops.elementwise import unary
 from evener.graph.ops.registry import (
-    EVERY_ELEMENT,
-    FREE,
     LARGEST,
     LARGEST_VALUE,
-    TOTAL,
     Matrix,
     Shapes,
     Trait,
@@ -23,10 +20,13 @@ from evener.graph.ops.registry import (
     matrix_of,
     matrix_of_numbers,
     matrix_rule,
+    rows_by_axes,
     rule,
+    shape_by_axes,
     shape_rule,
     traits,
     value_rule,
+    with_axis,
 )
 from evener.graph.ops.states import (
     FIRST,
@@ -39,6 +39,7 @@ from evener.graph.ops.states import (
     Numbers,
     Sharded,
     State,
+    by_rows,
     integer,
     integers_of,
     is_shardable,
@@ -132,6 +133,12 @@ def _range(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
+@shape_rule("Tile")
+def _tile_shape(table: SymbolTable, node: Node) -> Shapes:
+    pairs = zip(shape_of(node.inputs[0]), numbers_of(node.inputs[1]), strict=True)
+    return [tuple(size * times for size, times in pairs)]
+
+
 @value_rule("Tile")
 def _tile_value(table: SymbolTable, node: Node) -> Shapes:
     value, times = (numbers_of(t) for t in node.inputs)
@@ -176,57 +183,28 @@ def _pad_value(table: SymbolTable, node: Node) -> Shapes:
     return [fill * before + value + fill * behind]
 
 
-@rule("Pad", "MirrorPad", inputs=(ROWS, WHOLE))
+@rule("Pad", "MirrorPad", "MirrorPadGrad", inputs=(ROWS, WHOLE))
 @rule("PadV2", inputs=(ROWS, WHOLE, WHOLE))
 def _pad(node: Node, states: Sequence[State]) -> Decision | None:
     shape, result, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
-    require(result[state.axis] == shape[state.axis] and _pads_nothing(node, state.axis))
-    wanted = (state, *[REPLICATED] * (len(states) - 1))
-    return Decision(inputs=wanted, outputs=(state,), needs_samples=node.op == "MirrorPad")
+    pads = matrix_of(node.inputs[1])[state.axis]
+    require(result[state.axis] == shape[state.axis])
+    require(all(isinstance(pad, int) and pad == 0 for pad in pads))
+    return by_rows(node, state, state, needs_samples=node.op.startswith("Mirror"))
 
 
-def _pads_nothing(node: Node, axis: int) -> bool:
-    return all(isinstance(pad, int) and pad == 0 for pad in matrix_of(node.inputs[1])[axis])
+def _one_hot_axes(node: Node, rank: int) -> list[int | None]:
+    return with_axis(rank, node.int_attr("axis"))
 
 
-@rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
-def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
-    state = sharded(states[0])
-    require(_pads_nothing(node, state.axis))
-    require(is_shardable(node.outputs[0].shape, state))
-    return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
-
-
-@shape_rule("OneHot")
-def _one_hot_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, depth = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
-    axis = node.int_attr("axis")
-    axis = len(shape) if axis == -1 else axis
-    return [(*shape[:axis], depth[0], *shape[axis:])]
-
-
-@rule("OneHot", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
-def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = sharded(states[0]), rank_of(node.inputs[0])
-    axis = node.int_attr("axis") % (rank + 1)
-    target = state.at(state.axis + (axis <= state.axis))
-    return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
-
-
+shape_rule("OneHot")(shape_by_axes(_one_hot_axes, lambda node: numbers_of(node.inputs[1])[0]))
+rule("OneHot", inputs=(ROWS, WHOLE, WHOLE, WHOLE))(rows_by_axes(_one_hot_axes))
 unary("OnesLike ZerosLike")
 shape_rule.table(
     {
         "Empty Fill": given_by_input(0),
         "BroadcastTo": given_by_input(1),
         "Rank Size": lambda table, node: [()],
-        "Tile": lambda table, node: [
-            tuple(
-                size * times
-                for size, times in zip(
-                    shape_of(node.inputs[0]), numbers_of(node.inputs[1]), strict=True
-                )
-            )
-        ],
     }
 )
 value_rule.table(
@@ -237,10 +215,10 @@ value_rule.table(
         "BroadcastArgs": lambda table, node: [broadcast([t.value for t in node.inputs])],
     }
 )
-traits("BroadcastTo Fill OnesLike Pad PadV2 Tile ZerosLike", FREE)
-traits("BroadcastTo OnesLike ZerosLike", TOTAL)
+traits("BroadcastTo Fill OnesLike Pad PadV2 Tile ZerosLike", Trait.FREE)
+traits("BroadcastTo OnesLike ZerosLike", Trait.TOTAL)
 traits("Fill OnesLike ZerosLike", Trait.EQUAL_ELEMENTS)
-traits("BroadcastTo Tile", EVERY_ELEMENT)
+traits("BroadcastTo Tile", Trait.EVERY_ELEMENT)
 
 
 @value_rule("BroadcastGradientArgs")
@@ -282,5 +260,5 @@ def _list_difference(table: SymbolTable, node: Node) -> Shapes:
     return [tuple(numbers[index] for index in kept), tuple(kept)]
 
 
-traits("Shape ShapeN", FREE)
+traits("Shape ShapeN", Trait.FREE)
 traits("ListDiff Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Where", Trait.SIZED_BY_DATA)

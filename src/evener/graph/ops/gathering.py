@@ -10,16 +10,15 @@ Such positions need no rows of other samples. What comes from the data is not ce
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evener.graph.dims import BATCH, Size, divide, product
 from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor
 from evener.graph.ops.registry import (
-    COPY,
-    FREE,
     IndexLimit,
+    Shape,
     Shapes,
     Trait,
     all_first,
@@ -29,6 +28,7 @@ from evener.graph.ops.registry import (
     index_limit_rule,
     leading,
     like_input,
+    or_none,
     rule,
     shape_rule,
     traits,
@@ -49,6 +49,7 @@ from evener.graph.ops.states import (
     Sharded,
     State,
     axis_of,
+    by_rows,
     first_sharded,
     integer,
     integers_of,
@@ -76,26 +77,23 @@ def in_own_rows(tensor: Tensor) -> bool:
     return own_rows(tensor) == OwnRows(axis=0, step=1, slack=0)
 
 
+@or_none
 def own_rows(tensor: Tensor) -> OwnRows | None:
     """Return within which rows of their samples the numbers of a tensor are, if it is certain."""
     node = tensor.node
     if node.op == "Range":
-        start, limit, step = (t.value for t in node.inputs)
-        if start != (0,) or limit is None or step is None or not isinstance(step[0], int):
-            return None
-        counts_samples = step[0] >= 1 and limit[0] == BATCH * step[0]
-        return OwnRows(axis=0, step=step[0], slack=0) if counts_samples else None
-    if has_trait(node, COPY) or (node.op == "Cast" and tensor.dtype.size >= 4):
+        start, (limit,), (step,) = (numbers_of(t) for t in node.inputs)
+        require(start == (0,) and integer(step) >= 1 and limit == BATCH * step)
+        return OwnRows(axis=0, step=integer(step), slack=0)
+    if has_trait(node, Trait.COPY) or (node.op == "Cast" and tensor.dtype.size >= 4):
         return own_rows(node.inputs[0])
     if node.op in ("Tile", "BroadcastTo"):
         return _broadcast(node, node.inputs[0])
     if has_trait(node, Trait.RESHAPES) or _takes_all(node):
         return _reshaped(node)
     if node.op == "Transpose":
-        own, axes = own_rows(node.inputs[0]), node.inputs[1].value
-        if own is None or axes is None or own.axis not in axes:
-            return None
-        return replace(own, axis=axes.index(own.axis))
+        own, axes = known(own_rows(node.inputs[0])), numbers_of(node.inputs[1])
+        return replace(own, axis=axes.index(own.axis)) if own.axis in axes else None
     if node.op in ("Add", "AddV2", "Mul"):
         return _computed(node, *node.inputs) or _computed(node, *reversed(node.inputs))
     if node.op == "SelectV2":
@@ -117,37 +115,31 @@ def _takes_all(node: Node) -> bool:
 
 def _reshaped(node: Node) -> OwnRows | None:
     """Return the rows where as many axes are in front of the samples, all of a sample together."""
-    before, after, own = node.inputs[0].shape, node.outputs[0].shape, own_rows(node.inputs[0])
-    if own is None or before is None or after is None:
-        return None
+    before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    own = known(own_rows(node.inputs[0]))
+    require(divide(product(after), BATCH) == divide(product(before), BATCH))
     front = product(before[: own.axis])
     for axis, size in enumerate(after):
         if divide(size, BATCH) is not None and product(after[:axis]) == front:
-            is_same = divide(product(after), BATCH) == divide(product(before), BATCH)
-            return replace(own, axis=axis) if is_same else None
+            return replace(own, axis=axis)
     return None
 
 
 def _broadcast(node: Node, own: Tensor) -> OwnRows | None:
     """Return the rows of an input along the axes of the result, if it is not repeated there."""
-    rows, result = own_rows(own), node.outputs[0].shape
-    if rows is None or result is None or own.shape is None:
-        return None
-    axis = rows.axis + len(result) - len(own.shape)
-    return replace(rows, axis=axis) if result[axis] == own.shape[rows.axis] else None
+    rows, result, shape = known(own_rows(own)), shape_of(node.outputs[0]), shape_of(own)
+    axis = rows.axis + len(result) - len(shape)
+    return replace(rows, axis=axis) if result[axis] == shape[rows.axis] else None
 
 
+@or_none
 def _computed(node: Node, own: Tensor, other: Tensor) -> OwnRows | None:
-    rows = _broadcast(node, own)
-    if rows is None:
-        return None
+    rows = known(_broadcast(node, own))
     if node.op == "Mul":
-        times = _everywhere(other)
-        if not isinstance(times, int) or times < 1:
-            return None
+        times = integer(_everywhere(other))
+        require(times >= 1)
         return replace(rows, step=rows.step * times, slack=rows.slack * times)
-    bound = largest(other)
-    return None if bound is None else replace(rows, slack=rows.slack + bound)
+    return replace(rows, slack=rows.slack + known(largest(other)))
 
 
 _LIKE = {"OnesLike": 1, "ZerosLike": 0}
@@ -163,8 +155,8 @@ def _everywhere(tensor: Tensor) -> Size | None:
     return numbers.pop() if len(numbers) == 1 else None
 
 
+# Operations that repeat, move and leave out numbers of their first input.
 _OF_THE_SAME_NUMBERS = frozenset({"BroadcastTo", "Slice", "StridedSlice", "Tile", "Transpose"})
-"""Operations that repeat, move and leave out numbers of their first input."""
 
 
 def largest(tensor: Tensor) -> int | None:
@@ -176,7 +168,7 @@ def largest(tensor: Tensor) -> int | None:
         return _LIKE[node.op]
     if node.op == "Fill":
         return largest(node.inputs[1])
-    if has_trait(node, COPY | Trait.RESHAPES) or node.op in _OF_THE_SAME_NUMBERS:
+    if has_trait(node, Trait.COPY | Trait.RESHAPES) or node.op in _OF_THE_SAME_NUMBERS:
         return largest(node.inputs[0])
     if node.op == "Cast":
         is_integer = node.inputs[0].dtype.is_integer and tensor.dtype.size >= 4
@@ -232,7 +224,7 @@ def _first_of_positions(positions: Tensor) -> OwnRows | None:
     node, rank = positions.node, positions.rank
     if rank is None:
         return None
-    while has_trait(node, COPY) or (node.op == "Cast" and positions.dtype.size >= 4):
+    while has_trait(node, Trait.COPY) or (node.op == "Cast" and positions.dtype.size >= 4):
         positions = node.inputs[0]
         node = positions.node
     if node.op == "Pack" and node.int_attr("axis") in (-1, rank - 1):
@@ -300,23 +292,16 @@ def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
 
 index_limit_rule.table(
     {
-        "ResourceGather": lambda node, shapes: (
-            node.inputs[1],
-            (shapes.get(node.inputs[0]) or (None,))[0],
-        ),
-        "UnsortedSegmentSum": lambda node, shapes: (
-            node.inputs[1],
-            (node.inputs[2].value or (None,))[0],
-        ),
+        "ResourceGather": lambda node, shapes: _at_axis(node, shapes.get(node.inputs[0]), (0,)),
+        "UnsortedSegmentSum": lambda node, shapes: _at_axis(node, node.inputs[2].value, (0,)),
+        "GatherV2": lambda node, shapes: _at_axis(node, node.inputs[0].shape, node.inputs[2].value),
     }
 )
 
 
-@index_limit_rule("GatherV2")
-def _gather_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> IndexLimit:
-    shape, axes = node.inputs[0].shape, node.inputs[2].value or ()
+def _at_axis(node: Node, sizes: Shape | None, axes: Shape | None) -> IndexLimit:
     axis = axes[0] if axes else None
-    return node.inputs[1], shape[axis] if shape and isinstance(axis, int) else None
+    return node.inputs[1], sizes[axis] if sizes and isinstance(axis, int) else None
 
 
 @shape_rule("GatherNd")
@@ -380,7 +365,7 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-traits("GatherV2 ResourceGather", FREE)
+traits("GatherV2 ResourceGather", Trait.FREE)
 
 
 COMBINE = {
@@ -433,9 +418,7 @@ def _counts(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 rule("HistogramFixedWidth", inputs=(ROWS, WHOLE, WHOLE))(
-    lambda node, states: Decision(
-        inputs=(sharded(states[0]), REPLICATED, REPLICATED), outputs=(SUM,)
-    )
+    lambda node, states: by_rows(node, sharded(states[0]), SUM)
 )
 shape_rule.table(
     {

@@ -19,7 +19,6 @@ from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor, num_elements, sizes_of
 from evener.graph.ops.gathering import from_own_rows, in_own_rows
 from evener.graph.ops.registry import (
-    IN_PLACE,
     Shapes,
     Trait,
     alike,
@@ -57,6 +56,7 @@ from evener.graph.ops.states import (
     Sharded,
     State,
     Unset,
+    by_rows,
     first_of,
     first_sharded,
     integer,
@@ -120,7 +120,7 @@ traits("Conv2D Conv3D DepthwiseConv2dNative", Trait.COSTLY | Trait.OF_LAYERS)
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     rows = sharded(states[0])
     require(rows.axis == 0 and is_shardable(node.inputs[0].shape, rows))
-    return Decision(inputs=(rows, REPLICATED), outputs=(rows,), needs_samples=True)
+    return by_rows(node, rows, rows, needs_samples=True)
 
 
 @rule(*OF_IMAGES, inputs=(WHOLE, WHOLE, ROWS))
@@ -249,8 +249,7 @@ flops_rule.table(
 
 # The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
 # pooling are wrong, or end the process, where there are none.)
-_CACHED = (tf.float32, tf.bfloat16, tf.float16)
-"""Dtypes of oneDNN's kernels of pooling."""
+_CACHED = (tf.float32, tf.bfloat16, tf.float16)  # Dtypes of oneDNN's kernels of pooling
 
 
 @rule("MaxPool", "AvgPool", "MaxPool3D", "AvgPool3D", "MaxPoolGradGrad", inputs=ROWS)
@@ -334,7 +333,7 @@ index_limit_rule.table(
 def _gradient_of_bias(node: Node, states: Sequence[State]) -> Decision | None:
     state = sharded(states[0])
     require(state.axis != _channels(node))
-    return Decision(inputs=(state,), outputs=(SUM,))
+    return by_rows(node, state, SUM)
 
 
 def _channels(node: Node) -> int:
@@ -369,7 +368,7 @@ rule("Softmax", "LogSoftmax", inputs=ROWS)(beside_last(1))
 rule("LRN", "LRNGrad", inputs=ROWS)(per_sample)
 equal_sizes_rule("SoftmaxCrossEntropyWithLogits")(alike)
 equal_sizes_rule("SparseSoftmaxCrossEntropyWithLogits")(leading)
-traits("BiasAdd Softmax", IN_PLACE)
+traits("BiasAdd Softmax", Trait.IN_PLACE)
 
 
 @shape_rule("CudnnRNNV3")
@@ -543,4 +542,4 @@ def _blocks(node: Node, states: Sequence[State]) -> Decision | None:
     outer = state.outer * count if is_forward else known(divide(state.outer, count))
     target = state.in_blocks(0, outer)
     require(not has_batch(outer) and is_shardable(result, target))
-    return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(target,), needs_samples=True)
+    return by_rows(node, state, target, needs_samples=True)

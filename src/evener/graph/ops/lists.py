@@ -15,7 +15,6 @@ from evener.graph.dims import BATCH, Dim, Size, has_batch, symbols_of
 from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable, Tensor, constant_array
 from evener.graph.ops.registry import (
-    COPY,
     Shape,
     Shapes,
     Trait,
@@ -42,9 +41,9 @@ from evener.graph.ops.states import (
     sharded,
 )
 
+# The shape of a tensor list whose elements have different shapes; other lists have one axis more
+# than their elements.
 UNLIKE_ELEMENTS: Shape = ()
-"""The shape of a tensor list whose elements have different shapes; other lists have one axis more
-than their elements."""
 
 
 def any_length(shape: Shape | None) -> Shape | None:
@@ -61,7 +60,7 @@ def list_length(tensor: Tensor) -> Size | None:
 
 
 def origin(tensor: Tensor) -> Tensor:
-    while has_trait(tensor.node, COPY):
+    while has_trait(tensor.node, Trait.COPY):
         tensor = tensor.node.inputs[0]
     return tensor
 
@@ -227,7 +226,7 @@ def _stack(node: Node, states: Sequence[State]) -> Decision | None:
     # Rows of the part: without any, only a known shape of a row can say what has none.
     lists, row = shape_of(node.inputs[0]), shape_of(node.outputs[0])[1:]
     asked = node.inputs[1].value if node.inputs[1].rank == 1 else None
-    names = {name for size in (*lists, *(asked or ())) for name in symbols_of(size)}
+    names = symbols_of(*lists, *(asked or ()))
     require(len(lists) > 0 and not node.xla and all(symbols_of(size) <= names for size in row))
 
     def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:

@@ -73,8 +73,8 @@ WITH_COUNTER = tuple(f"{op}V2" for op in WITH_SEED)
 PHILOX, AUTO_SELECT = 1, 3
 BLOCKS_PER_GAMMA, BLOCKS_PER_TRUNCATED = 256, 64
 ASKS_DEVICE = ("StatelessRandomGetAlg", "StatelessRandomGetKeyCounterAlg")
+# Their counters have a lower half of 0: a part's share of it is too small for a carry.
 COUNTS_FROM_ZERO = ("StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg")
-"""Their counters have a lower half of 0: a part's share of it is too small for a carry."""
 
 
 WITHOUT_COUNTER = {

@@ -8,7 +8,7 @@
 
     shape_rule.table({"ZerosLike OnesLike": like_input(0)})
 
-    traits("Reshape ExpandDims Squeeze", VIEW | FREE)
+    traits("Reshape ExpandDims Squeeze", Trait.VIEW | Trait.FREE)
 A rule may only say what is certain. Without one TensorFlow's static shape is all that is known, and
 the operation is computed once, of the rows of all parts. Below the table: numbers that a program
 makes of sizes, and rules that several families share.
@@ -37,6 +37,8 @@ from evener.graph.ops.states import (
     State,
     Takes,
     UnknownError,
+    by_rows,
+    integer,
     is_first,
     is_shardable,
     known,
@@ -47,12 +49,14 @@ from evener.graph.ops.states import (
 )
 
 Shape: TypeAlias = tuple[Size, ...]
+# For every output a shape, or the numbers in it; None where nothing is known.
 Shapes: TypeAlias = "Sequence[Shape | None] | None"
-"""For every output a shape, or the numbers in it; None where nothing is known."""
 Matrix: TypeAlias = "np.ndarray[Any, Any]"
 InferRule: TypeAlias = Callable[[SymbolTable, Node], Shapes]
 MatrixRule: TypeAlias = "Callable[[Node], Matrix | None]"
 TruthRule: TypeAlias = "Callable[[Node], tuple[bool, ...] | None]"
+# For each axis of a result that of the first input, whose rank is given; None for a new one.
+AxesRule: TypeAlias = "Callable[[Node, int], Sequence[Size | None]]"
 CountRule: TypeAlias = Callable[[Node, int], float]
 PairsRule: TypeAlias = Callable[[Node], Iterator[tuple[Size, Size]]]
 IndexLimit: TypeAlias = "tuple[Tensor, Size | None]"
@@ -61,40 +65,23 @@ IndexRule: TypeAlias = Callable[[Node, Mapping[Tensor, tuple[int, ...]]], IndexL
 
 class Trait(enum.Flag):
     NONE = 0
-    VIEW = enum.auto()
-    """The result is the memory of the first input."""
-    COPY = enum.auto()
-    """The result is the first input, element by element."""
-    IN_PLACE = enum.auto()
-    """The result takes the memory of an input that nothing else reads."""
-    FREE = enum.auto()
-    """It computes nothing: it makes, moves or views what is there."""
-    TOTAL = enum.auto()
-    """It cannot fail, whatever the numbers are, once its shapes are known."""
-    TOTAL_ON_FLOATS = enum.auto()
-    """The same, for floating-point numbers alone."""
-    DIVISION = enum.auto()
-    """It fails on integers if the second one is 0."""
+    VIEW = enum.auto()  # The result is the memory of the first input
+    COPY = enum.auto()  # The result is the first input, element by element
+    IN_PLACE = enum.auto()  # The result takes the memory of an input that nothing else reads
+    FREE = enum.auto()  # It computes nothing: it makes, moves or views what is there
+    TOTAL = enum.auto()  # It cannot fail, whatever the numbers are, once its shapes are known
+    TOTAL_ON_FLOATS = enum.auto()  # The same, for floating-point numbers alone
+    DIVISION = enum.auto()  # It fails on integers if the second one is 0
+    # An element of the result depends on the same one of the operands, which are broadcast.
     EVERY_ELEMENT = enum.auto()
-    """An element of the result depends on the same one of the operands, which are broadcast."""
-    EQUAL_ELEMENTS = enum.auto()
-    """All elements of the result are one number."""
+    EQUAL_ELEMENTS = enum.auto()  # All elements of the result are one number
+    # Operands of any shapes are broadcast; those of other operations have one shape.
     BROADCASTS = enum.auto()
-    """Operands of any shapes are broadcast; those of other operations have one shape."""
-    RESHAPES = enum.auto()
-    """The result has the elements of its first input, in their order."""
-    SIZED_BY_DATA = enum.auto()
-    """The sizes of the result are known when the data is there."""
-    COSTLY = enum.auto()
-    """What takes most of the time of a model: worth to be split over the parts."""
-    OF_LAYERS = enum.auto()
-    """Layers that compute something have it, unlike containers of layers."""
-    OTHER_ROWS = enum.auto()
-    """It makes of some rows another number of rows."""
-
-
-VIEW, COPY, IN_PLACE, FREE = Trait.VIEW, Trait.COPY, Trait.IN_PLACE, Trait.FREE
-TOTAL, EVERY_ELEMENT = Trait.TOTAL, Trait.EVERY_ELEMENT
+    RESHAPES = enum.auto()  # The result has the elements of its first input, in their order
+    SIZED_BY_DATA = enum.auto()  # The sizes of the result are known when the data is there
+    COSTLY = enum.auto()  # What takes most of the time of a model: worth to be split over the parts
+    OF_LAYERS = enum.auto()  # Layers that compute something have it, unlike containers of layers
+    OTHER_ROWS = enum.auto()  # It makes of some rows another number of rows
 
 
 @dataclass(slots=True)
@@ -105,9 +92,8 @@ class KnownOperation:
     # Reads the numbers in small integer outputs of a higher rank than 1
     matrix: MatrixRule | None = None
     truth: TruthRule | None = None  # Finds the answers of conditions on sizes, one for each element
-    rule: ShardingRule | None = (
-        None  # Says what the parts compute of inputs that are replicated or sharded
-    )
+    # Says what the parts compute of inputs that are replicated or sharded
+    rule: ShardingRule | None = None
     # The same for inputs of which some are partial; else these are combined
     partial_rule: ShardingRule | None = None
     # The same in bodies of loops and conditions, where nothing can be combined
@@ -122,8 +108,7 @@ class KnownOperation:
     traits: Trait = Trait.NONE  # Facts that hold whatever the inputs are
 
 
-OPERATIONS: dict[str, KnownOperation] = {}
-"""By type of operation."""
+OPERATIONS: dict[str, KnownOperation] = {}  # By type of operation
 
 _UNKNOWN = KnownOperation()
 _Rule = TypeVar("_Rule", bound=Callable[..., Any])
@@ -157,7 +142,7 @@ class _Field(Generic[_Rule]):
             self(*ops.split())(rule)
 
 
-def _or_none(rule: _Rule) -> _Rule:
+def or_none(rule: _Rule) -> _Rule:
     """Let a rule return None where it asks for something that is not known."""
 
     @functools.wraps(rule)
@@ -170,10 +155,10 @@ def _or_none(rule: _Rule) -> _Rule:
     return asked  # pyright: ignore[reportReturnType]
 
 
-shape_rule: _Field[InferRule] = _Field("shape", _or_none)
-value_rule: _Field[InferRule] = _Field("value", _or_none)
-matrix_rule: _Field[MatrixRule] = _Field("matrix", _or_none)
-truth_rule: _Field[TruthRule] = _Field("truth", _or_none)
+shape_rule: _Field[InferRule] = _Field("shape", or_none)
+value_rule: _Field[InferRule] = _Field("value", or_none)
+matrix_rule: _Field[MatrixRule] = _Field("matrix", or_none)
+truth_rule: _Field[TruthRule] = _Field("truth", or_none)
 flops_rule: _Field[CountRule] = _Field("flops")
 equal_sizes_rule: _Field[PairsRule] = _Field("equal_sizes")
 index_limit_rule: _Field[IndexRule] = _Field("index_limit")
@@ -217,10 +202,8 @@ partial_rule = functools.partial(_sharding, "partial_rule")
 inside_rule = functools.partial(_sharding, "inside_rule")
 
 
-LARGEST_VALUE = 64
-"""Integer tensors with more elements have no symbolic value."""
-LARGEST = 256
-"""Matrices with more numbers are not read."""
+LARGEST_VALUE = 64  # Integer tensors with more elements have no symbolic value
+LARGEST = 256  # Matrices with more numbers are not read
 
 
 def matrix_of(tensor: Tensor) -> Matrix:
@@ -313,6 +296,38 @@ def reduced_axes(shape: Shape, axes: Shape | None) -> set[int] | None:
     return {axis % len(shape) for axis in axes if isinstance(axis, int)} if shape else set()
 
 
+def with_axis(rank: int, axis: int) -> list[int | None]:
+    """Return the axes of a tensor of some rank, and None for a new one."""
+    axis %= rank + 1
+    return [*range(axis), None, *range(axis, rank)]
+
+
+def without_axes(rank: int, gone: Container[int]) -> list[int]:
+    return [axis for axis in range(rank) if axis not in gone]
+
+
+def shape_by_axes(axes: AxesRule, new: Callable[[Node], Size] = lambda node: 1) -> InferRule:
+    """Return the rule of results with axes of the first input, and a size for new ones."""
+
+    def find(table: SymbolTable, node: Node) -> Shapes:
+        shape = shape_of(node.inputs[0])
+        sizes = [new(node) if k is None else shape[integer(k)] for k in axes(node, len(shape))]
+        return [tuple(sizes)] * len(node.outputs)
+
+    return find
+
+
+def rows_by_axes(axes: AxesRule) -> Decide:
+    """Return the rule of results with axes of the first input: rows stay with their axis."""
+
+    def decide(node: Node, states: Sequence[State]) -> Decision:
+        state, order = sharded(states[0]), axes(node, rank_of(node.inputs[0]))
+        require(state.axis in order)
+        return by_rows(node, state, state.at(order.index(state.axis)))
+
+    return decide
+
+
 def beside(node: Node, states: Sequence[State], axes: Container[int]) -> Decision:
     """Return the decision of an operation that works along some axes of its first input.
 
@@ -320,8 +335,7 @@ def beside(node: Node, states: Sequence[State], axes: Container[int]) -> Decisio
     """
     state = sharded(states[0])
     require(state.axis not in axes)
-    wanted = (state, *[REPLICATED] * (len(states) - 1))
-    return Decision(inputs=wanted, outputs=(state,) * len(node.outputs))
+    return by_rows(node, state, state)
 
 
 def beside_last(count: int) -> Decide:
@@ -341,7 +355,7 @@ def without_minus_one(
 
     A number that is computed from data may be -1, unless an axis has that size already.
     """
-    sizes = {name for size in before or () for name in symbols_of(size)}
+    sizes = symbols_of(*(before or ()))
     return tuple(
         size
         if symbols_of(size) <= sizes or table.is_made_of_sizes(size)

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from evener.graph.dims import Dim, Size, divide, evaluate, has_batch, product, symbol, symbols_of
+from evener.graph.dims import BATCH, Dim, Size, divide, evaluate, has_batch, product, symbols_of
 from evener.graph.nodes import Node, SymbolTable
 from evener.graph.ops.registry import (
-    FREE,
     LARGEST_VALUE,
-    TOTAL,
-    VIEW,
+    AxesRule,
     Matrix,
     Shape,
     Shapes,
@@ -27,10 +25,14 @@ from evener.graph.ops.registry import (
     matrix_of,
     matrix_rule,
     partial_rule,
+    rows_by_axes,
     rule,
+    shape_by_axes,
     shape_rule,
     traits,
     value_rule,
+    with_axis,
+    without_axes,
     without_minus_one,
 )
 from evener.graph.ops.states import (
@@ -44,7 +46,6 @@ from evener.graph.ops.states import (
     Partial,
     Sharded,
     State,
-    UnknownError,
     axis_of,
     first_sharded,
     integer,
@@ -97,15 +98,23 @@ def _with_samples(table: SymbolTable, before: Shape, after: Shape) -> Shape:
     if table.num_samples is None or len(counting) != 1 or not is_given:
         return after
     (counted,) = counting
-    rows = divide(before[counted], symbol("B"))
+    rows = divide(before[counted], BATCH)
     front, behind = product(numbers[:counted]), product(numbers[counted + 1 :])
+    if rows is not None:
+        for axis, outer, inner in _factors(after, front, table.num_samples, rows * behind):
+            return (*after[:axis], BATCH * outer * inner, *after[axis + 1 :])
+    return after
+
+
+def _factors(
+    after: Shape, front: Size, rows: Size, behind: Size
+) -> Iterator[tuple[int, Size, Size]]:
+    """Yield axes ``[outer, rows, inner]`` with as many elements in front and behind the rows."""
     for axis, size in enumerate(after):
         outer = divide(front, product(after[:axis]))
-        inner = None if rows is None else divide(rows * behind, product(after[axis + 1 :]))
-        if outer is None or inner is None or size != table.num_samples * outer * inner:
-            continue
-        return (*after[:axis], symbol("B") * outer * inner, *after[axis + 1 :])
-    return after
+        inner = divide(behind, product(after[axis + 1 :]))
+        if outer is not None and inner is not None and size == rows * outer * inner:
+            yield axis, outer, inner
 
 
 @value_rule("Reshape")
@@ -152,58 +161,28 @@ def _reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded:
     rows = known(rows_per_sample(before[state.axis], state))
     front = product(before[: state.axis]) * state.outer
     behind = rows * product(before[state.axis + 1 :])
-    for axis, size in enumerate(after):
-        outer = divide(front, product(after[:axis]))
-        inner = divide(behind, product(after[axis + 1 :]))
-        if outer is None or inner is None or size != state.rows * outer * inner:
-            continue
-        target = state.in_blocks(axis, outer)
-        if is_shardable(after, target):
-            return target
-    raise UnknownError
+    factors = _factors(after, front, state.rows, behind)
+    targets = (state.in_blocks(axis, outer) for axis, outer, _ in factors)
+    return known(next((target for target in targets if is_shardable(after, target)), None))
 
 
-@shape_rule("ExpandDims")
-def _expand_dims_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = shape_of(node.inputs[0])
-    axis = axis_of(node.inputs[1], len(shape) + 1)
-    return [(*shape[:axis], 1, *shape[axis:])]
+def _squeezed(node: Node, rank: int) -> list[int]:
+    """Return the axes that are left, where a node names those that vanish."""
+    gone = {axis % rank for axis in node.ints_attr("squeeze_dims")}
+    require(len(gone) > 0)
+    return without_axes(rank, gone)
 
 
-@rule("ExpandDims", inputs=(ROWS, WHOLE))
-def _expand_dims(node: Node, states: Sequence[State]) -> Decision | None:
-    state, axis = sharded(states[0]), axis_of(node.inputs[1], rank_of(node.inputs[0]) + 1)
-    target = state.at(state.axis + (axis <= state.axis))
-    return Decision(inputs=(state, REPLICATED), outputs=(target,))
-
-
-@shape_rule("Squeeze")
-def _squeeze_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, gone = shape_of(node.inputs[0]), _squeezed(node)
-    return [tuple(size for k, size in enumerate(shape) if k not in gone)] if gone else None
-
-
-@rule("Squeeze", inputs=ROWS)
-def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
-    state, gone = sharded(states[0]), _squeezed(node)
-    require(len(gone) > 0 and state.axis not in gone)
-    axis = state.axis - sum(k < state.axis for k in gone)
-    return Decision(inputs=(state,), outputs=(state.at(axis),))
-
-
-def _squeezed(node: Node) -> set[int]:
-    """Return the axes that a node names to vanish; those of size 1 that it does not are not."""
-    rank = rank_of(node.inputs[0])
-    return {axis % rank for axis in node.ints_attr("squeeze_dims")}
-
-
-@rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))
-def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
-    order, state = numbers_of(node.inputs[1]), sharded(states[0])
-    require(state.axis in order)
-    return Decision(inputs=(state, REPLICATED), outputs=(state.at(order.index(state.axis)),))
-
-
+_AXES: dict[str, AxesRule] = {
+    "ExpandDims": lambda node, rank: with_axis(rank, axis_of(node.inputs[1], rank + 1)),
+    "Squeeze": _squeezed,
+    "Transpose": lambda node, rank: numbers_of(node.inputs[1]),
+    "ConjugateTranspose": lambda node, rank: numbers_of(node.inputs[1]),
+    "Unpack": lambda node, rank: without_axes(rank, {node.int_attr("axis") % rank}),
+}
+for _op, _axes in _AXES.items():
+    shape_rule(_op)(shape_by_axes(_axes))
+    rule(_op, inputs=ROWS if _op in ("Squeeze", "Unpack") else (ROWS, WHOLE))(rows_by_axes(_axes))
 value_rule.table(
     {
         "ExpandDims Squeeze": lambda table, node: [
@@ -214,16 +193,16 @@ value_rule.table(
 matrix_rule.table(
     {"Transpose": lambda node: matrix_of(node.inputs[0]).transpose(integers_of(node.inputs[1]))}
 )
-traits("Reshape ExpandDims Squeeze", VIEW | FREE | TOTAL | Trait.RESHAPES)
-traits("Transpose", FREE | TOTAL)
+traits("Reshape ExpandDims Squeeze", Trait.VIEW | Trait.FREE | Trait.TOTAL | Trait.RESHAPES)
+traits("Transpose", Trait.FREE | Trait.TOTAL)
 index_inputs("ExpandDims Reshape Squeeze Transpose", slice(1))
 
 
 @shape_rule("Pack")
 def _pack_shape(table: SymbolTable, node: Node) -> Shapes:
     shape = known(next((t.shape for t in node.inputs if t.shape is not None), None))
-    axis = node.int_attr("axis") % (len(shape) + 1)
-    return [(*shape[:axis], len(node.inputs), *shape[axis:])]
+    axes = with_axis(len(shape), node.int_attr("axis"))
+    return [tuple(len(node.inputs) if k is None else shape[k] for k in axes)]
 
 
 @value_rule("Pack")
@@ -241,10 +220,9 @@ def _pack_matrix(node: Node) -> Matrix | None:
 
 @rule("Pack", inputs=ROWS)
 def _pack(node: Node, states: Sequence[State]) -> Decision | None:
-    first, rank = first_sharded(states), rank_of(node.inputs[0])
+    first, axes = first_sharded(states), with_axis(rank_of(node.inputs[0]), node.int_attr("axis"))
     require(all(is_shardable(t.shape, first) for t in node.inputs))
-    axis = node.int_attr("axis") % (rank + 1)
-    target = first.at(first.axis + (axis <= first.axis))
+    target = first.at(axes.index(first.axis))
     return Decision(inputs=(first,) * len(states), outputs=(target,))
 
 
@@ -255,27 +233,11 @@ def _equal_packed(node: Node) -> Iterator[tuple[Size, Size]]:
         yield from zip(known[0], shape, strict=False)
 
 
-@shape_rule("Unpack")
-def _unpack_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = shape_of(node.inputs[0])
-    axis = node.int_attr("axis") % len(shape)
-    return [(*shape[:axis], *shape[axis + 1 :])] * len(node.outputs)
-
-
 @value_rule("Unpack")
 def _unpack_value(table: SymbolTable, node: Node) -> Shapes:
     value = numbers_of(node.inputs[0])
     require(node.inputs[0].rank == 1)
     return [(number,) for number in value]
-
-
-@rule("Unpack", inputs=ROWS)
-def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = sharded(states[0]), rank_of(node.inputs[0])
-    axis = node.int_attr("axis") % rank
-    require(axis != state.axis)
-    target = state.at(state.axis - (axis < state.axis))
-    return Decision(inputs=(state,), outputs=(target,) * len(node.outputs))
 
 
 @shape_rule("ConcatV2")
@@ -412,8 +374,8 @@ def _split(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, parts, REPLICATED), outputs=tuple(targets))
 
 
+# Of the inputs those that are rearranged; of other operations the first.
 _TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
-"""Of the inputs those that are rearranged; of other operations the first."""
 
 
 @partial_rule("Pack", "Unpack", "Squeeze", inputs=PARTIALS)
@@ -442,7 +404,7 @@ def _stitch(table: SymbolTable, node: Node) -> Shapes:
     return [tuple(stitched[k] for k in range(len(stitched)))]
 
 
-traits("ConcatV2 Pack Split SplitV Unpack", FREE)
+traits("ConcatV2 Pack Split SplitV Unpack", Trait.FREE)
 traits("ConcatV2", Trait.OTHER_ROWS)
 index_inputs("Pack", slice(None))
 index_inputs("ConcatV2", slice(-1))
@@ -497,9 +459,6 @@ shape_rule.table(
     {
         "Cumprod Cumsum CumulativeLogsumexp Reverse ReverseSequence ReverseV2 Roll": like_input(0),
         "InTopK InTopKV2 LowerBound UpperBound": like_input(1),
-        "Transpose ConjugateTranspose": lambda table, node: [
-            tuple(shape_of(node.inputs[0])[k] for k in integers_of(node.inputs[1]))
-        ],
     }
 )
 equal_sizes_rule("InTopK", "InTopKV2")(leading)

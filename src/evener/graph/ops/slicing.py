@@ -9,10 +9,10 @@ from evener.graph.dims import Dim, Size, divide, has_batch, is_at_least
 from evener.graph.functions import FunctionBuilder
 from evener.graph.nodes import Node, SymbolTable
 from evener.graph.ops.registry import (
-    FREE,
     Matrix,
     Shape,
     Shapes,
+    Trait,
     given_by_input,
     like_input,
     matrix_of,
@@ -341,4 +341,4 @@ shape_rule("StridedSliceGrad")(given_by_input(0))
 shape_rule("XlaDynamicUpdateSlice")(like_input(0))
 partial_rule("Slice", inputs=(PARTIALS, WHOLE, WHOLE))(rearranged_partial)
 partial_rule("StridedSlice", inputs=(PARTIALS, WHOLE, WHOLE, WHOLE))(rearranged_partial)
-traits("Slice StridedSlice", FREE)
+traits("Slice StridedSlice", Trait.FREE)

@@ -197,8 +197,8 @@ def first_sharded(states: Sequence[State]) -> Sharded:
 
 
 # The builder is a `FunctionBuilder`, which knows the states of its arguments.
+# Adds what a part computes in place of an operation: builder, node, inputs -> outputs.
 Lower: TypeAlias = Callable[[Any, Node, Sequence[str]], Sequence[str]]
-"""Adds what a part computes in place of an operation: builder, node, inputs -> outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +217,15 @@ class Decision:
     list_lengths: Mapping[int, Size] = field(default_factory=dict)
 
 
+def by_rows(
+    node: Node, state: State | Numbers, target: State, *, needs_samples: bool = False
+) -> Decision:
+    """Return a decision with the first input in a state, the others whole, and one for outputs."""
+    inputs = (state, *[REPLICATED] * (len(node.inputs) - 1))
+    outputs = (target,) * len(node.outputs)
+    return Decision(inputs=inputs, outputs=outputs, needs_samples=needs_samples)
+
+
 def rows_of(decision: Decision) -> Size:
     """Return what is split of the tensors of an operation: the batch, or other rows."""
     states = (*decision.inputs, *decision.outputs)
@@ -232,8 +241,8 @@ class Sharding:
     decisions: dict[Node, Decision] = field(default_factory=dict)
 
 
+# Returns what the parts compute of a node with inputs in these states; None: nothing.
 Decide: TypeAlias = Callable[[Node, Sequence[State]], "Decision | None"]
-"""Returns what the parts compute of a node with inputs in these states; None: nothing."""
 
 
 class Takes(enum.Flag):
@@ -244,12 +253,10 @@ class Takes(enum.Flag):
     """
 
     WHOLE = 0
-    ROWS = enum.auto()
-    """Rows of samples, or a tensor list that is filled with them."""
-    SUM = enum.auto()
-    """Terms of a sum over the batch."""
+    ROWS = enum.auto()  # Rows of samples, or a tensor list that is filled with them
+    SUM = enum.auto()  # Terms of a sum over the batch
+    # Candidates for another reduction over the batch: a maximum, a product, all, any.
     EXTREME = enum.auto()
-    """Candidates for another reduction over the batch: a maximum, a product, all, any."""
 
 
 WHOLE, ROWS, SUMS, EXTREMES = Takes.WHOLE, Takes.ROWS, Takes.SUM, Takes.EXTREME
