@@ -10,7 +10,7 @@ import linecache
 import re
 from dataclasses import dataclass
 
-from evener.run.liveness import SyntaxTree
+from evener.run.liveness import SyntaxTree, last_name
 from evener.run.regions import hoist_steps
 
 _TAPE = "GradientTape"
@@ -42,7 +42,9 @@ def advice_for(source: str, line: int, *, is_traced: bool = False) -> str | None
             "give the traced function the batch as an argument, and call it from the loop over the "
             "data; then all devices compute it"
         )
-    tf = _alias_of_tensorflow(module)
+    imports = (alias for node in module.every(ast.Import) for alias in node.names)
+    names = (each.asname or each.name for each in imports if each.name == "tensorflow")
+    tf = next(names, "tf")
     if isinstance(loop, ast.For | ast.While) and (
         not isinstance(function, Function) or loop.lineno > function.lineno
     ):
@@ -58,11 +60,7 @@ def advice_for(source: str, line: int, *, is_traced: bool = False) -> str | None
 
 def _innermost(module: SyntaxTree, line: int, *types: type[ast.AST]) -> ast.AST | None:
     """Return the last statement of some types that covers a line and holds a tape."""
-    tapes = [
-        name
-        for name in module.every(ast.Name, ast.Attribute)
-        if getattr(name, "id", getattr(name, "attr", "")) == _TAPE
-    ]
+    tapes = [name for name in module.every(ast.Name, ast.Attribute) if last_name(name) == _TAPE]
     holding = {outer for tape in tapes for outer in module.around(tape)}
     covering = [
         statement
@@ -71,14 +69,6 @@ def _innermost(module: SyntaxTree, line: int, *types: type[ast.AST]) -> ast.AST 
         if statement.lineno <= line <= (statement.end_lineno or 0)
     ]
     return max(covering, key=lambda statement: statement.lineno, default=None)
-
-
-def _alias_of_tensorflow(module: SyntaxTree) -> str:
-    for node in module.every(ast.Import):
-        for alias in node.names:
-            if alias.name == "tensorflow":
-                return alias.asname or "tensorflow"
-    return "tf"
 
 
 NOT_FOLLOWED = "tf_keras, whose layers and optimizers are not followed"
@@ -141,34 +131,21 @@ def eager_step_of(source: str, line: int) -> EagerStep | None:
         found = hoist_steps(source, "")
     except (SyntaxError, ValueError, RecursionError):
         return EagerStep(span=None, obstacle="", advice=advice)
-    legacy = _import_of_legacy_keras(source)
-    if legacy is not None:
-        obstacle = prevents(legacy, f"it imports {NOT_FOLLOWED}")
-        return EagerStep(span=None, obstacle=obstacle, advice=advice)
-    # The largest region that holds the line is the first to be tried.
-    spans = [
-        (region.first, region.last)
-        for region in found.regions
-        if region.first <= line <= region.last
-    ]
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        if any(name.partition(".")[0] == "tf_keras" for name in names):
+            obstacle = prevents(getattr(node, "lineno", 0), f"it imports {NOT_FOLLOWED}")
+            return EagerStep(span=None, obstacle=obstacle, advice=advice)
+    spans = [(each.first, each.last) for each in found.regions if each.first <= line <= each.last]
     if spans:
+        # The largest region that holds the line is the first to be tried.
         largest = max(spans, key=lambda span: span[1] - span[0])
         return EagerStep(span=largest, obstacle="", advice=advice)
     before = [obstacle for obstacle in found.obstacles if obstacle.line <= line]
     text = prevents(before[-1].line, before[-1].reason) if before else ""
     return EagerStep(span=None, obstacle=text, advice=advice)
-
-
-def _import_of_legacy_keras(source: str) -> int | None:
-    for node in ast.walk(ast.parse(source)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module or ""]
-        if isinstance(node, ast.Import | ast.ImportFrom) and any(
-            name.partition(".")[0] == "tf_keras" for name in names
-        ):
-            return node.lineno
-    return None
 
 
 def eager_step_at(place: str) -> EagerStep | None:

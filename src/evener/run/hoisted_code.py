@@ -217,9 +217,8 @@ def _reason_of_builtin(function: Any) -> str | None:
 
 
 def globals_read(code: types.CodeType) -> Iterator[str]:
-    for instruction in instructions_in(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield instruction.argval
+    kinds = ("LOAD_GLOBAL", "LOAD_NAME")
+    yield from (each.argval for each in instructions_in(code) if each.opname in kinds)
 
 
 def attributes_read(code: types.CodeType) -> Iterator[str]:
@@ -260,13 +259,6 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _codes_in(constant)
-
-
-def functions_of(code: types.CodeType) -> list[types.FunctionType]:
-    """Return the functions that have a code: their closures and defaults are read too."""
-    return [
-        function for function in gc.get_referrers(code) if isinstance(function, types.FunctionType)
-    ]
 
 
 def keep_operation_seeds() -> Callable[[], None]:

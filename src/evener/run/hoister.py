@@ -18,6 +18,7 @@ import contextlib
 import gc
 import importlib.abc
 import importlib.machinery
+import math
 import os
 import re
 import sys
@@ -38,8 +39,8 @@ from evener.run.eager_steps import prevents
 from evener.run.hoisted_code import Observed, keep_operation_seeds
 from evener.run.hoisted_step import (
     OTHER_DRAWS,
+    AsWritten,
     Body,
-    ChangesArrays,
     Step,
     StepCall,
     Variant,
@@ -48,7 +49,7 @@ from evener.run.hoisted_step import (
     reads_of,
     traced,
 )
-from evener.run.hoisted_values import CannotHoist, Scalar, same
+from evener.run.hoisted_values import CannotHoist, Scalar, hold, same
 from evener.run.regions import HOOK, Hoisted, Obstacle, hoist_steps
 from evener.run.script import Notes, Script, UserLine, is_other
 from evener.strategy import Strategy
@@ -59,33 +60,6 @@ ROUNDING = 1e-4
 _ROUNDING_OF_HALF = 3e-2
 _SENSITIVITY = 30.0
 _SMALLEST = 1e-3
-
-
-class VariableState:
-    def __init__(self, others: Sequence[tf.Variable] = ()) -> None:
-        left_out = {id(variable) for variable in others}
-        self.variables = [variable for variable in all_variables() if id(variable) not in left_out]
-        self._values = [variable.numpy() for variable in self.variables]
-
-    def assign(self, values: Sequence[np.ndarray] | None = None) -> None:
-        """Give the variables values: by default those of that moment."""
-        given = self._values if values is None else values
-        for variable, value in zip(self.variables, given, strict=True):
-            variable.assign(value)
-
-    def now(self) -> list[np.ndarray]:
-        return [variable.numpy() for variable in self.variables]
-
-    def disturb(self) -> None:
-        """Give the variables their values back, each number changed by one rounding."""
-        generator = np.random.default_rng(0)
-        values = []
-        for value in self._values:
-            if value.dtype in (np.float32, np.float64):
-                to = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
-                value = np.nextafter(value, to.astype(value.dtype))
-            values.append(np.asarray(value))
-        self.assign(values)
 
 
 def value_bytes(variable: tf.Variable) -> bytes:
@@ -105,41 +79,33 @@ def is_of_evener(variable: tf.Variable) -> bool:
     return not variable.trainable and variable.name.rpartition("/")[2].startswith("evener_")
 
 
-def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
-    flat = tf.nest.flatten(list(tensors), expand_composites=True)
+def _numbers_of(results: Any) -> list[np.ndarray]:
+    flat = tf.nest.flatten(results, expand_composites=True)
     return [as_array(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
 
 
-def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:
+def _differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:
     """Return the relative difference of each array, in units of the rounding of its type."""
     if len(expected) != len(actual):
-        return [float("inf")]
+        return [math.inf]
     least = _SMALLEST * max((magnitude(array) for array in expected), default=0.0)
     found = []
     for array, other in zip(expected, actual, strict=True):
-        if array.dtype != other.dtype:
-            found.append(float("inf"))
-            continue
-        is_half = array.dtype.itemsize == 2 and magnitude(array) > 0
-        found.append(
-            relative_difference(array, other, least) / (_ROUNDING_OF_HALF if is_half else ROUNDING)
-        )
+        unit = _ROUNDING_OF_HALF if array.dtype.itemsize == 2 and magnitude(array) > 0 else ROUNDING
+        is_same_type = array.dtype == other.dtype
+        found.append(relative_difference(array, other, least) / unit if is_same_type else math.inf)
     return found
 
 
-def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
+def _is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
     others = [0.0] * len(found) if disturbed is None else disturbed
     pairs = zip(found, others, strict=False)
     are_near = all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
     return len(found) == len(others) and are_near
 
 
-class AsWritten(Exception):
-    """Says that a step ran as it is written, with its effects, and is not to be hoisted."""
-
-    def __init__(self, reason: str, results: tuple[Any, ...]) -> None:
-        super().__init__(reason)
-        self.results = results
+Outcome = tuple[Any, list[np.ndarray]]
+"""The results of a step with what it prints, and the values of all variables behind it."""
 
 
 class StepComparison:
@@ -151,18 +117,26 @@ class StepComparison:
         self._variant = variant
         self._call = call
         self._strategy = strategy
-        self._state = VariableState(others)
+        left_out = {id(variable) for variable in others}
+        self._variables = [each for each in all_variables() if id(each) not in left_out]
+        self._before = self._values()
         self._put_back_seeds = keep_operation_seeds()
         self.observed = Observed()
 
     def run(self) -> tuple[Any, ...] | None:
         """Return the results; None if the step as written fails, which then has no effect."""
-        actual, after = self._on_all_devices()
+        try:
+            on_all = self._on_all_devices()
+            changed = self._variant.reads.changed()
+        finally:
+            self._undo()
+        if changed is not None:
+            raise CannotHoist(f"it changes {changed}")
         try:
             with kept_prints(shows=True) as prints, self.observed:
                 expected = self._call.run()
-        except ChangesArrays as changed:
-            raise AsWritten("it changes an array of NumPy", changed.results) from None
+        except AsWritten:
+            raise
         except BaseException:
             # As written, it fails again, at its own line.
             self._undo()
@@ -172,47 +146,49 @@ class StepComparison:
             raise AsWritten(f"it changes {changed}", expected)
         if self.observed.num_draws != self._variant.num_draws:
             raise AsWritten(OTHER_DRAWS, expected)
-        eager, on_all = (_shown(expected, prints), self._state.now()), (actual, after)
-        found = _differences(eager, on_all)
-        if not is_rounding(found) and not is_rounding(found, self._disturbed(eager, on_all)):
+        eager = _shown(expected, prints), self._values()
+        found = _differences_of_outcomes(eager, on_all)
+        if not _is_rounding(found) and not _is_rounding(found, self._disturbed(eager, on_all)):
             raise AsWritten("as a function it computes other values than as written", expected)
         return expected
 
-    def _on_all_devices(self) -> tuple[Any, list[np.ndarray]]:
-        """Return the results on all devices and the variables then, which are put back."""
-        try:
-            actual = _shown(*self._variant.call(self._call, self._strategy))
-            after = self._state.now()
-            changed = self._variant.reads.changed()
-        finally:
-            self._undo()
-        if changed is not None:
-            raise CannotHoist(f"it changes {changed}")
-        return actual, after
+    def _values(self) -> list[np.ndarray]:
+        return [variable.numpy() for variable in self._variables]
+
+    def _assign(self, values: Sequence[np.ndarray]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def _on_all_devices(self) -> Outcome:
+        return _shown(*self._variant.call(self._call, self._strategy)), self._values()
 
     def _undo(self) -> None:
-        self._state.assign()
+        self._assign(self._before)
         self._variant.reads.restore()
         self._put_back_seeds()
 
-    def _disturbed(
-        self, eager: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
-    ) -> list[float] | None:
+    def _disturbed(self, eager: Outcome, actual: Outcome) -> list[float]:
         """Return how much rounding changes results and variables; its effects are undone."""
         put_back_seeds: Callable[[], None] = keep_operation_seeds()
         self._put_back_seeds()
-        self._state.disturb()
+        generator = np.random.default_rng(0)
+        values = []
+        for value in self._before:
+            if value.dtype in (np.float32, np.float64):
+                to = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
+                value = np.nextafter(value, to.astype(value.dtype))
+            values.append(np.asarray(value))
+        self._assign(values)
         try:
-            if not self._variant.num_draws:
-                with kept_prints() as prints:
-                    results = self._call.run()
-                return _differences(eager, (_shown(results, prints), self._state.now()))
-            # Eager kernels draw other numbers when they draw again.
-            results = _shown(*self._variant.call(self._call, self._strategy))
-            return _differences(actual, (results, self._state.now()))
+            if self._variant.num_draws:
+                # Eager kernels draw other numbers when they draw again.
+                return _differences_of_outcomes(actual, self._on_all_devices())
+            with kept_prints() as prints:
+                results = self._call.run()
+            return _differences_of_outcomes(eager, (_shown(results, prints), self._values()))
         finally:
             self._undo()
-            self._state.assign(eager[1])
+            self._assign(eager[1])
             put_back_seeds()
 
 
@@ -226,20 +202,18 @@ def _shown(results: tuple[Any, ...], prints: Sequence[Printed]) -> Any:
     return results, _NUMBER.sub("0", text), tf.constant(numbers, tf.float64)
 
 
-def _differences(
-    expected: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
-) -> list[float]:
+def _differences_of_outcomes(expected: Outcome, actual: Outcome) -> list[float]:
     left = tf.nest.flatten(expected[0], expand_composites=True)
     right = tf.nest.flatten(actual[0], expand_composites=True)
     if len(left) != len(right):
-        return [float("inf")]
+        return [math.inf]
     pairs = list(zip(left, right, strict=True))
     if any(not same(a, b) and not (tf.is_tensor(a) and tf.is_tensor(b)) for a, b in pairs):
-        return [float("inf")]
+        return [math.inf]
     tensors = [(a, b) for a, b in pairs if tf.is_tensor(a) and a is not b]
     return [
-        *differences(numbers_of([a for a, _ in tensors]), numbers_of([b for _, b in tensors])),
-        *differences(expected[1], actual[1]),
+        *_differences(_numbers_of([a for a, _ in tensors]), _numbers_of([b for _, b in tensors])),
+        *_differences(expected[1], actual[1]),
     ]
 
 
@@ -294,12 +268,8 @@ class Hoister:
         refused = [s.obstacle for s in self._steps.values() if s.obstacle and s.covers(line)]
         if refused:
             return refused[-1]
-        found = [
-            obstacle
-            for obstacle in self._obstacles.get(line.path, ())
-            if obstacle.line <= line.number
-        ]
-        return prevents(found[-1].line, found[-1].reason) if found else None
+        before = [each for each in self._obstacles.get(line.path, ()) if each.line <= line.number]
+        return prevents(before[-1].line, before[-1].reason) if before else None
 
     def reasons(self) -> list[str]:
         refused = [step.obstacle for step in self._steps.values() if step.obstacle]
@@ -330,10 +300,11 @@ class Hoister:
             check_shown(step.region, values)
             self.num_begun += 1
             call = StepCall.of(body, values[: len(step.region.parameters)])
-            waiting = [] if step.pending is None else [step.pending]
-            for variant in (*step.variants, *waiting):
-                given = call.with_numbers(variant.places)
-                if variant.is_for(given):
+            for variant in filter(None, (*step.variants, step.pending)):
+                given, reads = call.with_numbers(variant.places), variant.reads
+                if given.structures != reads.structures or reads.changed() is not None:
+                    continue
+                if hold(variant.conditions, given.values):
                     return self._run_with_numbers(step, variant, given)
             step.num_observed += 1
             if step.num_observed > _MOST_VARIANTS + step.num_calls // _CALLS_FOR_ANOTHER:
@@ -373,14 +344,11 @@ class Hoister:
                     observed.code = {**variant.reads.code, **observed.code}
                 reads = reads_of(step.region, step.path, observed, call, self._losses)
                 if variant is None:
-                    places = (
-                        i
-                        for i, structure in enumerate(call.structures)
-                        if isinstance(structure, Scalar)
-                    )
-                    variant = step.pending = Variant(
-                        reads=reads, places=frozenset(places), num_draws=observed.num_draws
-                    )
+                    structures = enumerate(call.structures)
+                    places = frozenset(i for i, each in structures if isinstance(each, Scalar))
+                    num_draws = observed.num_draws
+                    variant = Variant(reads=reads, places=places, num_draws=num_draws)
+                    step.pending = variant
                     variant.function = traced(step.region, variant, call.body)
                 if observed.num_draws != variant.num_draws:
                     raise CannotHoist(OTHER_DRAWS)
@@ -423,10 +391,9 @@ class Hoister:
                 if not step.is_noted:
                     step.is_noted = True
                     devices = ", ".join(self._strategy.plan.device_names)
-                    region = step.region
-                    self._notes.add(
-                        f"lines {region.first} to {region.last} run on {devices}", step.line
-                    )
+                    first, last = step.region.first, step.region.last
+                    line = UserLine(path=step.path, number=first)
+                    self._notes.add(f"lines {first} to {last} run on {devices}", line)
             return results
         except (CannotHoist, AsWritten) as problem:
             if not variant.places:
@@ -436,8 +403,7 @@ class Hoister:
 
     def _compare(self, step: Step, variant: Variant, call: StepCall) -> Any:
         """Return the results of a call that was computed both ways; None if it has not run."""
-        draws = variant.num_draws > 0
-        seeded = global_seed_for_now if draws else contextlib.nullcontext
+        seeded = global_seed_for_now if variant.num_draws else contextlib.nullcontext
         try:
             with seeded():
                 comparison = StepComparison(variant, call, self._strategy, self._others)
@@ -454,8 +420,19 @@ class Hoister:
                 # Eagerly, TensorFlow makes float32 of such arrays beside tensors of float32.
                 variant.narrows = True
                 return self._compare(step, variant, call)
-            self._failed(step, variant, error)
-            return None
+            if variant.problem is not None:
+                raise variant.problem from error
+            if variant.needs_trace and not variant.may_trace:
+                return None
+            makes_variables = isinstance(error, ValueError) and "create" in str(error)
+            if makes_variables and "ariable" in str(error) and step.num_attempts < _MOST_ATTEMPTS:
+                step.num_attempts += 1
+                step.num_observed -= 1
+                step.pending = None
+                return None
+            text = next(reversed(str(error).strip().splitlines()), "").strip()
+            reason = f"it cannot be traced ({type(error).__name__}: {text[:120]})"
+            raise CannotHoist(reason) from error
         if results is None:
             return None
         # What this run as written does and earlier ones did not.
@@ -468,38 +445,25 @@ class Hoister:
                 raise AsWritten(str(reason), results) from None
         return results
 
-    @staticmethod
-    def _failed(step: Step, variant: Variant, error: Exception) -> None:
-        """Judge what a run on all devices raised."""
-        if variant.problem is not None:
-            raise variant.problem
-        if variant.needs_trace and not variant.may_trace:
-            return
-        makes_variables = isinstance(error, ValueError) and "create" in str(error)
-        if makes_variables and "ariable" in str(error) and step.num_attempts < _MOST_ATTEMPTS:
-            step.num_attempts += 1
-            step.num_observed -= 1
-            step.pending = None
-            return
-        text = next(reversed(str(error).strip().splitlines()), "").strip()
-        raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text[:120]})")
-
     def _refuse(self, step: Step, reason: str, observed: Observed | None = None) -> None:
         """Let a step run as it is written from now on, and note why if no part of it is left."""
         step.variants.clear()
         step.pending = None
-        step.obstacle = prevents(step.region.first, reason)
-        if observed is not None and observed.problem is not None and observed.problem[1]:
-            path, number, _ = observed.problem
-            is_here = path == step.path
-            line = number if is_here else str(UserLine(path=path, number=number))
-            step.obstacle = prevents(line, reason)
         first, last = step.region.first, step.region.last
+        line: int | str = first
+        if observed is not None and observed.problem is not None and observed.problem[1]:
+            path, line, _ = observed.problem
+            if path != step.path:
+                line = str(UserLine(path=path, number=line))
+        step.obstacle = prevents(line, reason)
         here = (each for each in self._steps.values() if each.path == step.path)
         parts = (p for p in here if first <= p.region.last and p.region.first <= last)
         if not self._divides(step) and all(part.obstacle is not None for part in parts):
-            devices = self._strategy.plan.device_names
-            self._notes.add_unpartitioned(devices, step.obstacle, step.line)
+            devices, line_of_step = (
+                self._strategy.plan.device_names,
+                UserLine(path=step.path, number=first),
+            )
+            self._notes.add_unpartitioned(devices, step.obstacle, line_of_step)
 
 
 def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
