@@ -20,8 +20,13 @@ from evener.errors import EvenerError
 from evener.run import child_process
 from evener.run.child import FirstStep, call_step
 from evener.run.child_process import ProcessResult, answer_file, run_child_process
-from evener.run.first_step import audit_in_subprocess, audit_request, read_target
-from evener.run.questions import Answer, TargetError
+from evener.run.first_step import (
+    Answer,
+    TargetError,
+    audit_in_subprocess,
+    audit_request,
+    read_target,
+)
 
 SCRIPT = """
     import atexit, sys

@@ -28,7 +28,7 @@ from evener.profile import (
 )
 from evener.run import first_step as step_costs
 from evener.run.child_process import ProcessResult
-from evener.run.questions import Answer, StepCosts
+from evener.run.first_step import Answer, StepCosts
 
 SCRIPT = """
     import sys

@@ -44,25 +44,22 @@ from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
 from evener.profiler.profile import KnownDevices, batch_sizes, costing_strategy, profile_step
 from evener.run.device_calls import answer_as_gpus, skip_late_settings, watch_environment
-from evener.run.hoister import value_bytes
-from evener.run.loops import name_in_program
-from evener.run.questions import (
+from evener.run.first_step import (
     Answer,
+    AnsweredError,
     CountedStep,
     StepCosts,
     StepRequest,
     TargetError,
     reply,
-    reply_error,
 )
+from evener.run.hoister import value_bytes
+from evener.run.loops import name_in_program
 from evener.run.replace import replace_with
 from evener.run.script import Notes, callers, run_as_main, user_line
 from evener.run.session import Session
 from evener.strategy.dry_run import StoppedCall
 from evener.strategy.step_audit import audit, audit_of, trains
-
-_LARGE_BYTES = 1 << 20
-"""Bytes of variables whose values are left out where no step runs."""
 
 
 def main() -> None:
@@ -88,7 +85,8 @@ def main() -> None:
             measure_first_step(request, file)
     except EvenerError as error:
         traceback.print_exc()
-        reply_error(file, error)
+        fields = {name: getattr(error, name) for name in ("code", "what", "why", "fix")}
+        reply(file, Answer(error=AnsweredError(kind=type(error).__name__, **fields)))
     reply(file, Answer(outcome="ended"))
 
 
@@ -125,9 +123,9 @@ class FirstStep:
             return
         stopped = StoppedCall(function=function, inputs=inputs)
         step = f"{self._request.target}: {name_in_program(stopped.name)}"
-        assume_gpus = self._request.assume_gpus
         try:
-            audit = audit_of(stopped, step=step, assume_gpus=assume_gpus, draw=True).to_json()
+            found = audit_of(stopped, step=step, assume_gpus=self._request.assume_gpus, draw=True)
+            audit = found.to_json()
         except BaseException:
             # Whatever the error is, the step must not run.
             traceback.print_exc()
@@ -142,7 +140,7 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
     used = use_devices(request.devices)
     if request.question != "costs":
         # Nothing runs: a model may be larger than the memory of this machine.
-        leave_large_variables_unwritten(_LARGE_BYTES)
+        leave_large_variables_unwritten(1 << 20)
     process = os.getpid()
 
     def answer(traced: Any, num_samples: int | None) -> None:
@@ -271,27 +269,11 @@ def call_step(
     load: Callable[[str], ModuleType], request: StepRequest, answer: Callable[[str], object]
 ) -> None:
     """Audit the step that a module has under a name, or that a function of this name comes to."""
+
+    def audit_step(step: Any, args: tuple[Any, ...]) -> None:
+        answer(audit(step, *args, assume_gpus=request.assume_gpus).to_json())
+
     module, _, name = request.target.partition(":")
-    function = _load_function(load, module, name)
-    if is_traced_function(function):
-        answer(_audit(request, function, _inputs(function, request)))
-    if not callable(function):
-        raise _not_callable(request.target, f"it is a {type(function).__name__}")
-    needed = _needed(function)
-    if needed:
-        raise _not_callable(request.target, f"it needs {', '.join(needed)}, and has no values")
-    returned = function()
-    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[0]):
-        # A step, and its arguments.
-        step, args = returned
-        answer(_audit(request, step, args if isinstance(args, tuple) else (args,)))
-
-
-def _audit(request: StepRequest, step: Any, args: tuple[Any, ...]) -> str:
-    return audit(step, *args, assume_gpus=request.assume_gpus).to_json()
-
-
-def _load_function(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
     try:
         loaded = load(module)
     except ModuleNotFoundError as error:
@@ -304,7 +286,7 @@ def _load_function(load: Callable[[str], ModuleType], module: str, name: str) ->
             fix="name the module as `import` would, or give the path of a script.",
         ) from error
     try:
-        return functools.reduce(getattr, name.split("."), loaded)
+        function: Any = functools.reduce(getattr, name.split("."), loaded)
     except AttributeError as error:
         raise TargetError(
             "PLACE-043",
@@ -312,28 +294,30 @@ def _load_function(load: Callable[[str], ModuleType], module: str, name: str) ->
             why=f"Python says: {error}.",
             fix="name a function that is there, as MODULE:FUNCTION.",
         ) from error
+    if is_traced_function(function):
+        if function.input_signature is None:
+            _check_needs_nothing(request, function.python_function, "input_signature")
+        signature = tuple(function.input_signature or ())
+        audit_step(function, tf.nest.map_structure(lambda spec: _zeros(spec, request), signature))
+    if not callable(function):
+        raise _not_callable(request.target, f"it is a {type(function).__name__}")
+    _check_needs_nothing(request, function, "values")
+    returned = function()
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[0]):
+        # A step, and its arguments.
+        step, args = returned
+        audit_step(step, args if isinstance(args, tuple) else (args,))
 
 
-def _needed(function: Any) -> list[str]:
+def _check_needs_nothing(request: StepRequest, function: Any, lacks: str) -> None:
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
+    needed = [
         parameter.name
         for parameter in inspect.signature(function).parameters.values()
         if parameter.default is parameter.empty and parameter.kind not in kinds
     ]
-
-
-def _inputs(function: Any, request: StepRequest) -> tuple[Any, ...]:
-    if function.input_signature is None:
-        needed = _needed(function.python_function)
-        if needed:
-            raise _not_callable(
-                request.target, f"it needs {', '.join(needed)}, and has no input_signature"
-            )
-        return ()
-    return tf.nest.map_structure(
-        lambda spec: _zeros(spec, request), tuple(function.input_signature)
-    )
+    if needed:
+        raise _not_callable(request.target, f"it needs {', '.join(needed)}, and has no {lacks}")
 
 
 def _zeros(spec: tf.TensorSpec, request: StepRequest) -> tf.Tensor:

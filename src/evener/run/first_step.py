@@ -1,31 +1,175 @@
-"""First training step of a program, which runs in a subprocess: its audit, its costs, a plan."""
+"""First training step of a program, which runs in a subprocess: its audit, its costs, a plan.
+
+::
+
+    ask      start ``python -m evener.run.child REQUEST``, wait, read the answer
+    reply    write the answer and end the process: the program does not continue
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from evener import errors
 from evener.auditing import Audit
 from evener.base.libraries import check_installed
-from evener.devices.spec import spec_from
-from evener.errors import EvenerWarning, PlacementError, RunError
-from evener.plan.profile import CostProfile, ModelCosts
-from evener.plan.profile_files import warn_of_estimates
+from evener.base.records import from_json, to_json, to_plain
+from evener.devices.spec import SpecError, spec_from
+from evener.errors import EvenerError, EvenerWarning, PlacementError, RunError
+from evener.plan.profile import CostProfile, LayerTimes, ModelCosts
+from evener.plan.profile_files import ReusedLayers, warn_of_estimates
 from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
 from evener.planner.planning import plan_profile
+from evener.run.child_process import ProcessResult, ask_module, end_with
 from evener.run.eager_steps import eager_step_at
-from evener.run.questions import FIX_EAGER, Answer, StepCosts, StepRequest, TargetError, ask, ending
 from evener.run.script import Script, read
 
 if TYPE_CHECKING:
     from evener.planner.planning import Planned
+
+FIX_EAGER = (
+    "Put @tf.function on the function of the step, or compile the model without run_eagerly."
+)
+# TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.
+_ON_IMPORT = re.compile(r"WARNING: All log messages before absl|I0000 \d\d:\d\d:\d+\.\d+ ")
+
+
+class TargetError(PlacementError):
+    """The target of an audit is invalid: wrong usage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRequest:
+    """A program to run up to its first training step, and the question about that step."""
+
+    # ``"audit"`` for its placement, ``"costs"`` for seconds and bytes of its layers, ``"memory"``
+    # for the bytes alone, ``"datasheets"`` for the bytes, and seconds that follow from speeds.
+    question: Literal["audit", "costs", "memory", "datasheets"]
+    target: str  # Path of a script, name of a module, or ``"module:function"``.
+    script: Script | None = None  # The script or module; None for a function, in an audit.
+    args: tuple[str, ...] = ()  # Command line arguments of the program.
+    # Device spec. With None the program of an audit configures TensorFlow itself; costs are
+    # measured on ``EVENER_DEVICES``, else on all devices.
+    devices: str | None = None
+    gpu_names: bool = True  # Whether CPU devices appear as GPUs, where there is no GPU.
+    # Size for None in an input signature, in an audit; for costs the most samples to measure, by
+    # default the batch of the script.
+    batch_size: int | None = None
+    assume_gpus: bool = False  # Whether to assume GPUs, as in `evener.audit`.
+    remeasure: bool = False  # Whether layers are measured that were measured before.
+    # Speed of each type of device that is not here, as the fields of a
+    # `evener.profiler.device_speed.DeviceSpeed`, for ``"datasheets"``.
+    speeds: dict[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    profile: CostProfile
+    batch_size: int | None  # Samples of the script's batch; None if its shapes do not say it.
+    not_measured: tuple[str, ...] = ()  # Layers that could not be measured, each with the reason.
+    taken: tuple[ReusedLayers, ...] = ()  # Layers measured in earlier runs, by kind of device.
+    warnings: tuple[str, ...] = ()  # Warnings of evener while it measured.
+    # `evener.planner.datasheets.Assumptions` of costs that were computed; None for measured ones.
+    described: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedStep:
+    """Costs of a step that was traced alone."""
+
+    model: ModelCosts
+    batch_size: int | None
+    # Times of the layers by type of device, from speeds: passes fused, and each for itself.
+    times: dict[str, tuple[LayerTimes, ...]] = field(default_factory=dict)
+    unfused: dict[str, tuple[LayerTimes, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredError:
+    kind: str  # Name of its class.
+    code: str
+    what: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    # ``"found"`` with one of the following; ``"eager"``, ``"no batch size"``, ``"failed"`` or
+    # ``"ended"`` say why there is none; empty if the process wrote nothing.
+    outcome: str = ""
+    audit: str = ""  # An audit, as it is kept.
+    measured: StepCosts | None = None
+    traced: CountedStep | None = None
+    line: str = ""  # Source line of an eager training step.
+    notes: tuple[str, ...] = ()  # Notes about the program.
+    error: AnsweredError | None = None
+    process: ProcessResult | None = None  # None where the process writes it.
+
+    def why_no_step(self, limit_seconds: float) -> str:
+        assert self.process is not None
+        code = self.process.exit_code
+        if self.outcome == "eager":
+            line = f" at {self.line}" if self.line else ""
+            step = eager_step_at(self.line)
+            because = f" ({step.obstacle})" if step is not None and step.obstacle else ""
+            return (
+                f"It trains eagerly{line}, and the step cannot become a function{because}, so "
+                "there is no graph to measure. It was stopped there."
+            )
+        ended = f"it was stopped after {limit_seconds:g} seconds" if code is None else ending(code)
+        if code == 0:
+            ended = (
+                "it ended without computing gradients and writing variables in a traced function"
+            )
+        return f"As `evener run` would run it, {ended}. {self.last_lines()}"
+
+    def last_lines(self) -> str:
+        assert self.process is not None
+        lines = self.process.output.rstrip().splitlines()
+        lines = [line for line in lines if not _ON_IMPORT.match(line)][-15:]
+        if not lines:
+            return "It printed nothing."
+        return "The end of its output:\n" + "\n".join(f"    {line}" for line in lines)
+
+
+def ending(code: int) -> str:
+    return f"it was killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+
+
+def ask(
+    request: StepRequest, *, environ: Mapping[str, str] | None = None, limit_seconds: float
+) -> Answer:
+    """Ask a subprocess, and print its notes; raise the error that is its answer."""
+    process, text = ask_module(
+        "evener.run.child", to_json(request), environ=environ, limit_seconds=limit_seconds
+    )
+    answer = Answer() if text is None else from_json(text, Answer)
+    error = answer.error
+    if error is not None:
+        usage_errors = {kind.__name__: kind for kind in (TargetError, SpecError)}
+        kind = usage_errors.get(error.kind) or getattr(errors, error.kind, EvenerError)
+        raise kind(error.code, error.what, why=error.why, fix=error.fix)
+    if answer.outcome == "found":
+        # The notes are part of the program's output, which is not shown.
+        for note in answer.notes:
+            print(note, file=sys.stderr)
+    return dataclasses.replace(answer, process=process)
+
+
+def reply(request: Path, answer: Answer) -> NoReturn:
+    # A profile has infinite bandwidths, which Python's JSON has too.
+    end_with(request, json.dumps(to_plain(answer)))
 
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -52,19 +196,10 @@ def audit_request(
 
 
 def audit_in_subprocess(request: StepRequest, *, limit_seconds: float) -> Audit:
-    answer = _answer(request, limit_seconds=limit_seconds)
+    answer = ask(request, limit_seconds=limit_seconds)
     if answer.outcome != "found":
         raise _no_audit(request.target, answer, limit_seconds)
     return Audit.from_json(answer.audit)
-
-
-def _answer(request: StepRequest, **choices: Any) -> Answer:
-    answer = ask(request, **choices)
-    if answer.outcome == "found":
-        # The notes are part of the program's output, which is not shown.
-        for note in answer.notes:
-            print(note, file=sys.stderr)
-    return answer
 
 
 def _no_audit(target: str, answer: Answer, limit_seconds: float) -> PlacementError:
@@ -108,7 +243,6 @@ def _no_audit(target: str, answer: Answer, limit_seconds: float) -> PlacementErr
 _COUNTING_DEVICES = "cpu:1"
 # Where TensorFlow finds no GPU, the CPU appears as one to the script.
 _COUNTING_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
-_FIX = "Make it run with evener run first; --time-limit gives it more time."
 
 
 def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
@@ -117,7 +251,7 @@ def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
     check_installed()
     devices = None if spec.source == "default" else str(spec)
     request = dataclasses.replace(request, devices=devices)
-    answer = _answer(request, limit_seconds=time_limit)
+    answer = ask(request, limit_seconds=time_limit)
     found = answer.measured
     if found is None:
         raise _no_costs(request.target, answer, time_limit)
@@ -138,7 +272,7 @@ def counted_memory(
         args=tuple(args),
         devices=_COUNTING_DEVICES,
     )
-    answer = _answer(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
+    answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
     if answer.traced is None:
         raise RunError(
             "RUN-040",
@@ -155,7 +289,7 @@ def described_profile(
     check_installed()
     speeds = reached_speeds(described)
     request = dataclasses.replace(request, devices=_COUNTING_DEVICES, speeds=speeds)
-    answer = _answer(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
+    answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
     found = answer.traced
     if found is None:
         raise _no_costs(request.target, answer, time_limit)
@@ -196,7 +330,7 @@ def _no_costs(script: str, answer: Answer, limit_seconds: float) -> RunError:
 
 def _fix(answer: Answer) -> str:
     if answer.outcome != "eager":
-        return _FIX
+        return "Make it run with evener run first; --time-limit gives it more time."
     step = eager_step_at(answer.line)
     return FIX_EAGER if step is None else f"{step.change[0].upper()}{step.change[1:]}."
 

@@ -9,6 +9,7 @@ a trace tells whether the step itself changes objects of Python.
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import functools
 import inspect
@@ -65,11 +66,10 @@ class Check:
             return False
         if all(map(operator.is_, now, before)):
             return True
-        if all(map(same, before, now)):
-            self._before = now
-            self.was_renewed = True
-            return True
-        return False
+        if not all(map(same, before, now)):
+            return False
+        self._before, self.was_renewed = now, True
+        return True
 
     def restore(self) -> None:
         """Put back what was there, if it can be changed."""
@@ -106,12 +106,11 @@ class NamedValues(Check):
 
     def holds(self) -> bool:
         """Return whether the values are the same, and name one that is not."""
-        before = self._before
         if super().holds():
             return True
-        for name, old, new in zip(self.names, before, self._now(), strict=False):
+        for name, old, new in zip(self.names, self._before, self._now(), strict=False):
             if not same(old, new):
-                self.path = f"{self._path_of_holder}.{name}" if self._path_of_holder else name
+                self.path = f"{self._path_of_holder}.{name}".lstrip(".")
                 break
         return False
 
@@ -228,11 +227,9 @@ class Identities:
         self._absent: list[tuple[Any, frozenset[str]]] = []
         self._sized: list[Any] = []
         for check in checks:
-            if isinstance(check, List | Set):
-                self._collections.append(check.holder)
-                self._sized.append(check.holder)
-            elif isinstance(check, Dictionary):
-                self._dictionaries.append(check.holder)
+            if isinstance(check, List | Set | Dictionary):
+                is_dictionary = isinstance(check, Dictionary)
+                (self._dictionaries if is_dictionary else self._collections).append(check.holder)
                 self._sized.append(check.holder)
             elif isinstance(check, NamedValues) and check.has_names:
                 present = tuple(check.present)
@@ -327,9 +324,9 @@ class Guards:
             # Equal values that are made anew are compared one by one from now on.
             self._num_made += 1
             is_stable = self._num_made < _MOST_MADE
-            stays = [is_stable and not check.was_renewed for check in self._stable]
-            self._unstable += [check for check, s in zip(self._stable, stays, strict=True) if not s]
-            self._stable = [check for check, s in zip(self._stable, stays, strict=True) if s]
+            renewed = [c for c in self._stable if c.was_renewed or not is_stable]
+            self._stable = [c for c in self._stable if is_stable and not c.was_renewed]
+            self._unstable += renewed
             self._identities = Identities(self._stable)
         return changed
 
@@ -341,13 +338,11 @@ class Guards:
         """Add the checks of an object, and return what is in it; None if that cannot be known."""
         kind = type(value)
         if isinstance(value, keras.Variable):
-            names = ["_trainable", "_value", "_dtype"]
-            self._checks.append(NamedValues(path, vars(value), names))
+            self._add_names(path, vars(value), ["_trainable", "_value", "_dtype"])
             return []
         if isinstance(value, tf.Tensor):
-            if not tf.is_symbolic_tensor(value):
-                return []  # its numbers never change
-            return None if "numpy" in self._names else []
+            # The numbers of an eager one never change.
+            return None if tf.is_symbolic_tensor(value) and "numpy" in self._names else []
         if isinstance(value, np.ndarray):
             if value.nbytes > _LARGEST_ARRAY or value.dtype.hasobject:
                 return None
@@ -356,24 +351,24 @@ class Guards:
         if isinstance(value, types.ModuleType):
             if not is_followed(getattr(value, "__file__", None) or "<built in>"):
                 return []
-            names = [name for name in sorted(self._names) if name in vars(value)]
-            self._checks.append(NamedValues(path, vars(value), names))
+            names = self._add_names(path, vars(value))
             return [(vars(value)[name], f"{path}.{name}", True) for name in names]
         if isinstance(value, type):
-            return self._class(value, path)
+            found: list[tuple[Any, str, bool]] = []
+            for held in (vars(base) for base in value.__mro__ if is_followed(file_of(base))):
+                names = self._add_names(path, held)
+                inner = ((held[name], f"{path}.{name}", False) for name in names)
+                found += [each for each in inner if not isinstance(each[0], types.FunctionType)]
+            return found
         if isinstance(value, types.FunctionType):
             if not is_followed(value.__code__.co_filename):
                 return []
-            names = ["__code__", "__defaults__", "__kwdefaults__"]
-            self._checks.append(NamedValues(path, _Slots(value), names))
+            self._add_names(path, _Slots(value), ["__code__", "__defaults__", "__kwdefaults__"])
             found = [(value.__defaults__, path, True), (value.__kwdefaults__, path, True)]
             for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-                try:
-                    content = cell.cell_contents
-                except ValueError:
-                    continue
-                self._checks.append(Cell(name, cell))
-                found.append((content, name, True))
+                with contextlib.suppress(ValueError):  # nothing is assigned to it yet
+                    found.append((cell.cell_contents, name, True))
+                    self._checks.append(Cell(name, cell))
             return found
         if isinstance(value, types.MethodType):
             return [(value.__self__, path, True), (value.__func__, path, True)]
@@ -383,27 +378,21 @@ class Guards:
             return self._container(value, path)
         if hasattr(value, "python_function"):
             return [(value.python_function, path, True)]
-        if kind is types.SimpleNamespace or is_followed(file_of(kind)):
-            return self._instance(value, path)
-        if isinstance(value, _instances_that_are_known()):
-            return self._instance(value, path)
+        is_own = kind is types.SimpleNamespace or is_followed(file_of(kind))
+        if is_own or isinstance(value, _instances_that_are_known()):
+            return self._instance(value, path, is_own=is_own)
         return None
 
-    def _class(self, value: type, path: str) -> list[Any]:
-        found: list[Any] = []
-        for base in value.__mro__:
-            if not is_followed(file_of(base)):
-                continue
-            names = [name for name in sorted(self._names) if name in vars(base)]
-            self._checks.append(NamedValues(path, vars(base), names))
-            found += [
-                (vars(base)[name], f"{path}.{name}", False)
-                for name in names
-                if not isinstance(vars(base)[name], types.FunctionType)
-            ]
-        return found
+    def _add_names(
+        self, path: str, holder: Any, names: list[str] | None = None, *, every: bool = False
+    ) -> list[str]:
+        """Compare values by name; by default those of a namespace that code names."""
+        if names is None:
+            names = [name for name in sorted(self._names) if name in holder]
+        self._checks.append(NamedValues(path, holder, names, every=every))
+        return names
 
-    def _container(self, value: Any, path: str) -> list[Any] | None:
+    def _container(self, value: Any, path: str) -> list[tuple[Any, str, bool]] | None:
         if len(value) > _LARGEST_LIST:
             return None
         if isinstance(value, dict):
@@ -416,23 +405,17 @@ class Guards:
             self._checks.append(List(path, value))
         return [(element, f"{path}[{index}]", True) for index, element in enumerate(value)]
 
-    def _instance(self, value: Any, path: str) -> list[Any]:
+    def _instance(self, value: Any, path: str, *, is_own: bool) -> list[tuple[Any, str, bool]]:
         held = getattr(value, "__dict__", {})
-        is_own = is_followed(file_of(type(value))) or type(value) is types.SimpleNamespace
         known = isinstance(value, _instances_that_are_known())
-        named = [name for name in held if name not in INTERNAL]
-        names = named if known or self._every else list(self._names)
+        every = known or self._every
+        names = [name for name in held if name not in INTERNAL] if every else list(self._names)
         if hasattr(value, "__dict__"):
-            every = known or self._every
-            self._checks.append(NamedValues(path, vars(value), names, every=every))
-        apart = [
-            name
-            for base in type(value).__mro__
-            for name in _slots_of(base)
-            if known or name in self._names
-        ]
+            self._add_names(path, vars(value), names, every=every)
+        slots = [name for base in type(value).__mro__ for name in _slots_of(base)]
+        apart = [name for name in slots if known or name in self._names]
         if apart:
-            self._checks.append(NamedValues(path, _Slots(value), apart))
+            self._add_names(path, _Slots(value), apart)
         contents = {name: held[name] for name in names if name in held}
         contents |= {name: getattr(value, name) for name in apart if hasattr(value, name)}
         is_open = is_own and self._every
@@ -442,8 +425,6 @@ class Guards:
         ]
         if is_own:
             found.append((type(value), f"type({path})", False))
-        if isinstance(value, dict | list):
-            found += self._container(value, path) or []
         return found
 
 
