@@ -87,9 +87,8 @@ def run_child_process(
         output.start()
     exit_code: int | None = None
     try:
-        exit_code = process.wait(timeout=limit_seconds)
-    except subprocess.TimeoutExpired:
-        exit_code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            exit_code = process.wait(timeout=limit_seconds)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
