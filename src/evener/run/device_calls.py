@@ -67,8 +67,8 @@ class EmulatedGpus:
     def all(self) -> Sequence[str]:
         if self._started_with is not None:
             return self._started_with
-        logical = self._logical_configuration(self._list_physical_devices("CPU")[0]) or (None,)
-        return [f"cpu:{index}" for index in range(len(logical))]
+        logical = self._logical_configuration(self._list_physical_devices("CPU")[0])
+        return [f"cpu:{index}" for index in range(len(logical or (None,)))]
 
     @property
     def names(self) -> list[str]:
@@ -164,12 +164,10 @@ class EmulatedGpus:
             method = getattr(self, name)
 
         def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if not _is_called_by_script() or self.are_not_needed:
+            device = args[0] if args else kwargs.get("device")
+            is_other = name in _OF_ONE_GPU and getattr(device, "device_type", "") != "GPU"
+            if is_other or not _is_called_by_script() or self.are_not_needed:
                 return original(*args, **kwargs)
-            if name in _OF_ONE_GPU:
-                device = args[0] if args else kwargs.get("device")
-                if getattr(device, "device_type", "") != "GPU":
-                    return original(*args, **kwargs)
             return method(original, *args, **kwargs)
 
         return replace_with(call)(original)
@@ -384,10 +382,11 @@ STRATEGY_DEVICES = Patch(
 
 # These select GPU kernels by the same functions.
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
-_AUTOGRAPH = "tensorflow.python.autograph."
-_OWN_FRAMES = (__name__, replace_with.__module__)
-_WATCHER = ("evener.doctor.watch.", "evener._tf_private.functions")
-"""Modules of the doctor's watcher, which stands between a program and the replacements here."""
+# Modules that stand between a program and the replacements here, those of the doctor's watcher too.
+_BETWEEN = (
+    *(__name__, replace_with.__module__, "tensorflow.python.autograph."),
+    *("evener.doctor.watch.", "evener._tf_private.functions"),
+)
 
 
 def answer_as_gpus(
@@ -407,11 +406,9 @@ def answer_as_gpus(
 
 
 def _is_called_by_script() -> bool:
-    for frame in callers():
-        name = str(frame.f_globals.get("__name__", ""))
-        if name not in _OWN_FRAMES and not name.startswith((_AUTOGRAPH, *_WATCHER)):
-            return name.partition(".")[0] not in _LIBRARIES
-    return False
+    names = (str(frame.f_globals.get("__name__", "")) for frame in callers())
+    caller = next((name for name in names if not name.startswith(_BETWEEN)), "evener")
+    return caller.partition(".")[0] not in _LIBRARIES
 
 
 @contextlib.contextmanager

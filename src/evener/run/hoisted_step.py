@@ -20,13 +20,7 @@ from evener._tf_private.random_numbers import (
     set_operation_seeds,
 )
 from evener._tf_private.tensors import Printed, kept_prints, symbolic_constants, symbolic_lengths
-from evener.run.hoisted_code import (
-    Observed,
-    attributes_read,
-    check_code,
-    globals_read,
-)
-from evener.run.hoisted_guards import Guards, NamedValues
+from evener.run.hoisted_guards import Guards, NamedValues, Observed, names_read
 from evener.run.hoisted_values import (
     LARGEST,
     PLAIN,
@@ -145,7 +139,7 @@ def reads_of(
     if observed.problem is not None:
         raise CannotHoist(observed.problem[2])
     code = {call.body.__code__: call.body.__globals__, **observed.code}
-    names = {name for code_object in code for name in attributes_read(code_object)}
+    names = set[str]()
     roots = [
         (name, value)
         for name, structure in zip(region.parameters, call.structures, strict=True)
@@ -154,8 +148,8 @@ def reads_of(
     given = dict(zip(region.parameters, call.values, strict=True))
     found: list[NamedValues] = []
     for code_object, held in code.items():
-        check_code(code_object, {**held, **given})
-        read = list(dict.fromkeys(globals_read(code_object)))
+        attributes, read = names_read(code_object, {**held, **given})
+        names |= attributes
         found.append(NamedValues("", held, read))
         roots += [(name, held[name]) for name in read if name in held and name != HOOK]
         if code_object is call.body.__code__:

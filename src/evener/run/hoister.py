@@ -36,7 +36,7 @@ from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tensors import Printed, explicit_device, is_eager_tensor, kept_prints
 from evener.base.user_code import is_own
 from evener.run.eager_steps import prevents
-from evener.run.hoisted_code import Observed, keep_operation_seeds
+from evener.run.hoisted_guards import Observed, keep_operation_seeds
 from evener.run.hoisted_step import (
     OTHER_DRAWS,
     AsWritten,
@@ -232,9 +232,9 @@ class Hoister:
         self._notes = notes
         self._is_outside = is_outside
         self._steps: dict[int, Step] = {}
-        self._obstacles: dict[str, list[Obstacle]] = {}
+        self._obstacles: dict[str, Sequence[Obstacle]] = {}
         # Lines that call a traced function, which runs on all devices by itself.
-        self._divided: set[UserLine] = set()
+        self.divided: set[UserLine] = set()
         self._losses: list[tuple[str, int]] = []
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -251,13 +251,9 @@ class Hoister:
             # Python reports it when the file runs.
             return None
         self._steps |= {r.number: Step(region=r, path=path) for r in found.regions}
-        self._obstacles[path] = list(found.obstacles)
+        self._obstacles[path] = found.obstacles
         self._losses += [(path, line) for line in found.lines_with_losses]
         return found if found.regions else None
-
-    def add_divided(self, line: UserLine) -> None:
-        """Note that a line calls a traced function that runs on all devices by itself."""
-        self._divided.add(line)
 
     def explains(self, line: UserLine) -> bool:
         return any(step.covers(line) for step in self._steps.values())
@@ -278,17 +274,12 @@ class Hoister:
     def __call__(self, number: int, body: Body, read: Callable[[], tuple[Any, ...]]) -> Any:
         """Run a region on all devices; return its results, or None to run it as it is written."""
         step = self._steps[number]
-        if (
-            step.obstacle is not None
-            or not (
-                tf.executing_eagerly()
-                and os.getpid() == self._process
-                and not tape_is_recording()
-                and not tf.config.functions_run_eagerly()
-                and self._is_outside()
-            )
-            or not self._lock.acquire(blocking=False)
-        ):
+        is_other_mode = not tf.executing_eagerly() or tf.config.functions_run_eagerly()
+        if step.obstacle is not None or is_other_mode or tape_is_recording():
+            return None
+        if os.getpid() != self._process or not self._is_outside():
+            return None
+        if not self._lock.acquire(blocking=False):
             return None
         try:
             if is_other(explicit_device(), self._strategy):
@@ -360,7 +351,7 @@ class Hoister:
             self._lock.release()
 
     def _divides(self, step: Step) -> bool:
-        return any(step.holds(line) for line in self._divided)
+        return any(step.holds(line) for line in self.divided)
 
     def _run_with_numbers(self, step: Step, variant: Variant, call: StepCall) -> Any:
         try:
@@ -392,8 +383,8 @@ class Hoister:
                     step.is_noted = True
                     devices = ", ".join(self._strategy.plan.device_names)
                     first, last = step.region.first, step.region.last
-                    line = UserLine(path=step.path, number=first)
-                    self._notes.add(f"lines {first} to {last} run on {devices}", line)
+                    where = UserLine(step.path, first)
+                    self._notes.add(f"lines {first} to {last} run on {devices}", where)
             return results
         except (CannotHoist, AsWritten) as problem:
             if not variant.places:
@@ -454,16 +445,13 @@ class Hoister:
         if observed is not None and observed.problem is not None and observed.problem[1]:
             path, line, _ = observed.problem
             if path != step.path:
-                line = str(UserLine(path=path, number=line))
+                line = str(UserLine(path, line))
         step.obstacle = prevents(line, reason)
         here = (each for each in self._steps.values() if each.path == step.path)
         parts = (p for p in here if first <= p.region.last and p.region.first <= last)
         if not self._divides(step) and all(part.obstacle is not None for part in parts):
-            devices, line_of_step = (
-                self._strategy.plan.device_names,
-                UserLine(path=step.path, number=first),
-            )
-            self._notes.add_unpartitioned(devices, step.obstacle, line_of_step)
+            devices, where = self._strategy.plan.device_names, UserLine(step.path, first)
+            self._notes.add_unpartitioned(devices, step.obstacle, where)
 
 
 def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
@@ -500,10 +488,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._hoister = hoister
 
     def get_code(self, fullname: str) -> CodeType | None:
-        source = self.get_source(fullname)
-        found = None
-        if source is not None:
-            found = self._hoister.rewritten(source, str(self.path), is_module=True)
+        source = self.get_source(fullname) or ""
+        found = self._hoister.rewritten(source, str(self.path), is_module=True)
         if found is None:
             return super().get_code(fullname)
         return compile(found.tree, self.path, "exec", dont_inherit=True)

@@ -66,7 +66,7 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
                 return original(function, *args, **kwargs)
         line = user_line()
         if hoister is not None and line is not None:
-            hoister.add_divided(line)
+            hoister.divided.add(line)
         notes.add(f"{name} runs on {devices}", line)
         return strategy.run(function, args=args, kwargs=kwargs)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers", "tf_keras.src.engine.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UserLine:
     path: str  # The absolute path of the file
     number: int  # The line number, from 1
@@ -58,7 +58,7 @@ def user_line() -> UserLine | None:
 
 def line_of(frame: FrameType) -> UserLine:
     code = frame.f_code
-    return UserLine(path=code.co_filename, number=frame.f_lineno, function=code.co_name)
+    return UserLine(code.co_filename, frame.f_lineno, code.co_name)
 
 
 def line_of_loop() -> UserLine | None:
@@ -72,7 +72,7 @@ def line_of_loop() -> UserLine | None:
     return own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Note:
     text: str  # The text; continuation lines are indented
     line: UserLine | None = None  # The script's line it refers to, or None
@@ -92,7 +92,7 @@ class Notes:
 
     def add(self, text: str, line: UserLine | None = None) -> None:
         """Print a note, unless it was printed for the same line before."""
-        note = Note(text=text, line=line)
+        note = Note(text, line)
         if note not in self._printed:
             self._printed[note] = None
             print(note, file=sys.stderr, flush=True)
@@ -404,12 +404,9 @@ def show_failures_of(path: str) -> None:
 
 
 def last_user_line(found: TracebackType | None) -> UserLine | None:
-    lines = [
-        UserLine(path=frame.f_code.co_filename, number=number, function=frame.f_code.co_name)
-        for frame, number in traceback.walk_tb(found)
-        if is_own(frame.f_code.co_filename)
-    ]
-    return lines[-1] if lines else None
+    codes = ((frame.f_code, number) for frame, number in traceback.walk_tb(found))
+    own = [each for each in codes if is_own(each[0].co_filename)]
+    return UserLine(own[-1][0].co_filename, own[-1][1], own[-1][0].co_name) if own else None
 
 
 def without_frames(

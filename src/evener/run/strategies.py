@@ -279,7 +279,7 @@ def refuse_mistakes() -> None:
             frames = itertools.takewhile(
                 lambda frame: not frame[0].endswith(_LAYER_FILE), reversed(stack())
             )
-            lines = [UserLine(path=file, number=n) for file, n in frames if is_own(file)]
+            lines = [UserLine(file, n) for file, n in frames if is_own(file)]
             if lines:
                 made_in_calls[layer] = weakref.ref(outer), lines[-1]
         original(layer, *args, **kwargs)
@@ -311,7 +311,7 @@ def _refuse_hardware(original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     if isinstance(name, str) and name.lstrip("/").startswith(_HARDWARE):
         file, number = next((each for each in reversed(stack()) if is_own(each[0])), ("", 0))
         if file:
-            line = UserLine(path=file, number=number)
+            line = UserLine(file, number)
             logical = "/" + name.lstrip("/").removeprefix(_HARDWARE)
             error = RunError(
                 "RUN-008",
