@@ -161,20 +161,17 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", EvenerWarning)
                 profile, not_measured = profile_step(traced, used, size, name=name, known=known)
+            own = (w.message for w in caught if issubclass(w.category, EvenerWarning))
             measured = StepCosts(
                 profile=profile,
                 batch_size=num_samples,
                 not_measured=tuple(not_measured),
                 taken=tuple(known.reused),
-                warnings=tuple(
-                    str(w.message) for w in caught if issubclass(w.category, EvenerWarning)
-                ),
+                warnings=tuple(map(str, own)),
             )
-        notes: tuple[str, ...] = ()
-        if eager.first_line:
-            # What nobody traced is observed before it is traced.
-            ran = "this step ran once, since it is no tf.function"
-            notes = (f"evener: {eager.first_line}: {ran}",)
+        # What nobody traced is observed before it is traced.
+        ran = f"evener: {eager.first_line}: this step ran once, since it is no tf.function"
+        notes = (ran,) if eager.first_line else ()
         reply(file, Answer(outcome="found", measured=measured, traced=counted, notes=notes))
 
     eager = EagerSteps(lambda line: reply(file, Answer(outcome="eager", line=line)))

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from evener import errors
 from evener.auditing import Audit
@@ -29,13 +29,10 @@ from evener.plan.profile import CostProfile, LayerTimes, ModelCosts
 from evener.plan.profile_files import ReusedLayers, warn_of_estimates
 from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
-from evener.planner.planning import plan_profile
+from evener.planner.planning import Planned, plan_profile
 from evener.run.child_process import ProcessResult, ask_module, end_with
 from evener.run.eager_steps import eager_step_at
 from evener.run.script import Script, read
-
-if TYPE_CHECKING:
-    from evener.planner.planning import Planned
 
 FIX_EAGER = (
     "Put @tf.function on the function of the step, or compile the model without run_eagerly."
@@ -240,7 +237,7 @@ def _no_audit(target: str, answer: Answer, limit_seconds: float) -> PlacementErr
 
 
 # No device is needed to count bytes, and none is taken from a program that trains.
-_COUNTING_DEVICES = "cpu:1"
+_COUNTING = "cpu:1"
 # Where TensorFlow finds no GPU, the CPU appears as one to the script.
 _COUNTING_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
 
@@ -250,8 +247,7 @@ def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
     spec = spec_from(request.devices, os.environ)
     check_installed()
     devices = None if spec.source == "default" else str(spec)
-    request = dataclasses.replace(request, devices=devices)
-    answer = ask(request, limit_seconds=time_limit)
+    answer = ask(dataclasses.replace(request, devices=devices), limit_seconds=time_limit)
     found = answer.measured
     if found is None:
         raise _no_costs(request.target, answer, time_limit)
@@ -266,20 +262,13 @@ def counted_memory(
 ) -> tuple[ModelCosts, int | None]:
     check_installed()
     request = StepRequest(
-        question="memory",
-        target=script.given,
-        script=script,
-        args=tuple(args),
-        devices=_COUNTING_DEVICES,
+        question="memory", target=script.given, script=script, args=tuple(args), devices=_COUNTING
     )
     answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
     if answer.traced is None:
-        raise RunError(
-            "RUN-040",
-            f"The memory of {script.given} cannot be estimated: it reached no training step.",
-            why=answer.why_no_step(time_limit),
-            fix=_fix(answer),
-        )
+        what = f"The memory of {script.given} cannot be estimated: it reached no training step."
+        why = answer.why_no_step(time_limit)
+        raise RunError("RUN-040", what, why=why, fix=_fix(answer))
     return answer.traced.model, answer.traced.batch_size
 
 
@@ -288,7 +277,7 @@ def described_profile(
 ) -> StepCosts:
     check_installed()
     speeds = reached_speeds(described)
-    request = dataclasses.replace(request, devices=_COUNTING_DEVICES, speeds=speeds)
+    request = dataclasses.replace(request, devices=_COUNTING, speeds=speeds)
     answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
     found = answer.traced
     if found is None:
@@ -297,35 +286,21 @@ def described_profile(
         CostProfile(model=found.model, cluster=described.cluster, times=times)
         for times in (found.times, found.unfused)
     )
-    return StepCosts(
-        profile=fused,
-        batch_size=found.batch_size,
-        described=Assumptions(described=described, unfused=unfused),
-    )
+    assumed = Assumptions(described=described, unfused=unfused)
+    return StepCosts(profile=fused, batch_size=found.batch_size, described=assumed)
 
 
-def unknown_batch_size(script: str, *, why: str, fix: str) -> RunError:
-    return RunError(
-        "RUN-031",
-        f"{script} trains on batches whose size is not known before it runs.",
-        why=why,
-        fix=fix,
-    )
+def _unknown_batch_size(script: str, *, why: str, fix: str) -> RunError:
+    what = f"{script} trains on batches whose size is not known before it runs."
+    return RunError("RUN-031", what, why=why, fix=fix)
 
 
 def _no_costs(script: str, answer: Answer, limit_seconds: float) -> RunError:
     if answer.outcome == "no batch size":
-        return unknown_batch_size(
-            script,
-            why="Layers are measured at numbers of samples up to that of a batch.",
-            fix="Add --batch-size N.",
-        )
-    return RunError(
-        "RUN-030",
-        f"{script} reached no training step.",
-        why=answer.why_no_step(limit_seconds),
-        fix=_fix(answer),
-    )
+        why = "Layers are measured at numbers of samples up to that of a batch."
+        return _unknown_batch_size(script, why=why, fix="Add --batch-size N.")
+    what, why = f"{script} reached no training step.", answer.why_no_step(limit_seconds)
+    return RunError("RUN-030", what, why=why, fix=_fix(answer))
 
 
 def _fix(answer: Answer) -> str:
@@ -348,7 +323,7 @@ def plan_script(
     )
     costs = measured_profile(request, time_limit=time_limit)
     if costs.batch_size is None:
-        raise unknown_batch_size(
+        raise _unknown_batch_size(
             script.given,
             why="A plan is made for one batch size.",
             fix="Make the plan first: evener plan --batch-size N --out plan.json "
