@@ -28,7 +28,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import keras
 import tensorflow as tf
 
 from evener._tf_private.functions import before_functions_run, is_traced_function
@@ -54,7 +53,7 @@ from evener.run.first_step import (
     reply,
 )
 from evener.run.hoister import value_bytes
-from evener.run.loops import name_in_program
+from evener.run.loops import name_in_program, variables_in
 from evener.run.replace import replace_with
 from evener.run.script import Notes, callers, run_as_main, user_line
 from evener.run.session import Session
@@ -250,10 +249,8 @@ class EagerSteps:
             line = str(user_line() or "")
             with self._lock:
                 self.first_line = self.first_line or line
-                for source in tf.nest.flatten(sources):
-                    variable = source.value if isinstance(source, keras.Variable) else source
-                    is_mirrored = isinstance(variable, tf.distribute.DistributedValues)
-                    if is_mirrored or not isinstance(variable, tf.Variable):
+                for variable in variables_in(sources):
+                    if isinstance(variable, tf.distribute.DistributedValues):
                         continue
                     value = value_bytes(variable)
                     _, before = self._before.setdefault(variable._unique_id, (variable, value))

@@ -27,6 +27,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -272,8 +273,7 @@ def keep_operation_seeds() -> Callable[[], None]:
     The states of `random` and `numpy.random` are left alone: what draws from them is not hoisted,
     and threads that prepare data may draw at the same time.
     """
-    state = operation_seeds()
-    return functools.partial(set_operation_seeds, state)
+    return partial(set_operation_seeds, operation_seeds())
 
 
 # The values.
@@ -341,9 +341,9 @@ class NamedValues(Check):
         super().__init__(path, holder)
 
     @property
-    def present(self) -> dict[str, Any]:
+    def present(self) -> tuple[str, ...]:
         pairs = zip(self.names, self._before, strict=False)
-        return {name: value for name, value in pairs if value is not MISSING}
+        return tuple(name for name, value in pairs if value is not MISSING)
 
     def _now(self) -> Sequence[Any]:
         held = self.holder
@@ -422,7 +422,8 @@ class Set(Check):
         """Return whether the elements are the same: equal ones of the same type."""
         if len(self.holder) == len(self._before) and super().holds():
             return True
-        return _typed(self.holder) == _typed(self._before)
+        now, before = ({(type(each), each) for each in s} for s in (self.holder, self._before))
+        return now == before
 
     def restore(self) -> None:
         if isinstance(self.holder, set):
@@ -445,11 +446,6 @@ class Array(Check):
             self.holder[...] = self._before[0]
 
 
-def _typed(elements: Any) -> set[tuple[type, Any]]:
-    return {(type(element), element) for element in elements}
-
-
-_CALL: Any = operator.call
 _ARE_DISJOINT: Callable[[Any, Any], bool] = type({}.keys()).isdisjoint
 
 
@@ -458,29 +454,28 @@ class Identities:
 
     def __init__(self, checks: Sequence[Check]) -> None:
         self.others: list[Check] = []
-        self._collections: list[Any] = []
-        self._dictionaries: list[Any] = []
-        self._getters: list[Callable[[Any], tuple[Any, ...]]] = []
-        self._named: list[Any] = []
+        self._reads: list[Callable[[], Iterable[Any]]] = []
         self._absent: list[tuple[Any, frozenset[str]]] = []
         self._sized: list[Any] = []
         for check in checks:
-            if isinstance(check, List | Set | Dictionary):
-                is_dictionary = isinstance(check, Dictionary)
-                (self._dictionaries if is_dictionary else self._collections).append(check.holder)
-                self._sized.append(check.holder)
+            held = check.holder
+            if isinstance(check, List | Set):
+                self._reads.append(held.__iter__)
+                self._sized.append(held)
+            elif isinstance(check, Dictionary):
+                self._reads += [partial(dict.__iter__, held), partial(dict.values, held)]
+                self._sized.append(held)
             elif isinstance(check, NamedValues) and check.has_names:
-                present = tuple(check.present)
+                present = check.present
                 if present:
                     # Of one name alone it would return the value, not a tuple.
                     names = present if len(present) > 1 else present * 2
-                    self._getters.append(operator.itemgetter(*names))
-                    self._named.append(check.holder)
+                    self._reads.append(partial(operator.itemgetter(*names), held))
                 absent = frozenset(check.names).difference(present)
                 if check.every:
-                    self._sized.append(check.holder)
+                    self._sized.append(held)
                 elif absent:
-                    self._absent.append((check.holder, absent))
+                    self._absent.append((held, absent))
             else:
                 self.others.append(check)
         self._lengths = list(map(len, self._sized))
@@ -497,12 +492,7 @@ class Identities:
             return False
 
     def _now(self) -> Iterator[Any]:
-        return chain(
-            chain.from_iterable(self._collections),
-            chain.from_iterable(map(dict.__iter__, self._dictionaries)),
-            chain.from_iterable(map(dict.values, self._dictionaries)),
-            chain.from_iterable(map(_CALL, self._getters, self._named)),
-        )
+        return chain.from_iterable(read() for read in self._reads)
 
 
 _LARGEST_ARRAY = 1 << 20
@@ -610,7 +600,7 @@ class Guards:
             return found
         if isinstance(value, types.MethodType):
             return [(value.__self__, path, True), (value.__func__, path, True)]
-        if isinstance(value, functools.partial):
+        if isinstance(value, partial):
             return [(part, path, True) for part in (value.func, value.args, value.keywords)]
         if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
             return self._container(value, path)

@@ -97,11 +97,10 @@ def _differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -
     return found
 
 
-def _is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
-    others = [0.0] * len(found) if disturbed is None else disturbed
-    pairs = zip(found, others, strict=False)
+def _is_rounding(found: Sequence[float], disturbed: Sequence[float]) -> bool:
+    pairs = zip(found, disturbed, strict=False)
     are_near = all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
-    return len(found) == len(others) and are_near
+    return len(found) == len(disturbed) and are_near
 
 
 Outcome = tuple[Any, list[np.ndarray]]
@@ -148,7 +147,8 @@ class StepComparison:
             raise AsWritten(OTHER_DRAWS, expected)
         eager = _shown(expected, prints), self._values()
         found = _differences_of_outcomes(eager, on_all)
-        if not _is_rounding(found) and not _is_rounding(found, self._disturbed(eager, on_all)):
+        is_near = _is_rounding(found, [0.0] * len(found))
+        if not is_near and not _is_rounding(found, self._disturbed(eager, on_all)):
             raise AsWritten("as a function it computes other values than as written", expected)
         return expected
 

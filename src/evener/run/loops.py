@@ -295,9 +295,7 @@ class IdleDevices:
         return gradients
 
     def _see(self, sources: Any) -> None:
-        flat = tf.nest.flatten(sources)
-        values = [found.value if isinstance(found, keras.Variable) else found for found in flat]
-        variables = [found for found in values if isinstance(found, tf.Variable)]
+        variables = variables_in(sources)
         if variables:
             self._line_of_tapes = user_line()
             if tf.config.functions_run_eagerly():
@@ -314,6 +312,13 @@ class IdleDevices:
                 self._asks_for_tapes = asked
             smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
             self._before = smallest, value_bytes(smallest)
+
+
+def variables_in(sources: Any) -> list[tf.Variable]:
+    """Return the variables of TensorFlow among the sources of gradients."""
+    flat = tf.nest.flatten(sources)
+    values = (each.value if isinstance(each, keras.Variable) else each for each in flat)
+    return [each for each in values if isinstance(each, tf.Variable)]
 
 
 def _begin(original: Callable[..., Any], tape: Any) -> Any:

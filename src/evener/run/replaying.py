@@ -185,10 +185,10 @@ class ResumableLoop:
         return tf.executing_eagerly() and not (is_elsewhere or self.is_inside or self._fits.open)
 
     def _run(self, run: Callable[..., Any], function: Any, *inputs: Any) -> Any:
-        if threading.get_ident() != self._thread and self.line is not None:
-            is_own = threading.current_thread().name.startswith("evener-")
-            if not is_own and effects_of(function).has_resources:
-                raise self.not_resumable("It runs a function with variables in another thread")
+        is_own = threading.current_thread().name.startswith("evener-")
+        is_elsewhere = threading.get_ident() != self._thread and not is_own
+        if is_elsewhere and self.line is not None and effects_of(function).has_resources:
+            raise self.not_resumable("It runs a function with variables in another thread")
         effects = effects_of(function) if self._is_asked else None
         if effects is None or not effects.has_resources:
             return run(function, *inputs)
@@ -420,9 +420,9 @@ class KeptHoister:
 
 def _as_text(event: Event) -> str:
     """Return an event for a message; the key of a run ends with checksums of its batch."""
-    words = {"run": "a call of", "read": "a read of"}.get(event.kind, "")
-    name = event.key.partition("(")[0] if event.kind == "run" else event.key
-    return f"{words} {name}".strip()
+    if event.kind == "run":
+        return f"a call of {event.key.partition('(')[0]}"
+    return f"a read of {event.key}" if event.kind == "read" else event.key
 
 
 # Values of events as bytes.
