@@ -21,7 +21,7 @@ from evener.base.records import from_json, to_json
 from evener.base.text import format_seconds
 from evener.errors import RunError
 from evener.plan import Plan
-from evener.run.child_process import ask_module
+from evener.run.first_step import ask_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

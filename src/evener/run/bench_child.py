@@ -27,7 +27,7 @@ from evener.devices.names import tf_device
 from evener.errors import EvenerError
 from evener.recording.measured import count_work
 from evener.run.bench import TimedRun, TimedSteps
-from evener.run.child_process import end_with
+from evener.run.first_step import end_with
 from evener.run.loops import is_called_by_script
 from evener.run.replace import replace_with
 from evener.run.script import read, run_as_main

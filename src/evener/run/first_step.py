@@ -1,23 +1,35 @@
-"""First training step of a program, which runs in a subprocess: its audit, its costs, a plan.
+"""First training step of a program, which runs in a process of its own: its audit, costs, a plan.
 
 ::
 
-    ask      start ``python -m evener.run.child REQUEST``, wait, read the answer
-    reply    write the answer and end the process: the program does not continue
+    parent                          child
+    ask ──────────────────────────► new session and process group, `python -m MODULE REQUEST`
+    read the end of its output ◄─── standard output and error
+    wait, at most the limit         reply: writes its answer to a file beside the request, and ends
+    kill the process group          including processes that the child has started
+
+The program that the process runs may print what it likes, and does not continue behind the answer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
+
+from rich.text import Text
 
 from evener import errors
 from evener.auditing import Audit
@@ -30,9 +42,105 @@ from evener.plan.profile_files import ReusedLayers, warn_of_estimates
 from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
 from evener.planner.planning import Planned, plan_profile
-from evener.run.child_process import ProcessResult, ask_module, end_with
 from evener.run.eager_steps import eager_step_at
 from evener.run.script import Script, read
+
+
+class Output:
+    """Reads a pipe to its end in a thread, in bounded memory, so that the writer never blocks."""
+
+    def __init__(self, kept_bytes: int = 16 * 1024) -> None:
+        self._kept_bytes = kept_bytes
+        self._tail = b""
+        self.num_bytes = 0
+        self._source, self.sink = os.pipe()
+        self._thread = threading.Thread(target=self._drain, name="evener-output", daemon=True)
+
+    def start(self) -> None:
+        os.close(self.sink)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the last writer has closed the pipe."""
+        self._thread.join(seconds)
+
+    @property
+    def tail(self) -> str:
+        """The end of the output, without colours; bytes that are not UTF-8 are replaced."""
+        text = self._tail.decode("utf-8", errors="replace")
+        return Text.from_ansi(text.replace("\r\n", "\n")).plain
+
+    def _drain(self) -> None:
+        while block := os.read(self._source, 64 * 1024):
+            self.num_bytes += len(block)
+            self._tail = (self._tail + block)[-self._kept_bytes :]
+        os.close(self._source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessResult:
+    exit_code: int | None  # Negative for a signal; None if the time limit was reached.
+    output: str  # The end of its output, at most 16 KiB.
+
+
+def run_child_process(
+    command: Sequence[str], *, environ: Mapping[str, str], limit_seconds: float
+) -> ProcessResult:
+    """Run a command and all its child processes until it exits or the time limit is reached."""
+    output = Output()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output.sink,
+            stderr=output.sink,
+            start_new_session=True,
+        )
+    finally:
+        output.start()
+    exit_code: int | None = None
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            exit_code = process.wait(timeout=limit_seconds)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    # The group is dead; only a process that left it can hold the pipe open.
+    output.wait(5.0)
+    return ProcessResult(exit_code=exit_code, output=output.tail)
+
+
+def ask_module(
+    module: str, request: str, *, environ: Mapping[str, str] | None = None, limit_seconds: float
+) -> tuple[ProcessResult, str | None]:
+    """Run ``python -m MODULE REQUEST``; return its end, and its answer if it wrote one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "request.json"
+        path.write_text(request, encoding="utf-8")
+        # Otherwise TensorFlow's log would fill the kept end of the output.
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1"}
+        result = run_child_process(
+            [sys.executable, "-m", module, str(path)],
+            environ={**quiet, **(environ or {})},
+            limit_seconds=limit_seconds,
+        )
+        answer = answer_file(path)
+        return result, answer.read_text(encoding="utf-8") if answer.exists() else None
+
+
+def answer_file(request: Path) -> Path:
+    return request.with_name("answer.json")
+
+
+def end_with(request: Path, answer: str) -> NoReturn:
+    answer_file(request).write_text(answer, encoding="utf-8")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Exit handlers of the program do not run, and its threads are not joined.
+    os._exit(0)
+
 
 FIX_EAGER = (
     "Put @tf.function on the function of the step, or compile the model without run_eagerly."
