@@ -177,7 +177,8 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
     strategy = costing_strategy(used[0].name, answer)
     session = Session(script, strategy, Notes(), gpu_names=request.gpu_names)
     # An update of `fit` has ``run_eagerly`` then; others the session may hoist.
-    with eager.watching(is_update_of=_TRAINERS):
+    trainers = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
+    with eager.watching(is_update_of=trainers):
         session.run(request.args)
 
 
@@ -207,15 +208,8 @@ _GRADIENTS = Patch(
 )
 
 
-# An optimizer that these modules call is part of `fit`.
-_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
-
-
 class EagerSteps:
-    """Watches eager updates and gradients; ``taken`` gets the line of a step and does not return.
-
-    The first eager step stops before its update, if a module with such a name has called it.
-    """
+    """Watches eager updates and gradients; the line of a step is given to ``taken``, which ends."""
 
     def __init__(self, taken: Callable[[str], Any]) -> None:
         self._taken = taken
@@ -226,6 +220,8 @@ class EagerSteps:
 
     @contextlib.contextmanager
     def watching(self, *, is_update_of: str | tuple[str, ...] = "") -> Iterator[None]:
+        """The first eager step stops before its update, if such a module has called it."""
+
         def apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
                 names = (str(frame.f_globals.get("__name__", "")) for frame in callers())

@@ -271,8 +271,7 @@ class EmulatedGpus:
         )
 
     def get_device_details(self, _: Any, device: Any) -> dict[str, Any]:
-        name = f"stand-in {self.all[self.index_of(device)]}"
-        capability = self.capability
+        name, capability = f"stand-in {self.all[self.index_of(device)]}", self.capability
         known = {} if capability is None else {"compute_capability": capability}
         return {"device_name": name, **known}
 
@@ -494,10 +493,7 @@ def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
 
 
 def watch_environment(notes: Notes | None = None) -> None:
-    """End the script with RUN-004 where it chooses another backend of Keras than TensorFlow.
-
-    With notes, report variables that the script sets after they were read.
-    """
+    """End the script (RUN-004) where it chooses another backend; note variables set too late."""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event != "os.putenv":

@@ -42,7 +42,7 @@ from evener.plan.profile_files import ReusedLayers, warn_of_estimates
 from evener.planner.clusters import ClusterDescription
 from evener.planner.datasheets import Assumptions, reached_speeds
 from evener.planner.planning import Planned, plan_profile
-from evener.run.eager_steps import eager_step_at
+from evener.run.regions import eager_step_at
 from evener.run.script import Script, read
 
 

@@ -38,12 +38,12 @@ import tensorflow as tf
 
 from evener._tf_private.random_numbers import operation_seeds, set_operation_seeds
 from evener._tf_private.tensors import unwrapped
-from evener.run.eager_steps import NOT_FOLLOWED
 from evener.run.hoisted_values import PLAIN, CannotHoist, same
+from evener.run.regions import NOT_FOLLOWED
 
-_KNOWN_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "optree", "wrapt", "evener")
-# What these call for themselves.
-_KNOWN_PACKAGES += (
+_KNOWN_PACKAGES = (
+    *("tensorflow", "keras", "numpy", "ml_dtypes", "optree", "wrapt", "evener"),
+    # What these call for themselves.
     *("typing_extensions.py", "absl", "google", "six.py", "opt_einsum", "h5py", "namex"),
     *("packaging", "gast", "astunparse", "termcolor", "rich", "tf_keras"),
 )
@@ -101,6 +101,14 @@ _PURE_MODULES = ("math", "cmath", "_operator", "itertools", "_functools", "_coll
 
 
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+_INSTALLED = tuple(
+    str(folder) + os.sep
+    for folder in (
+        *(Path(module.__file__ or "").parent for module in (np, keras, tf)),
+        *(sysconfig.get_paths()[key] for key in ("purelib", "platlib")),
+        Path(__file__).parents[1],
+    )
+)
 
 
 @functools.cache
@@ -110,21 +118,12 @@ def is_followed(filename: str) -> bool:
         return False
     path = Path(filename)
     if any(part in _KNOWN_PACKAGES for part in path.parts) and (
-        filename.startswith(_installed_folders()) or "site-packages" in filename
+        filename.startswith(_INSTALLED) or "site-packages" in filename
     ):
         return False
     if filename.startswith(_STANDARD):
         return path.relative_to(_STANDARD).parts[0].removesuffix(".py") not in _KNOWN_MODULES
     return True
-
-
-@functools.cache
-def _installed_folders() -> tuple[str, ...]:
-    folders = [Path(module.__file__ or "").parent for module in (np, keras, tf)]
-    ours = Path(__file__).parents[1]
-    paths = sysconfig.get_paths()
-    installed = [Path(paths[key]) for key in ("purelib", "platlib")]
-    return tuple(str(folder) + os.sep for folder in (*folders, *installed, ours))
 
 
 def _is_asked_by_library(frame: types.FrameType) -> bool:
@@ -177,7 +176,9 @@ class Observed:
             if code.co_flags & _GENERATOR and code.co_name != "<genexpr>":
                 self._blame(frame, "it is a generator")
         elif frame.f_back is not None and is_followed(frame.f_back.f_code.co_filename):
-            self._blame(frame.f_back, _reason_of_library(code))
+            path = code.co_filename.replace(os.sep, "/")
+            elsewhere = (reason for part, reason in _ELSEWHERE.items() if part in path)
+            self._blame(frame.f_back, _DIFFERENT.get(code.co_name) or next(elsewhere, None))
         is_seed = code.co_name == "get_seed" and code.co_filename.endswith(_SEEDS_OF_DRAWS)
         if is_seed and tf.executing_eagerly():  # and not where Keras asks for the shapes of a layer
             self.num_draws += frame.f_locals["op_seed"] is None
@@ -193,13 +194,6 @@ class Observed:
             is_left_out = any(first <= number <= last for first, last in self._left_out)
             if path != self._path or not is_left_out:
                 self.problem = (path, number, reason)
-
-
-def _reason_of_library(code: types.CodeType) -> str | None:
-    if code.co_name in _DIFFERENT:
-        return _DIFFERENT[code.co_name]
-    path = code.co_filename.replace(os.sep, "/")
-    return next((reason for part, reason in _ELSEWHERE.items() if part in path), None)
 
 
 def _reason_of_builtin(function: Any) -> str | None:
@@ -268,11 +262,9 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def keep_operation_seeds() -> Callable[[], None]:
-    """Return what puts back the state from which TensorFlow seeds eager random operations.
-
-    The states of `random` and `numpy.random` are left alone: what draws from them is not hoisted,
-    and threads that prepare data may draw at the same time.
-    """
+    """Return what puts back the state from which TensorFlow seeds eager random operations."""
+    # Those of `random` and `numpy.random` are left alone: what draws from them is not hoisted, and
+    # threads that prepare data may draw at the same time.
     return partial(set_operation_seeds, operation_seeds())
 
 

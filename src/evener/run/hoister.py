@@ -35,7 +35,6 @@ from evener._tf_private.random_numbers import global_seed_for_now
 from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tensors import Printed, explicit_device, is_eager_tensor, kept_prints
 from evener.base.user_code import is_own
-from evener.run.eager_steps import prevents
 from evener.run.hoisted_guards import Observed, keep_operation_seeds
 from evener.run.hoisted_step import (
     OTHER_DRAWS,
@@ -50,7 +49,7 @@ from evener.run.hoisted_step import (
     traced,
 )
 from evener.run.hoisted_values import CannotHoist, Scalar, hold, same
-from evener.run.regions import HOOK, Hoisted, Obstacle, hoist_steps
+from evener.run.regions import HOOK, Hoisted, Obstacle, hoist_steps, prevents
 from evener.run.script import Notes, Script, UserLine, is_other
 from evener.strategy import Strategy
 from evener.strategy.rounding import as_array, magnitude, relative_difference

@@ -40,8 +40,8 @@ from evener.base.user_code import is_own
 from evener.devices.names import device_name
 from evener.partition.report import NEARLY_ALL
 from evener.plan.parts import parse_device_name
-from evener.run.eager_steps import advice_for, eager_step_of
 from evener.run.hoister import Hoister, value_bytes
+from evener.run.regions import advice_for, eager_step_of
 from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, callers, is_other, line_of_loop, user_line
 from evener.strategy import Strategy

@@ -122,8 +122,7 @@ def is_other(device: Any, strategy: Strategy) -> bool:
 class Loading(importlib.abc.MetaPathFinder):
     """Calls a function once, when the last of some modules has been imported.
 
-    Settings that a program makes before its imports stay in effect: environment variables, the
-    backend of Keras.
+    So settings that a program makes before its imports stay in effect.
     """
 
     def __init__(self, awaited: Sequence[str], then: Callable[[], None]) -> None:

@@ -200,9 +200,9 @@ class Session:
     ) -> Recording:
         """Return the record of this session, which has not run yet.
 
-        With several workers, each has a folder of its own in the given one: ``worker-0``, and
-        ``worker-0.1`` for its first replacement. ``diagnose`` is given the path of the script and
-        the number of devices; the first worker calls it.
+        With several workers, each has a folder in the given one: ``worker-0``, and ``worker-0.1``
+        for its first replacement; the first one calls ``diagnose`` with the script and the number
+        of devices.
         """
         from evener.recording.record import Recording
         from evener.workers.process import group_of_process
