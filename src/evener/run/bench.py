@@ -178,8 +178,8 @@ class BenchResult:
 
 
 def fastest(rows: Sequence[BenchRow]) -> BenchRow | None:
-    timed = [(row.step_seconds, index) for index, row in enumerate(rows) if row.step_seconds]
-    return rows[min(timed)[1]] if timed else None
+    timed = [row for row in rows if row.step_seconds]
+    return min(timed, key=lambda row: row.step_seconds or 0.0, default=None)
 
 
 def overlapping(best: BenchRow, rows: Sequence[BenchRow]) -> list[BenchRow]:

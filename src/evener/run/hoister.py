@@ -78,11 +78,6 @@ def is_of_evener(variable: tf.Variable) -> bool:
     return not variable.trainable and variable.name.rpartition("/")[2].startswith("evener_")
 
 
-def _numbers_of(results: Any) -> list[np.ndarray]:
-    flat = tf.nest.flatten(results, expand_composites=True)
-    return [as_array(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
-
-
 def _differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:
     """Return the relative difference of each array, in units of the rounding of its type."""
     if len(expected) != len(actual):
@@ -209,11 +204,13 @@ def _differences_of_outcomes(expected: Outcome, actual: Outcome) -> list[float]:
     pairs = list(zip(left, right, strict=True))
     if any(not same(a, b) and not (tf.is_tensor(a) and tf.is_tensor(b)) for a, b in pairs):
         return [math.inf]
-    tensors = [(a, b) for a, b in pairs if tf.is_tensor(a) and a is not b]
-    return [
-        *_differences(_numbers_of([a for a, _ in tensors]), _numbers_of([b for _, b in tensors])),
-        *_differences(expected[1], actual[1]),
-    ]
+    others = [pair for pair in pairs if tf.is_tensor(pair[0]) and pair[0] is not pair[1]]
+    handles = (tf.resource, tf.variant)
+    left, right = (
+        [as_array(pair[side]) for pair in others if pair[side].dtype not in handles]
+        for side in (0, 1)
+    )
+    return [*_differences(left, right), *_differences(expected[1], actual[1])]
 
 
 _MOST_VARIANTS = 5

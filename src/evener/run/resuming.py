@@ -291,8 +291,7 @@ class ResumableFit(CheckpointCallback):
         # Restored in place, so that other names have them too.
         kept = [v for each in self._own for v in vars(each).values() if isinstance(v, list | dict)]
         for callback in self._own:
-            files = {kind: file_of(kind) for kind in type(callback).__mro__}
-            own = [kind for kind, file in files.items() if is_own(file)]
+            own = [kind for kind in type(callback).__mro__ if is_own(file_of(kind))]
             functions += vars(callback).values()
             for name, value in vars(callback).items():
                 if own and name != "params" and not is_plain(value):
