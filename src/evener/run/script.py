@@ -403,9 +403,11 @@ def show_failures_of(path: str) -> None:
 
 
 def last_user_line(found: TracebackType | None) -> UserLine | None:
-    codes = ((frame.f_code, number) for frame, number in traceback.walk_tb(found))
-    own = [each for each in codes if is_own(each[0].co_filename)]
-    return UserLine(own[-1][0].co_filename, own[-1][1], own[-1][0].co_name) if own else None
+    own = [each for each in traceback.walk_tb(found) if is_own(each[0].f_code.co_filename)]
+    if not own:
+        return None
+    frame, number = own[-1]
+    return UserLine(frame.f_code.co_filename, number, frame.f_code.co_name)
 
 
 def without_frames(

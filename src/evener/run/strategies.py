@@ -266,11 +266,11 @@ _LAYERS = Patch(
 def refuse_mistakes() -> None:
     """End the script at calls that no script can mean: RUN-008, RUN-009."""
     _DEVICE.apply(replace_with(_refuse_hardware))
-    Layer = weakref.ref[keras.Layer]
+    LayerRef = weakref.ref[keras.Layer]
     # For each layer that was made while another was called: that one, and the line.
-    made_in_calls = weakref.WeakKeyDictionary[keras.Layer, tuple[Layer, UserLine]]()
+    made_in_calls = weakref.WeakKeyDictionary[keras.Layer, tuple[LayerRef, UserLine]]()
     # For each layer that is called: the lines in it that have made a layer with weights.
-    first = weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, Layer]]()
+    first = weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, LayerRef]]()
 
     def make(original: Callable[..., None], layer: Any, /, *args: Any, **kwargs: Any) -> None:
         outer = _layer_being_called()
