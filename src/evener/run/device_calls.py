@@ -346,8 +346,8 @@ _IMPORTED_AS = (
 
 
 def _each_class_once(name: str) -> Iterator[str]:
-    paths = (f"{folder}.{name}" for folder in ("distribute", "distribute.experimental"))
-    targets = [target for path in paths for target in public_targets(path)]
+    experimental = public_targets(f"distribute.experimental.{name}", [""])
+    targets = [*public_targets(f"distribute.{name}"), *experimental]
     # The first name of each.
     classes = {attribute(tf, target.partition(":")[2]): target for target in reversed(targets)}
     yield from (f"{target}.__init__" for target in classes.values())

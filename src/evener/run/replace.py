@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -39,9 +39,11 @@ def attribute(module: Any, path: str) -> Any:
     return functools.reduce(getattr, filter(None, path.split(".")), module)
 
 
-def public_targets(path: str) -> Iterator[str]:
+def public_targets(
+    path: str, apis: Sequence[str] = ("", "compat.v1.", "compat.v2.")
+) -> Iterator[str]:
     """Yield the targets of a patch of a name of ``tf``, there and in its versions."""
     folder, _, name = path.rpartition(".")
-    for api in ("", "compat.v1.", "compat.v2."):
+    for api in apis:
         if hasattr(attribute(tf, f"{api}{folder}"), name):
             yield f"tensorflow:{api}{path}"
