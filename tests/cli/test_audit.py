@@ -17,11 +17,18 @@ import evener
 from cli.commands import SOURCE, run
 from evener.base.records import to_plain
 from evener.errors import EvenerError
-from evener.run import child_process
+from evener.run import first_step
 from evener.run.child import FirstStep, call_step
-from evener.run.child_process import ProcessResult, answer_file, run_child_process
-from evener.run.first_step import audit_in_subprocess, audit_request, read_target
-from evener.run.questions import Answer, TargetError
+from evener.run.first_step import (
+    Answer,
+    ProcessResult,
+    TargetError,
+    answer_file,
+    audit_in_subprocess,
+    audit_request,
+    read_target,
+    run_child_process,
+)
 
 SCRIPT = """
     import atexit, sys
@@ -262,7 +269,7 @@ def test_every_ending_without_an_audit_is_an_error(
             answer_file(Path(command[-1])).write_text(json.dumps(found), encoding="utf-8")
         return ProcessResult(exit_code=exit_code, output=output)
 
-    monkeypatch.setattr(child_process, "run_child_process", run_child_process)
+    monkeypatch.setattr(first_step, "run_child_process", run_child_process)
     error = refused("train.py", limit_seconds=9)
     assert error.code == code
     assert said in str(error)

@@ -11,9 +11,7 @@ import pytest
 
 from cli.forked import Run
 from evener.base.records import to_json
-from evener.run.child_process import ProcessResult, answer_file
-from evener.run.first_step import _fix
-from evener.run.questions import Answer, StepRequest
+from evener.run.first_step import Answer, ProcessResult, StepRequest, _fix, answer_file
 from evener.run.script import read_script
 
 MADE = """

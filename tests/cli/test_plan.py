@@ -27,8 +27,7 @@ from evener.profile import (
     ModelCosts,
 )
 from evener.run import first_step as step_costs
-from evener.run.child_process import ProcessResult
-from evener.run.questions import Answer, StepCosts
+from evener.run.first_step import Answer, ProcessResult, StepCosts
 
 SCRIPT = """
     import sys

@@ -131,7 +131,7 @@ _FAILURES = ("RUN-030", "RUN-040", "RUN-043", "RUN-105", "RUN-106", "RUN-107", "
 def _exit_code(error: EvenerError) -> int:
     # Imported here: only an error needs it.
     from evener.devices.spec import SpecError
-    from evener.run.questions import TargetError
+    from evener.run.first_step import TargetError
     from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 
     if is_lost(error):

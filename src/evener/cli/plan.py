@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from evener.planner.clusters import ClusterDescription
     from evener.planner.planning import BatchSize
     from evener.planner.run_times import MeasuredRun
-    from evener.run.questions import StepCosts, StepRequest
+    from evener.run.first_step import StepCosts, StepRequest
 
 
 def plan(
@@ -111,7 +111,7 @@ def plan(
     from evener.plan import Plan
     from evener.planner.planning import MOST_SAMPLES, check_plan, plan_profile
     from evener.planner.run_times import read_run
-    from evener.run.questions import StepRequest
+    from evener.run.first_step import StepRequest
     from evener.run.script import read
 
     if as_module and script is None:
@@ -246,7 +246,7 @@ def _known_costs(model: str | None, cluster: str | None, profile: Path | None) -
     from evener.plan.profile_files import read_profile
     from evener.planner.datasheets import Assumptions, datasheet_profile
     from evener.planner.published_models import model_named
-    from evener.run.questions import StepCosts
+    from evener.run.first_step import StepCosts
 
     described = None
     if model is not None and cluster is not None:

@@ -17,7 +17,7 @@ from evener.doctor.numbers import SCALED_LOSS
 from evener.doctor.placement import EACH_ITS_PART, OTHERS, without_strategy
 from evener.doctor.surroundings import HIDING
 from evener.doctor.values import Call, Items, Library, Made, Value, constant, made_by
-from evener.run.eager_steps import eager_step_of
+from evener.run.regions import eager_step_of
 
 _SETTERS = {
     "tf.config.set_memory_growth": "memory growth",

@@ -14,7 +14,7 @@ from evener.doctor.sources import Location, Source, Unread
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.values import Call
 from evener.errors import house_form
-from evener.run.eager_steps import EagerStep, eager_step_of
+from evener.run.regions import EagerStep, eager_step_of
 
 PAGES = Path(__file__).parent / "pages"
 """The folder with a help page for each rule, which has the name of its code."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -21,7 +21,7 @@ from evener.base.records import from_json, to_json
 from evener.base.text import format_seconds
 from evener.errors import RunError
 from evener.plan import Plan
-from evener.run.child_process import ask_module
+from evener.run.first_step import ask_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class BenchRow:
 def contenders(
     devices: Sequence[str], *, spec: str | None, words: str, planned: Plan | str, with_xla: bool
 ) -> list[Contender]:
-    option = "" if spec is None else f"--devices {spec} "
+    command = "evener run " + ("" if spec is None else f"--devices {spec} ")
     plan = planned if isinstance(planned, Plan) else None
     # One device on the CPU is all of it.
     alone = "cpu:1" if devices[0].startswith("cpu:") else devices[0]
@@ -89,14 +89,12 @@ def contenders(
         ),
         Contender(name="MirroredStrategy", kind="mirrored"),
         Contender(
-            name="evener, even shares",
-            command=f"evener run {option}--shares even {words}",
-            shares="even",
+            name="evener, even shares", command=f"{command}--shares even {words}", shares="even"
         ),
-        Contender(name="evener, measured shares", command=f"evener run {option}{words}"),
+        Contender(name="evener, measured shares", command=f"{command}{words}"),
         Contender(
             name="evener, planned" + (f": {plan.layout}" if plan else ""),
-            command=f"evener run {option}--plan auto {words}",
+            command=f"{command}--plan auto {words}",
             plan=plan,
             problem="" if plan else str(planned),
         ),
@@ -136,11 +134,8 @@ def measure(
             if times.problem:
                 rows[index] = replace(row, rounds=(), problem=times.problem)
             else:
-                rows[index] = replace(
-                    row,
-                    rounds=(*row.rounds, median(times.seconds)),
-                    batch_size=times.batch_size or row.batch_size,
-                )
+                rounds, size = (*row.rounds, median(times.seconds)), times.batch_size
+                rows[index] = replace(row, rounds=rounds, batch_size=size or row.batch_size)
     # The batch is that of the script in all of them.
     batch_size = next((row.batch_size for row in rows if row.batch_size), None)
     return [replace(row, batch_size=batch_size) for row in rows]
@@ -169,28 +164,22 @@ class BenchResult:
 
     def to_json(self) -> str:
         best = fastest(self.rows)
-        fields: dict[str, Any] = {
-            "rows": [
-                {
-                    "name": row.contender.name,
-                    "command": row.contender.command,
-                    "step_seconds": row.step_seconds,
-                    "rounds": row.rounds,
-                    "batch_size": row.batch_size,
-                    "problem": row.problem,
-                }
-                for row in self.rows
-            ],
-            "fastest": None if best is None else best.contender.name,
-            "limit": self.limit,
-            "record": self.record,
-        }
-        return to_json(fields)
+        of_contender, of_row = (
+            ("name", "command"),
+            ("step_seconds", "rounds", "batch_size", "problem"),
+        )
+        rows = [
+            {name: getattr(row.contender, name) for name in of_contender}
+            | {name: getattr(row, name) for name in of_row}
+            for row in self.rows
+        ]
+        first = None if best is None else best.contender.name
+        return to_json({"rows": rows, "fastest": first, "limit": self.limit, "record": self.record})
 
 
 def fastest(rows: Sequence[BenchRow]) -> BenchRow | None:
-    timed = [(row.step_seconds, index) for index, row in enumerate(rows) if row.step_seconds]
-    return rows[min(timed)[1]] if timed else None
+    timed = [row for row in rows if row.step_seconds]
+    return min(timed, key=lambda row: row.step_seconds or 0.0, default=None)
 
 
 def overlapping(best: BenchRow, rows: Sequence[BenchRow]) -> list[BenchRow]:
@@ -225,9 +214,8 @@ def print_result(result: BenchResult, console: Console) -> None:
         lines.append(f"See for yourself: evener report {result.record}")
     best = fastest(result.rows)
     if best is not None:
-        near = overlapping(best, result.rows)
-        if near:
-            others = "; ".join(row.contender.name for row in near)
+        others = "; ".join(row.contender.name for row in overlapping(best, result.rows))
+        if others:
             lines.append(
                 f"Not certain: the range of the fastest overlaps with that of {others}. "
                 "More --rounds on a quiet machine tell more."

@@ -27,7 +27,7 @@ from evener.devices.names import tf_device
 from evener.errors import EvenerError
 from evener.recording.measured import count_work
 from evener.run.bench import TimedRun, TimedSteps
-from evener.run.child_process import end_with
+from evener.run.first_step import end_with
 from evener.run.loops import is_called_by_script
 from evener.run.replace import replace_with
 from evener.run.script import read, run_as_main
@@ -50,14 +50,11 @@ def main() -> None:
     file = Path(sys.argv[1])
     request = from_json(file.read_text(encoding="utf-8"), TimedRun)
 
-    def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(self, *args, **{**kwargs, "jit_compile": request.layout.jit_compile})
-
-        return compile
+    def compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **{**kwargs, "jit_compile": request.layout.jit_compile})
 
     if request.layout.jit_compile is not None:
-        _COMPILE.apply(compiling)
+        _COMPILE.apply(replace_with(compile))
     run = _BenchRun(request, file)
     try:
         run.run()
@@ -85,34 +82,46 @@ class _BenchRun:
         self._stack = contextlib.ExitStack()
 
     def run(self) -> None:
-        script = read(self._request.target, as_module=self._request.is_module)
+        request = self._request
+        script = read(request.target, as_module=request.is_module)
         with adding_callbacks(lambda: FitTimes(self._seconds, self._wanted, self.done)):
-            if self._request.layout.kind == "mirrored":
-                devices = [tf_device(device.name) for device in use_devices(self._request.devices)]
+            if request.layout.kind == "mirrored":
+                devices = [tf_device(device.name) for device in use_devices(request.devices)]
                 # A script with a strategy of its own runs as it is written.
                 if "Strategy(" not in script.source:
                     strategy = tf.distribute.MirroredStrategy(devices)
                     tf.distribute.experimental_set_strategy(strategy)
-                run_as_main(script, self._request.args)
+                run_as_main(script, request.args)
+                return
+            plan, shares = request.layout.plan, request.layout.shares
+            layout = RunLayout(devices=request.devices, plan=plan, shares=shares, verify=False)
+            session = prepare(script, layout)
+            self._strategy = session.strategy
+            if request.record:
+                self._stack.enter_context(session.record(Path(request.record)))
             else:
-                request = self._request
-                layout = RunLayout(
-                    devices=request.devices,
-                    plan=request.layout.plan,
-                    shares=request.layout.shares,
-                    verify=False,
-                )
-                session = prepare(script, layout)
-                self._strategy = session.strategy
-                if request.record:
-                    self._stack.enter_context(session.record(Path(request.record)))
-                else:
-                    count_work(session.strategy)
-                if session.strategy.is_partitioned:
-                    watch_strategy(session.strategy, self._wanted, self.done)
-                else:
-                    time_calls(self._seconds, self._wanted, self.done)
-                session.run(request.args)
+                count_work(session.strategy)
+            if session.strategy.is_partitioned:
+                threading.Thread(target=self._watch, name="evener bench", daemon=True).start()
+            else:
+                time_calls(self._seconds, self._wanted, self.done)
+            session.run(request.args)
+
+    def _watch(self) -> None:
+        """End when the strategy has counted so many steps outside of ``fit``."""
+        while len(seconds := self._counted_seconds()) < self._wanted:
+            time.sleep(_TICK_SECONDS)
+        self.done(seconds)
+
+    def _counted_seconds(self) -> list[float]:
+        if self._strategy is None:
+            return []
+        records = self._strategy.share_controller.step_records()
+        return [
+            after.began - record.began
+            for record, after in itertools.pairwise(records)
+            if record.trace == after.trace
+        ]
 
     def done(self, seconds: Sequence[float]) -> None:
         """Answer with the steps after the warm-up, and end the process."""
@@ -124,13 +133,13 @@ class _BenchRun:
         self.answer(TimedSteps(seconds=timed, batch_size=batch_size))
 
     def end(self) -> NoReturn:
-        seconds = self._seconds or (counted_seconds(self._strategy) if self._strategy else [])
-        if len(seconds) >= self._request.num_warm_up + _FEWEST:
+        seconds = self._seconds or self._counted_seconds()
+        needed = self._request.num_warm_up + _FEWEST
+        if len(seconds) >= needed:
             self.done(seconds)
         if not seconds:
             why = "a loop of its own, which only evener times" if not self._strategy else "no step"
             self.answer(TimedSteps(problem=f"no step was timed: {why}"))
-        needed = self._request.num_warm_up + _FEWEST
         self.answer(TimedSteps(problem=f"{len(seconds)} steps; {needed} are needed"))
 
     def answer(self, times: TimedSteps) -> NoReturn:
@@ -191,33 +200,12 @@ def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
         results = original(function, *args, **kwargs)
         if step is None and function not in others:
             # It is traced now.
+            others.append(function)
             if trains(function.get_concrete_function(*args, **kwargs)):
                 step, last = function, now
-            else:
-                others.append(function)
         return results
 
     TRACED_FUNCTIONS.apply_each({"__call__": call}, "scripts", by=replace_with)
-
-
-def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
-    """Call a function when a strategy has counted so many steps outside of ``fit``, in a thread."""
-
-    def watch() -> None:
-        while len(seconds := counted_seconds(strategy)) < num_steps:
-            time.sleep(_TICK_SECONDS)
-        done(seconds)
-
-    threading.Thread(target=watch, name="evener bench", daemon=True).start()
-
-
-def counted_seconds(strategy: Strategy) -> list[float]:
-    records = strategy.share_controller.step_records()
-    return [
-        after.began - record.began
-        for record, after in itertools.pairwise(records)
-        if record.trace == after.trace
-    ]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import keras
 import tensorflow as tf
 
 from evener._tf_private.functions import before_functions_run, is_traced_function
@@ -44,24 +43,21 @@ from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
 from evener.profiler.profile import KnownDevices, batch_sizes, costing_strategy, profile_step
 from evener.run.device_calls import answer_as_gpus, skip_late_settings, watch_environment
-from evener.run.hoister import value_bytes
-from evener.run.loops import name_in_program
-from evener.run.questions import (
+from evener.run.first_step import (
     Answer,
+    AnsweredError,
     CountedStep,
     StepCosts,
     StepRequest,
     TargetError,
     reply,
-    reply_error,
 )
+from evener.run.hoister import value_bytes
+from evener.run.loops import name_in_program, variables_in
 from evener.run.replace import replace_with
 from evener.run.script import Notes, callers, run_as_main, user_line
 from evener.run.session import Session
 from evener.strategy.step_audit import StoppedCall, audit, audit_of, trains
-
-_LARGE_BYTES = 1 << 20
-"""Bytes of variables whose values are left out where no step runs."""
 
 
 def main() -> None:
@@ -87,7 +83,8 @@ def main() -> None:
             measure_first_step(request, file)
     except EvenerError as error:
         traceback.print_exc()
-        reply_error(file, error)
+        fields = {name: getattr(error, name) for name in ("code", "what", "why", "fix")}
+        reply(file, Answer(error=AnsweredError(kind=type(error).__name__, **fields)))
     reply(file, Answer(outcome="ended"))
 
 
@@ -124,9 +121,9 @@ class FirstStep:
             return
         stopped = StoppedCall(function=function, inputs=inputs)
         step = f"{self._request.target}: {name_in_program(stopped.name)}"
-        assume_gpus = self._request.assume_gpus
         try:
-            audit = audit_of(stopped, step=step, assume_gpus=assume_gpus, draw=True).to_json()
+            found = audit_of(stopped, step=step, assume_gpus=self._request.assume_gpus, draw=True)
+            audit = found.to_json()
         except BaseException:
             # Whatever the error is, the step must not run.
             traceback.print_exc()
@@ -141,7 +138,7 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
     used = use_devices(request.devices)
     if request.question != "costs":
         # Nothing runs: a model may be larger than the memory of this machine.
-        leave_large_variables_unwritten(_LARGE_BYTES)
+        leave_large_variables_unwritten(1 << 20)
     process = os.getpid()
 
     def answer(traced: Any, num_samples: int | None) -> None:
@@ -162,27 +159,25 @@ def measure_first_step(request: StepRequest, file: Path) -> None:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", EvenerWarning)
                 profile, not_measured = profile_step(traced, used, size, name=name, known=known)
+            own = (w.message for w in caught if issubclass(w.category, EvenerWarning))
             measured = StepCosts(
                 profile=profile,
                 batch_size=num_samples,
                 not_measured=tuple(not_measured),
                 taken=tuple(known.reused),
-                warnings=tuple(
-                    str(w.message) for w in caught if issubclass(w.category, EvenerWarning)
-                ),
+                warnings=tuple(map(str, own)),
             )
-        notes: tuple[str, ...] = ()
-        if eager.first_line:
-            # What nobody traced is observed before it is traced.
-            ran = "this step ran once, since it is no tf.function"
-            notes = (f"evener: {eager.first_line}: {ran}",)
+        # What nobody traced is observed before it is traced.
+        ran = f"evener: {eager.first_line}: this step ran once, since it is no tf.function"
+        notes = (ran,) if eager.first_line else ()
         reply(file, Answer(outcome="found", measured=measured, traced=counted, notes=notes))
 
     eager = EagerSteps(lambda line: reply(file, Answer(outcome="eager", line=line)))
     strategy = costing_strategy(used[0].name, answer)
     session = Session(script, strategy, Notes(), gpu_names=request.gpu_names)
     # An update of `fit` has ``run_eagerly`` then; others the session may hoist.
-    with eager.watching(is_update_of=_TRAINERS):
+    trainers = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
+    with eager.watching(is_update_of=trainers):
         session.run(request.args)
 
 
@@ -212,15 +207,8 @@ _GRADIENTS = Patch(
 )
 
 
-# An optimizer that these modules call is part of `fit`.
-_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
-
-
 class EagerSteps:
-    """Watches eager updates and gradients; ``taken`` gets the line of a step and does not return.
-
-    The first eager step stops before its update, if a module with such a name has called it.
-    """
+    """Watches eager updates and gradients; the line of a step is given to ``taken``, which ends."""
 
     def __init__(self, taken: Callable[[str], Any]) -> None:
         self._taken = taken
@@ -231,6 +219,8 @@ class EagerSteps:
 
     @contextlib.contextmanager
     def watching(self, *, is_update_of: str | tuple[str, ...] = "") -> Iterator[None]:
+        """The first eager step stops before its update, if such a module has called it."""
+
         def apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
                 names = (str(frame.f_globals.get("__name__", "")) for frame in callers())
@@ -254,10 +244,8 @@ class EagerSteps:
             line = str(user_line() or "")
             with self._lock:
                 self.first_line = self.first_line or line
-                for source in tf.nest.flatten(sources):
-                    variable = source.value if isinstance(source, keras.Variable) else source
-                    is_mirrored = isinstance(variable, tf.distribute.DistributedValues)
-                    if is_mirrored or not isinstance(variable, tf.Variable):
+                for variable in variables_in(sources):
+                    if isinstance(variable, tf.distribute.DistributedValues):
                         continue
                     value = value_bytes(variable)
                     _, before = self._before.setdefault(variable._unique_id, (variable, value))
@@ -270,27 +258,11 @@ def call_step(
     load: Callable[[str], ModuleType], request: StepRequest, answer: Callable[[str], object]
 ) -> None:
     """Audit the step that a module has under a name, or that a function of this name comes to."""
+
+    def audit_step(step: Any, args: tuple[Any, ...]) -> None:
+        answer(audit(step, *args, assume_gpus=request.assume_gpus).to_json())
+
     module, _, name = request.target.partition(":")
-    function = _load_function(load, module, name)
-    if is_traced_function(function):
-        answer(_audit(request, function, _inputs(function, request)))
-    if not callable(function):
-        raise _not_callable(request.target, f"it is a {type(function).__name__}")
-    needed = _needed(function)
-    if needed:
-        raise _not_callable(request.target, f"it needs {', '.join(needed)}, and has no values")
-    returned = function()
-    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[0]):
-        # A step, and its arguments.
-        step, args = returned
-        answer(_audit(request, step, args if isinstance(args, tuple) else (args,)))
-
-
-def _audit(request: StepRequest, step: Any, args: tuple[Any, ...]) -> str:
-    return audit(step, *args, assume_gpus=request.assume_gpus).to_json()
-
-
-def _load_function(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
     try:
         loaded = load(module)
     except ModuleNotFoundError as error:
@@ -303,7 +275,7 @@ def _load_function(load: Callable[[str], ModuleType], module: str, name: str) ->
             fix="name the module as `import` would, or give the path of a script.",
         ) from error
     try:
-        return functools.reduce(getattr, name.split("."), loaded)
+        function: Any = functools.reduce(getattr, name.split("."), loaded)
     except AttributeError as error:
         raise TargetError(
             "PLACE-043",
@@ -311,28 +283,30 @@ def _load_function(load: Callable[[str], ModuleType], module: str, name: str) ->
             why=f"Python says: {error}.",
             fix="name a function that is there, as MODULE:FUNCTION.",
         ) from error
+    if is_traced_function(function):
+        if function.input_signature is None:
+            _check_needs_nothing(request, function.python_function, "input_signature")
+        signature = tuple(function.input_signature or ())
+        audit_step(function, tf.nest.map_structure(lambda spec: _zeros(spec, request), signature))
+    if not callable(function):
+        raise _not_callable(request.target, f"it is a {type(function).__name__}")
+    _check_needs_nothing(request, function, "values")
+    returned = function()
+    if isinstance(returned, tuple) and len(returned) == 2 and callable(returned[0]):
+        # A step, and its arguments.
+        step, args = returned
+        audit_step(step, args if isinstance(args, tuple) else (args,))
 
 
-def _needed(function: Any) -> list[str]:
+def _check_needs_nothing(request: StepRequest, function: Any, lacks: str) -> None:
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [
+    needed = [
         parameter.name
         for parameter in inspect.signature(function).parameters.values()
         if parameter.default is parameter.empty and parameter.kind not in kinds
     ]
-
-
-def _inputs(function: Any, request: StepRequest) -> tuple[Any, ...]:
-    if function.input_signature is None:
-        needed = _needed(function.python_function)
-        if needed:
-            raise _not_callable(
-                request.target, f"it needs {', '.join(needed)}, and has no input_signature"
-            )
-        return ()
-    return tf.nest.map_structure(
-        lambda spec: _zeros(spec, request), tuple(function.input_signature)
-    )
+    if needed:
+        raise _not_callable(request.target, f"it needs {', '.join(needed)}, and has no {lacks}")
 
 
 def _zeros(spec: tf.TensorSpec, request: StepRequest) -> tf.Tensor:

@@ -27,13 +27,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener._tf_private.patches import Patch
+from evener._tf_private.patches import Patch, wrap_with
 from evener._tf_private.tensors import LOCAL_DEVICES
 from evener.base.libraries import check_backend
 from evener.devices import resolve_devices
 from evener.devices.machine import lowest_capability, runtime_initialised
 from evener.errors import DeviceError
-from evener.run.replace import replace_with
+from evener.run.replace import attribute, public_targets, replace_with
 from evener.run.script import Notes, UserLine, callers, user_line
 from evener.strategy.placed_graph import ASKED
 
@@ -67,8 +67,8 @@ class EmulatedGpus:
     def all(self) -> Sequence[str]:
         if self._started_with is not None:
             return self._started_with
-        logical = self._logical_configuration(self._list_physical_devices("CPU")[0]) or (None,)
-        return [f"cpu:{index}" for index in range(len(logical))]
+        logical = self._logical_configuration(self._list_physical_devices("CPU")[0])
+        return [f"cpu:{index}" for index in range(len(logical or (None,)))]
 
     @property
     def names(self) -> list[str]:
@@ -79,33 +79,19 @@ class EmulatedGpus:
             for _ in self.splits.get(index) or (None,)
         ]
 
-    @property
-    def physical(self) -> list[Any]:
-        count = range(len(self.all))
-        return [tf.config.PhysicalDevice(f"/physical_device:GPU:{k}", "GPU") for k in count]
-
-    @property
-    def visible(self) -> list[Any]:
-        return [gpu for k, gpu in enumerate(self.physical) if k not in self._hidden]
-
-    @property
-    def logical(self) -> list[Any]:
-        count = range(len(self.names))
-        return [tf.config.LogicalDevice(f"/device:GPU:{k}", "GPU") for k in count]
+    def gpus(self, which: str) -> list[Any]:
+        """Return the physical, visible or logical GPUs that TensorFlow lists."""
+        if which == "logical":
+            count = range(len(self.names))
+            return [tf.config.LogicalDevice(f"/device:GPU:{k}", "GPU") for k in count]
+        shown = [k for k in range(len(self.all)) if which == "physical" or k not in self._hidden]
+        return [tf.config.PhysicalDevice(f"/physical_device:GPU:{k}", "GPU") for k in shown]
 
     def index_of(self, device: Any) -> int:
-        physical = self.physical
+        physical = self.gpus("physical")
         if device not in physical:
             raise ValueError(f"Unrecognized device: {device!r}")
         return physical.index(device)
-
-    def show(self, gpus: Sequence[Any]) -> list[str]:
-        shown = {self.index_of(gpu) for gpu in gpus}
-        hidden = frozenset(range(len(self.all))) - shown
-        if hidden != self._hidden:
-            self.check_not_started("Visible devices")
-        self._hidden = hidden
-        return [f"GPU:{index}" for index in sorted(shown)]
 
     def check_not_started(self, what: str) -> None:
         """Raise as TensorFlow does once it has started, unless evener has started it."""
@@ -178,12 +164,10 @@ class EmulatedGpus:
             method = getattr(self, name)
 
         def call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if not _is_called_by_script() or self.are_not_needed:
+            device = args[0] if args else kwargs.get("device")
+            is_other = name in _OF_ONE_GPU and getattr(device, "device_type", "") != "GPU"
+            if is_other or not _is_called_by_script() or self.are_not_needed:
                 return original(*args, **kwargs)
-            if name in _OF_ONE_GPU:
-                device = args[0] if args else kwargs.get("device")
-                if getattr(device, "device_type", "") != "GPU":
-                    return original(*args, **kwargs)
             return method(original, *args, **kwargs)
 
         return replace_with(call)(original)
@@ -210,7 +194,7 @@ class EmulatedGpus:
         for name in _ALL_GPUS_BY_DEFAULT.intersection(inspect.signature(original).parameters):
             # If the script has hidden them, TensorFlow uses the CPU.
             if given.get(name) is None:
-                given[name] = self.logical or None
+                given[name] = self.gpus("logical") or None
         for name in _DEVICE_ARGUMENTS.intersection(given):
             given[name] = self.substitute(given[name])
         original(*bound.args, **bound.kwargs)
@@ -235,8 +219,7 @@ class EmulatedGpus:
             return original(device_type)
         self.report_once()
         # Called for GPUs too, as that may start the runtime.
-        found = original(device_type)
-        return [*found, *getattr(self, which)]
+        return [*original(device_type), *self.gpus(which)]
 
     def set_visible_devices(
         self, original: Any, devices: Any, device_type: str | None = None
@@ -247,10 +230,15 @@ class EmulatedGpus:
             original(devices, device_type)
             return
         self.report_once()
-        names = self.show([device for device in given if device.device_type == "GPU"])
+        shown = sorted({self.index_of(gpu) for gpu in given if gpu.device_type == "GPU"})
+        hidden = frozenset(range(len(self.all))).difference(shown)
+        if hidden != self._hidden:
+            self.check_not_started("Visible devices")
+        self._hidden = hidden
         if device_type is None:
             original(others)
-        if self._are_trained_on and len(names) < len(self.all):
+        if self._are_trained_on and hidden:
+            names = [f"GPU:{index}" for index in shown]
             self._report(
                 f"set_visible_devices: tf.config lists {joined(names) or 'no GPU'} from here "
                 f"on, but evener still trains on {', '.join(self.all)}; use --devices "
@@ -283,8 +271,7 @@ class EmulatedGpus:
         )
 
     def get_device_details(self, _: Any, device: Any) -> dict[str, Any]:
-        name = f"stand-in {self.all[self.index_of(device)]}"
-        capability = self.capability
+        name, capability = f"stand-in {self.all[self.index_of(device)]}", self.capability
         known = {} if capability is None else {"compute_capability": capability}
         return {"device_name": name, **known}
 
@@ -358,28 +345,17 @@ _IMPORTED_AS = (
 )
 
 
-def attribute(module: Any, path: str) -> Any:
-    return functools.reduce(getattr, filter(None, path.split(".")), module)
-
-
-def _targets(path: str, apis: Sequence[str] = ("", "compat.v1.", "compat.v2.")) -> Iterator[str]:
-    folder, _, name = path.rpartition(".")
-    for api in apis:
-        if hasattr(attribute(tf, f"{api}{folder}"), name):
-            yield f"tensorflow:{api}{path}"
-
-
 def _each_class_once(name: str) -> Iterator[str]:
-    apis = ("distribute.", "distribute.experimental.", "compat.v1.distribute.")
-    targets = {
-        attribute(tf, f"{api}{name}"): target for api in apis for target in _targets(name, [api])
-    }
-    yield from (f"{target}.__init__" for target in targets.values())
+    experimental = public_targets(f"distribute.experimental.{name}", [""])
+    targets = [*public_targets(f"distribute.{name}"), *experimental]
+    # The first name of each.
+    classes = {attribute(tf, target.partition(":")[2]): target for target in reversed(targets)}
+    yield from (f"{target}.__init__" for target in classes.values())
 
 
 FUNCTIONS = Patch(
     "functions that name GPUs",
-    *(target for path in REPLACED for target in _targets(path)),
+    *(target for path in REPLACED for target in public_targets(path)),
     why="Programs for GPUs find and name them by these functions.",
     if_it_changes="Programs for GPUs do not run where there are none.",
 )
@@ -405,10 +381,11 @@ STRATEGY_DEVICES = Patch(
 
 # These select GPU kernels by the same functions.
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
-_AUTOGRAPH = "tensorflow.python.autograph."
-_OWN_FRAMES = (__name__, replace_with.__module__)
-_WATCHER = ("evener.doctor.watch.", "evener._tf_private.functions")
-"""Modules of the doctor's watcher, which stands between a program and the replacements here."""
+# Modules that stand between a program and the replacements here, those of the doctor's watcher too.
+_BETWEEN = (
+    *(__name__, replace_with.__module__, "tensorflow.python.autograph."),
+    *("evener.doctor.watch.", "evener._tf_private.functions"),
+)
 
 
 def answer_as_gpus(
@@ -428,11 +405,9 @@ def answer_as_gpus(
 
 
 def _is_called_by_script() -> bool:
-    for frame in callers():
-        name = str(frame.f_globals.get("__name__", ""))
-        if name not in _OWN_FRAMES and not name.startswith((_AUTOGRAPH, *_WATCHER)):
-            return name.partition(".")[0] not in _LIBRARIES
-    return False
+    names = (str(frame.f_globals.get("__name__", "")) for frame in callers())
+    caller = next((name for name in names if not name.startswith(_BETWEEN)), "evener")
+    return caller.partition(".")[0] not in _LIBRARIES
 
 
 @contextlib.contextmanager
@@ -478,7 +453,6 @@ _READ_EARLY = ("CUDA_", "EVENER_", "KERAS_", "TF_", "XLA_")
 _READ_LATER = ("TF_CPP_", "TF_CONFIG")
 
 _BACKEND = "KERAS_BACKEND"
-_IN_EFFECT = {_BACKEND: "tensorflow"}
 
 
 def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
@@ -486,36 +460,26 @@ def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
     why = f"evener runs on {', '.join(devices)}; --devices chooses others"
 
     def skip(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        if name not in _THREAD_CALLS:
-            return _skipping(original, why, notes)
-        in_environment = f"TensorFlow has started; set {_THREAD_CALLS[name]} in the environment"
-        return _skipping(original, f"{in_environment} instead", notes)
+        reason = why
+        if name in _THREAD_CALLS:
+            variable = _THREAD_CALLS[name]
+            reason = f"TensorFlow has started; set {variable} in the environment instead"
 
-    _SETTINGS.apply_by_name(skip)
-    _USE_DEVICES.apply(lambda original: _devices_of_run(original, devices, why, notes))
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except RuntimeError:
+                # By this error evener itself finds out whether TensorFlow has started.
+                if str(sys._getframe(1).f_globals.get("__name__")).startswith("evener.devices"):
+                    raise
+                # TensorFlow raises it for every setting that is fixed once it has started.
+                notes.add(f"{original.__name__} is skipped: {reason}", user_line())
+                return None
 
+        return call
 
-def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except RuntimeError:
-            # By this error evener itself finds out whether TensorFlow has started.
-            if str(sys._getframe(1).f_globals.get("__name__")).startswith("evener.devices"):
-                raise
-            # TensorFlow raises it for every setting that is fixed once it has started.
-            notes.add(f"{original.__name__} is skipped: {why}", user_line())
-            return None
-
-    return call
-
-
-def _devices_of_run(
-    original: Callable[..., Any], devices: Sequence[str], why: str, notes: Notes
-) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def use_devices(spec: str | None = None, **settings: Any) -> Any:
+    def use(original: Callable[..., Any], spec: str | None = None, **settings: Any) -> Any:
         try:
             return original(spec, **settings)
         except DeviceError as error:
@@ -524,14 +488,12 @@ def _devices_of_run(
             notes.add(f"use_devices({spec!r}) is skipped: {why}", user_line())
             return resolve_devices(devices)
 
-    return use_devices
+    _SETTINGS.apply_by_name(skip)
+    _USE_DEVICES.apply(wrap_with(use))
 
 
 def watch_environment(notes: Notes | None = None) -> None:
-    """End the script with RUN-004 where it chooses another backend of Keras than TensorFlow.
-
-    With notes, report variables that the script sets after they were read.
-    """
+    """End the script (RUN-004) where it chooses another backend; note variables set too late."""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event != "os.putenv":
@@ -543,7 +505,7 @@ def watch_environment(notes: Notes | None = None) -> None:
         if notes is None or not name.startswith(_READ_EARLY) or name.startswith(_READ_LATER):
             return
         # The event comes before the change.
-        if value not in (os.environ.get(name), _IN_EFFECT.get(name)):
+        if value != os.environ.get(name) and (name, value) != (_BACKEND, "tensorflow"):
             notes.add(
                 f"{name}={value} may have no effect: TensorFlow has started; set it in the "
                 "environment, before evener run",

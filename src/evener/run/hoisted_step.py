@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import keras
@@ -19,14 +20,7 @@ from evener._tf_private.random_numbers import (
     set_operation_seeds,
 )
 from evener._tf_private.tensors import Printed, kept_prints, symbolic_constants, symbolic_lengths
-from evener.run.hoisted_code import (
-    Observed,
-    attributes_read,
-    check_code,
-    functions_of,
-    globals_read,
-)
-from evener.run.hoisted_guards import Guards, NamedValues
+from evener.run.hoisted_guards import Guards, NamedValues, Observed, names_read
 from evener.run.hoisted_values import (
     LARGEST,
     PLAIN,
@@ -36,14 +30,13 @@ from evener.run.hoisted_values import (
     Given,
     Leaf,
     Nest,
-    Number,
     PythonOperation,
     Scalar,
     SymbolicNumber,
     TraceScope,
     UsedByPython,
     can_be_argument,
-    hold,
+    parts_of,
     put_together,
     results_apart,
     same,
@@ -88,10 +81,9 @@ class StepCall:
 
     def numbers_unlike(self, structures: Sequence[Any]) -> set[int]:
         """Return which arguments are numbers that another call had other values of."""
-        pairs = enumerate(zip(self.structures, structures, strict=True))
         return {
             place
-            for place, (mine, its) in pairs
+            for place, (mine, its) in enumerate(zip(self.structures, structures, strict=True))
             if isinstance(mine, Fixed) and can_be_argument(mine.value)
             if isinstance(its, Scalar | Fixed) and its.kind is mine.kind and mine != its
         }
@@ -105,15 +97,15 @@ class StepCall:
         before = [array.tobytes() for array in arrays]
         results = self.body(*self.values)
         if any(array.tobytes() != old for array, old in zip(arrays, before, strict=True)):
-            raise ChangesArrays(results)
+            raise AsWritten("it changes an array of NumPy", results)
         return results
 
 
-class ChangesArrays(Exception):
-    """Says that a step that ran as it is written has changed arrays of NumPy."""
+class AsWritten(Exception):
+    """Says that a step ran as it is written, with its effects, and is not to be hoisted."""
 
-    def __init__(self, results: tuple[Any, ...]) -> None:
-        super().__init__()
+    def __init__(self, reason: str, results: tuple[Any, ...]) -> None:
+        super().__init__(reason)
         self.results = results
 
 
@@ -147,34 +139,38 @@ def reads_of(
     if observed.problem is not None:
         raise CannotHoist(observed.problem[2])
     code = {call.body.__code__: call.body.__globals__, **observed.code}
-    names = {name for code_object in code for name in attributes_read(code_object)}
+    names = set[str]()
     roots = [
         (name, value)
-        for name, value, structure in zip(
-            region.parameters, call.values, call.structures, strict=True
-        )
-        for name, value in _fixed_values(name, structure)
+        for name, structure in zip(region.parameters, call.structures, strict=True)
+        for value in _fixed_values(structure)
     ]
+    given = dict(zip(region.parameters, call.values, strict=True))
     found: list[NamedValues] = []
-    assigned = set(region.results)
     for code_object, held in code.items():
-        check_code(code_object, {**held, **dict(zip(region.parameters, call.values, strict=True))})
-        read = list(dict.fromkeys(globals_read(code_object)))
-        if code_object is not call.body.__code__:
-            shared = sorted(assigned & {*read, *code_object.co_freevars})
-            if shared:
-                raise CannotHoist(
-                    f"{code_object.co_name} reads {shared[0]}, which the step assigns"
-                )
+        attributes, read = names_read(code_object, {**held, **given})
+        names |= attributes
         found.append(NamedValues("", held, read))
         roots += [(name, held[name]) for name in read if name in held and name != HOOK]
-        roots += [
-            (code_object.co_name, f)
-            for f in functions_of(code_object)
-            if code_object is not call.body.__code__
-        ]
+        if code_object is call.body.__code__:
+            continue
+        name = code_object.co_name
+        shared = sorted(set(region.results) & {*read, *code_object.co_freevars})
+        if shared:
+            raise CannotHoist(f"{name} reads {shared[0]}, which the step assigns")
+        # The closures and defaults of the functions that have this code are read too.
+        functions = (f for f in gc.get_referrers(code_object) if isinstance(f, FunctionType))
+        roots += [(name, function) for function in functions]
     guards = Guards(roots, names, every=bool(_BY_NAME & {n for g in found for n in g.names}))
-    _check_losses(guards, lines_with_losses, (path, region), code)
+    if guards.has_added_losses:
+        # They are read within the step alone.
+        spans = [(path, region.first, region.last)]
+        for code_object in code:
+            last = max((line or 0 for *_, line in code_object.co_lines()), default=0)
+            spans.append((code_object.co_filename, code_object.co_firstlineno, last))
+        for file, line in lines_with_losses:
+            if not any(file == where and first <= line <= last for where, first, last in spans):
+                raise CannotHoist(f"its layers add losses, which line {line} reads later")
     return Reads(
         structures=call.structures, guards=guards, globals=found, code=code, settings=_settings()
     )
@@ -186,40 +182,19 @@ def _settings() -> tuple[Any, ...]:
     return config.floatx(), config.epsilon(), config.image_data_format()
 
 
-def _check_losses(
-    guards: Guards,
-    reads: Sequence[tuple[str, int]],
-    step: tuple[str, Region],
-    code: Iterable[CodeType],
-) -> None:
-    """Check that losses that layers have added are read within the step alone."""
-    if not guards.has_added_losses:
-        return
-    spans = [(step[0], step[1].first, step[1].last)]
-    for code_object in code:
-        last = max((line or 0 for *_, line in code_object.co_lines()), default=0)
-        spans.append((code_object.co_filename, code_object.co_firstlineno, last))
-    for path, line in reads:
-        if not any(path == file and first <= line <= last for file, first, last in spans):
-            raise CannotHoist(f"its layers add losses, which line {line} reads later")
-
-
-def _fixed_values(name: str, structure: Any) -> Iterator[tuple[str, Any]]:
+def _fixed_values(structure: Any) -> Iterator[Any]:
     if isinstance(structure, Fixed):
-        yield name, structure.value
+        yield structure.value
     elif isinstance(structure, Nest):
         for part in structure.parts:
-            yield from _fixed_values(name, part)
+            yield from _fixed_values(part)
 
 
 def check_shown(region: Region, values: Sequence[Any]) -> None:
     """Check that what is shown behind a step is not what the step changes."""
-    if not region.shown:
-        return
     for name, value in zip((*region.parameters, *region.outside_shown), values, strict=True):
-        if name not in region.shown or isinstance(value, _CONSTANT):
-            continue
-        raise CannotHoist(f"it shows {name}, a {type(value).__name__}, which may change")
+        if name in region.shown and not isinstance(value, _CONSTANT):
+            raise CannotHoist(f"it shows {name}, a {type(value).__name__}, which may change")
 
 
 def check_arrays(region: Region, values: Sequence[Any]) -> None:
@@ -247,11 +222,11 @@ _COMPUTING = ("CudnnRNN", "TensorList", "TensorArray", "EmptyTensorList", "Unbat
 def _check(kind: str, is_stateful: bool) -> None:
     if not is_stateful or kind in (*_CALLS, *_HARMLESS):
         return
-    if kind.startswith((*_VARIABLES, *_COMPUTING)):
+    if kind.startswith((*_VARIABLES, *_COMPUTING, "ResourceScatter")):
         return
-    if (kind.startswith("Resource") and "Apply" in kind) or kind.startswith("ResourceScatter"):
+    if kind.startswith("Resource") and "Apply" in kind:
         return
-    if kind in ("VarHandleOp",):
+    if kind == "VarHandleOp":
         raise CannotHoist("it makes variables")
     if "Random" in kind or kind in ("Multinomial", "ParameterizedTruncatedNormal"):
         raise CannotHoist(f"tf.random draws other numbers by {kind} in a function than eagerly")
@@ -293,14 +268,15 @@ class Variant:
     num_compared: int = 0  # Number of comparisons of both ways
     num_draws: int = 0  # Number of random draws without a seed of their own
 
-    def is_for(self, call: StepCall) -> bool:
-        is_same = call.structures == self.reads.structures and self.reads.changed() is None
-        return is_same and hold(self.conditions, call.values)
-
     def call(self, call: StepCall, strategy: Strategy) -> tuple[tuple[Any, ...], list[Printed]]:
         """Run the step on all devices; return its results, and what it would print."""
         self.given = call.values
-        flat = [_as_tensor(tensor, narrows=self.narrows) for tensor in call.tensors]
+        flat = list(call.tensors)
+        for index, value in enumerate(flat):
+            if isinstance(value, np.ndarray):
+                is_narrowed = self.narrows and value.dtype == np.float64
+                dtype = np.float32 if is_narrowed else value.dtype
+                flat[index] = tf.convert_to_tensor(np.asarray(value, dtype))
         seeds = operation_seeds()
         flat += next_seeds(self.num_draws)
         try:
@@ -309,10 +285,8 @@ class Variant:
             set_operation_seeds(seeds)
             raise
         texts = results[len(results) - len(self.prints) :]
-        prints = [
-            Printed(text=text, stream=stream, end=end)
-            for text, (stream, end) in zip(texts, self.prints, strict=True)
-        ]
+        pairs = zip(texts, self.prints, strict=True)
+        prints = [Printed(text=text, stream=stream, end=end) for text, (stream, end) in pairs]
         return tuple(put_together(r, results, call.values) for r in self.results), prints
 
 
@@ -350,10 +324,9 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
             for structure, value in zip(structures, given, strict=True):
                 if isinstance(structure, Nest) and not _is_unchanged(structure, value, tensors):
                     raise CannotHoist("it changes a list or dictionary that it is given")
+            unchanged = (Leaf, Scalar, Given, PythonOperation)
             for name, result in zip(region.results, apart, strict=False):
-                if name in region.shown and not isinstance(
-                    result, Leaf | Number | Given | PythonOperation
-                ):
+                if name in region.shown and not isinstance(result, unchanged):
                     raise CannotHoist(f"it shows {name} before it may change")
             graph = tf.compat.v1.get_default_graph()
             for operation in graph.get_operations():
@@ -381,28 +354,16 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
 
 def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
     if isinstance(structure, Nest):
-        parts = list(value.values()) if isinstance(value, dict) else list(value)
+        parts = parts_of(value) or []
         keys = tuple(value) if isinstance(value, dict) else None
-        return (
-            keys == structure.keys
-            and len(parts) == len(structure.parts)
-            and all(
-                _is_unchanged(inner, part, tensors)
-                for inner, part in zip(structure.parts, parts, strict=True)
-            )
-        )
+        if keys != structure.keys or len(parts) != len(structure.parts):
+            return False
+        pairs = zip(structure.parts, parts, strict=True)
+        return all(_is_unchanged(inner, part, tensors) for inner, part in pairs)
     if isinstance(structure, Fixed):
         return same(structure.value, value)
     expected = put_together(structure, tensors)
     return value is expected or not isinstance(value, tf.Tensor)
-
-
-def _as_tensor(value: Any, *, narrows: bool) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    if narrows and value.dtype == np.float64:
-        value = value.astype(np.float32)
-    return tf.convert_to_tensor(np.asarray(value))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -434,10 +395,6 @@ class Step:
     @property
     def latest(self) -> Variant | None:
         return self.pending or (self.variants[0] if self.variants else None)
-
-    @property
-    def line(self) -> UserLine:
-        return UserLine(path=self.path, number=self.region.first)
 
     def holds(self, line: UserLine) -> bool:
         return self.path == line.path and self.region.first <= line.number <= self.region.last

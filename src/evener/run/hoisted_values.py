@@ -134,16 +134,8 @@ class Nest:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number of Python that the step computes. It is a tensor of the graph."""
-
-    number: int
-    kind: type
-
-
-@dataclass(frozen=True, slots=True)
 class Scalar:
-    """A number of Python that is given to the graph as a tensor."""
+    """A number of Python, or a text, that is a tensor of the graph: given to it or computed."""
 
     number: int
     kind: type
@@ -151,19 +143,22 @@ class Scalar:
 
 def is_composite(value: Any) -> bool:
     """Return whether a value is a ragged or sparse tensor, or slices of a gradient."""
-    return isinstance(value, CompositeTensor) and not isinstance(
-        value, tf.Variable | tf.data.Dataset | tf.data.Iterator
-    )
+    others = (tf.Variable, tf.data.Dataset, tf.data.Iterator)
+    return isinstance(value, CompositeTensor) and not isinstance(value, others)
+
+
+def parts_of(value: Any) -> list[Any] | None:
+    """Return the items of a list, tuple, named tuple or dictionary; None for all else."""
+    if type(value) is dict:
+        return list(value.values())
+    is_named_tuple = isinstance(value, tuple) and hasattr(value, "_fields")
+    return list(value) if type(value) in (list, tuple) or is_named_tuple else None
 
 
 def holds_tensor(value: Any, depth: int = 0) -> bool:
     if isinstance(value, tf.Tensor | np.ndarray) or is_composite(value):
         return True
-    if depth < 4 and type(value) is dict:
-        return any(holds_tensor(item, depth + 1) for item in value.values())
-    if depth < 4 and (type(value) in (list, tuple) or _is_named_tuple(value)):
-        return any(holds_tensor(item, depth + 1) for item in value)
-    return False
+    return depth < 4 and any(holds_tensor(item, depth + 1) for item in parts_of(value) or ())
 
 
 def take_apart(value: Any, tensors: list[Any]) -> Any:
@@ -175,9 +170,9 @@ def take_apart(value: Any, tensors: list[Any]) -> Any:
         tensors.extend(components)
         spec = tf.type_spec_from_value(value)
         return CompositeParts(spec, len(tensors) - len(components), len(components))
-    if holds_tensor(value):
+    parts = parts_of(value)
+    if parts is not None and holds_tensor(value):
         keys = tuple(value) if isinstance(value, dict) else None
-        parts = value.values() if isinstance(value, dict) else value
         return Nest(type(value), keys, tuple(take_apart(part, tensors) for part in parts))
     return Fixed(type(value), value)
 
@@ -186,17 +181,15 @@ def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = 
     if isinstance(structure, Leaf):
         return tensors[structure.number]
     if isinstance(structure, CompositeParts):
-        first, last = structure.first, structure.first + structure.count
-        return tf.nest.pack_sequence_as(
-            structure.spec, list(tensors[first:last]), expand_composites=True
-        )
+        parts = list(tensors[structure.first : structure.first + structure.count])
+        return tf.nest.pack_sequence_as(structure.spec, parts, expand_composites=True)
     if isinstance(structure, Fixed):
         return structure.value
     if isinstance(structure, Given):
         return given[structure.number]
     if isinstance(structure, PythonOperation):
         return evaluate(structure, given)
-    if isinstance(structure, Number):
+    if isinstance(structure, Scalar):
         value = tensors[structure.number].numpy()
         return value.decode() if structure.kind is str else structure.kind(value)
     parts = [put_together(part, tensors, given) for part in structure.parts]
@@ -229,31 +222,24 @@ def results_apart(values: Sequence[Any], inputs: Sequence[Any], known: Collectio
                 raise CannotHoist(f"it computes a {kind.__name__} that is used later")
             dtypes = {bool: tf.bool, int: tf.int64, float: tf.float64, str: tf.string}
             tensors.append(tf.constant(value, dtypes[kind]))
-            return Number(len(tensors) - 1, kind)
+            return Scalar(len(tensors) - 1, kind)
         if value is None or id(value) in known:
             return Fixed(type(value), value)
-        if type(value) in (list, tuple, dict) or _is_named_tuple(value):
+        parts = parts_of(value)
+        if parts is not None:
             if id(value) in seen and type(value) is not tuple:
                 raise CannotHoist("two of its results are the same list")
             seen.add(id(value))
             keys = tuple(value) if isinstance(value, dict) else None
-            parts: Any = value.values() if isinstance(value, dict) else value
             return Nest(type(value), keys, tuple(apart(part) for part in parts))
         raise CannotHoist(f"it makes a {type(value).__name__} that is used later")
 
     return tuple(apart(value) for value in values), tensors
 
 
-def _is_named_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
 LARGEST = 2**26
 """The largest integer that becomes an argument: products of two are exact as float64."""
-_LARGEST_INT32 = 2**31 - 1
 _EXACT = 2**53
-_FLOATS = (tf.float32, tf.float64)
-_INTEGERS = (tf.int32, tf.int64)
 _IN_GRAPH: dict[Any, Callable[[Any, Any], Any]] = {
     operator.add: tf.add,
     operator.sub: tf.subtract,
@@ -314,12 +300,12 @@ class SymbolicNumber:
                 "computed in a way that a graph may round otherwise", self.expression
             )
         dtype = dtype or (tf.int32 if self._kind is int else tf.float32)
-        if dtype in _FLOATS:
+        if dtype in (tf.float32, tf.float64):
             limit = Fixed(float, float(dtype.max))
             if not self._scope.decide(PythonOperation(_fits, self.expression, limit)):
                 raise ValueError(f"the number is too large for {dtype.name}")
             return tf.cast(self._tensor, dtype)
-        if dtype in _INTEGERS and self._kind is int and self._bound <= _LARGEST_INT32:
+        if dtype in (tf.int32, tf.int64) and self._kind is int and self._bound <= tf.int32.max:
             return tf.cast(self._tensor, dtype)
         if self._kind is float and dtype.is_integer:
             raise TypeError("a float is no integer")
@@ -335,20 +321,14 @@ class SymbolicNumber:
             if not self._scope.decide(PythonOperation(operator.ne, right.expression, zero)):
                 raise ZeroDivisionError("division by zero")
         is_integer = (left._kind, right._kind) == (int, int) and function is not operator.truediv
-        bound = (
-            left._bound * right._bound if function is operator.mul else left._bound + right._bound
-        )
-        tensor = None
-        if function in _IN_GRAPH and left._tensor is not None and right._tensor is not None:
-            if bound <= _EXACT:
-                tensor = _IN_GRAPH[function](left._tensor, right._tensor)
-        return SymbolicNumber(
-            self._scope,
-            PythonOperation(function, left.expression, right.expression),
-            int if is_integer else float,
-            tensor,
-            bound,
-        )
+        combine = operator.mul if function is operator.mul else operator.add
+        bound, tensor = combine(left._bound, right._bound), None
+        has_tensors = left._tensor is not None and right._tensor is not None
+        if function in _IN_GRAPH and has_tensors and bound <= _EXACT:
+            tensor = _IN_GRAPH[function](left._tensor, right._tensor)
+        kind = int if is_integer else float
+        expression = PythonOperation(function, left.expression, right.expression)
+        return SymbolicNumber(self._scope, expression, kind, tensor, bound)
 
     def _compare(self, function: Any, other: Any) -> Any:
         known = _as_number(self._scope, other)
@@ -375,15 +355,16 @@ class SymbolicNumber:
         raise AttributeError(name)
 
 
-for _name in ("add", "sub", "mul", "truediv"):
-    _method = partialmethod(SymbolicNumber._compute, getattr(operator, _name), is_left=False)
-    setattr(SymbolicNumber, f"__r{_name}__", _method)
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod"):
-    _method = partialmethod(SymbolicNumber._compute, getattr(operator, _name))
-    setattr(SymbolicNumber, f"__{_name}__", _method)
-for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    _method = partialmethod(SymbolicNumber._compare, getattr(operator, _name))
-    setattr(SymbolicNumber, f"__{_name}__", _method)
+def _define(name: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    setattr(SymbolicNumber, f"__{name}__", partialmethod(method, *args, **kwargs))
+
+
+for _function in (*_IN_GRAPH, operator.floordiv, operator.mod):
+    _define(_function.__name__, SymbolicNumber._compute, _function)
+for _function in _IN_GRAPH:
+    _define(f"r{_function.__name__}", SymbolicNumber._compute, _function, is_left=False)
+for _function in (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne):
+    _define(_function.__name__, SymbolicNumber._compare, _function)
 for _name, _use in {
     "hash": "a key",
     "index": "an index, a size or a count",
@@ -398,7 +379,7 @@ for _name, _use in {
     "array": "given to NumPy",
     "reduce_ex": "copied",
 }.items():
-    setattr(SymbolicNumber, f"__{_name}__", partialmethod(SymbolicNumber._refuse, _use))
+    _define(_name, SymbolicNumber._refuse, _use)
 
 
 def _as_number(scope: TraceScope, value: Any) -> SymbolicNumber | None:

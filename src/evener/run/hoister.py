@@ -18,6 +18,7 @@ import contextlib
 import gc
 import importlib.abc
 import importlib.machinery
+import math
 import os
 import re
 import sys
@@ -34,12 +35,11 @@ from evener._tf_private.random_numbers import global_seed_for_now
 from evener._tf_private.tapes import tape_is_recording
 from evener._tf_private.tensors import Printed, explicit_device, is_eager_tensor, kept_prints
 from evener.base.user_code import is_own
-from evener.run.eager_steps import prevents
-from evener.run.hoisted_code import Observed, keep_operation_seeds
+from evener.run.hoisted_guards import Observed, keep_operation_seeds
 from evener.run.hoisted_step import (
     OTHER_DRAWS,
+    AsWritten,
     Body,
-    ChangesArrays,
     Step,
     StepCall,
     Variant,
@@ -48,8 +48,8 @@ from evener.run.hoisted_step import (
     reads_of,
     traced,
 )
-from evener.run.hoisted_values import CannotHoist, Scalar, same
-from evener.run.regions import HOOK, Hoisted, Obstacle, hoist_steps
+from evener.run.hoisted_values import CannotHoist, Scalar, hold, same
+from evener.run.regions import HOOK, Hoisted, Obstacle, hoist_steps, prevents
 from evener.run.script import Notes, Script, UserLine, is_other
 from evener.strategy import Strategy
 from evener.strategy.rounding import as_array, magnitude, relative_difference
@@ -59,33 +59,6 @@ ROUNDING = 1e-4
 _ROUNDING_OF_HALF = 3e-2
 _SENSITIVITY = 30.0
 _SMALLEST = 1e-3
-
-
-class VariableState:
-    def __init__(self, others: Sequence[tf.Variable] = ()) -> None:
-        left_out = {id(variable) for variable in others}
-        self.variables = [variable for variable in all_variables() if id(variable) not in left_out]
-        self._values = [variable.numpy() for variable in self.variables]
-
-    def assign(self, values: Sequence[np.ndarray] | None = None) -> None:
-        """Give the variables values: by default those of that moment."""
-        given = self._values if values is None else values
-        for variable, value in zip(self.variables, given, strict=True):
-            variable.assign(value)
-
-    def now(self) -> list[np.ndarray]:
-        return [variable.numpy() for variable in self.variables]
-
-    def disturb(self) -> None:
-        """Give the variables their values back, each number changed by one rounding."""
-        generator = np.random.default_rng(0)
-        values = []
-        for value in self._values:
-            if value.dtype in (np.float32, np.float64):
-                to = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
-                value = np.nextafter(value, to.astype(value.dtype))
-            values.append(np.asarray(value))
-        self.assign(values)
 
 
 def value_bytes(variable: tf.Variable) -> bytes:
@@ -105,41 +78,27 @@ def is_of_evener(variable: tf.Variable) -> bool:
     return not variable.trainable and variable.name.rpartition("/")[2].startswith("evener_")
 
 
-def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
-    flat = tf.nest.flatten(list(tensors), expand_composites=True)
-    return [as_array(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
-
-
-def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:
+def _differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:
     """Return the relative difference of each array, in units of the rounding of its type."""
     if len(expected) != len(actual):
-        return [float("inf")]
+        return [math.inf]
     least = _SMALLEST * max((magnitude(array) for array in expected), default=0.0)
     found = []
     for array, other in zip(expected, actual, strict=True):
-        if array.dtype != other.dtype:
-            found.append(float("inf"))
-            continue
-        is_half = array.dtype.itemsize == 2 and magnitude(array) > 0
-        found.append(
-            relative_difference(array, other, least) / (_ROUNDING_OF_HALF if is_half else ROUNDING)
-        )
+        unit = _ROUNDING_OF_HALF if array.dtype.itemsize == 2 and magnitude(array) > 0 else ROUNDING
+        is_same_type = array.dtype == other.dtype
+        found.append(relative_difference(array, other, least) / unit if is_same_type else math.inf)
     return found
 
 
-def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None) -> bool:
-    others = [0.0] * len(found) if disturbed is None else disturbed
-    pairs = zip(found, others, strict=False)
+def _is_rounding(found: Sequence[float], disturbed: Sequence[float]) -> bool:
+    pairs = zip(found, disturbed, strict=False)
     are_near = all(value <= 1 + _SENSITIVITY * other for value, other in pairs)
-    return len(found) == len(others) and are_near
+    return len(found) == len(disturbed) and are_near
 
 
-class AsWritten(Exception):
-    """Says that a step ran as it is written, with its effects, and is not to be hoisted."""
-
-    def __init__(self, reason: str, results: tuple[Any, ...]) -> None:
-        super().__init__(reason)
-        self.results = results
+Outcome = tuple[Any, list[np.ndarray]]
+"""The results of a step with what it prints, and the values of all variables behind it."""
 
 
 class StepComparison:
@@ -151,18 +110,26 @@ class StepComparison:
         self._variant = variant
         self._call = call
         self._strategy = strategy
-        self._state = VariableState(others)
+        left_out = {id(variable) for variable in others}
+        self._variables = [each for each in all_variables() if id(each) not in left_out]
+        self._before = self._values()
         self._put_back_seeds = keep_operation_seeds()
         self.observed = Observed()
 
     def run(self) -> tuple[Any, ...] | None:
         """Return the results; None if the step as written fails, which then has no effect."""
-        actual, after = self._on_all_devices()
+        try:
+            on_all = self._on_all_devices()
+            changed = self._variant.reads.changed()
+        finally:
+            self._undo()
+        if changed is not None:
+            raise CannotHoist(f"it changes {changed}")
         try:
             with kept_prints(shows=True) as prints, self.observed:
                 expected = self._call.run()
-        except ChangesArrays as changed:
-            raise AsWritten("it changes an array of NumPy", changed.results) from None
+        except AsWritten:
+            raise
         except BaseException:
             # As written, it fails again, at its own line.
             self._undo()
@@ -172,47 +139,50 @@ class StepComparison:
             raise AsWritten(f"it changes {changed}", expected)
         if self.observed.num_draws != self._variant.num_draws:
             raise AsWritten(OTHER_DRAWS, expected)
-        eager, on_all = (_shown(expected, prints), self._state.now()), (actual, after)
-        found = _differences(eager, on_all)
-        if not is_rounding(found) and not is_rounding(found, self._disturbed(eager, on_all)):
+        eager = _shown(expected, prints), self._values()
+        found = _differences_of_outcomes(eager, on_all)
+        is_near = _is_rounding(found, [0.0] * len(found))
+        if not is_near and not _is_rounding(found, self._disturbed(eager, on_all)):
             raise AsWritten("as a function it computes other values than as written", expected)
         return expected
 
-    def _on_all_devices(self) -> tuple[Any, list[np.ndarray]]:
-        """Return the results on all devices and the variables then, which are put back."""
-        try:
-            actual = _shown(*self._variant.call(self._call, self._strategy))
-            after = self._state.now()
-            changed = self._variant.reads.changed()
-        finally:
-            self._undo()
-        if changed is not None:
-            raise CannotHoist(f"it changes {changed}")
-        return actual, after
+    def _values(self) -> list[np.ndarray]:
+        return [variable.numpy() for variable in self._variables]
+
+    def _assign(self, values: Sequence[np.ndarray]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+    def _on_all_devices(self) -> Outcome:
+        return _shown(*self._variant.call(self._call, self._strategy)), self._values()
 
     def _undo(self) -> None:
-        self._state.assign()
+        self._assign(self._before)
         self._variant.reads.restore()
         self._put_back_seeds()
 
-    def _disturbed(
-        self, eager: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
-    ) -> list[float] | None:
+    def _disturbed(self, eager: Outcome, actual: Outcome) -> list[float]:
         """Return how much rounding changes results and variables; its effects are undone."""
         put_back_seeds: Callable[[], None] = keep_operation_seeds()
         self._put_back_seeds()
-        self._state.disturb()
+        generator = np.random.default_rng(0)
+        values = []
+        for value in self._before:
+            if value.dtype in (np.float32, np.float64):
+                to = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf)
+                value = np.nextafter(value, to.astype(value.dtype))
+            values.append(np.asarray(value))
+        self._assign(values)
         try:
-            if not self._variant.num_draws:
-                with kept_prints() as prints:
-                    results = self._call.run()
-                return _differences(eager, (_shown(results, prints), self._state.now()))
-            # Eager kernels draw other numbers when they draw again.
-            results = _shown(*self._variant.call(self._call, self._strategy))
-            return _differences(actual, (results, self._state.now()))
+            if self._variant.num_draws:
+                # Eager kernels draw other numbers when they draw again.
+                return _differences_of_outcomes(actual, self._on_all_devices())
+            with kept_prints() as prints:
+                results = self._call.run()
+            return _differences_of_outcomes(eager, (_shown(results, prints), self._values()))
         finally:
             self._undo()
-            self._state.assign(eager[1])
+            self._assign(eager[1])
             put_back_seeds()
 
 
@@ -226,21 +196,21 @@ def _shown(results: tuple[Any, ...], prints: Sequence[Printed]) -> Any:
     return results, _NUMBER.sub("0", text), tf.constant(numbers, tf.float64)
 
 
-def _differences(
-    expected: tuple[Any, list[np.ndarray]], actual: tuple[Any, list[np.ndarray]]
-) -> list[float]:
+def _differences_of_outcomes(expected: Outcome, actual: Outcome) -> list[float]:
     left = tf.nest.flatten(expected[0], expand_composites=True)
     right = tf.nest.flatten(actual[0], expand_composites=True)
     if len(left) != len(right):
-        return [float("inf")]
+        return [math.inf]
     pairs = list(zip(left, right, strict=True))
     if any(not same(a, b) and not (tf.is_tensor(a) and tf.is_tensor(b)) for a, b in pairs):
-        return [float("inf")]
-    tensors = [(a, b) for a, b in pairs if tf.is_tensor(a) and a is not b]
-    return [
-        *differences(numbers_of([a for a, _ in tensors]), numbers_of([b for _, b in tensors])),
-        *differences(expected[1], actual[1]),
-    ]
+        return [math.inf]
+    others = [pair for pair in pairs if tf.is_tensor(pair[0]) and pair[0] is not pair[1]]
+    handles = (tf.resource, tf.variant)
+    left, right = (
+        [as_array(pair[side]) for pair in others if pair[side].dtype not in handles]
+        for side in (0, 1)
+    )
+    return [*_differences(left, right), *_differences(expected[1], actual[1])]
 
 
 _MOST_VARIANTS = 5
@@ -258,9 +228,9 @@ class Hoister:
         self._notes = notes
         self._is_outside = is_outside
         self._steps: dict[int, Step] = {}
-        self._obstacles: dict[str, list[Obstacle]] = {}
+        self._obstacles: dict[str, Sequence[Obstacle]] = {}
         # Lines that call a traced function, which runs on all devices by itself.
-        self._divided: set[UserLine] = set()
+        self.divided: set[UserLine] = set()
         self._losses: list[tuple[str, int]] = []
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -277,13 +247,9 @@ class Hoister:
             # Python reports it when the file runs.
             return None
         self._steps |= {r.number: Step(region=r, path=path) for r in found.regions}
-        self._obstacles[path] = list(found.obstacles)
+        self._obstacles[path] = found.obstacles
         self._losses += [(path, line) for line in found.lines_with_losses]
         return found if found.regions else None
-
-    def add_divided(self, line: UserLine) -> None:
-        """Note that a line calls a traced function that runs on all devices by itself."""
-        self._divided.add(line)
 
     def explains(self, line: UserLine) -> bool:
         return any(step.covers(line) for step in self._steps.values())
@@ -294,12 +260,8 @@ class Hoister:
         refused = [s.obstacle for s in self._steps.values() if s.obstacle and s.covers(line)]
         if refused:
             return refused[-1]
-        found = [
-            obstacle
-            for obstacle in self._obstacles.get(line.path, ())
-            if obstacle.line <= line.number
-        ]
-        return prevents(found[-1].line, found[-1].reason) if found else None
+        before = [each for each in self._obstacles.get(line.path, ()) if each.line <= line.number]
+        return prevents(before[-1].line, before[-1].reason) if before else None
 
     def reasons(self) -> list[str]:
         refused = [step.obstacle for step in self._steps.values() if step.obstacle]
@@ -308,17 +270,12 @@ class Hoister:
     def __call__(self, number: int, body: Body, read: Callable[[], tuple[Any, ...]]) -> Any:
         """Run a region on all devices; return its results, or None to run it as it is written."""
         step = self._steps[number]
-        if (
-            step.obstacle is not None
-            or not (
-                tf.executing_eagerly()
-                and os.getpid() == self._process
-                and not tape_is_recording()
-                and not tf.config.functions_run_eagerly()
-                and self._is_outside()
-            )
-            or not self._lock.acquire(blocking=False)
-        ):
+        is_other_mode = not tf.executing_eagerly() or tf.config.functions_run_eagerly()
+        if step.obstacle is not None or is_other_mode or tape_is_recording():
+            return None
+        if os.getpid() != self._process or not self._is_outside():
+            return None
+        if not self._lock.acquire(blocking=False):
             return None
         try:
             if is_other(explicit_device(), self._strategy):
@@ -330,10 +287,11 @@ class Hoister:
             check_shown(step.region, values)
             self.num_begun += 1
             call = StepCall.of(body, values[: len(step.region.parameters)])
-            waiting = [] if step.pending is None else [step.pending]
-            for variant in (*step.variants, *waiting):
-                given = call.with_numbers(variant.places)
-                if variant.is_for(given):
+            for variant in filter(None, (*step.variants, step.pending)):
+                given, reads = call.with_numbers(variant.places), variant.reads
+                if given.structures != reads.structures or reads.changed() is not None:
+                    continue
+                if hold(variant.conditions, given.values):
                     return self._run_with_numbers(step, variant, given)
             step.num_observed += 1
             if step.num_observed > _MOST_VARIANTS + step.num_calls // _CALLS_FOR_ANOTHER:
@@ -373,14 +331,11 @@ class Hoister:
                     observed.code = {**variant.reads.code, **observed.code}
                 reads = reads_of(step.region, step.path, observed, call, self._losses)
                 if variant is None:
-                    places = (
-                        i
-                        for i, structure in enumerate(call.structures)
-                        if isinstance(structure, Scalar)
-                    )
-                    variant = step.pending = Variant(
-                        reads=reads, places=frozenset(places), num_draws=observed.num_draws
-                    )
+                    structures = enumerate(call.structures)
+                    places = frozenset(i for i, each in structures if isinstance(each, Scalar))
+                    num_draws = observed.num_draws
+                    variant = Variant(reads=reads, places=places, num_draws=num_draws)
+                    step.pending = variant
                     variant.function = traced(step.region, variant, call.body)
                 if observed.num_draws != variant.num_draws:
                     raise CannotHoist(OTHER_DRAWS)
@@ -392,7 +347,7 @@ class Hoister:
             self._lock.release()
 
     def _divides(self, step: Step) -> bool:
-        return any(step.holds(line) for line in self._divided)
+        return any(step.holds(line) for line in self.divided)
 
     def _run_with_numbers(self, step: Step, variant: Variant, call: StepCall) -> Any:
         try:
@@ -423,10 +378,9 @@ class Hoister:
                 if not step.is_noted:
                     step.is_noted = True
                     devices = ", ".join(self._strategy.plan.device_names)
-                    region = step.region
-                    self._notes.add(
-                        f"lines {region.first} to {region.last} run on {devices}", step.line
-                    )
+                    first, last = step.region.first, step.region.last
+                    where = UserLine(step.path, first)
+                    self._notes.add(f"lines {first} to {last} run on {devices}", where)
             return results
         except (CannotHoist, AsWritten) as problem:
             if not variant.places:
@@ -436,8 +390,7 @@ class Hoister:
 
     def _compare(self, step: Step, variant: Variant, call: StepCall) -> Any:
         """Return the results of a call that was computed both ways; None if it has not run."""
-        draws = variant.num_draws > 0
-        seeded = global_seed_for_now if draws else contextlib.nullcontext
+        seeded = global_seed_for_now if variant.num_draws else contextlib.nullcontext
         try:
             with seeded():
                 comparison = StepComparison(variant, call, self._strategy, self._others)
@@ -454,8 +407,19 @@ class Hoister:
                 # Eagerly, TensorFlow makes float32 of such arrays beside tensors of float32.
                 variant.narrows = True
                 return self._compare(step, variant, call)
-            self._failed(step, variant, error)
-            return None
+            if variant.problem is not None:
+                raise variant.problem from error
+            if variant.needs_trace and not variant.may_trace:
+                return None
+            makes_variables = isinstance(error, ValueError) and "create" in str(error)
+            if makes_variables and "ariable" in str(error) and step.num_attempts < _MOST_ATTEMPTS:
+                step.num_attempts += 1
+                step.num_observed -= 1
+                step.pending = None
+                return None
+            text = next(reversed(str(error).strip().splitlines()), "").strip()
+            reason = f"it cannot be traced ({type(error).__name__}: {text[:120]})"
+            raise CannotHoist(reason) from error
         if results is None:
             return None
         # What this run as written does and earlier ones did not.
@@ -468,38 +432,22 @@ class Hoister:
                 raise AsWritten(str(reason), results) from None
         return results
 
-    @staticmethod
-    def _failed(step: Step, variant: Variant, error: Exception) -> None:
-        """Judge what a run on all devices raised."""
-        if variant.problem is not None:
-            raise variant.problem
-        if variant.needs_trace and not variant.may_trace:
-            return
-        makes_variables = isinstance(error, ValueError) and "create" in str(error)
-        if makes_variables and "ariable" in str(error) and step.num_attempts < _MOST_ATTEMPTS:
-            step.num_attempts += 1
-            step.num_observed -= 1
-            step.pending = None
-            return
-        text = next(reversed(str(error).strip().splitlines()), "").strip()
-        raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text[:120]})")
-
     def _refuse(self, step: Step, reason: str, observed: Observed | None = None) -> None:
         """Let a step run as it is written from now on, and note why if no part of it is left."""
         step.variants.clear()
         step.pending = None
-        step.obstacle = prevents(step.region.first, reason)
-        if observed is not None and observed.problem is not None and observed.problem[1]:
-            path, number, _ = observed.problem
-            is_here = path == step.path
-            line = number if is_here else str(UserLine(path=path, number=number))
-            step.obstacle = prevents(line, reason)
         first, last = step.region.first, step.region.last
+        line: int | str = first
+        if observed is not None and observed.problem is not None and observed.problem[1]:
+            path, line, _ = observed.problem
+            if path != step.path:
+                line = str(UserLine(path, line))
+        step.obstacle = prevents(line, reason)
         here = (each for each in self._steps.values() if each.path == step.path)
         parts = (p for p in here if first <= p.region.last and p.region.first <= last)
         if not self._divides(step) and all(part.obstacle is not None for part in parts):
-            devices = self._strategy.plan.device_names
-            self._notes.add_unpartitioned(devices, step.obstacle, step.line)
+            devices, where = self._strategy.plan.device_names, UserLine(step.path, first)
+            self._notes.add_unpartitioned(devices, step.obstacle, where)
 
 
 def hoist_script(script: Script, hoister: Hoister) -> Hoisted | None:
@@ -536,10 +484,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._hoister = hoister
 
     def get_code(self, fullname: str) -> CodeType | None:
-        source = self.get_source(fullname)
-        found = None
-        if source is not None:
-            found = self._hoister.rewritten(source, str(self.path), is_module=True)
+        source = self.get_source(fullname) or ""
+        found = self._hoister.rewritten(source, str(self.path), is_module=True)
         if found is None:
             return super().get_code(fullname)
         return compile(found.tree, self.path, "exec", dont_inherit=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -55,14 +54,98 @@ def last_name(node: ast.AST) -> str:
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-@dataclass(slots=True, kw_only=True)
 class StatementNames:
-    # Names that may be read before these statements have bound them
-    read: set[str] = field(default_factory=set)
-    bound: set[str] = field(default_factory=set)  # Names that they may bind
-    # Names that are bound when the last of them has run
-    certain: set[str] = field(default_factory=set)
-    deleted: set[str] = field(default_factory=set)  # Names that they may delete
+    """Names of statements, which are followed in the order in which Python evaluates them."""
+
+    def __init__(self) -> None:
+        self.read: set[str] = set()  # Names that may be read before the statements have bound them
+        self.bound: set[str] = set()  # Names that they may bind
+        self.certain: set[str] = set()  # Names that are bound when the last of them has run
+        self.deleted: set[str] = set()  # Names that they may delete
+
+    def follow(self, statements: Iterable[ast.stmt]) -> None:
+        for node in statements:
+            match node:
+                case ast.Assign():
+                    self._read(node.value)
+                    self._bind(*node.targets)
+                case ast.AugAssign():
+                    if isinstance(node.target, ast.Name):
+                        self._read(ast.Name(node.target.id, ast.Load()))
+                    self._read(node.value)
+                    self._bind(node.target)
+                case ast.AnnAssign():
+                    self._read(node.annotation)
+                    if node.value is not None:
+                        self._read(node.value)
+                        self._bind(node.target)
+                case ast.If():
+                    self._read(node.test)
+                    certain = self._follow_block(node.body)
+                    self.certain |= certain & self._follow_block(node.orelse)
+                case ast.For():
+                    self._read(node.iter)
+                    self._follow_block(node.body, node.target)
+                    self._follow_block(node.orelse)
+                case ast.While():
+                    self._read(node.test)
+                    self._follow_block(node.body)
+                    self._follow_block(node.orelse)
+                case ast.With():
+                    for item in node.items:
+                        self._read(item.context_expr)
+                        self._bind(*filter(None, [item.optional_vars]))
+                    self.follow(node.body)
+                case ast.Delete():
+                    for target in node.targets:
+                        deleted = stores_in(target)
+                        self.read |= deleted - self.certain
+                        self.deleted |= deleted
+                        self.certain -= deleted
+                        self._read(target)
+                case _:
+                    self._read(node)
+
+    def _follow_block(self, statements: Iterable[ast.stmt], *targets: ast.expr) -> set[str]:
+        """Follow a block that may not run; return what is certain if it does."""
+        before, self.certain = self.certain, set(self.certain)
+        self._bind(*targets)
+        self.follow(statements)
+        certain, self.certain = self.certain, before
+        return certain
+
+    def _bind(self, *targets: ast.expr) -> None:
+        for target in targets:
+            self.bound |= stores_in(target)
+            self.certain |= stores_in(target)
+            # What is stored into is read.
+            self._read(target)
+
+    def _read(self, node: ast.AST, hidden: frozenset[str] = frozenset()) -> None:
+        """Add the names that an expression reads; ``hidden`` are those of a scope within it."""
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load) and node.id not in hidden | self.certain:
+                self.read.add(node.id)
+        elif isinstance(node, ast.NamedExpr):
+            self._read(node.value, hidden)
+            # It may stand where it is not always reached.
+            self.bound.add(node.target.id)
+        elif isinstance(node, ast.Lambda):
+            for default in filter(None, (*node.args.defaults, *node.args.kw_defaults)):
+                self._read(default, hidden)
+            self._read(node.body, hidden | _parameters(node))
+        elif isinstance(node, _COMPREHENSIONS):
+            first = node.generators[0].iter
+            self._read(first, hidden)
+            hidden = hidden.union(*(stores_in(part.target) for part in node.generators))
+            for child in ast.iter_child_nodes(node):
+                is_clause = isinstance(child, ast.comprehension)
+                for part in ast.iter_child_nodes(child) if is_clause else [child]:
+                    if part is not first:
+                        self._read(part, hidden)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self._read(child, hidden)
 
 
 def names_of(statements: Sequence[ast.stmt]) -> StatementNames:
@@ -74,115 +157,34 @@ def names_of(statements: Sequence[ast.stmt]) -> StatementNames:
         (['total', 'x'], ['total', 'y', 'z'], ['total', 'y'])
     """
     names = StatementNames()
-    _follow(statements, names, names.certain)
+    names.follow(statements)
     return names
 
 
-def loads_in(node: ast.AST) -> Iterator[ast.Name]:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
-            yield inner
+def loads_in(*nodes: ast.AST) -> set[str]:
+    names = (inner for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Load)}
 
 
-def targets_of(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Name):
-        yield node.id
-    elif isinstance(node, ast.Tuple | ast.List):
-        for element in node.elts:
-            yield from targets_of(element)
-    elif isinstance(node, ast.Starred):
-        yield from targets_of(node.value)
+def stores_in(node: ast.AST) -> set[str]:
+    """Return the names that a target, or a statement with what is in it, binds or deletes."""
+    names = (inner for inner in ast.walk(node) if isinstance(inner, ast.Name))
+    return {name.id for name in names if not isinstance(name.ctx, ast.Load)}
 
 
-def _follow(statements: Iterable[ast.stmt], names: StatementNames, certain: set[str]) -> None:
-    """Add the names of statements; ``certain`` is what is bound before and, then, behind them."""
-    for node in statements:
-        if isinstance(node, ast.Assign):
-            _reads(node.value, names, certain)
-            for target in node.targets:
-                _bind(target, names, certain)
-        elif isinstance(node, ast.AugAssign):
-            if isinstance(node.target, ast.Name):
-                _reads(ast.Name(node.target.id, ast.Load()), names, certain)
-            _reads(node.value, names, certain)
-            _bind(node.target, names, certain)
-        elif isinstance(node, ast.AnnAssign):
-            _reads(node.annotation, names, certain)
-            if node.value is not None:
-                _reads(node.value, names, certain)
-                _bind(node.target, names, certain)
-        elif isinstance(node, ast.If):
-            _reads(node.test, names, certain)
-            branches = [set(certain), set(certain)]
-            _follow(node.body, names, branches[0])
-            _follow(node.orelse, names, branches[1])
-            certain |= branches[0] & branches[1]
-        elif isinstance(node, ast.For | ast.While):
-            body = set(certain)
-            if isinstance(node, ast.For):
-                _reads(node.iter, names, certain)
-                _bind(node.target, names, body)
-            else:
-                _reads(node.test, names, certain)
-            _follow(node.body, names, body)
-            # The body may not run at all.
-            _follow(node.orelse, names, set(certain))
-        elif isinstance(node, ast.With):
-            for item in node.items:
-                _reads(item.context_expr, names, certain)
-                if item.optional_vars is not None:
-                    _bind(item.optional_vars, names, certain)
-            _follow(node.body, names, certain)
-        elif isinstance(node, ast.Delete):
-            for target in node.targets:
-                deleted = set(targets_of(target))
-                names.read |= deleted - certain
-                names.deleted |= deleted
-                certain -= deleted
-                _reads(target, names, certain)
-        else:
-            _reads(node, names, certain)
-
-
-def _bind(target: ast.AST, names: StatementNames, certain: set[str]) -> None:
-    bound = set(targets_of(target))
-    names.bound |= bound
-    certain |= bound
-    # What is stored into is read.
-    _reads(target, names, certain)
-
-
-def _reads(
-    node: ast.AST, names: StatementNames, certain: set[str], hidden: frozenset[str] = frozenset()
-):
-    """Add the names that an expression reads; ``hidden`` are those of a scope within it."""
-    if isinstance(node, ast.Name):
-        if isinstance(node.ctx, ast.Load) and node.id not in hidden and node.id not in certain:
-            names.read.add(node.id)
-    elif isinstance(node, ast.NamedExpr):
-        _reads(node.value, names, certain, hidden)
-        # It may stand where it is not always reached.
-        names.bound |= set(targets_of(node.target))
-    elif isinstance(node, ast.Lambda):
-        given = node.args
-        for default in (*given.defaults, *given.kw_defaults):
-            if default is not None:
-                _reads(default, names, certain, hidden)
-        _reads(node.body, names, certain, hidden | _parameters(node))
-    elif isinstance(node, _COMPREHENSIONS):
-        inner = frozenset(
-            name for generator in node.generators for name in targets_of(generator.target)
-        )
-        _reads(node.generators[0].iter, names, certain, hidden)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.comprehension):
-                for part in (*child.ifs, *([child.iter] * (child is not node.generators[0]))):
-                    _reads(part, names, certain, hidden | inner)
-            else:
-                _reads(child, names, certain, hidden | inner)
-    else:
-        for child in ast.iter_child_nodes(node):
-            _reads(child, names, certain, hidden)
+def bound_name(node: object) -> str | None:
+    """Return the name that a node itself binds."""
+    match node:
+        case ast.Name(ctx=ast.Store() | ast.Del()):
+            return node.id
+        case ast.arg():
+            return node.arg
+        case ast.alias():
+            return node.asname or node.name.partition(".")[0]
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+            return node.name
+        case _:
+            return None
 
 
 _READS = ("numpy", "item", "tolist", "format", "shape", "join")
@@ -202,18 +204,15 @@ _EXPRESSIONS = (
 def is_deferrable(statement: ast.stmt) -> bool:
     """Return whether a statement only prints values, or appends them to a list as numbers."""
     if isinstance(statement, ast.If):
-        return (
-            not statement.orelse
-            and _only_reads(statement.test)
-            and all(is_deferrable(inner) for inner in statement.body)
-        )
+        is_pure = not statement.orelse and _only_reads(statement.test)
+        return is_pure and all(map(is_deferrable, statement.body))
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
     call = statement.value
     parts = [*call.args, *call.keywords]
     function = call.func
     if ast.unparse(function) in ("print", "tf.print"):
-        return all(_only_reads(part) for part in parts)
+        return all(map(_only_reads, parts))
     if isinstance(function, ast.Attribute) and function.attr == "append":
         return _only_reads(function.value) and all(map(_is_number, parts))
     return False
@@ -223,10 +222,8 @@ def _is_number(node: ast.AST) -> bool:
     """Return whether an expression is certainly no tensor."""
     if not isinstance(node, ast.Call) or not _only_reads(node):
         return False
-    function = node.func
-    if isinstance(function, ast.Name):
-        return function.id in ("float", "int")
-    return isinstance(function, ast.Attribute) and function.attr in ("numpy", "item")
+    is_name = isinstance(node.func, ast.Name)
+    return last_name(node.func) in (("float", "int") if is_name else ("numpy", "item"))
 
 
 def _only_reads(node: ast.AST) -> bool:
@@ -236,9 +233,8 @@ def _only_reads(node: ast.AST) -> bool:
                 return False
         elif isinstance(inner, ast.Call):
             function = inner.func
-            if isinstance(function, ast.Name) and function.id not in _FUNCTIONS:
-                return False
-            if not isinstance(function, ast.Name | ast.Attribute):
+            is_known = isinstance(function, ast.Name) and function.id in _FUNCTIONS
+            if not is_known and not isinstance(function, ast.Attribute):
                 return False
         elif not isinstance(inner, _EXPRESSIONS):
             return False
@@ -254,8 +250,8 @@ def can_defer(statements: Sequence[ast.stmt]) -> bool:
     read: set[str] = set()
     for statement in _in_order(statements):
         if is_deferrable(statement):
-            read |= {load.id for load in loads_in(statement)}
-        elif read & bound_by(statement):
+            read |= loads_in(statement)
+        elif read & stores_in(statement):
             return False
     return True
 
@@ -264,32 +260,17 @@ def without_deferred(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
     """Return a copy of statements in which nothing stands for each deferrable one."""
     found: list[ast.stmt] = []
     for statement in statements:
-        if is_deferrable(statement):
-            found.append(ast.copy_location(ast.Pass(), statement))
-            continue
-        kept = copy.deepcopy(statement)
+        kept = ast.Pass() if is_deferrable(statement) else copy.deepcopy(statement)
         if isinstance(kept, ast.With):
             kept.body = without_deferred(kept.body)
-        found.append(kept)
+        found.append(ast.copy_location(kept, statement))
     return found
 
 
 def _in_order(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield statements, and those in ``with`` blocks instead of the block."""
     for statement in statements:
-        if isinstance(statement, ast.With):
-            yield from _in_order(statement.body)
-        else:
-            yield statement
-
-
-def bound_by(statement: ast.stmt) -> set[str]:
-    return {
-        name
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-        for name in targets_of(node)
-    }
+        yield from _in_order(statement.body) if isinstance(statement, ast.With) else [statement]
 
 
 class Liveness:
@@ -309,55 +290,46 @@ class Liveness:
     def is_read_after(self, name: str, block: Sequence[ast.stmt], first: int, last: int) -> bool:
         scope = self._scope_of(name, block[first])
         inside = {id(node) for statement in block[first : last + 1] for node in ast.walk(statement)}
-        around = {id(outer) for outer in self._module.around(block[first])}
-        for load in self._loads.get(name, ()):
-            if id(load) in inside or (
-                scope is not self._module.root
-                and not any(outer is scope for outer in self._module.around(load))
-            ):
-                continue
-            if self._reaches(load, name, scope, (block, last), around):
-                return True
-        return False
+        is_global = scope is self._module.root
+        return any(
+            self._reaches(load, name, scope, block, last)
+            for load in self._loads.get(name, ())
+            if id(load) not in inside
+            if is_global or any(outer is scope for outer in self._module.around(load))
+        )
 
     def is_carried(self, name: str, block: Sequence[ast.stmt], first: int, last: int) -> bool:
         """Return whether statements may read, in the next turn of a loop, what they gave a name."""
-        around = {id(outer) for outer in self._module.around(block[first])}
         scope = self._scope_of(name, block[first])
         is_in_function = any(isinstance(o, FUNCTIONS) for o in self._module.around(block[first]))
         if scope is self._module.root and is_in_function:
             return True
-        return self._reaches(block[first], name, scope, (block, last), around)
+        return self._reaches(block[first], name, scope, block, last)
 
     def _scope_of(self, name: str, statement: ast.stmt) -> ast.AST:
-        for outer in self._module.around(statement):
-            if isinstance(outer, FUNCTIONS):
-                declared = [
-                    node for node in ast.walk(outer) if isinstance(node, ast.Global | ast.Nonlocal)
-                ]
-                if any(name in node.names for node in declared):
-                    # Of an outer scope: every read in the module may be meant.
-                    return self._module.root
-                return outer
-        return self._module.root
+        around = self._module.around(statement)
+        function = next((outer for outer in around if isinstance(outer, FUNCTIONS)), None)
+        if function is None or _is_of_outer_scope(function, name):
+            return self._module.root  # every read in the module may be meant
+        return function
 
     def _reaches(
-        self,
-        load: ast.AST,
-        name: str,
-        scope: ast.AST,
-        region: tuple[Sequence[ast.stmt], int],
-        around: set[int],
+        self, load: ast.AST, name: str, scope: ast.AST, block: Sequence[ast.stmt], last: int
     ) -> bool:
         """Return whether a load may see what a region bound: no binding is between them."""
-        block, last = region
-        node: ast.AST = load
+        around = {id(outer) for outer in self._module.around(block[last])}
+        node = load
         while True:
-            found = self._blocks.get(id(node))
-            if found is None:
-                if self._is_hidden(node, name):
+            if id(node) not in self._blocks:
+                parent = self._module.parents[node]
+                # A comprehension or lambda right around it may have the name for itself.
+                if isinstance(parent, _COMPREHENSIONS) and any(
+                    name in stores_in(part.target) for part in parent.generators
+                ):
                     return False
-                node = self._module.parents[node]
+                if isinstance(parent, ast.Lambda) and _is_local(parent, name):
+                    return False
+                node = parent
                 if isinstance(node, ast.Lambda) and node is not scope:
                     return True
                 if isinstance(node, ast.Module) or node is scope:
@@ -366,11 +338,9 @@ class Liveness:
                     # The test of a loop, and handlers of what the region raises, come later.
                     return True
                 continue
-            parent, siblings, index = found
+            parent, siblings, index = self._blocks[id(node)]
             for before in range(index - 1, -1, -1):
-                if siblings is block and before == last:
-                    return True
-                if id(siblings[before]) in around:
+                if (siblings is block and before == last) or id(siblings[before]) in around:
                     return True
                 if _binds(siblings[before], name):
                     return False
@@ -381,19 +351,17 @@ class Liveness:
             if isinstance(parent, FUNCTIONS):
                 # It may be called at any time, unless the name is its own.
                 return not _is_local(parent, name)
-            if _binds_head(parent, siblings, name):
+            targets: list[ast.expr | None] = []
+            if isinstance(parent, ast.With | ast.AsyncWith):
+                targets = [item.optional_vars for item in parent.items]
+            elif isinstance(parent, ast.For) and siblings is parent.body:
+                targets = [parent.target]
+            if any(name in stores_in(target) for target in targets if target is not None):
                 return False
             is_alternative = isinstance(parent, ast.If) and siblings is not block
             if id(parent) in around and not is_alternative:
                 return True
             node = parent
-
-    def _is_hidden(self, node: ast.AST, name: str) -> bool:
-        """Return whether a comprehension or lambda right around a node has the name for itself."""
-        parent = self._module.parents[node]
-        if isinstance(parent, _COMPREHENSIONS):
-            return any(name in targets_of(part.target) for part in parent.generators)
-        return isinstance(parent, ast.Lambda) and _is_local(parent, name)
 
 
 def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -405,39 +373,21 @@ def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _binds(statement: ast.stmt, name: str) -> bool:
     """Return whether a name is certainly bound once a statement has run."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return statement.name == name
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return any(
-            (alias.asname or alias.name.partition(".")[0]) == name for alias in statement.names
-        )
-    return name in names_of([statement]).certain
-
-
-def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
-    if isinstance(parent, ast.With | ast.AsyncWith):
-        named = (item.optional_vars for item in parent.items)
-        return any(name in targets_of(target) for target in named if target is not None)
-    is_body = block is getattr(parent, "body", None)
-    return isinstance(parent, ast.For) and is_body and name in targets_of(parent.target)
+    # The names of an import, each of them a node.
+    parts = (statement, *getattr(statement, "names", ()))
+    return name in map(bound_name, parts) or name in names_of([statement]).certain
 
 
 def _parameters(function: Function) -> set[str]:
-    given = function.args
-    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    return {parameter.arg for parameter in named if parameter is not None}
+    return {node.arg for node in ast.iter_child_nodes(function.args) if isinstance(node, ast.arg)}
+
+
+def _is_of_outer_scope(function: Function, name: str) -> bool:
+    outer = (node for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal))
+    return any(name in node.names for node in outer)
 
 
 def _is_local(function: Function, name: str) -> bool:
-    if name in _parameters(function):
-        return True
-    if isinstance(function, ast.Lambda):
-        return False
-    nodes = list(ast.walk(function))
-    outer = (node for node in nodes if isinstance(node, ast.Global | ast.Nonlocal))
-    if any(name in node.names for node in outer):
-        return False
-    return any(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-        for node in nodes
-    )
+    if name in _parameters(function) or isinstance(function, ast.Lambda):
+        return name in _parameters(function)
+    return name in stores_in(function) and not _is_of_outer_scope(function, name)

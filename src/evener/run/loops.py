@@ -40,8 +40,8 @@ from evener.base.user_code import is_own
 from evener.devices.names import device_name
 from evener.partition.report import NEARLY_ALL
 from evener.plan.parts import parse_device_name
-from evener.run.eager_steps import advice_for, eager_step_of
 from evener.run.hoister import Hoister, value_bytes
+from evener.run.regions import advice_for, eager_step_of
 from evener.run.replace import replace_with
 from evener.run.script import Notes, UserLine, callers, is_other, line_of_loop, user_line
 from evener.strategy import Strategy
@@ -66,7 +66,7 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
                 return original(function, *args, **kwargs)
         line = user_line()
         if hoister is not None and line is not None:
-            hoister.add_divided(line)
+            hoister.divided.add(line)
         notes.add(f"{name} runs on {devices}", line)
         return strategy.run(function, args=args, kwargs=kwargs)
 
@@ -77,21 +77,7 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
         return strategy.run(body, args=(batch,))
 
     TRACED_FUNCTIONS.apply_each({"__call__": call}, "scripts", by=replace_with)
-    _notice_steps(strategy, notes, hoister)
-
-
-def is_called_by_script(caller: FrameType) -> bool:
-    """Whether a traced function is called by the script itself, outside of a step."""
-    return (
-        tf.executing_eagerly()
-        and is_own(caller.f_code.co_filename)
-        and not tf.config.functions_run_eagerly()
-        and not tape_is_recording()
-    )
-
-
-def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
-    """Note the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
+    # Of optimizers that are applied outside of `run`, `fit` and functions, the first is noted.
     is_noted = False
     # How many regions had begun when a line applied gradients last: it may apply those of regions.
     begun: dict[UserLine, int] = {}
@@ -116,6 +102,16 @@ def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> 
     EAGER_UPDATES.apply(replace_with(apply))
 
 
+def is_called_by_script(caller: FrameType) -> bool:
+    """Whether a traced function is called by the script itself, outside of a step."""
+    return (
+        tf.executing_eagerly()
+        and is_own(caller.f_code.co_filename)
+        and not tf.config.functions_run_eagerly()
+        and not tape_is_recording()
+    )
+
+
 def is_outside(strategy: Strategy) -> bool:
     """Return whether this is no replica: neither of the strategy nor of another one."""
     if not tf.distribute.has_strategy():
@@ -125,13 +121,12 @@ def is_outside(strategy: Strategy) -> bool:
 
 # Devices that these ask for are part of a partitioned step, or of a library.
 _ENGINE = ("evener.", "tensorflow.")
-_FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
+_FUNCTION_NAME = re.compile(r"\A__(?:inference|forward|backward)_(.*)_\d+\Z")
 
 
 def name_in_program(function: str) -> str:
     """Return the name that a program gave a function which TensorFlow has traced."""
-    match = _FUNCTION_NAME.fullmatch(function)
-    return match.group(1) if match else function
+    return _FUNCTION_NAME.sub(r"\1", function)
 
 
 _TAPES = Patch(
@@ -197,11 +192,19 @@ class IdleDevices:
             self._seconds_of_functions[key] = before + seconds
 
     def fractions(self) -> dict[str, float]:
-        devices, group = list(self._strategy.plan.device_names), group_of_process()
-        work = dict.fromkeys(devices, 0.0)
-        work[devices[0]] += self._seconds_alone()
-        for device, fraction in _fractions_of_steps(self._strategy).items():
-            work[device] = work.get(device, 0.0) + fraction * self._seconds_of_strategy
+        strategy, group = self._strategy, group_of_process()
+        report = strategy.report()
+        in_steps = dict(report.flops_once)
+        for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
+            for stage in replica.stages:
+                part = share / sum(strategy.shares) / len(replica.stages)
+                flops = in_steps.get(stage.device, 0.0) + report.flops_of_parts * part
+                in_steps[stage.device] = flops
+        total = sum(in_steps.values())
+        work = dict.fromkeys(strategy.plan.device_names, 0.0)
+        work[strategy.plan.device_names[0]] += self._seconds_alone()
+        for device, flops in in_steps.items() if total else ():
+            work[device] = work.get(device, 0.0) + flops / total * self._seconds_of_strategy
         if group is not None:
             # What workers did that are gone was not measured.
             there = group.view.members
@@ -218,7 +221,7 @@ class IdleDevices:
             return
         if (self._notes.num_placed or self._has_pins) and self._seconds_eagerly():
             return  # nobody has measured what is computed where
-        busiest = max(fractions, key=lambda device: fractions[device])
+        busiest = max(fractions, key=fractions.__getitem__)
         report = self._strategy.report()
         flops = report.flops_of_parts + sum(report.flops_once.values())
         alone = self._seconds_alone()
@@ -242,11 +245,21 @@ class IdleDevices:
         functions = sum(self._seconds_of_functions.values())
         if functions >= max(eager, steps):
             found = self._seconds_of_functions
-            name, line = max(found, key=lambda key: found[key])
+            name, line = max(found, key=found.__getitem__)
             advice = "call a @tf.function with each batch as an argument, from a loop in Python"
             return f"{name} trains there; {advice}", line
+        line = self._line_of_tapes
         if eager >= steps:
-            return f"gradients are computed eagerly; {self._reason_of_tapes()}", self._line_of_tapes
+            reason: str | None = None
+            if self._asks_for_tapes:
+                reason = f"{self._asks_for_tapes} asks for that"
+            elif line is not None and self._hoister is not None:
+                reason = self._hoister.obstacle_at(line)
+            elif line is not None:
+                step = eager_step_of("".join(linecache.getlines(line.path)), line.number)
+                reason = step.obstacle if step else None
+            reason = reason or "make a @tf.function of the step, with the batch as an argument"
+            return f"gradients are computed eagerly; {reason}", line
         report = self._strategy.report()
         if sum(report.flops_once.values()) > report.flops_of_parts:
             if not report.gathered:
@@ -258,17 +271,6 @@ class IdleDevices:
         shares = ", ".join(f"{share:.0%}" for share in own)
         how = "as measured" if self._strategy.share_controller.is_measured else "as given"
         return f"the shares of the batch are {shares}, {how}", None
-
-    def _reason_of_tapes(self) -> str:
-        line, reason = self._line_of_tapes, None
-        if self._asks_for_tapes:
-            return f"{self._asks_for_tapes} asks for that"
-        if line is not None and self._hoister is not None:
-            reason = self._hoister.obstacle_at(line)
-        elif line is not None:
-            step = eager_step_of("".join(linecache.getlines(line.path)), line.number)
-            reason = step.obstacle if step else None
-        return reason or "make a @tf.function of the step, with the batch as an argument"
 
     def _seconds_alone(self) -> float:
         return self._seconds_eagerly() + sum(self._seconds_of_functions.values())
@@ -293,35 +295,35 @@ class IdleDevices:
         return gradients
 
     def _see(self, sources: Any) -> None:
-        flat = tf.nest.flatten(sources)
-        values = [found.value if isinstance(found, keras.Variable) else found for found in flat]
-        variables = [found for found in values if isinstance(found, tf.Variable)]
+        variables = variables_in(sources)
         if variables:
             self._line_of_tapes = user_line()
-            asked = line_of_loop() is None or tf.config.functions_run_eagerly()
-            self._asks_for_tapes = _asks_for_eager_steps() if asked else ""
+            if tf.config.functions_run_eagerly():
+                self._asks_for_tapes = "tf.config.run_functions_eagerly(True)"
+            elif line_of_loop() is None:
+                # Only Keras 2 has layers that it never traces.
+                trainers = (
+                    frame.f_locals.get("self")
+                    for frame in callers()
+                    if frame.f_globals.get("__name__") == "tf_keras.src.engine.training"
+                )
+                is_dynamic = any(getattr(model, "dynamic", False) for model in trainers)
+                asked = "a layer with dynamic=True" if is_dynamic else "run_eagerly=True"
+                self._asks_for_tapes = asked
             smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
             self._before = smallest, value_bytes(smallest)
+
+
+def variables_in(sources: Any) -> list[tf.Variable]:
+    """Return the variables of TensorFlow among the sources of gradients."""
+    flat = tf.nest.flatten(sources)
+    values = (each.value if isinstance(each, keras.Variable) else each for each in flat)
+    return [each for each in values if isinstance(each, tf.Variable)]
 
 
 def _begin(original: Callable[..., Any], tape: Any) -> Any:
     tape._evener_began = time.perf_counter()
     return original(tape)
-
-
-def _asks_for_eager_steps() -> str:
-    """Return what lets this step, or the trainer of Keras that calls this, run eagerly."""
-    if tf.config.functions_run_eagerly():
-        return "tf.config.run_functions_eagerly(True)"
-    # Only Keras 2 has layers that it never traces.
-    trainers = (
-        frame.f_locals.get("self")
-        for frame in callers()
-        if frame.f_globals.get("__name__") == "tf_keras.src.engine.training"
-    )
-    if any(getattr(model, "dynamic", False) for model in trainers):
-        return "a layer with dynamic=True"
-    return "run_eagerly=True"
 
 
 def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
@@ -334,15 +336,3 @@ def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
     named = {operation.device for graph in graphs for operation in graph.get_operations()}
     asked = {device_name(device) for device in named if device}
     return None if asked & others else False
-
-
-def _fractions_of_steps(strategy: Strategy) -> dict[str, float]:
-    report = strategy.report()
-    work = dict(report.flops_once)
-    total_share = sum(strategy.shares)
-    for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
-        for stage in replica.stages:
-            part = share / total_share / len(replica.stages)
-            work[stage.device] = work.get(stage.device, 0.0) + report.flops_of_parts * part
-    total = sum(work.values())
-    return {device: flops / total for device, flops in work.items()} if total else {}

@@ -1,4 +1,4 @@
-"""Regions of a script that can become functions, and the script with calls of a hook instead.
+"""Eager steps: regions of a script that can become functions, with calls of a hook instead.
 
 ::
 
@@ -29,21 +29,25 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import linecache
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from evener.run.liveness import (
     FUNCTIONS,
     Liveness,
     SyntaxTree,
     blocks_of,
-    bound_by,
+    bound_name,
     can_defer,
     deferred_in,
     is_deferrable,
     last_name,
     loads_in,
     names_of,
+    stores_in,
     without_deferred,
 )
 
@@ -73,19 +77,7 @@ _DRAWS_IN_GRAPHS = tuple(
     f"tf.random.{name}" for name in ("stateless_", "normal", "uniform", "truncated_normal")
 )
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert, ast.Pass, ast.Raise)
-_WORDS: dict[type[ast.stmt], str] = {
-    ast.Try: "try",
-    ast.FunctionDef: "def",
-    ast.ClassDef: "class",
-    ast.Import: "import",
-    ast.ImportFrom: "import",
-    ast.Global: "global",
-    ast.Nonlocal: "nonlocal",
-    ast.Return: "return",
-    ast.Break: "break",
-    ast.Continue: "continue",
-    ast.With: "with",
-}
+_WORDS = {"functiondef": "def", "classdef": "class", "importfrom": "import"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +101,6 @@ def _entered(node: ast.With) -> set[str | None]:
     """Return the names of the functions whose results a statement enters."""
     items = (item.context_expr for item in node.items)
     return {last_name(item.func) if isinstance(item, ast.Call) else None for item in items}
-
-
-def tapes_in(node: ast.AST) -> Iterator[str]:
-    for inner in ast.walk(node):
-        if is_tape(inner) and isinstance(inner, ast.With):
-            for item in inner.items:
-                if isinstance(item.optional_vars, ast.Name):
-                    yield item.optional_vars.id
 
 
 def takes_gradient(node: ast.AST, tapes: set[str] | None = None) -> bool:
@@ -146,91 +130,77 @@ def obstacle_in(
 ) -> Obstacle | None:
     if can_defer and is_deferrable(statement):
         return None
+    line = statement.lineno
     if isinstance(statement, ast.Delete):
         if all(isinstance(target, ast.Name) and target.id in fresh for target in statement.targets):
             return None
-        return Obstacle(line=statement.lineno, reason="it deletes what the step did not make")
+        return Obstacle(line=line, reason="it deletes what the step did not make")
     is_with = is_tape(statement) or _is_block(statement)
     if is_with or isinstance(statement, ast.If | ast.For | ast.While):
         if not is_tape(statement) and holds_step(statement, fresh):
-            return Obstacle(line=statement.lineno, reason="it holds the whole step")
+            return Obstacle(line=line, reason="it holds the whole step")
         if isinstance(statement, ast.For) and not isinstance(
             statement.target, ast.Name | ast.Tuple
         ):
-            return Obstacle(line=statement.lineno, reason="it binds more than names")
+            return Obstacle(line=line, reason="it binds more than names")
         in_loop = in_loop or isinstance(statement, ast.For | ast.While)
         inner = set(fresh)
         for child in ast.iter_child_nodes(statement):
             if isinstance(child, ast.stmt):
-                found = obstacle_in(
-                    child, inner, in_loop=in_loop, can_defer=isinstance(statement, ast.With)
-                )
-                inner |= bound_by(child)
+                found = obstacle_in(child, inner, in_loop=in_loop, can_defer=is_with)
+                inner |= stores_in(child)
             else:
-                found = _in_expressions(child, fresh, line=statement.lineno)
+                found = _in_expressions(child, fresh, line=line)
             if found is not None:
                 return found
         return None
     if in_loop and isinstance(statement, ast.Break | ast.Continue):
         return None
     if not isinstance(statement, _SIMPLE):
-        word = _WORDS.get(type(statement), type(statement).__name__.lower())
-        return Obstacle(line=statement.lineno, reason=f"`{word}` cannot be a part of a graph")
-    return _in_targets(statement) or _in_expressions(statement, fresh)
-
-
-def _in_targets(statement: ast.stmt) -> Obstacle | None:
-    targets: Sequence[ast.AST] = (
-        statement.targets
-        if isinstance(statement, ast.Assign)
-        else [statement.target]
-        if isinstance(statement, ast.AugAssign | ast.AnnAssign)
-        else []
-    )
-    for target in targets:
+        word = type(statement).__name__.lower()
+        word = _WORDS.get(word, word)
+        return Obstacle(line=line, reason=f"`{word}` cannot be a part of a graph")
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    for target in filter(None, targets):
         for inner in ast.walk(target):
-            if isinstance(inner, ast.Attribute | ast.Subscript) and isinstance(
-                inner.ctx, ast.Store
-            ):
-                text = ast.unparse(inner)
-                return Obstacle(line=inner.lineno, reason=f"it changes {text}, an object of Python")
-    return None
+            if isinstance(inner, ast.Attribute | ast.Subscript):
+                if isinstance(inner.ctx, ast.Store):
+                    reason = f"it changes {ast.unparse(inner)}, an object of Python"
+                    return Obstacle(line=inner.lineno, reason=reason)
+    return _in_expressions(statement, fresh)
 
 
-def _in_expressions(node: ast.AST, fresh: set[str], line: int | None = None) -> Obstacle | None:
+def _in_expressions(node: ast.AST, fresh: set[str], line: int = 0) -> Obstacle | None:
     for inner in ast.walk(node):
         reason = _reason(inner, fresh)
         if reason is not None:
-            return Obstacle(line=getattr(inner, "lineno", line or 0), reason=reason)
+            return Obstacle(line=getattr(inner, "lineno", line), reason=reason)
     return None
 
 
 def _reason(node: ast.AST, fresh: set[str]) -> str | None:
-    if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
-        return "it waits for other code"
-    if isinstance(node, ast.comprehension) and node.is_async:
-        return "it waits for other code"
-    if isinstance(node, ast.comprehension) and any(
-        isinstance(part, ast.NamedExpr) for test in node.ifs for part in ast.walk(test)
-    ):
-        return "it binds a name within a comprehension"
-    if not isinstance(node, ast.Call):
-        return None
-    function = node.func
-    if isinstance(function, ast.Name):
-        if function.id == "super" and not node.args:
-            return "it calls super()"
-        if function.id in _IMPURE:
-            return f"it calls {function.id}(): {_IMPURE[function.id]}"
-    if isinstance(function, ast.Attribute):
-        text = ast.unparse(function)
-        if text.startswith(_DRAWS) and not text.startswith(_DRAWS_IN_GRAPHS):
-            return f"{text}() draws numbers of its own in every call"
-        if function.attr in _HOST_READS and not node.args:
-            return f"{text}() gives a number of a tensor to Python"
-        base = function.value
-        if function.attr in _CHANGES and not (isinstance(base, ast.Name) and base.id in fresh):
-            return f"{text}() changes an object of Python"
+    match node:
+        case ast.Yield() | ast.YieldFrom() | ast.Await() | ast.comprehension(is_async=1):
+            return "it waits for other code"
+        case ast.comprehension():
+            parts = (part for test in node.ifs for part in ast.walk(test))
+            if any(isinstance(part, ast.NamedExpr) for part in parts):
+                return "it binds a name within a comprehension"
+        case ast.Call(func=ast.Name(id=name)):
+            if name == "super" and not node.args:
+                return "it calls super()"
+            if name in _IMPURE:
+                return f"it calls {name}(): {_IMPURE[name]}"
+        case ast.Call(func=ast.Attribute(attr=name, value=base)):
+            text = ast.unparse(node.func)
+            if text.startswith(_DRAWS) and not text.startswith(_DRAWS_IN_GRAPHS):
+                return f"{text}() draws numbers of its own in every call"
+            if name in _HOST_READS and not node.args:
+                return f"{text}() gives a number of a tensor to Python"
+            if name in _CHANGES and not (isinstance(base, ast.Name) and base.id in fresh):
+                return f"{text}() changes an object of Python"
+        case _:
+            pass
     return None
 
 
@@ -269,11 +239,21 @@ Span = tuple[int, int]
 
 def spans_of(block: Sequence[ast.stmt]) -> Iterator[list[Span]]:
     """Yield the regions of a block, each with the smaller ones in it, the largest first."""
-    for first, last in _runs(block):
-        step = _step_in(block, first, last)
+    for begin, end in _runs(block):
+        step = _step_in(block, begin, end)
         if step is None:
             continue
-        spans = [_grown(block, step, (first, last)), step, *_gradients_in(block, step)]
+        first, last = step
+        while first > begin and _prepares(block[first - 1]):
+            first -= 1
+        while last < end and _follows(block[last + 1]):
+            last += 1
+        spans = [(first, last), step]
+        first, last = step
+        gradients = [i for i in range(first, last + 1) if takes_gradient(block[i])]
+        # A step up to its last gradients, if updates follow.
+        if gradients and gradients[-1] < last and is_tape(block[first]):
+            spans.append((first, gradients[-1]))
         yield list(dict.fromkeys(spans))
 
 
@@ -301,7 +281,8 @@ def region_of(
     final = statements[-1]
     if not can_defer(statements):
         return None
-    shown = {load.id for statement in deferred_in(statements) for load in loads_in(statement)}
+    deferred = deferred_in(statements)
+    shown = loads_in(*deferred)
     names = names_of(without_deferred(statements))
     results = sorted(
         name
@@ -311,9 +292,10 @@ def region_of(
         or (name in names.read and liveness.is_carried(name, block, first, last))
         or liveness.is_read_after(name, block, first, last)
     )
-    tapes = {name for statement in statements for name in tapes_in(statement)}
-    if tapes & set(results):
-        return None
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    for item in (item for node in nodes if is_tape(node) for item in getattr(node, "items", ())):
+        if isinstance(item.optional_vars, ast.Name) and item.optional_vars.id in results:
+            return None
     flowing = {name for name in results if name not in names.certain}
     read = {name for name in names.read if name in bound or name not in _BUILTINS}
     parameters = sorted((read & bound) | flowing)
@@ -324,13 +306,12 @@ def region_of(
         parameters=tuple(parameters),
         results=tuple(results),
         returns=isinstance(final, ast.Return),
-        in_arithmetic=frozenset(_in_arithmetic(statements)),
+        in_arithmetic=frozenset(_in_arithmetic(nodes)),
         shown=frozenset(shown),
         end_of_block=block[-1].end_lineno or block[-1].lineno,
         outside_shown=tuple(sorted((shown & bound) - names.bound - set(parameters))),
         deferred=tuple(
-            (statement.lineno, statement.end_lineno or statement.lineno)
-            for statement in deferred_in(statements)
+            (statement.lineno, statement.end_lineno or statement.lineno) for statement in deferred
         ),
     )
 
@@ -368,7 +349,7 @@ def _step_in(block: Sequence[ast.stmt], first: int, last: int) -> Span | None:
             end += 1  # `del tape`: it cannot be given to what comes behind
         return (tapes[0], end) if ends[-1] >= tapes[0] else None
     # The gradients come from a function of the program.
-    used = {load.id for i in ends if is_update(block[i]) for load in loads_in(block[i])}
+    used = loads_in(*(block[i] for i in ends if is_update(block[i])))
     given = [
         i
         for i in range(first, ends[-1])
@@ -381,21 +362,12 @@ def _is_call(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
 
 
-def _grown(block: Sequence[ast.stmt], step: Span, run: Span) -> Span:
-    first, last = step
-    while first > run[0] and _prepares(block[first - 1]):
-        first -= 1
-    while last < run[1] and _follows(block[last + 1]):
-        last += 1
-    return first, last
-
-
 def _prepares(statement: ast.stmt) -> bool:
     """Return whether a statement before a step computes something, and does not select a batch."""
     if not isinstance(statement, ast.Assign) or isinstance(statement.value, ast.Constant):
         return False
     selects = (node for node in ast.walk(statement.value) if isinstance(node, ast.Subscript))
-    return not any(loads_in(node.slice) and list(loads_in(node.slice)) for node in selects)
+    return not any(loads_in(node.slice) for node in selects)
 
 
 def _follows(statement: ast.stmt) -> bool:
@@ -412,17 +384,8 @@ def _follows(statement: ast.stmt) -> bool:
     return bool(statement.value.args)
 
 
-def _gradients_in(block: Sequence[ast.stmt], step: Span) -> Iterator[Span]:
-    """Yield a step up to its last gradients, if updates follow."""
-    first, last = step
-    ends = [i for i in range(first, last + 1) if takes_gradient(block[i])]
-    if ends and ends[-1] < last and is_tape(block[first]):
-        yield first, ends[-1]
-
-
-def _in_arithmetic(statements: Sequence[ast.stmt]) -> Iterator[str]:
+def _in_arithmetic(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield names that are used otherwise than as an argument, or for their shape."""
-    nodes = [node for statement in statements for node in ast.walk(statement)]
     harmless: set[ast.AST] = set()
     for node in nodes:
         if isinstance(node, ast.Call):
@@ -456,18 +419,7 @@ def hoist_steps(
 ) -> Hoisted:
     module = SyntaxTree(source, path)
     liveness = Liveness(module)
-    bound: set[str] = set()
-    for node in ast.walk(module.root):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            bound.add(node.id)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.alias):
-            bound.add(node.asname or node.name.partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
+    bound = {name for node in module.every(ast.AST) if (name := bound_name(node)) is not None}
     losses = [
         node.lineno
         for node in module.every(ast.Attribute)
@@ -485,10 +437,10 @@ def hoist_steps(
     for block in blocks:
         if not _runs_often(module, block[0], in_functions=in_functions):
             continue
-        for spans in list(spans_of(block)):
+        for spans in spans_of(block):
             # What is within a region is a part of it.
             if taken.intersection(module.around(block[0])):
-                continue
+                break
             kept: list[tuple[Span, Region]] = []
             for span in spans:
                 region = region_of(block, span, liveness, bound, first_number + len(regions))
@@ -517,29 +469,22 @@ def _runs_often(module: SyntaxTree, statement: ast.stmt, *, in_functions: bool) 
             return False
         if isinstance(outer, FUNCTIONS):
             marks = getattr(outer, "decorator_list", [])
-            return not any(_traces(mark) for mark in marks)
+            return not any(
+                last_name(getattr(mark, "func", mark)) in ("function", "distribute")
+                for mark in marks
+            )
         is_in_loop = is_in_loop or isinstance(outer, ast.For | ast.While)
     return is_in_loop and not in_functions
 
 
-def _traces(decorator: ast.expr) -> bool:
-    named = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return last_name(named) in ("function", "distribute")
-
-
 def _nested(block: Sequence[ast.stmt], kept: Sequence[tuple[Span, Region]]) -> list[ast.stmt]:
-    """Return the statements of a span as a region, with smaller ones in it."""
+    """Return the statements of a span as a region, with smaller ones in it: see the module."""
     (first, last), region = kept[0]
     statements = block[first : last + 1]
+    written = list(statements)
     if len(kept) > 1:
         inner_first, inner_last = kept[1][0]
-        written = [
-            *block[first:inner_first],
-            *_nested(block, kept[1:]),
-            *block[inner_last + 1 : last + 1],
-        ]
-    else:
-        written = list(statements)
+        written[inner_first - first : inner_last + 1 - first] = _nested(block, kept[1:])
     body = without_deferred(statements)
     results = list(region.results)
     if region.returns:
@@ -547,25 +492,9 @@ def _nested(block: Sequence[ast.stmt], kept: Sequence[tuple[Span, Region]]) -> l
         assert isinstance(returned, ast.Return) and returned.value is not None
         target = ast.copy_location(ast.Name(_VALUE, ast.Store()), returned)
         body[-1] = ast.copy_location(ast.Assign([target], returned.value), returned)
-        results = [*results, _VALUE]
-    new = _template(region, results)
-    for node in (inner for statement in new for inner in ast.walk(statement)):
-        ast.copy_location(node, statements[0])
-    function, _, chosen = new
-    assert isinstance(function, ast.FunctionDef) and isinstance(chosen, ast.If)
-    (watched,) = chosen.body
-    assert isinstance(watched, ast.With)
-    function.body = [*body, ast.copy_location(function.body[0], body[-1])]
-    watched.body = written
-    deferred = copy.deepcopy(deferred_in(statements))
-    chosen.orelse[1:1] = deferred
-    return new
-
-
-def _template(region: Region, results: Sequence[str]) -> list[ast.stmt]:
-    """Return what a region becomes, without its statements: see the module's docstring."""
+        results.append(_VALUE)
     parameters, shown = ", ".join(region.parameters), region.outside_shown
-    return ast.parse(
+    new = ast.parse(
         f"""
 def {_REGION}({parameters}):
     return {_tuple(results)}
@@ -578,7 +507,158 @@ else:
     {f"return {_VALUE}" if region.returns else ""}
 """
     ).body
+    for node in (inner for statement in new for inner in ast.walk(statement)):
+        ast.copy_location(node, statements[0])
+    function, _, chosen = new
+    assert isinstance(function, ast.FunctionDef) and isinstance(chosen, ast.If)
+    (watched,) = chosen.body
+    assert isinstance(watched, ast.With)
+    function.body = [*body, ast.copy_location(function.body[0], body[-1])]
+    watched.body = written
+    chosen.orelse[1:1] = copy.deepcopy(deferred_in(statements))
+    return new
 
 
 def _tuple(names: Sequence[str]) -> str:
     return f"({''.join(f'{name}, ' for name in names)})"
+
+
+# What the tools tell of eager steps: the notes of a run, the doctor, audits, plans and estimates.
+
+Statement = TypeVar("Statement", bound=ast.stmt)
+
+
+def advice_for(source: str, line: int, *, is_traced: bool = False) -> str | None:
+    r"""Return how a training step can run on all devices, or None if it is not a training step.
+
+    Example:
+        >>> step = "def step(x):\n  with GradientTape() as t: pass\n  apply(t)\n"
+        >>> advice_for(step, 3)
+        'put @tf.function above line 1, def step, and all devices compute it'
+        >>> loop = "for x in data:\n  with GradientTape() as t: pass\n  apply(t)\n"
+        >>> advice_for(loop, 3)
+        'make a function of lines 2 to 3, with @tf.function above it, and all devices compute it'
+    """
+    try:
+        module = SyntaxTree(source)
+    except (SyntaxError, ValueError, RecursionError):
+        # Python reports it when the script runs.
+        module = SyntaxTree("")
+    loop = _innermost(module, line, ast.For, ast.While)
+    function = _innermost(module, line, ast.FunctionDef, ast.AsyncFunctionDef)
+    if is_traced:
+        if loop is None and function is None:
+            return None  # it applies gradients that were accumulated elsewhere
+        return (
+            "give the traced function the batch as an argument, and call it from the loop over the "
+            "data; then all devices compute it"
+        )
+    imports = (alias for node in module.every(ast.Import) for alias in node.names)
+    names = (each.asname or each.name for each in imports if each.name == "tensorflow")
+    tf = next(names, "tf")
+    if loop is not None and (function is None or loop.lineno > function.lineno):
+        first, last = loop.body[0].lineno, loop.body[-1].end_lineno
+        what = f"make a function of lines {first} to {last}, with @{tf}.function above it"
+    elif function is not None:
+        above = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        what = f"put @{tf}.function above line {above}, def {function.name}"
+    else:
+        what = f"make a function of the step, with @{tf}.function above it"
+    return f"{what}, and all devices compute it"
+
+
+def _innermost(module: SyntaxTree, line: int, *types: type[Statement]) -> Statement | None:
+    """Return the last statement of some types that covers a line and holds a tape."""
+    tapes = [name for name in module.every(ast.Name, ast.Attribute) if last_name(name) == _TAPE]
+    holding = {outer for tape in tapes for outer in module.around(tape)}
+    covering = [
+        statement
+        for statement in module.every(*types)
+        if statement in holding and statement.lineno <= line <= (statement.end_lineno or 0)
+    ]
+    return max(covering, key=lambda statement: statement.lineno, default=None)
+
+
+NOT_FOLLOWED = "tf_keras, whose layers and optimizers are not followed"
+"""What prevents a step that calls Keras 2; ends a clause."""
+
+_AT_LINE = re.compile(r"(.+):(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerStep:
+    """Training step that no `tf.function` traces."""
+
+    # First and last line of the function that `evener run` makes of it; None if something prevents
+    # it
+    span: tuple[int, int] | None
+    obstacle: str  # Line and reason that prevent it; empty if nothing is known to
+    advice: str  # Change of the source by which all devices compute it
+
+    def __str__(self) -> str:
+        if self.span is not None:
+            first, last = self.span
+            made = f"`evener run` makes a function of lines {first} to {last}"
+            return f"{made}, and all devices compute it"
+        because = f": {self.obstacle}" if self.obstacle else ""
+        return f"`evener run` leaves the step on one device{because}"
+
+    @property
+    def change(self) -> str:
+        return self.advice.removesuffix(", and all devices compute it")
+
+    @property
+    def fix(self) -> str:
+        if self.span is None:
+            return f"{self.change}, and start it by `evener run`"
+        return f"start it unchanged by `evener run`; or {self.change}, and use a strategy"
+
+
+def prevents(line: int | str, reason: str) -> str:
+    """Return the clause on a line that keeps a step from all devices.
+
+    >>> prevents(12, "it may use any name")
+    'line 12 prevents more: it may use any name'
+    """
+    name = f"line {line}" if isinstance(line, int) else line
+    return f"{name} prevents more: {reason}"
+
+
+def eager_step_of(source: str, line: int) -> EagerStep | None:
+    r"""Return the eager training step at a line, or None if it is not a training step.
+
+    Example:
+        >>> loop = "for x in data:\n  with GradientTape() as t:\n    y = f(x)\n  apply(t)\n"
+        >>> eager_step_of(loop, 4).advice
+        'make a function of lines 2 to 4, with @tf.function above it, and all devices compute it'
+    """
+    advice = advice_for(source, line)
+    if advice is None:
+        return None
+    try:
+        found = hoist_steps(source, "")
+    except (SyntaxError, ValueError, RecursionError):
+        return EagerStep(span=None, obstacle="", advice=advice)
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        if any(name.partition(".")[0] == "tf_keras" for name in names):
+            obstacle = prevents(getattr(node, "lineno", 0), f"it imports {NOT_FOLLOWED}")
+            return EagerStep(span=None, obstacle=obstacle, advice=advice)
+    spans = [(each.first, each.last) for each in found.regions if each.first <= line <= each.last]
+    if spans:
+        # The largest region that holds the line is the first to be tried.
+        largest = max(spans, key=lambda span: span[1] - span[0])
+        return EagerStep(span=largest, obstacle="", advice=advice)
+    before = [obstacle for obstacle in found.obstacles if obstacle.line <= line]
+    text = prevents(before[-1].line, before[-1].reason) if before else ""
+    return EagerStep(span=None, obstacle=text, advice=advice)
+
+
+def eager_step_at(place: str) -> EagerStep | None:
+    match = _AT_LINE.fullmatch(place)
+    if match is None:
+        return None
+    source = "".join(linecache.getlines(match[1]))
+    return eager_step_of(source, int(match[2])) if source else None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from evener._tf_private.functions import leave_to_autograph
 from evener._tf_private.patches import Wrap
@@ -31,3 +33,17 @@ def replace_with(replacement: Callable[..., Any]) -> Wrap:
         return wrapped
 
     return wrap
+
+
+def attribute(module: Any, path: str) -> Any:
+    return functools.reduce(getattr, filter(None, path.split(".")), module)
+
+
+def public_targets(
+    path: str, apis: Sequence[str] = ("", "compat.v1.", "compat.v2.")
+) -> Iterator[str]:
+    """Yield the targets of a patch of a name of ``tf``, there and in its versions."""
+    folder, _, name = path.rpartition(".")
+    for api in apis:
+        if hasattr(attribute(tf, f"{api}{folder}"), name):
+            yield f"tensorflow:{api}{path}"

@@ -29,7 +29,7 @@ import time
 import weakref
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,10 +79,6 @@ def _read_loop(state: Mapping[str, Any]) -> _StoredLoop:
     return storage.read_record(state.get("loop"), _StoredLoop, "state.loop")
 
 
-def _number(variable: tf.Variable) -> int:
-    return int(variable._unique_id.rpartition("_")[2])
-
-
 class _AllVariables(Checkpoint):
     """Checkpoint of the variables of a program, by their names and the order of their making."""
 
@@ -93,7 +89,8 @@ class _AllVariables(Checkpoint):
         gc.collect()
         counted = Counter[str]()
         objects: dict[str, tf.Variable] = {}
-        for variable in sorted(all_variables(), key=_number):
+        by_making = sorted(all_variables(), key=lambda v: int(v._unique_id.rpartition("_")[2]))
+        for variable in by_making:
             if not is_of_evener(variable):
                 counted[variable.name] += 1
                 objects[f"{variable.name}#{counted[variable.name]}"] = variable
@@ -108,9 +105,7 @@ class Fits(Protocol):
     """Calls of ``fit`` of the script, which have checkpoints of their own."""
 
     num_fits: int
-
-    @property
-    def open(self) -> Sequence[Any]: ...
+    open: list[UserLine | None]  # Lines of the fits that run
 
 
 class ResumableLoop:
@@ -130,7 +125,7 @@ class ResumableLoop:
         self._kept: list[Event] | None = []
         self._num_bytes = self._num_steps = 0
         self._saved_at = time.monotonic()
-        self._waiting: deque[Event] = deque()  # Events of the run that is resumed.
+        self.waiting: deque[Event] = deque()  # Events of the run that is resumed, not told yet.
         self._loaded: storage.Loaded | None = None
         self._last_read: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._termination = Termination()
@@ -155,8 +150,8 @@ class ResumableLoop:
                 self._termination.__exit__()
 
     def _end(self) -> None:
-        if self._waiting:
-            raise self._other_program(_as_text(self._waiting[0]), "it ends")
+        if self.waiting:
+            raise self._other_program(_as_text(self.waiting[0]), "it ends")
         if self.line is not None:
             self._save()
             self._checkpoint.wait()
@@ -164,20 +159,18 @@ class ResumableLoop:
     def begin(self) -> None:
         """Begin with the first step: read the checkpoint of the run that is resumed."""
         self.line = user_line()
-        with self._inside():
-            self._begin()
-
-    def _begin(self) -> None:
         if self._fits.num_fits:
             raise self.not_resumable("The script calls fit, too")
-        self._termination.__enter__()
-        loaded = self._loaded = self._checkpoint.load(_read_loop, locks=True)
-        if loaded is None:
-            return
-        events = zlib.decompress(loaded.arrays["events"].tobytes())
-        self._waiting.extend(msgspec.msgpack.decode(events, type=list[Event]))
-        if tuple(self._loads) != loaded.more.loads:
-            raise self._other_program(*map(_loads_as_text, (loaded.more.loads, self._loads)))
+        with self._inside():
+            self._termination.__enter__()
+            loaded = self._loaded = self._checkpoint.load(_read_loop, locks=True)
+            if loaded is None:
+                return
+            events = zlib.decompress(loaded.arrays["events"].tobytes())
+            self.waiting.extend(msgspec.msgpack.decode(events, type=list[Event]))
+        then, now = (" and ".join(each) for each in (loaded.more.loads, self._loads))
+        if then != now:
+            raise self._other_program(then or "no file to load", now or "no file to load")
         self._notes.add(
             f"this loop goes on behind step {loaded.state['position']['step']}; up to there the "
             "script gets what its steps returned",
@@ -187,19 +180,15 @@ class ResumableLoop:
     # The events.
 
     @property
-    def is_telling(self) -> bool:
-        return bool(self._waiting)
-
-    @property
     def _is_asked(self) -> bool:
         is_elsewhere = threading.get_ident() != self._thread
         return tf.executing_eagerly() and not (is_elsewhere or self.is_inside or self._fits.open)
 
     def _run(self, run: Callable[..., Any], function: Any, *inputs: Any) -> Any:
-        if threading.get_ident() != self._thread and self.line is not None:
-            is_own = threading.current_thread().name.startswith("evener-")
-            if not is_own and effects_of(function).has_resources:
-                raise self.not_resumable("It runs a function with variables in another thread")
+        is_own = threading.current_thread().name.startswith("evener-")
+        is_elsewhere = threading.get_ident() != self._thread and not is_own
+        if is_elsewhere and self.line is not None and effects_of(function).has_resources:
+            raise self.not_resumable("It runs a function with variables in another thread")
         effects = effects_of(function) if self._is_asked else None
         if effects is None or not effects.has_resources:
             return run(function, *inputs)
@@ -226,15 +215,12 @@ class ResumableLoop:
         sums = ", ".join(checksum(packable(each)) for each in batch)
         key = f"{name}({sums}) -> {', '.join(dtype.name for dtype in dtypes)}"
 
-        def give(told: bytes) -> list[tf.Tensor]:
-            return list(map(tf.constant, _arrays(told), dtypes))
-
         return self._event(
             "run",
             key,
             lambda: run(function, *inputs),
             keep=lambda outputs: pack([tensors_as_arrays(outputs)]).tobytes(),
-            give=give,
+            give=lambda told: list(map(tf.constant, _arrays(told), dtypes)),
             is_step=lambda _: self._trains[function.name],
         )
 
@@ -250,7 +236,7 @@ class ResumableLoop:
         data = kwargs.get("x", args[1] if len(args) > 1 else None)
         if hasattr(data, "__next__"):
             raise self.not_resumable(f"{original.__name__} takes its batches from a generator")
-        if self._waiting and isinstance(data, tf.data.Dataset):
+        if self.waiting and isinstance(data, tf.data.Dataset):
             # The next pass over a shuffle that it has draws its seeds behind those of this one.
             iter(data)
         return self._event("call", original.__name__, lambda: original(*args, **kwargs))
@@ -272,14 +258,20 @@ class ResumableLoop:
 
         self._event("read", variable.name, lambda: packable(variable), keep=keep, give=give)
 
-    def _write(self, name: str, path: Any, action: Callable[[], Any]) -> Any:
-        del path  # It may be a temporary one.
+    def _write(self, name: str, _: Any, action: Callable[[], Any]) -> Any:
+        # The path is left out: it may be a temporary one.
         if self.line is None or not self._is_asked:
             return action()
-        return self._event("write", name, action, keep=_keep_or_none)
 
-    def _check_there(self, name: str, path: Any, *, is_there: bool) -> None:
-        del path
+        def keep(value: Any) -> bytes:
+            try:
+                return _encode(_plain(value))
+            except TypeError:
+                return _encode(None)
+
+        return self._event("write", name, action, keep=keep)
+
+    def _check_there(self, name: str, _: Any, *, is_there: bool) -> None:
         key = f"{name}, which {'is' if is_there else 'is not'} there"
         if self.line is None:
             self._loads.append(key)
@@ -297,7 +289,7 @@ class ResumableLoop:
         is_step: Callable[[Any], bool] = lambda _: False,
     ) -> Any:
         """Let an event happen and keep it, or tell what it was in the run that is resumed."""
-        told = self._waiting.popleft() if self._waiting else None
+        told = self.waiting.popleft() if self.waiting else None
         if told is not None and (told.kind, told.key) != (kind, key):
             found = _as_text(Event(kind, key, b""))
             is_batch = kind == "run" and _as_text(told) == found
@@ -321,26 +313,30 @@ class ResumableLoop:
         self._num_steps += is_step(value)
         if told is not None and told.random is not None:
             random_state.restore(told.random)
-        if told is not None and not self._waiting:
+        if told is not None and not self.waiting:
             self._restore()
         if told is None and is_step(value):
             self.has_computed = True
-            self._save_if_due()
-        if self._num_bytes > LIMIT_BYTES and not self._waiting:
-            self._keep_no_more()
+            stops = self._termination.is_requested
+            if self._every_steps is None:
+                is_due = time.monotonic() - self._saved_at >= SECONDS
+            else:
+                is_due = self._num_steps % self._every_steps == 0
+            if is_due or stops:
+                self._save()
+            if stops:
+                self._checkpoint.wait()
+                self._termination.act()
+        if self._num_bytes > LIMIT_BYTES and not self.waiting and self._kept is not None:
+            self._save()
+            self._kept = None
+            self._notes.add(
+                f"--checkpoint keeps this loop up to step {self._num_steps} only: what its steps "
+                f"return, and the variables that are read between them, take more than "
+                f"{LIMIT_BYTES >> 20} MiB",
+                self.line,
+            )
         return value
-
-    def _keep_no_more(self) -> None:
-        if self._kept is None:
-            return
-        self._save()
-        self._kept = None
-        self._notes.add(
-            f"--checkpoint keeps this loop up to step {self._num_steps} only: what its steps "
-            f"return, and the variables that are read between them, take more than "
-            f"{LIMIT_BYTES >> 20} MiB",
-            self.line,
-        )
 
     # Checkpoints.
 
@@ -355,18 +351,6 @@ class ResumableLoop:
             self._checkpoint.assign(loaded)
         self._checkpoint.wanted = None
         self._saved_at = time.monotonic()
-
-    def _save_if_due(self) -> None:
-        stops = self._termination.is_requested
-        if self._every_steps is None:
-            is_due = time.monotonic() - self._saved_at >= SECONDS
-        else:
-            is_due = self._num_steps % self._every_steps == 0
-        if is_due or stops:
-            self._save()
-        if stops:
-            self._checkpoint.wait()
-            self._termination.act()
 
     def _save(self) -> None:
         if self._kept is None:
@@ -421,7 +405,7 @@ class KeptHoister:
 
     def __call__(self, number: int, body: Any, read: Any) -> Any:
         # Of a step that is told, nothing says that its lines run as written.
-        self._hoister.num_begun += self._loop.is_telling
+        self._hoister.num_begun += bool(self._loop.waiting)
         return self._loop.step(lambda: self._hoister(number, body, read))
 
     @contextlib.contextmanager
@@ -436,13 +420,9 @@ class KeptHoister:
 
 def _as_text(event: Event) -> str:
     """Return an event for a message; the key of a run ends with checksums of its batch."""
-    words = {"run": "a call of", "read": "a read of"}.get(event.kind, "")
-    name = event.key.partition("(")[0] if event.kind == "run" else event.key
-    return f"{words} {name}".strip()
-
-
-def _loads_as_text(loads: Sequence[str]) -> str:
-    return " and ".join(loads) or "no file to load"
+    if event.kind == "run":
+        return f"a call of {event.key.partition('(')[0]}"
+    return f"a read of {event.key}" if event.kind == "read" else event.key
 
 
 # Values of events as bytes.
@@ -484,13 +464,6 @@ def _value(plain: Any) -> Any:
     if kind.startswith("tensor "):
         return tf.constant(array, tf.as_dtype(kind.removeprefix("tensor ")))
     return array if kind == "array" else array[()]
-
-
-def _keep_or_none(value: Any) -> bytes:
-    try:
-        return _encode(_plain(value))
-    except TypeError:
-        return _encode(None)
 
 
 def checksum(array: np.ndarray) -> str:

@@ -79,7 +79,7 @@ class Resumption:
         self._every_steps = every_steps
         self.notes = notes
         self.num_fits = 0
-        self.open: list[UserLine | None] = []  # Lines of the fits that run
+        self.open: list[UserLine | None] = []
         self._iterators: list[Any] = []
         # Those that fits have had so far; with ``steps_per_epoch``, a pass begins in mid-epoch.
         self._shuffles: list[Any] = []
@@ -94,11 +94,6 @@ class Resumption:
             yield
         if not self.num_fits and self.loop.line is None:
             self.notes.add("--checkpoint has kept nothing: the script has made no step")
-
-    @property
-    def only_tells(self) -> bool:
-        """Whether all steps of a loop were those of the run before."""
-        return self.loop.line is not None and not self.loop.has_computed
 
     def kept(self, hoister: Hoister) -> Hoister | KeptHoister:
         """Return what the script calls for the steps that are made of its eager lines."""
@@ -141,31 +136,7 @@ class Resumption:
             raise not_resumable(
                 line, "Its validation data is a generator, which cannot be drawn again"
             )
-        self._refuse_shared_shuffles(line, data, validation, arguments)
-        given = arguments.get("callbacks")
-        if isinstance(given, keras.callbacks.CallbackList):
-            raise not_resumable(line, "Its callbacks are a CallbackList, which takes no others")
-        if isinstance(data, keras.utils.PyDataset):
-            for name, value in vars(data).items():
-                if isinstance(value, _GENERATORS):
-                    raise not_resumable(
-                        line, f"{type(data).__name__} draws from a generator of its own: {name}"
-                    )
-        self.num_fits += 1
-        folder = storage.join(self._folder, f"fit-{self.num_fits:03d}")
-        every = {"every_steps": self._every_steps}
-        if self._every_steps is None:
-            every = {"every_seconds": SECONDS}
-        arrays = (arguments.get(name) for name in ("x", "y", "sample_weight"))
-        found = [each for each in tf.nest.flatten([*arrays]) if isinstance(each, np.ndarray)]
-        fingerprint = ", ".join(map(checksum, found))
-        own = [item for item in callbacks if not isinstance(item, CheckpointCallback)]
-        return ResumableFit(folder, self, line=line, own=own, fingerprint=fingerprint, every=every)
-
-    def _refuse_shared_shuffles(
-        self, line: UserLine | None, data: Any, validation: Any, arguments: Mapping[str, Any]
-    ) -> None:
-        """Refuse a shuffle whose seeds are drawn by other data between the passes of this."""
+        # Its seeds would be drawn by other data between the passes of this.
         own, of_validation = fits.shuffles_in(data), fits.shuffles_in(validation)
         has_steps = arguments.get("steps_per_epoch") is not None
         others = [*of_validation, *self._shuffles] if has_steps else self._shuffles_with_steps
@@ -178,6 +149,26 @@ class Resumption:
             )
         self._shuffles += [*own, *of_validation]
         self._shuffles_with_steps += own if has_steps else []
+        given = arguments.get("callbacks")
+        if isinstance(given, keras.callbacks.CallbackList):
+            raise not_resumable(line, "Its callbacks are a CallbackList, which takes no others")
+        if isinstance(data, keras.utils.PyDataset):
+            for name, value in vars(data).items():
+                if isinstance(value, _GENERATORS):
+                    raise not_resumable(
+                        line, f"{type(data).__name__} draws from a generator of its own: {name}"
+                    )
+        self.num_fits += 1
+        folder = storage.join(self._folder, f"fit-{self.num_fits:03d}")
+        by_time = self._every_steps is None
+        every = {"every_seconds": SECONDS} if by_time else {"every_steps": self._every_steps}
+        arrays = tf.nest.flatten([arguments.get(name) for name in ("x", "y", "sample_weight")])
+        found = (each for each in arrays if isinstance(each, np.ndarray))
+        fingerprint = ", ".join(map(checksum, found))
+        own_callbacks = [each for each in callbacks if not isinstance(each, CheckpointCallback)]
+        return ResumableFit(
+            folder, self, line=line, own=own_callbacks, fingerprint=fingerprint, every=every
+        )
 
 
 class ResumableFit(CheckpointCallback):
@@ -300,8 +291,7 @@ class ResumableFit(CheckpointCallback):
         # Restored in place, so that other names have them too.
         kept = [v for each in self._own for v in vars(each).values() if isinstance(v, list | dict)]
         for callback in self._own:
-            files = {kind: file_of(kind) for kind in type(callback).__mro__}
-            own = [kind for kind, file in files.items() if is_own(file)]
+            own = [kind for kind in type(callback).__mro__ if is_own(file_of(kind))]
             functions += vars(callback).values()
             for name, value in vars(callback).items():
                 if own and name != "params" and not is_plain(value):
@@ -311,12 +301,12 @@ class ResumableFit(CheckpointCallback):
                 for name, value in vars(kind).items():
                     if not name.startswith("__"):
                         yield f"{kind.__name__}.{name}", _snapshot(value)
-        seen = set[int]()
+        seen = set[types.FunctionType]()
         while functions:
             function = functions.pop()
-            if not isinstance(function, types.FunctionType) or id(function) in seen:
+            if not isinstance(function, types.FunctionType) or function in seen:
                 continue
-            seen.add(id(function))
+            seen.add(function)
             if is_own(function.__code__.co_filename):
                 for name, value in _names_read_by(function):
                     functions.append(value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers", "tf_keras.src.engine.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UserLine:
     path: str  # The absolute path of the file
     number: int  # The line number, from 1
@@ -59,7 +58,7 @@ def user_line() -> UserLine | None:
 
 def line_of(frame: FrameType) -> UserLine:
     code = frame.f_code
-    return UserLine(path=code.co_filename, number=frame.f_lineno, function=code.co_name)
+    return UserLine(code.co_filename, frame.f_lineno, code.co_name)
 
 
 def line_of_loop() -> UserLine | None:
@@ -73,7 +72,7 @@ def line_of_loop() -> UserLine | None:
     return own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Note:
     text: str  # The text; continuation lines are indented
     line: UserLine | None = None  # The script's line it refers to, or None
@@ -93,7 +92,7 @@ class Notes:
 
     def add(self, text: str, line: UserLine | None = None) -> None:
         """Print a note, unless it was printed for the same line before."""
-        note = Note(text=text, line=line)
+        note = Note(text, line)
         if note not in self._printed:
             self._printed[note] = None
             print(note, file=sys.stderr, flush=True)
@@ -123,8 +122,7 @@ def is_other(device: Any, strategy: Strategy) -> bool:
 class Loading(importlib.abc.MetaPathFinder):
     """Calls a function once, when the last of some modules has been imported.
 
-    Settings that a program makes before its imports stay in effect: environment variables, the
-    backend of Keras.
+    So settings that a program makes before its imports stay in effect.
     """
 
     def __init__(self, awaited: Sequence[str], then: Callable[[], None]) -> None:
@@ -220,13 +218,19 @@ def read_script(given: str) -> Script:
 
 def read_module(name: str) -> Script:
     """Read a module as ``python -m`` finds it, without importing its parent packages."""
-    with _current_folder_first():
+    before = sys.path[:]
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path.cwd())
+    importlib.invalidate_caches()
+    try:
         spec = _find(name)
         if spec is not None and spec.submodule_search_locations is not None:
             name, package = f"{name}.__main__", name
             spec = _find(name)
             if spec is None:
                 raise _no_module(package, f"{package} is a package without a __main__ module")
+    finally:
+        sys.path[:] = before
     if spec is None:
         raise _no_module(name, f"there is no such module; the current folder is {Path.cwd()}")
     if spec.origin is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
@@ -319,32 +323,14 @@ def _draw_where_imported() -> None:
 
 def _find(name: str) -> importlib.machinery.ModuleSpec | None:
     """Return the spec of a module; its parent packages are found, but not imported."""
-    folders = None
-    spec = None
-    done: list[str] = []
-    if not all(name.split(".")):
+    parent, _, word = name.rpartition(".")
+    package = _find(parent) if parent else None
+    folders = package.submodule_search_locations if package is not None else None
+    if not word or ("." in name and folders is None):
         return None
-    for word in name.split("."):
-        done.append(word)
-        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-        specs = (finder.find_spec(".".join(done), folders) for finder in finders)
-        spec = next((found for found in specs if found is not None), None)
-        folders = None if spec is None else spec.submodule_search_locations
-        if len(done) <= name.count(".") and folders is None:
-            return None
-    return spec
-
-
-@contextlib.contextmanager
-def _current_folder_first() -> Iterator[None]:
-    before = sys.path[:]
-    if not sys.flags.safe_path:
-        sys.path[0] = str(Path.cwd())
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = before
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+    specs = (finder.find_spec(name, folders) for finder in finders)
+    return next((found for found in specs if found is not None), None)
 
 
 def _no_module(name: str, why: str) -> RunError:
@@ -374,8 +360,6 @@ def _text(given: str, content: bytes) -> str:
 
 # Its frames are above and between those of the script.
 _FOLDER = str(Path(__file__).parent)
-# TensorFlow's class of per-replica values, as named in error messages.
-_PER_REPLICA = "PerReplica"
 
 
 def show_failures_of(path: str) -> None:
@@ -384,7 +368,10 @@ def show_failures_of(path: str) -> None:
     def hook(
         kind: type[BaseException], error: BaseException, found: TracebackType | None
     ) -> object:
-        known = error if isinstance(error, EvenerError) else _wrapped(error, found)
+        known = error if isinstance(error, EvenerError) else None
+        raised = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(found)]
+        if known is None and raised and not is_own(raised[-1]):
+            known = next((each for each in _chain(error) if isinstance(each, EvenerError)), None)
         line = last_user_line(found)
         # The script's line: from the notes of the error, else from the traceback.
         lines = [] if line is None else [line.as_in_a_traceback()]
@@ -397,7 +384,8 @@ def show_failures_of(path: str) -> None:
         links = links_of(without_frames(found, error))
         left = next((link for link in links if link.tb_frame.f_code.co_filename == path), None)
         shown = show(kind, error.with_traceback(left), left)
-        if line is not None and _PER_REPLICA in str(error):
+        # TensorFlow's class of per-replica values.
+        if line is not None and "PerReplica" in str(error):
             print(
                 RunError(
                     "RUN-010",
@@ -414,20 +402,12 @@ def show_failures_of(path: str) -> None:
     sys.excepthook = hook
 
 
-def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError | None:
-    raised = [frame for frame, _ in traceback.walk_tb(found)]
-    if not raised or is_own(raised[-1].f_code.co_filename):
-        return None
-    return next((linked for linked in _chain(error) if isinstance(linked, EvenerError)), None)
-
-
 def last_user_line(found: TracebackType | None) -> UserLine | None:
-    lines = [
-        UserLine(path=frame.f_code.co_filename, number=number, function=frame.f_code.co_name)
-        for frame, number in traceback.walk_tb(found)
-        if is_own(frame.f_code.co_filename)
-    ]
-    return lines[-1] if lines else None
+    own = [each for each in traceback.walk_tb(found) if is_own(each[0].f_code.co_filename)]
+    if not own:
+        return None
+    frame, number = own[-1]
+    return UserLine(frame.f_code.co_filename, number, frame.f_code.co_name)
 
 
 def without_frames(

@@ -135,9 +135,8 @@ class Session:
         strategies.attach_models(self.strategy, self.notes)
         hoister = tree = None
         if self.hoist:
-            hoister = Hoister(
-                self.strategy, self.notes, is_outside=lambda: loops.is_outside(self.strategy)
-            )
+            is_outside = functools.partial(loops.is_outside, self.strategy)
+            hoister = Hoister(self.strategy, self.notes, is_outside=is_outside)
             hoisted = hoist_script(self.script, hoister)
             tree = None if hoisted is None else hoisted.tree
         loops.run_loops(self.strategy, self.notes, hoister)
@@ -154,11 +153,10 @@ class Session:
         atexit.register(self._report_idle, idle)
         if self.verify:
             atexit.register(self._report_unverified, os.getpid())
-        # A name that only a rewritten script uses.
-        hook = hoister
-        if hoister is not None and self.resumption is not None:
-            hook = self.resumption.kept(hoister)
-        names = {} if tree is None else {HOOK: hook}
+        names: dict[str, Any] = {}
+        if tree is not None and hoister is not None:
+            # A name that only a rewritten script uses.
+            names[HOOK] = self.resumption.kept(hoister) if self.resumption else hoister
         try:
             with self.resumption.resuming() if self.resumption else contextlib.nullcontext():
                 run_as_main(self.script, args, tree=tree, names=names)
@@ -176,25 +174,23 @@ class Session:
             raise SystemExit(EXIT_CODE_OF_LOST) from None
 
     def _report_idle(self, idle: IdleDevices) -> None:
-        if self.resumption is None or not self.resumption.only_tells:
+        loop = self.resumption.loop if self.resumption else None
+        # Nothing was computed if all steps of a loop were those of the run before.
+        if loop is None or loop.line is None or loop.has_computed:
             idle.report()
 
     def _report_unverified(self, process: int) -> None:
         """Note (RUN-024), at the end, that no step was compared."""
-        strategy = self.strategy
         # Forks of the script end too.
-        if os.getpid() != process or strategy.verifications:
+        if os.getpid() != process or self.strategy.verifications:
             return
-        devices = ", ".join(strategy.plan.device_names)
-        if strategy.is_partitioned:
-            why = (
-                f"No training step of the script was divided over {devices} and could be computed "
-                "twice."
-            )
+        devices = ", ".join(self.strategy.plan.device_names)
+        why = f"The run has one device, {devices}, and one part."
+        fix = "Run it on several devices, such as --devices cpu:2."
+        if self.strategy.is_partitioned:
+            step = f"No training step of the script was divided over {devices}"
+            why = f"{step} and could be computed twice."
             fix = "The lines above say which steps run on one device, and why."
-        else:
-            why = f"The run has one device, {devices}, and one part."
-            fix = "Run it on several devices, such as --devices cpu:2."
         text = house_form("RUN-024", "--verify compared nothing with one device.", why, fix)
         # Continuation lines of notes are indented.
         self.notes.add(text.replace("\n", "\n  "))
@@ -204,9 +200,9 @@ class Session:
     ) -> Recording:
         """Return the record of this session, which has not run yet.
 
-        With several workers, each has a folder of its own in the given one: ``worker-0``, and
-        ``worker-0.1`` for its first replacement. ``diagnose`` is given the path of the script and
-        the number of devices; the first worker calls it.
+        With several workers, each has a folder in the given one: ``worker-0``, and ``worker-0.1``
+        for its first replacement; the first one calls ``diagnose`` with the script and the number
+        of devices.
         """
         from evener.recording.record import Recording
         from evener.workers.process import group_of_process

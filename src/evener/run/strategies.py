@@ -13,7 +13,7 @@ TensorFlow stops some of these too, but in words of its own and not always at th
 from __future__ import annotations
 
 import contextlib
-import functools
+import itertools
 import json
 import os
 import sys
@@ -31,7 +31,7 @@ from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import around_new_variables
 from evener.base.user_code import is_own
 from evener.errors import RunError
-from evener.run.replace import replace_with
+from evener.run.replace import public_targets, replace_with
 from evener.run.script import Loading, Notes, UserLine, callers, user_line
 from evener.strategy import Strategy
 from evener.workers.process import group_of_process
@@ -44,14 +44,11 @@ REPLACED = (
 )
 LEFT_ALONE = ("ParameterServerStrategy", "TPUStrategy")
 
-_LONGEST_ARGUMENTS = 60
-
 
 def _targets(*names: str) -> Iterator[str]:
-    for api in ("", "compat.v1.", "compat.v2."):
-        for path in (f"{api}distribute", f"{api}distribute.experimental"):
-            module = functools.reduce(getattr, path.split("."), tf)
-            yield from (f"tensorflow:{path}.{name}" for name in names if hasattr(module, name))
+    for folder in ("distribute", "distribute.experimental"):
+        for name in names:
+            yield from public_targets(f"{folder}.{name}")
 
 
 _MADE = Patch(
@@ -98,30 +95,25 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> None:
         return kind(name, (original,), members)
 
     def note_class(original: type, name: str) -> type:
-        init: Any = original.__init__
-
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             why = "evener has no part in what is trained under it"
             notes.add(f"{name} is left alone: {why}", user_line())
-            init(self, *args, **kwargs)
+            original.__init__(self, *args, **kwargs)
 
         members = {"__init__": __init__, "__module__": original.__module__}
         return type(original)(original.__name__, (original,), members)
 
-    def current(original: Callable[[], Any]) -> Callable[[], Any]:
-        def get_strategy() -> Any:
-            asker = sys._getframe(1).f_code.co_filename
-            # Keras asks too, and must get what it got before.
-            if not is_own(asker) or tf.distribute.has_strategy():
-                return original()
-            notes.add(f"tf.distribute.get_strategy() -> {named}", user_line())
-            return strategy
-
-        return get_strategy
+    def get_strategy(original: Callable[[], Any]) -> Any:
+        # The frame behind that of the replacement. Keras asks too, and gets what it got before.
+        asker = sys._getframe(2).f_code.co_filename
+        if not is_own(asker) or tf.distribute.has_strategy():
+            return original()
+        notes.add(f"tf.distribute.get_strategy() -> {named}", user_line())
+        return strategy
 
     _MADE.apply_by_name(give_class)
     _LEFT.apply_by_name(note_class)
-    _CURRENT.apply(current)
+    _CURRENT.apply(replace_with(get_strategy))
     own: Any = evener.Strategy
     own.one_per_device = Strategy.one_per_device
 
@@ -138,16 +130,13 @@ class _InPlace(type):
         if instead is None:
             return super().__call__(*args, **kwargs)
         # As somebody may have written the call.
-        pairs = (f"{key}={value!r}" for key, value in kwargs.items())
-        written = ", ".join([*map(repr, args), *pairs])
-        written = written if len(written) <= _LONGEST_ARGUMENTS else "..."
-        return instead(f"{cls.__name__}({written})")
+        written = ", ".join([*map(repr, args), *(f"{key}={kwargs[key]!r}" for key in kwargs)])
+        return instead(f"{cls.__name__}({written if len(written) <= 60 else '...'})")
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if "_evener_instead" not in vars(cls):
             return super().__instancecheck__(instance)
-        original = cls.__mro__[1]
-        return isinstance(instance, (Strategy, original))
+        return isinstance(instance, (Strategy, cls.__mro__[1]))
 
 
 def _refuse_several_workers(name: str) -> None:
@@ -195,7 +184,6 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
 
 def _make_in_scope(strategy: Strategy, notes: Notes) -> Callable[..., Any]:
     """Return what is called instead of the ``__init__`` of a model or a trainer."""
-    devices = ", ".join(strategy.plan.device_names)
     is_reported = False
 
     def make(original: Callable[..., Any], model: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -204,6 +192,7 @@ def _make_in_scope(strategy: Strategy, notes: Notes) -> Callable[..., Any]:
             return original(model, *args, **kwargs)
         if not is_reported:
             is_reported = True
+            devices = ", ".join(strategy.plan.device_names)
             notes.add(f"this model trains on {devices}", user_line())
         with strategy.scope():
             return original(model, *args, **kwargs)
@@ -242,18 +231,17 @@ def attach_legacy_models(strategy: Strategy, notes: Notes) -> None:
         with strategy.scope():
             return original(part, *args, **kwargs)
 
+    def reduce(original: Callable[..., Any], loss: Any) -> Any:
+        if isinstance(tf.distribute.get_strategy(), Strategy):
+            loss._allow_sum_over_batch_size = True
+        return original(loss)
+
     def wrap(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        return replace_with(_reduce_over_batch if name == "_get_reduction" else in_scope)(original)
+        return replace_with(reduce if name == "_get_reduction" else in_scope)(original)
 
     # What a script makes by `tf.Variable` has no scope, and Keras 2 refuses to compile with it.
     strategy.extended.outside = tf.distribute.get_strategy()
     Loading((_MODULE,), lambda: _KERAS_2.apply_by_name(wrap)).watch()
-
-
-def _reduce_over_batch(original: Callable[..., Any], loss: Any) -> Any:
-    if isinstance(tf.distribute.get_strategy(), Strategy):
-        loss._allow_sum_over_batch_size = True
-    return original(loss)
 
 
 _HARDWARE = "physical_device:"
@@ -278,19 +266,22 @@ _LAYERS = Patch(
 def refuse_mistakes() -> None:
     """End the script at calls that no script can mean: RUN-008, RUN-009."""
     _DEVICE.apply(replace_with(_refuse_hardware))
+    LayerRef = weakref.ref[keras.Layer]
     # For each layer that was made while another was called: that one, and the line.
-    made_in_calls: weakref.WeakKeyDictionary[
-        keras.Layer, tuple[weakref.ref[keras.Layer], UserLine]
-    ] = weakref.WeakKeyDictionary()
+    made_in_calls = weakref.WeakKeyDictionary[keras.Layer, tuple[LayerRef, UserLine]]()
     # For each layer that is called: the lines in it that have made a layer with weights.
-    first: weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, weakref.ref[keras.Layer]]]
-    first = weakref.WeakKeyDictionary()
+    first = weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, LayerRef]]()
 
     def make(original: Callable[..., None], layer: Any, /, *args: Any, **kwargs: Any) -> None:
         outer = _layer_being_called()
-        line = None if outer is None else _line_in_call()
-        if outer is not None and line is not None:
-            made_in_calls[layer] = weakref.ref(outer), line
+        if outer is not None:
+            # The frames of the call.
+            frames = itertools.takewhile(
+                lambda frame: not frame[0].endswith(_LAYER_FILE), reversed(stack())
+            )
+            lines = [UserLine(file, n) for file, n in frames if is_own(file)]
+            if lines:
+                made_in_calls[layer] = weakref.ref(outer), lines[-1]
         original(layer, *args, **kwargs)
 
     def add_weight(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -320,7 +311,7 @@ def _refuse_hardware(original: Callable[..., Any], *args: Any, **kwargs: Any) ->
     if isinstance(name, str) and name.lstrip("/").startswith(_HARDWARE):
         file, number = next((each for each in reversed(stack()) if is_own(each[0])), ("", 0))
         if file:
-            line = UserLine(path=file, number=number)
+            line = UserLine(file, number)
             logical = "/" + name.lstrip("/").removeprefix(_HARDWARE)
             error = RunError(
                 "RUN-008",
@@ -345,16 +336,6 @@ def _layer_being_called() -> keras.Layer | None:
         if name == "__call__" and frame.f_globals.get("__name__") == _LAYER:
             outer = owner or outer
     return outer
-
-
-def _line_in_call() -> UserLine | None:
-    line = None
-    for file, number in reversed(stack()):
-        if file.endswith(_LAYER_FILE):
-            break
-        if is_own(file):
-            line = UserLine(path=file, number=number)
-    return line
 
 
 def _at(line: UserLine, error: RunError) -> RunError:

@@ -13,8 +13,7 @@ import keras
 import numpy as np
 import pytest
 
-from evener.run.hoisted_code import Observed
-from evener.run.hoisted_guards import Guards, NamedValues
+from evener.run.hoisted_guards import Guards, NamedValues, Observed
 
 
 class Own:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from evener.run.eager_steps import advice_for
 from evener.run.liveness import is_deferrable, names_of
-from evener.run.regions import HOOK, Hoisted, hoist_steps
+from evener.run.regions import HOOK, Hoisted, advice_for, hoist_steps
 
 LOOP = """\
 for x, y in data:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evener.errors import RunError
-from evener.run.child_process import Output
+from evener.run.first_step import Output
 from evener.run.session import WorkerLog
 
 

@@ -31,8 +31,7 @@ from evener.doctor.watch import supervisor
 from evener.doctor.watch.child import WatchLimits, WatchRequest, innermost_in_dump
 from evener.errors import EvenerError
 from evener.planner.prediction import estimate_memory, largest_batch, usable_memory
-from evener.run.child_process import Output
-from evener.run.first_step import counted_memory
+from evener.run.first_step import Output, counted_memory
 from evener.run.script import Script, read
 
 _POLL_SECONDS = 0.1
