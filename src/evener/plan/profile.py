@@ -207,6 +207,8 @@ class Cluster:
 
     def link(self, device: int, other: int) -> Link:
         """Return the link between two devices, given by their indices in `devices`."""
+        if device == other:
+            return Link()
         machine = self.devices[device].machine
         if machine == self.devices[other].machine:
             return self.machines[machine].link

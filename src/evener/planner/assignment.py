@@ -51,6 +51,12 @@ class Span:
         return range(self.first, self.end)
 
 
+def spans_of(devices: Iterable[int], cuts: Sequence[int]) -> tuple[Span, ...]:
+    """Return stages by their first layers, followed by the number of layers."""
+    stages = zip(devices, itertools.pairwise(cuts), strict=True)
+    return tuple(Span(device, first, end) for device, (first, end) in stages)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAssignment:
     samples: int  # Samples per global batch, above 0
@@ -64,6 +70,10 @@ class ReplicaAssignment:
         return tuple(span.device for span in self.spans)
 
     @property
+    def cuts(self) -> tuple[int, ...]:
+        return (0, *(span.end for span in self.spans))
+
+    @property
     def micro_batch(self) -> float:
         """The samples of a micro-batch; the mean if they do not divide evenly."""
         return self.samples / self.num_micro_batches
@@ -73,10 +83,29 @@ class ReplicaAssignment:
         """Mean gradient additions per micro-batch; the first micro-batch needs none."""
         return 1 - 1 / self.num_micro_batches
 
+    @property
+    def most_alive(self) -> list[int]:
+        """The most micro-batches that are alive in each stage under 1F1B."""
+        return [max(1, self.in_flight - stage) for stage in range(len(self.spans))]
+
     def in_micro_batches(self, count: int) -> ReplicaAssignment:
         count = min(count, self.samples)
         in_flight = min(len(self.spans), count)
         return dataclasses.replace(self, num_micro_batches=count, in_flight=in_flight)
+
+    def resized(self, samples: int) -> ReplicaAssignment:
+        # Not `dataclasses.replace`, which is several times slower: the search asks often.
+        count = min(self.num_micro_batches, samples)
+        return ReplicaAssignment(
+            samples=samples,
+            spans=self.spans,
+            num_micro_batches=count,
+            in_flight=min(self.in_flight, count),
+            schedule=self.schedule,
+        )
+
+    def on(self, devices: Sequence[int]) -> ReplicaAssignment:
+        return dataclasses.replace(self, spans=spans_of(devices, self.cuts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

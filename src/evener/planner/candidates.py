@@ -33,6 +33,7 @@ from evener.planner.assignment import (
     ReplicaAssignment,
     Span,
     holders_of,
+    spans_of,
     spread_owners,
 )
 from evener.planner.groups import MOST_FOR_ALL, Grouping, is_over_machines
@@ -215,8 +216,8 @@ def _with_other_replicas(
     for giver, taker in itertools.permutations(range(len(replicas)), 2):
         samples = replicas[giver].samples - 1
         if samples:
-            less = _resized(replicas[giver], samples)
-            more = _resized(replicas[taker], replicas[taker].samples + 1)
+            less = replicas[giver].resized(samples)
+            more = replicas[taker].resized(replicas[taker].samples + 1)
             # One more sample may pay off only with more micro-batches.
             for other in (more, *_in_other_counts(more, _nearest(more, counts))):
                 yield replace({giver: less, taker: other})
@@ -254,16 +255,6 @@ def _nearest(replica: ReplicaAssignment, counts: Sequence[int]) -> list[int]:
     return sorted({lower, higher})
 
 
-def _resized(replica: ReplicaAssignment, samples: int) -> ReplicaAssignment:
-    count = min(replica.num_micro_batches, samples)
-    return dataclasses.replace(
-        replica,
-        samples=samples,
-        num_micro_batches=count,
-        in_flight=min(replica.in_flight, count),
-    )
-
-
 def recut(
     replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> list[ReplicaAssignment]:
@@ -291,21 +282,14 @@ def recut(
             layer.backward_seconds(size, recompute=is_recomputed, separate=True)
             for layer, is_recomputed in zip(times, recompute, strict=True)
         )
-        passes.append(
-            (
-                list(itertools.accumulate(forward, initial=0.0)),
-                list(itertools.accumulate(backward, initial=0.0)),
-            )
+        forward_sums, backward_sums = (
+            list(itertools.accumulate(seconds, initial=0.0)) for seconds in (forward, backward)
         )
+        passes.append((forward_sums, backward_sums))
     # Seconds of a micro-batch between two stages, for a cut behind each layer.
     links = [
-        [
-            profile.cluster.link(source.device, target.device).seconds(layer.boundary_bytes * size)
-            if source.device != target.device
-            else 0.0
-            for layer in profile.model.layers
-        ]
-        for source, target in itertools.pairwise(spans)
+        [link.seconds(layer.boundary_bytes * size) for layer in profile.model.layers]
+        for link in itertools.starmap(profile.cluster.link, itertools.pairwise(replica.devices))
     ]
     estimates: list[tuple[float, tuple[int, ...]]] = []
     for inner in itertools.combinations(range(1, num_layers), len(spans) - 1):
@@ -319,13 +303,7 @@ def recut(
         sent = [of_cut[cut - 1] for of_cut, cut in zip(links, inner, strict=True)]
         estimates.append((_estimate(stages, sent, replica.num_micro_batches), cuts))
     return [
-        dataclasses.replace(
-            replica,
-            spans=tuple(
-                Span(span.device, *ends)
-                for span, ends in zip(spans, itertools.pairwise(cuts), strict=True)
-            ),
-        )
+        dataclasses.replace(replica, spans=spans_of(replica.devices, cuts))
         for _, cuts in heapq.nsmallest(_MOST_RECUTS, estimates)
     ]
 

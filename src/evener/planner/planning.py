@@ -25,6 +25,7 @@ from evener.planner.assignment import (
     Span,
     assignment_of,
     plan_of,
+    spans_of,
     spread_owners,
 )
 from evener.planner.candidates import Candidate, Choices, PlanEvaluator
@@ -271,7 +272,7 @@ def alternatives(profile: CostProfile, batch_size: int) -> Iterator[tuple[str, C
         count = min(batch_size, 4 * num_devices)
         even_stages = ReplicaAssignment(
             samples=batch_size,
-            spans=tuple(Span(k, cuts[k], cuts[k + 1]) for k in range(num_devices)),
+            spans=spans_of(range(num_devices), cuts),
             num_micro_batches=2 ** int(math.log2(count)),
             in_flight=min(num_devices, count),
         )
