@@ -36,7 +36,7 @@ from evener.planner.assignment import (
     spans_of,
     spread_owners,
 )
-from evener.planner.groups import MOST_FOR_ALL, Grouping, is_over_machines
+from evener.planner.groups import MOST_FOR_ALL, Grouping, first_of_each, is_over_machines
 from evener.planner.memory import entering_bytes, shortages
 from evener.planner.prediction import Prediction, predict, recomputed_layers
 from evener.planner.step_time import step_has_barriers
@@ -354,12 +354,16 @@ def refine(
 
     def best(chosen: Iterable[Start]) -> list[Start]:
         promising = (start for start in chosen if start.seconds < least_seconds * MOST_GAIN)
-        return _distinct(sorted(promising, key=lambda start: start.seconds))[:most]
+        return distinct(sorted(promising, key=lambda start: start.seconds))[:most]
+
+    def distinct(starts: Iterable[Start]) -> list[Start]:
+        """Leave out starts that differ only in recomputed layers, which are chosen anew."""
+        return [*first_of_each(starts, lambda s: (s.assignment.replicas, s.assignment.owners))]
 
     lacking = best(start for start in starts if start.lacks_memory)
     recomputed = best(start for start in starts if any(start.assignment.recompute))
-    tried: list[tuple[float, Grouping, Assignment]] = []
-    for start in _distinct((*lacking, *recomputed)):
+    tried: list[Start] = []
+    for start in distinct((*lacking, *recomputed)):
         fewest = _FewestRecomputed(evaluator, least_seconds * _PROMISING)
         # The same replicas, then with increasing numbers of micro-batches.
         given = start.assignment.replicas
@@ -384,22 +388,24 @@ def refine(
                         break
             if found:
                 seconds, kept = min(found, key=lambda plan: plan[0])
-                tried.append((seconds, start.grouping, kept))
+                tried.append(dataclasses.replace(start, seconds=seconds, assignment=kept))
                 break
 
-    # The fastest plan for each combination of devices with samples and of owners.
-    first: dict[object, tuple[float, Grouping, Assignment]] = {}
-    for plan in sorted(tried, key=lambda plan: plan[0]):
-        if plan[0] < least_seconds * _PROMISING:
-            devices = tuple(replica.devices for replica in plan[2].replicas)
-            first.setdefault((devices, plan[2].owners), plan)
+    def used(start: Start) -> object:
+        """Return the devices with samples, and the owners."""
+        devices = tuple(replica.devices for replica in start.assignment.replicas)
+        return devices, start.assignment.owners
+
+    tried = [start for start in tried if start.seconds < least_seconds * _PROMISING]
+    fastest = first_of_each(sorted(tried, key=lambda start: start.seconds), used)
     refined: list[Candidate] = []
-    for seconds, grouping, assignment in list(first.values())[:most]:
+    for start in itertools.islice(fastest, most):
+        grouping, better = start.grouping, start.assignment
         if few:
             # A local search, and exchanges of recomputed layers.
             fewest = _FewestRecomputed(evaluator)
             changed = evaluator.polished(
-                grouping, assignment, host=host, seconds=lambda plan, f=fewest: f.find(plan)[0]
+                grouping, better, host=host, seconds=lambda plan, f=fewest: f.find(plan)[0]
             )
             better = fewest.find(changed)[1]
             assert better is not None, "the search starts from a plan that fits"
@@ -411,18 +417,10 @@ def refine(
                     break
                 least, better = took, other
             least_seconds = min(least_seconds, least)
-            refined.append(evaluator.candidate(better, grouping))
-        elif seconds < least_seconds:
-            refined.append(evaluator.candidate(assignment, grouping))
+        elif start.seconds >= least_seconds:
+            continue
+        refined.append(evaluator.candidate(better, grouping))
     return refined
-
-
-def _distinct(starts: Iterable[Start]) -> list[Start]:
-    """Return starts without those that differ only in recomputed layers, which are chosen anew."""
-    first: dict[object, Start] = {}
-    for start in starts:
-        first.setdefault((start.assignment.replicas, start.assignment.owners), start)
-    return list(first.values())
 
 
 class _FewestRecomputed:
@@ -560,8 +558,7 @@ def swaps(assignment: Assignment, evaluator: PlanEvaluator) -> Iterator[Assignme
     less = [*((layer,) for layer in recomputed), *pairs]
     more = [(), *((layer,) for layer in instead)]
     ways = itertools.chain(
-        itertools.product(less, more),
-        itertools.product(less, itertools.combinations(instead, 2)),
+        itertools.product(less, more), itertools.product(less, itertools.combinations(instead, 2))
     )
     for given, taken in itertools.islice(ways, _MOST_SWAPS):
         changed = tuple(
@@ -581,11 +578,11 @@ def _holders(index: int, assignment: Assignment) -> Iterator[tuple[ReplicaAssign
 def _unlike(indices: Sequence[int], assignment: Assignment, evaluator: PlanEvaluator) -> list[int]:
     """Return the layers, of those with the same costs on the same devices only the first."""
     profile = evaluator.profile
-    first: dict[object, int] = {}
-    for index in indices:
+
+    def costs(index: int) -> object:
         layer = dataclasses.replace(profile.model.layers[index], name="")
         devices = tuple(device for _, device in _holders(index, assignment))
         times = tuple(of_type[index] for of_type in profile.times.values())
-        read = entering_bytes(profile.model, index)
-        first.setdefault((layer, devices, times, read), index)
-    return list(first.values())
+        return layer, devices, times, entering_bytes(profile.model, index)
+
+    return [*first_of_each(indices, costs)]

@@ -97,11 +97,7 @@ def datasheet_profile(
 
 
 def roofline(
-    layer: LayerCosts,
-    sheet: Datasheet,
-    *,
-    num_operations: int,
-    kernels: Sequence[Kernel] = (),
+    layer: LayerCosts, sheet: Datasheet, *, num_operations: int, kernels: Sequence[Kernel] = ()
 ) -> LayerTimes:
     """Return the times of a layer on a device, by its datasheet.
 

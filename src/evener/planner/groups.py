@@ -11,8 +11,9 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from evener.plan.profile import Cluster, CostProfile, Curve
 from evener.planner.assignment import ReplicaAssignment, Span, crosses_machines
@@ -24,6 +25,8 @@ from evener.planner.step_time import (
     phase_seconds,
     phases_of,
 )
+
+T = TypeVar("T")
 
 Group = tuple[int, ...]
 """Device indices in the cluster, in the order of the stages."""
@@ -51,7 +54,6 @@ def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
     `MOST_FOR_ALL` devices these are all groupings. For more, they are those in which every group
     has the same number of devices, all of one kind or in the same mix of kinds.
     """
-    seen: set[tuple[object, ...]] = set()
     devices = range(len(cluster.devices))
     groupings = _regular_groupings(cluster, num_layers)
     if len(devices) <= MOST_FOR_ALL:
@@ -75,13 +77,17 @@ def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
             for device, machine in zip(group, machines, strict=True)
         )
 
-    for grouping in groupings:
-        if any(len(group) > num_layers for group in grouping):
-            continue
-        key = tuple(sorted(signature(group) for group in grouping))
-        if key not in seen:
-            seen.add(key)
-            yield grouping
+    short = (each for each in groupings if all(len(group) <= num_layers for group in each))
+    yield from first_of_each(short, lambda grouping: tuple(sorted(map(signature, grouping))))
+
+
+def first_of_each(items: Iterable[T], key: Callable[[T], object]) -> Iterator[T]:
+    """Yield the items whose key no item before has."""
+    seen: set[object] = set()
+    for item in items:
+        if (found := key(item)) not in seen:
+            seen.add(found)
+            yield item
 
 
 def kind_of(device: int, cluster: Cluster) -> tuple[str, int]:
@@ -158,11 +164,7 @@ _Way = tuple[float, float, tuple[int, ...]]
 
 
 def best_cuts(
-    num_stages: int,
-    num_layers: int,
-    num_micro_batches: int,
-    seconds: StageSeconds,
-    fits: StageFits,
+    num_stages: int, num_layers: int, num_micro_batches: int, seconds: StageSeconds, fits: StageFits
 ) -> tuple[int, ...] | None:
     """Return the first layer of each stage, and the number of layers; None if no cuts fit.
 
@@ -348,12 +350,7 @@ class GroupCosts:
         return forward, both, stages, sum(adding), (latency, per_sample)
 
     def most_samples(
-        self,
-        replica: ReplicaAssignment,
-        limit: int,
-        owned: Mapping[int, float],
-        *,
-        is_alone: bool,
+        self, replica: ReplicaAssignment, limit: int, owned: Mapping[int, float], *, is_alone: bool
     ) -> int:
         """Return the most samples, up to a limit, that fit into the memory of the devices."""
 

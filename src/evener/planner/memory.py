@@ -168,12 +168,7 @@ def stage_memory(
 
 
 def stage_moments(
-    span: Span,
-    model: ModelCosts,
-    mode: ExecutionMode,
-    kept: Sequence[float],
-    *,
-    accumulates: bool,
+    span: Span, model: ModelCosts, mode: ExecutionMode, kept: Sequence[float], *, accumulates: bool
 ) -> Iterator[PassMemory]:
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0

@@ -31,20 +31,14 @@ from evener.planner.assignment import (
     spans_of,
     spread_owners,
 )
-from evener.planner.candidates import (
-    MOST_GAIN,
-    Candidate,
-    Choices,
-    PlanEvaluator,
-    Start,
-    refine,
-)
+from evener.planner.candidates import MOST_GAIN, Candidate, Choices, PlanEvaluator, Start, refine
 from evener.planner.groups import (
     MOST_FOR_ALL,
     Group,
     GroupCosts,
     Grouping,
     GroupKind,
+    first_of_each,
     groupings_of,
     is_over_machines,
     kind_of,
@@ -228,10 +222,8 @@ class _Search:
             ):
                 first[start.grouping] = candidate
         # Groupings that differ only in groups without samples have the same plan.
-        distinct: dict[tuple[ReplicaAssignment, ...], Candidate] = {}
-        for candidate in sorted(first.values(), key=evaluator.rank):
-            distinct.setdefault(candidate.assignment.replicas, candidate)
-        candidates = list(distinct.values())
+        ranked = sorted(first.values(), key=evaluator.rank)
+        candidates = [*first_of_each(ranked, lambda candidate: candidate.assignment.replicas)]
         if self._few:
             for index, candidate in enumerate(candidates[:_MOST_POLISHED]):
                 grouping = candidate.grouping
@@ -249,10 +241,8 @@ class _Search:
         ]
         recomputed = [start for start in solved if any(start.assignment.recompute)]
         candidates += refine([*starts, *recomputed, *ideals], evaluator, least, host=self._host)
-        first = {}
-        for candidate in sorted(candidates, key=evaluator.rank):
-            first.setdefault(candidate.grouping, candidate)
-        ranked = list(first.values())
+        ranked = sorted(candidates, key=evaluator.rank)
+        ranked = [*first_of_each(ranked, lambda candidate: candidate.grouping)]
         return (ranked[0], ranked[1:]) if ranked else (None, [])
 
 

@@ -178,9 +178,7 @@ def numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
 
 
 def pipeline_timeline(
-    replica: ReplicaAssignment,
-    passes: list[tuple[float, float]],
-    profile: CostProfile,
+    replica: ReplicaAssignment, passes: list[tuple[float, float]], profile: CostProfile
 ) -> Timeline:
     seconds = [{"forward": forward, "backward": backward} for forward, backward in passes]
     transfers = _transfer_seconds(replica, profile)
