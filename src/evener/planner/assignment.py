@@ -150,8 +150,7 @@ def spread_owners(
             chosen = EACH_MACHINE
         if chosen is None:
             if devices not in heaps:
-                heaps[devices] = [(owned.get(device, 0.0), device) for device in devices]
-                heapq.heapify(heaps[devices])
+                heaps[devices] = sorted((owned.get(device, 0.0), device) for device in devices)
             heap = heaps[devices]
             fullness, chosen = heap[0]
             while fullness < owned.get(chosen, 0.0):

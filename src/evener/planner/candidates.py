@@ -329,8 +329,8 @@ def _estimate(stages: Sequence[tuple[float, float]], sent: Sequence[float], coun
 
 
 Needs = Mapping[int, Sequence[tuple[int, float, float]]]
-"""By layer, if its activations are kept: devices, the bytes that they need there, and the bytes of
-the backward pass of the layer, which are there in any case."""
+"""By layer, if its activations are kept: devices with a limit, the bytes that they need there, and
+the bytes of the backward pass of the layer, which are there in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,11 +463,10 @@ def keep_activations(best: Candidate, evaluator: PlanEvaluator) -> Candidate:
         left, needs, ranked = _activations(best, evaluator)
         kept: set[int] = set()
         for index in ranked:
-            if all(more <= left[device] for device, more, _ in needs[index] if device in left):
+            if all(more <= left[device] for device, more, _ in needs[index]):
                 kept.add(index)
                 for device, more, _ in needs[index]:
-                    if device in left:
-                        left[device] -= more
+                    left[device] -= more
         fewer = _without(best.assignment, kept, evaluator) if kept else None
         if fewer is None:
             break
@@ -478,7 +477,7 @@ def keep_activations(best: Candidate, evaluator: PlanEvaluator) -> Candidate:
         nearly = (
             index
             for index in _unlike(ranked, best.assignment, evaluator)
-            if all(more - anyway <= left[d] for d, more, anyway in needs[index] if d in left)
+            if all(more - anyway <= left[device] for device, more, anyway in needs[index])
         )
         tried = itertools.islice(nearly, _MOST_TRIED)
         ways = (_without(best.assignment, {index}, evaluator) for index in tried)
@@ -519,7 +518,7 @@ def _activations(
     for replica, times in zip(assignment.replicas, prediction.timelines, strict=True):
         live = (replica.in_flight,) if times is None else times.peak_live
         for span, alive in zip(replica.spans, live, strict=True):
-            for index in span.layers:
+            for index in span.layers if span.device in left else ():
                 kept = model.layers[index].activation_bytes - entering_bytes(model, index)
                 count = replica.num_micro_batches if index <= last_barrier else alive
                 size = replica.micro_batch
@@ -528,8 +527,7 @@ def _activations(
 
     def worth(index: int) -> float:
         filled = max(
-            (more / max(left[device], 1.0) for device, more, _ in needs[index] if device in left),
-            default=0.0,
+            (more / max(left[device], 1.0) for device, more, _ in needs[index]), default=0.0
         )
         # Seconds that recomputing the layer takes, in the slowest replica.
         seconds = max(

@@ -96,20 +96,9 @@ def measure_step(
 ) -> MeasuredTimes:
     """Return the times of a step on a device, layer by layer.
 
-    Args:
-        step: Step, traced with layers or already split.
-        device: Name of the device, such as ``"gpu:0"``.
-        batch_sizes: Numbers of samples to measure at, each above 0.
-        progress: Callback before every layer.
-        speed: Speed of the device, for layers that cannot be measured; None to measure it then.
-        clock: Clock of the device; None for the real one.
-        whole_at: Number of samples for which all layers fit into memory together. They are then
-            also measured in one call, because a layer that is called repeatedly finds its weights
-            in the cache. None to skip this.
-        before: Earlier measurements of the device, which are reused.
-
-    Raises:
-        ProfileError: PROF-011 if the numbers of samples are missing or not above 0.
+    At ``whole_at`` samples, for which all layers fit into memory together, they are also measured
+    in one call, because a layer that is called repeatedly finds its weights in the cache. The
+    ``speed`` of the device is for layers that cannot be measured.
     """
     split = step if isinstance(step, SplitStep) else split_step(step, device=device)
     sizes = sorted(set(batch_sizes))
@@ -331,11 +320,6 @@ class Clock:
     A loop inside a TensorFlow function calls them repeatedly, one call after the other::
 
         seconds = (time of n rounds - time of one round) / (n - 1)
-
-    Args:
-        device: TensorFlow name of the device.
-        now: Function that returns the time in seconds.
-        wait: Function that waits until the devices are idle.
     """
 
     def __init__(
