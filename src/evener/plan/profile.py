@@ -9,7 +9,7 @@ import bisect
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evener.errors import ProfileError, did_you_mean
@@ -82,14 +82,18 @@ class Curve:
         >>> Curve.total([Curve(((1, 1.0), (3, 2.0))), Curve(((1, 1.0), (2, 3.0)))])
         Curve(points=((1.0, 2.0), (2.0, 4.5), (3.0, 7.0)))
         """
+        return Curve._combined(curves, math.fsum)
+
+    @staticmethod
+    def most(curves: Iterable[Curve]) -> Curve:
+        """Return the maximum of curves; it is exact at their points."""
+        return Curve._combined(curves, max)
+
+    @staticmethod
+    def _combined(curves: Iterable[Curve], combine: Callable[[Iterable[float]], float]) -> Curve:
         curves = list(curves)
         sample_counts = sorted({samples for curve in curves for samples, _ in curve.points})
-        return Curve(
-            tuple(
-                (samples, math.fsum(curve(samples) for curve in curves))
-                for samples in sample_counts
-            )
-        )
+        return Curve(tuple((n, combine(curve(n) for curve in curves)) for n in sample_counts))
 
 
 # Devices of one or more machines, and the links between them.

@@ -75,7 +75,8 @@ def datasheet_profile(
                     known = ", ".join(device.curves)
                     raise ProfileError(
                         "PROF-040",
-                        f"Nothing is known of the layer {layer.name!r} on devices of type {name!r}.",
+                        "Nothing is known of the layer "
+                        f"{layer.name!r} on devices of type {name!r}.",
                         why=f"The type has no datasheet figures, and curves for {known} alone."
                         + did_you_mean(layer.name, device.curves),
                         fix="Add curves for the layer, or peak, dtype, memory_bandwidth and "

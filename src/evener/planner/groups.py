@@ -140,15 +140,14 @@ def _mixed(devices: Sequence[Sequence[int]], num_groups: int) -> Iterator[Groupi
     """Yield groupings with the same number of each kind in every group, in two orders."""
     if any(len(of_kind) % num_groups for of_kind in devices):
         return
+
+    def part(of_kind: Sequence[int], number: int) -> Sequence[int]:
+        size = len(of_kind) // num_groups
+        return of_kind[number * size : (number + 1) * size]
+
     for order in (devices, devices[::-1]):
         yield tuple(
-            tuple(
-                device
-                for of_kind in order
-                for device in of_kind[
-                    number * len(of_kind) // num_groups : (number + 1) * len(of_kind) // num_groups
-                ]
-            )
+            tuple(device for of_kind in order for device in part(of_kind, number))
             for number in range(num_groups)
         )
 
@@ -337,9 +336,7 @@ class GroupCosts:
         )
         if len(stages) > _MOST_STAGES:
             # For many stages, one curve of their maxima; it is exact at the measured points.
-            sample_counts = sorted({samples for stage, _ in stages for samples, _ in stage.points})
-            most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in sample_counts))
-            stages = ((most, max(adding)),)
+            stages = ((Curve.most(stage for stage, _ in stages), max(adding)),)
         latency = per_sample = 0.0
         for source, target in itertools.pairwise(spans):
             link = cluster.link(source.device, target.device)

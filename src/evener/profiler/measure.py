@@ -382,11 +382,7 @@ def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> i
 
 def with_workspace(costs: LayerCosts, measured: Sequence[Curve | None]) -> LayerCosts:
     curves = [curve for curve in measured if curve is not None]
-    if not curves:
-        return costs
-    sample_counts = sorted({samples for curve in curves for samples, _ in curve.points})
-    most = tuple((samples, max(curve(samples) for curve in curves)) for samples in sample_counts)
-    return dataclasses.replace(costs, kernel_workspace=Curve(most))
+    return dataclasses.replace(costs, kernel_workspace=Curve.most(curves)) if curves else costs
 
 
 def index_limits(graph: Graph, shapes: Mapping[Tensor, tuple[int, ...]]) -> dict[Tensor, int]:
