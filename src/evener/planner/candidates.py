@@ -515,8 +515,8 @@ def _activations(
     }
     last_barrier = model.last_barrier if step_has_barriers(assignment, model) else -1
     needs: dict[int, list[tuple[int, float, float]]] = {k: [] for k in range(len(model.layers))}
-    for replica, times in zip(assignment.replicas, prediction.timelines, strict=True):
-        live = (replica.in_flight,) if times is None else times.peak_live
+    for replica, times in zip(assignment.replicas, prediction.replicas, strict=True):
+        live = times.timeline.peak_live if times.timeline else (replica.in_flight,)
         for span, alive in zip(replica.spans, live, strict=True):
             for index in span.layers if span.device in left else ():
                 kept = model.layers[index].activation_bytes - entering_bytes(model, index)

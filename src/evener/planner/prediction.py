@@ -58,6 +58,7 @@ class ReplicaPrediction:
     # Seconds of the forward and the backward pass of a micro-batch in each stage
     passes: tuple[tuple[float, float], ...]
     busy_seconds: tuple[float, ...]  # Seconds that each stage computes
+    timeline: Timeline | None  # None for a replica of one stage
 
     @property
     def seconds(self) -> float:
@@ -75,8 +76,6 @@ class Prediction:
     replicas: tuple[ReplicaPrediction, ...]  # Time of each replica with samples
     # Peak memory by device index, that of the host under `HOST_OWNER`
     memory: Mapping[int, MemoryPrediction]
-    # Timeline of each replica; None for a replica of one stage
-    timelines: tuple[Timeline | None, ...]
 
     @property
     def slowest(self) -> ReplicaPrediction:
@@ -104,8 +103,8 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     has_barriers = step_has_barriers(assignment, profile.model)
     # In large clusters most replicas are alike: of the same time, on other devices of the type.
     devices, link = profile.cluster.devices, profile.cluster.link
-    known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
-    found: list[tuple[ReplicaPrediction, Timeline | None]] = []
+    known: dict[object, ReplicaPrediction] = {}
+    replicas: list[ReplicaPrediction] = []
     for replica in assignment.replicas:
         weights = WeightSeconds.of(replica.devices, travel, update)
         key = (
@@ -119,27 +118,25 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
             known[key] = _predict_replica(
                 replica, assignment.recompute, profile, weights, has_barriers=has_barriers
             )
-        found.append(known[key])
-    replicas, timelines = zip(*found, strict=True)
+        replicas.append(known[key])
     if has_barriers:
         # Replicas wait for each other at barriers.
         passes = seconds_with_barriers(assignment, profile)
-        replicas = tuple(
+        replicas = [
             dataclasses.replace(r, bubble_seconds=max(passes - r.compute_seconds, r.bubble_seconds))
             for r in replicas
-        )
+        ]
     # A single stage fuses both passes of a micro-batch unless it recomputes.
     recomputes = any(assignment.recompute)
     live = [
-        (replica.in_flight if recomputes else 1,) if times is None else times.peak_live
-        for replica, times in zip(assignment.replicas, timelines, strict=True)
+        times.timeline.peak_live if times.timeline else (replica.in_flight if recomputes else 1,)
+        for replica, times in zip(assignment.replicas, replicas, strict=True)
     ]
     makespans = [replica.compute_seconds + replica.bubble_seconds for replica in replicas]
     return Prediction(
         step_seconds=max(replica.seconds for replica in replicas) + profile.step_overhead_seconds,
-        replicas=replicas,
+        replicas=tuple(replicas),
         memory=predict_memory(assignment, profile.model, profile.cluster, live, makespans),
-        timelines=timelines,
     )
 
 
@@ -193,7 +190,7 @@ def _predict_replica(
     weights: WeightSeconds,
     *,
     has_barriers: bool,
-) -> tuple[ReplicaPrediction, Timeline | None]:
+) -> ReplicaPrediction:
     passes = [
         span_seconds(span, replica, recompute, profile, has_barriers=has_barriers)
         for span in replica.spans
@@ -217,7 +214,8 @@ def _predict_replica(
         arrival_seconds=arrival,
         passes=tuple(passes),
         busy_seconds=tuple(busy),
-    ), times
+        timeline=times,
+    )
 
 
 MOST_SAMPLES = 2**20
