@@ -70,10 +70,6 @@ class ReplicaAssignment:
         return tuple(span.device for span in self.spans)
 
     @property
-    def cuts(self) -> tuple[int, ...]:
-        return (0, *(span.end for span in self.spans))
-
-    @property
     def micro_batch(self) -> float:
         """The samples of a micro-batch; the mean if they do not divide evenly."""
         return self.samples / self.num_micro_batches
@@ -104,8 +100,10 @@ class ReplicaAssignment:
             schedule=self.schedule,
         )
 
-    def on(self, devices: Sequence[int]) -> ReplicaAssignment:
-        return dataclasses.replace(self, spans=spans_of(devices, self.cuts))
+    def moved_to(self, devices: Sequence[int]) -> ReplicaAssignment:
+        stages = zip(devices, self.spans, strict=True)
+        spans = tuple(Span(device, span.first, span.end) for device, span in stages)
+        return dataclasses.replace(self, spans=spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -459,7 +459,7 @@ class GroupKind:
         fullest = max(self.groups, key=lambda group: max(self.owned.get(d, 0.0) for d in group))
         return [
             self.costs.most_samples(
-                option.on(fullest), batch_size, self.owned, is_alone=self.is_alone
+                option.moved_to(fullest), batch_size, self.owned, is_alone=self.is_alone
             )
             for option in self.options
         ]

@@ -331,12 +331,9 @@ class Solver:
                 key: WeightSeconds.of(itertools.chain(*groups), travel, update)
                 for key, groups in kinds.items()
             }
-            # The slowest replica, by the formula.
-            keys = [key_of[replica.spans[0].device] for replica in replicas]
-            different = {
-                (key, replica.on(kinds[key][0]))
-                for key, replica in zip(keys, replicas, strict=True)
-            }
+            # The slowest replica, by the formula; those of a kind with equal samples are alike.
+            keyed = [(key_of[replica.spans[0].device], replica) for replica in replicas]
+            different = first_of_each(keyed, lambda pair: (pair[0], pair[1].samples))
             seconds = max(
                 self._costs.seconds(replica, exchanges[key]) for key, replica in different
             )
@@ -344,7 +341,7 @@ class Solver:
                 best = Start(seconds=seconds, grouping=grouping, assignment=assignment)
             # The most samples of a replica of each kind.
             samples = dict.fromkeys(kinds, 1)
-            for key, replica in zip(keys, replicas, strict=True):
+            for key, replica in keyed:
                 samples[key] = max(samples[key], replica.samples)
         return best
 
@@ -383,7 +380,7 @@ class Solver:
         for kind, limit, of_kind in zip(kinds, limits, counts, strict=True):
             best = {n: kind.best(n, limit, self._as_fast) for n in set(of_kind) if n}
             replicas += [
-                best[samples].on(group)
+                best[samples].moved_to(group)
                 for group, samples in zip(kind.groups, of_kind, strict=True)
                 if samples
             ]
