@@ -51,12 +51,9 @@ class Curve:
                 "with seconds of 0 or more.",
                 fix="Write for example [[1, 0.010], [64, 0.080]].",
             )
-        least = 0.0
-        raised: list[tuple[float, float]] = []
-        for samples, seconds in points:
-            least = max(least, seconds)
-            raised.append((samples, least))
-        object.__setattr__(self, "points", tuple(raised))
+        raised = itertools.accumulate((seconds for _, seconds in points), max)
+        pairs = zip((samples for samples, _ in points), raised, strict=True)
+        object.__setattr__(self, "points", tuple(pairs))
 
     def __call__(self, samples: float) -> float:
         points = self.points

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import math
+import itertools
 import statistics
 import time
 from collections import Counter
@@ -254,12 +254,9 @@ class _LayerMeasurement:
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
     """Return the curve of measured points, without obvious noise."""
-    least = math.inf
-    kept: list[tuple[float, float]] = []
-    for samples, seconds in reversed(points):
-        least = min(least, seconds)
-        kept.append((samples, least))
-    return Curve(tuple(reversed(kept)))
+    least = list(itertools.accumulate((seconds for _, seconds in reversed(points)), min))
+    pairs = zip((samples for samples, _ in points), reversed(least), strict=True)
+    return Curve(tuple(pairs))
 
 
 class Calls:
