@@ -9,7 +9,7 @@ import bisect
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evener.errors import ProfileError, did_you_mean
@@ -51,12 +51,9 @@ class Curve:
                 "with seconds of 0 or more.",
                 fix="Write for example [[1, 0.010], [64, 0.080]].",
             )
-        least = 0.0
-        raised: list[tuple[float, float]] = []
-        for samples, seconds in points:
-            least = max(least, seconds)
-            raised.append((samples, least))
-        object.__setattr__(self, "points", tuple(raised))
+        raised = itertools.accumulate((seconds for _, seconds in points), max)
+        pairs = zip((samples for samples, _ in points), raised, strict=True)
+        object.__setattr__(self, "points", tuple(pairs))
 
     def __call__(self, samples: float) -> float:
         points = self.points
@@ -82,14 +79,18 @@ class Curve:
         >>> Curve.total([Curve(((1, 1.0), (3, 2.0))), Curve(((1, 1.0), (2, 3.0)))])
         Curve(points=((1.0, 2.0), (2.0, 4.5), (3.0, 7.0)))
         """
+        return Curve._combined(curves, math.fsum)
+
+    @staticmethod
+    def most(curves: Iterable[Curve]) -> Curve:
+        """Return the maximum of curves; it is exact at their points."""
+        return Curve._combined(curves, max)
+
+    @staticmethod
+    def _combined(curves: Iterable[Curve], combine: Callable[[Iterable[float]], float]) -> Curve:
         curves = list(curves)
         sample_counts = sorted({samples for curve in curves for samples, _ in curve.points})
-        return Curve(
-            tuple(
-                (samples, math.fsum(curve(samples) for curve in curves))
-                for samples in sample_counts
-            )
-        )
+        return Curve(tuple((n, combine(curve(n) for curve in curves)) for n in sample_counts))
 
 
 # Devices of one or more machines, and the links between them.
@@ -207,6 +208,8 @@ class Cluster:
 
     def link(self, device: int, other: int) -> Link:
         """Return the link between two devices, given by their indices in `devices`."""
+        if device == other:
+            return Link()
         machine = self.devices[device].machine
         if machine == self.devices[other].machine:
             return self.machines[machine].link

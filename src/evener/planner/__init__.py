@@ -27,6 +27,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'evener.planner' has no attribute {name!r}")
-    is_search = name in ("Candidate", "Choices", "SearchResult", "search_plan")
-    home = "search" if is_search else "planning"
-    return getattr(importlib.import_module(f"evener.planner.{home}"), name)
+    return getattr(importlib.import_module("evener.planner.planning"), name)

@@ -51,6 +51,12 @@ class Span:
         return range(self.first, self.end)
 
 
+def spans_of(devices: Iterable[int], cuts: Sequence[int]) -> tuple[Span, ...]:
+    """Return stages by their first layers, followed by the number of layers."""
+    stages = zip(devices, itertools.pairwise(cuts), strict=True)
+    return tuple(Span(device, first, end) for device, (first, end) in stages)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAssignment:
     samples: int  # Samples per global batch, above 0
@@ -73,10 +79,31 @@ class ReplicaAssignment:
         """Mean gradient additions per micro-batch; the first micro-batch needs none."""
         return 1 - 1 / self.num_micro_batches
 
+    @property
+    def most_alive(self) -> list[int]:
+        """The most micro-batches that are alive in each stage under 1F1B."""
+        return [max(1, self.in_flight - stage) for stage in range(len(self.spans))]
+
     def in_micro_batches(self, count: int) -> ReplicaAssignment:
         count = min(count, self.samples)
         in_flight = min(len(self.spans), count)
         return dataclasses.replace(self, num_micro_batches=count, in_flight=in_flight)
+
+    def resized(self, samples: int) -> ReplicaAssignment:
+        # Not `dataclasses.replace`, which is several times slower: the search asks often.
+        count = min(self.num_micro_batches, samples)
+        return ReplicaAssignment(
+            samples=samples,
+            spans=self.spans,
+            num_micro_batches=count,
+            in_flight=min(self.in_flight, count),
+            schedule=self.schedule,
+        )
+
+    def moved_to(self, devices: Sequence[int]) -> ReplicaAssignment:
+        stages = zip(devices, self.spans, strict=True)
+        spans = tuple(Span(device, span.first, span.end) for device, span in stages)
+        return dataclasses.replace(self, spans=spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +148,7 @@ def spread_owners(
             chosen = EACH_MACHINE
         if chosen is None:
             if devices not in heaps:
-                heaps[devices] = [(owned.get(device, 0.0), device) for device in devices]
-                heapq.heapify(heaps[devices])
+                heaps[devices] = sorted((owned.get(device, 0.0), device) for device in devices)
             heap = heaps[devices]
             fullness, chosen = heap[0]
             while fullness < owned.get(chosen, 0.0):

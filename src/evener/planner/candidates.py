@@ -33,9 +33,10 @@ from evener.planner.assignment import (
     ReplicaAssignment,
     Span,
     holders_of,
+    spans_of,
     spread_owners,
 )
-from evener.planner.groups import MOST_FOR_ALL, Grouping, is_over_machines
+from evener.planner.groups import MOST_FOR_ALL, Grouping, first_of_each, is_over_machines
 from evener.planner.memory import entering_bytes, shortages
 from evener.planner.prediction import Prediction, predict, recomputed_layers
 from evener.planner.step_time import step_has_barriers
@@ -215,8 +216,8 @@ def _with_other_replicas(
     for giver, taker in itertools.permutations(range(len(replicas)), 2):
         samples = replicas[giver].samples - 1
         if samples:
-            less = _resized(replicas[giver], samples)
-            more = _resized(replicas[taker], replicas[taker].samples + 1)
+            less = replicas[giver].resized(samples)
+            more = replicas[taker].resized(replicas[taker].samples + 1)
             # One more sample may pay off only with more micro-batches.
             for other in (more, *_in_other_counts(more, _nearest(more, counts))):
                 yield replace({giver: less, taker: other})
@@ -254,16 +255,6 @@ def _nearest(replica: ReplicaAssignment, counts: Sequence[int]) -> list[int]:
     return sorted({lower, higher})
 
 
-def _resized(replica: ReplicaAssignment, samples: int) -> ReplicaAssignment:
-    count = min(replica.num_micro_batches, samples)
-    return dataclasses.replace(
-        replica,
-        samples=samples,
-        num_micro_batches=count,
-        in_flight=min(replica.in_flight, count),
-    )
-
-
 def recut(
     replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> list[ReplicaAssignment]:
@@ -291,21 +282,14 @@ def recut(
             layer.backward_seconds(size, recompute=is_recomputed, separate=True)
             for layer, is_recomputed in zip(times, recompute, strict=True)
         )
-        passes.append(
-            (
-                list(itertools.accumulate(forward, initial=0.0)),
-                list(itertools.accumulate(backward, initial=0.0)),
-            )
+        forward_sums, backward_sums = (
+            list(itertools.accumulate(seconds, initial=0.0)) for seconds in (forward, backward)
         )
+        passes.append((forward_sums, backward_sums))
     # Seconds of a micro-batch between two stages, for a cut behind each layer.
     links = [
-        [
-            profile.cluster.link(source.device, target.device).seconds(layer.boundary_bytes * size)
-            if source.device != target.device
-            else 0.0
-            for layer in profile.model.layers
-        ]
-        for source, target in itertools.pairwise(spans)
+        [link.seconds(layer.boundary_bytes * size) for layer in profile.model.layers]
+        for link in itertools.starmap(profile.cluster.link, itertools.pairwise(replica.devices))
     ]
     estimates: list[tuple[float, tuple[int, ...]]] = []
     for inner in itertools.combinations(range(1, num_layers), len(spans) - 1):
@@ -319,13 +303,7 @@ def recut(
         sent = [of_cut[cut - 1] for of_cut, cut in zip(links, inner, strict=True)]
         estimates.append((_estimate(stages, sent, replica.num_micro_batches), cuts))
     return [
-        dataclasses.replace(
-            replica,
-            spans=tuple(
-                Span(span.device, *ends)
-                for span, ends in zip(spans, itertools.pairwise(cuts), strict=True)
-            ),
-        )
+        dataclasses.replace(replica, spans=spans_of(replica.devices, cuts))
         for _, cuts in heapq.nsmallest(_MOST_RECUTS, estimates)
     ]
 
@@ -351,8 +329,8 @@ def _estimate(stages: Sequence[tuple[float, float]], sent: Sequence[float], coun
 
 
 Needs = Mapping[int, Sequence[tuple[int, float, float]]]
-"""By layer, if its activations are kept: devices, the bytes that they need there, and the bytes of
-the backward pass of the layer, which are there in any case."""
+"""By layer, if its activations are kept: devices with a limit, the bytes that they need there, and
+the bytes of the backward pass of the layer, which are there in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,12 +354,16 @@ def refine(
 
     def best(chosen: Iterable[Start]) -> list[Start]:
         promising = (start for start in chosen if start.seconds < least_seconds * MOST_GAIN)
-        return _distinct(sorted(promising, key=lambda start: start.seconds))[:most]
+        return distinct(sorted(promising, key=lambda start: start.seconds))[:most]
+
+    def distinct(starts: Iterable[Start]) -> list[Start]:
+        """Leave out starts that differ only in recomputed layers, which are chosen anew."""
+        return [*first_of_each(starts, lambda s: (s.assignment.replicas, s.assignment.owners))]
 
     lacking = best(start for start in starts if start.lacks_memory)
     recomputed = best(start for start in starts if any(start.assignment.recompute))
-    tried: list[tuple[float, Grouping, Assignment]] = []
-    for start in _distinct((*lacking, *recomputed)):
+    tried: list[Start] = []
+    for start in distinct((*lacking, *recomputed)):
         fewest = _FewestRecomputed(evaluator, least_seconds * _PROMISING)
         # The same replicas, then with increasing numbers of micro-batches.
         given = start.assignment.replicas
@@ -406,22 +388,24 @@ def refine(
                         break
             if found:
                 seconds, kept = min(found, key=lambda plan: plan[0])
-                tried.append((seconds, start.grouping, kept))
+                tried.append(dataclasses.replace(start, seconds=seconds, assignment=kept))
                 break
 
-    # The fastest plan for each combination of devices with samples and of owners.
-    first: dict[object, tuple[float, Grouping, Assignment]] = {}
-    for plan in sorted(tried, key=lambda plan: plan[0]):
-        if plan[0] < least_seconds * _PROMISING:
-            devices = tuple(replica.devices for replica in plan[2].replicas)
-            first.setdefault((devices, plan[2].owners), plan)
+    def used(start: Start) -> object:
+        """Return the devices with samples, and the owners."""
+        devices = tuple(replica.devices for replica in start.assignment.replicas)
+        return devices, start.assignment.owners
+
+    tried = [start for start in tried if start.seconds < least_seconds * _PROMISING]
+    fastest = first_of_each(sorted(tried, key=lambda start: start.seconds), used)
     refined: list[Candidate] = []
-    for seconds, grouping, assignment in list(first.values())[:most]:
+    for start in itertools.islice(fastest, most):
+        grouping, better = start.grouping, start.assignment
         if few:
             # A local search, and exchanges of recomputed layers.
             fewest = _FewestRecomputed(evaluator)
             changed = evaluator.polished(
-                grouping, assignment, host=host, seconds=lambda plan, f=fewest: f.find(plan)[0]
+                grouping, better, host=host, seconds=lambda plan, f=fewest: f.find(plan)[0]
             )
             better = fewest.find(changed)[1]
             assert better is not None, "the search starts from a plan that fits"
@@ -433,18 +417,10 @@ def refine(
                     break
                 least, better = took, other
             least_seconds = min(least_seconds, least)
-            refined.append(evaluator.candidate(better, grouping))
-        elif seconds < least_seconds:
-            refined.append(evaluator.candidate(assignment, grouping))
+        elif start.seconds >= least_seconds:
+            continue
+        refined.append(evaluator.candidate(better, grouping))
     return refined
-
-
-def _distinct(starts: Iterable[Start]) -> list[Start]:
-    """Return starts without those that differ only in recomputed layers, which are chosen anew."""
-    first: dict[object, Start] = {}
-    for start in starts:
-        first.setdefault((start.assignment.replicas, start.assignment.owners), start)
-    return list(first.values())
 
 
 class _FewestRecomputed:
@@ -487,11 +463,10 @@ def keep_activations(best: Candidate, evaluator: PlanEvaluator) -> Candidate:
         left, needs, ranked = _activations(best, evaluator)
         kept: set[int] = set()
         for index in ranked:
-            if all(more <= left[device] for device, more, _ in needs[index] if device in left):
+            if all(more <= left[device] for device, more, _ in needs[index]):
                 kept.add(index)
                 for device, more, _ in needs[index]:
-                    if device in left:
-                        left[device] -= more
+                    left[device] -= more
         fewer = _without(best.assignment, kept, evaluator) if kept else None
         if fewer is None:
             break
@@ -502,7 +477,7 @@ def keep_activations(best: Candidate, evaluator: PlanEvaluator) -> Candidate:
         nearly = (
             index
             for index in _unlike(ranked, best.assignment, evaluator)
-            if all(more - anyway <= left[d] for d, more, anyway in needs[index] if d in left)
+            if all(more - anyway <= left[device] for device, more, anyway in needs[index])
         )
         tried = itertools.islice(nearly, _MOST_TRIED)
         ways = (_without(best.assignment, {index}, evaluator) for index in tried)
@@ -540,10 +515,10 @@ def _activations(
     }
     last_barrier = model.last_barrier if step_has_barriers(assignment, model) else -1
     needs: dict[int, list[tuple[int, float, float]]] = {k: [] for k in range(len(model.layers))}
-    for replica, times in zip(assignment.replicas, prediction.timelines, strict=True):
-        live = (replica.in_flight,) if times is None else times.peak_live
+    for replica, times in zip(assignment.replicas, prediction.replicas, strict=True):
+        live = times.timeline.peak_live if times.timeline else (replica.in_flight,)
         for span, alive in zip(replica.spans, live, strict=True):
-            for index in span.layers:
+            for index in span.layers if span.device in left else ():
                 kept = model.layers[index].activation_bytes - entering_bytes(model, index)
                 count = replica.num_micro_batches if index <= last_barrier else alive
                 size = replica.micro_batch
@@ -552,8 +527,7 @@ def _activations(
 
     def worth(index: int) -> float:
         filled = max(
-            (more / max(left[device], 1.0) for device, more, _ in needs[index] if device in left),
-            default=0.0,
+            (more / max(left[device], 1.0) for device, more, _ in needs[index]), default=0.0
         )
         # Seconds that recomputing the layer takes, in the slowest replica.
         seconds = max(
@@ -582,8 +556,7 @@ def swaps(assignment: Assignment, evaluator: PlanEvaluator) -> Iterator[Assignme
     less = [*((layer,) for layer in recomputed), *pairs]
     more = [(), *((layer,) for layer in instead)]
     ways = itertools.chain(
-        itertools.product(less, more),
-        itertools.product(less, itertools.combinations(instead, 2)),
+        itertools.product(less, more), itertools.product(less, itertools.combinations(instead, 2))
     )
     for given, taken in itertools.islice(ways, _MOST_SWAPS):
         changed = tuple(
@@ -603,11 +576,11 @@ def _holders(index: int, assignment: Assignment) -> Iterator[tuple[ReplicaAssign
 def _unlike(indices: Sequence[int], assignment: Assignment, evaluator: PlanEvaluator) -> list[int]:
     """Return the layers, of those with the same costs on the same devices only the first."""
     profile = evaluator.profile
-    first: dict[object, int] = {}
-    for index in indices:
+
+    def costs(index: int) -> object:
         layer = dataclasses.replace(profile.model.layers[index], name="")
         devices = tuple(device for _, device in _holders(index, assignment))
         times = tuple(of_type[index] for of_type in profile.times.values())
-        read = entering_bytes(profile.model, index)
-        first.setdefault((layer, devices, times, read), index)
-    return list(first.values())
+        return layer, devices, times, entering_bytes(profile.model, index)
+
+    return [*first_of_each(indices, costs)]

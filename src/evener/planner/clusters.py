@@ -28,15 +28,7 @@ from evener.base.records import RecordError, from_plain
 from evener.base.text import parse_bytes
 from evener.errors import ProfileError, did_you_mean
 from evener.plan.parts import DeviceKind, DeviceName
-from evener.plan.profile import (
-    Cluster,
-    ClusterDevice,
-    Curve,
-    LayerCosts,
-    LayerTimes,
-    Link,
-    Machine,
-)
+from evener.plan.profile import Cluster, ClusterDevice, Curve, LayerCosts, LayerTimes, Link, Machine
 
 T = TypeVar("T")
 
@@ -336,16 +328,17 @@ class _ClusterFile:
             memory_bytes=memory - reserved,
             datasheet=datasheet,
             curves={
-                pattern: LayerTimes(
-                    forward=self._curve(f"{place}.curves.{pattern}.forward", curves.forward),
-                    backward=self._curve(f"{place}.curves.{pattern}.backward", curves.backward),
-                    update_seconds=self._field(
-                        f"{place}.curves.{pattern}", curves, "update", duration
-                    ),
-                )
+                pattern: self._times(f"{place}.curves.{pattern}", curves)
                 for pattern, curves in fields.curves.items()
             },
             source=fields.source,
+        )
+
+    def _times(self, place: str, curves: _CurveFields) -> LayerTimes:
+        return LayerTimes(
+            forward=self._curve(f"{place}.forward", curves.forward),
+            backward=self._curve(f"{place}.backward", curves.backward),
+            update_seconds=self._field(place, curves, "update", duration),
         )
 
     def _curve(self, place: str, points: Sequence[Sequence[str]]) -> Curve:
@@ -404,12 +397,11 @@ class _ClusterFile:
             for device in inside:
                 index = numbers[device.kind] = numbers.get(device.kind, -1) + 1
                 worker = None if len(members) == 1 else machine_index
+                name = str(DeviceName(kind=device.kind, index=index, worker=worker))
+                memory = device.memory_bytes
                 devices.append(
                     ClusterDevice(
-                        name=str(DeviceName(kind=device.kind, index=index, worker=worker)),
-                        type=device.name,
-                        memory_bytes=device.memory_bytes,
-                        machine=machine_index,
+                        name=name, type=device.name, memory_bytes=memory, machine=machine_index
                     )
                 )
         if not devices:

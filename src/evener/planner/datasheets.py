@@ -70,17 +70,18 @@ def datasheet_profile(
         device = described.types[name]
         for layer in model.layers:
             found = device.measured(layer)
-            if found is None and device.datasheet is None:
-                raise ProfileError(
-                    "PROF-040",
-                    f"Nothing is known of the layer {layer.name!r} on devices of type {name!r}.",
-                    why=f"The type has no datasheet figures, and curves for "
-                    f"{', '.join(device.curves)} alone.{did_you_mean(layer.name, device.curves)}",
-                    fix="Add curves for the layer, or peak, dtype, memory_bandwidth and "
-                    "efficiency.",
-                )
             if found is None:
-                assert device.datasheet is not None
+                if device.datasheet is None:
+                    known = ", ".join(device.curves)
+                    raise ProfileError(
+                        "PROF-040",
+                        "Nothing is known of the layer "
+                        f"{layer.name!r} on devices of type {name!r}.",
+                        why=f"The type has no datasheet figures, and curves for {known} alone."
+                        + did_you_mean(layer.name, device.curves),
+                        fix="Add curves for the layer, or peak, dtype, memory_bandwidth and "
+                        "efficiency.",
+                    )
                 of_kind = counts.get(layer.kind, OPERATIONS_PER_LAYER)
                 found = roofline(
                     layer,
@@ -97,11 +98,7 @@ def datasheet_profile(
 
 
 def roofline(
-    layer: LayerCosts,
-    sheet: Datasheet,
-    *,
-    num_operations: int,
-    kernels: Sequence[Kernel] = (),
+    layer: LayerCosts, sheet: Datasheet, *, num_operations: int, kernels: Sequence[Kernel] = ()
 ) -> LayerTimes:
     """Return the times of a layer on a device, by its datasheet.
 

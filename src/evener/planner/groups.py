@@ -11,8 +11,9 @@ import functools
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from evener.plan.profile import Cluster, CostProfile, Curve
 from evener.planner.assignment import ReplicaAssignment, Span, crosses_machines
@@ -24,6 +25,8 @@ from evener.planner.step_time import (
     phase_seconds,
     phases_of,
 )
+
+T = TypeVar("T")
 
 Group = tuple[int, ...]
 """Device indices in the cluster, in the order of the stages."""
@@ -51,7 +54,6 @@ def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
     `MOST_FOR_ALL` devices these are all groupings. For more, they are those in which every group
     has the same number of devices, all of one kind or in the same mix of kinds.
     """
-    seen: set[tuple[object, ...]] = set()
     devices = range(len(cluster.devices))
     groupings = _regular_groupings(cluster, num_layers)
     if len(devices) <= MOST_FOR_ALL:
@@ -75,13 +77,17 @@ def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
             for device, machine in zip(group, machines, strict=True)
         )
 
-    for grouping in groupings:
-        if any(len(group) > num_layers for group in grouping):
-            continue
-        key = tuple(sorted(signature(group) for group in grouping))
-        if key not in seen:
-            seen.add(key)
-            yield grouping
+    short = (each for each in groupings if all(len(group) <= num_layers for group in each))
+    yield from first_of_each(short, lambda grouping: tuple(sorted(map(signature, grouping))))
+
+
+def first_of_each(items: Iterable[T], key: Callable[[T], object]) -> Iterator[T]:
+    """Yield the items whose key no item before has."""
+    seen: set[object] = set()
+    for item in items:
+        if (found := key(item)) not in seen:
+            seen.add(found)
+            yield item
 
 
 def kind_of(device: int, cluster: Cluster) -> tuple[str, int]:
@@ -134,15 +140,14 @@ def _mixed(devices: Sequence[Sequence[int]], num_groups: int) -> Iterator[Groupi
     """Yield groupings with the same number of each kind in every group, in two orders."""
     if any(len(of_kind) % num_groups for of_kind in devices):
         return
+
+    def part(of_kind: Sequence[int], number: int) -> Sequence[int]:
+        size = len(of_kind) // num_groups
+        return of_kind[number * size : (number + 1) * size]
+
     for order in (devices, devices[::-1]):
         yield tuple(
-            tuple(
-                device
-                for of_kind in order
-                for device in of_kind[
-                    number * len(of_kind) // num_groups : (number + 1) * len(of_kind) // num_groups
-                ]
-            )
+            tuple(device for of_kind in order for device in part(of_kind, number))
             for number in range(num_groups)
         )
 
@@ -158,11 +163,7 @@ _Way = tuple[float, float, tuple[int, ...]]
 
 
 def best_cuts(
-    num_stages: int,
-    num_layers: int,
-    num_micro_batches: int,
-    seconds: StageSeconds,
-    fits: StageFits,
+    num_stages: int, num_layers: int, num_micro_batches: int, seconds: StageSeconds, fits: StageFits
 ) -> tuple[int, ...] | None:
     """Return the first layer of each stage, and the number of layers; None if no cuts fit.
 
@@ -269,31 +270,6 @@ def _greedy_cuts(
     return tuple(reversed(reached))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaShape:
-    cuts: tuple[int, ...]  # Index of the first layer of each stage, and the number of layers.
-    num_micro_batches: int
-    in_flight: int
-
-    @classmethod
-    def of(cls, replica: ReplicaAssignment) -> ReplicaShape:
-        return cls(
-            cuts=(0, *(span.end for span in replica.spans)),
-            num_micro_batches=replica.num_micro_batches,
-            in_flight=replica.in_flight,
-        )
-
-    def assigned(self, group: Group, samples: int) -> ReplicaAssignment:
-        num_micro_batches = min(self.num_micro_batches, samples)
-        stages = zip(group, itertools.pairwise(self.cuts), strict=True)
-        return ReplicaAssignment(
-            samples=samples,
-            spans=tuple(Span(device, first, end) for device, (first, end) in stages),
-            num_micro_batches=num_micro_batches,
-            in_flight=min(self.in_flight, num_micro_batches),
-        )
-
-
 class GroupCosts:
     """Costs of groups of devices as one replica, for one choice of recomputed layers."""
 
@@ -313,38 +289,27 @@ class GroupCosts:
         self._passes = functools.cache(self._makespan)
         self._stages = functools.cache(self._curves_of_stages)
 
-    def seconds(
-        self, group: Group, shape: ReplicaShape, samples: int, exchange: WeightSeconds
-    ) -> float:
-        makespan, forwards, backwards = self._passes(group, shape, samples)
+    def seconds(self, replica: ReplicaAssignment, exchange: WeightSeconds) -> float:
+        makespan, forwards, backwards = self._passes(replica)
         arriving = max(0.0, exchange.arrival_seconds - forwards)
         leaving = max(0.0, exchange.departure_seconds - backwards)
         return makespan + arriving + leaving + exchange.update_seconds
 
-    def compute_seconds(self, group: Group, shape: ReplicaShape, samples: int) -> float:
-        return self._passes(group, shape, samples)[0]
+    def compute_seconds(self, replica: ReplicaAssignment) -> float:
+        return self._passes(replica)[0]
 
-    def _makespan(
-        self, group: Group, shape: ReplicaShape, samples: int
-    ) -> tuple[float, float, float]:
-        if samples == 0:
-            return 0.0, 0.0, 0.0
-        count = min(shape.num_micro_batches, samples)
-        size = samples / count
-        forward, both, stages, adding, travel = self._stages(group, shape.cuts)
-        # Every micro-batch but the first adds its gradients to those before.
-        added = 1 - 1 / count
+    def _makespan(self, replica: ReplicaAssignment) -> tuple[float, float, float]:
+        count, size, added = replica.num_micro_batches, replica.micro_batch, replica.accumulations
+        forward, both, stages, adding, travel = self._stages(replica.spans)
         forwards = forward(size)
         total = both(size) + added * adding
-        if len(group) == 1:
+        if len(replica.spans) == 1:
             makespan = count * total
         else:
             latency, per_sample = travel
             longest = max(stage(size) + added * of_stage for stage, of_stage in stages)
             once = total + 2 * (latency + per_sample * size)
-            in_flight = min(shape.in_flight, count)
-            makespan = once + (count - 1) * max(longest, once / in_flight)
-        replica = shape.assigned(group, samples)
+            makespan = once + (count - 1) * max(longest, once / replica.in_flight)
         if self._phases and is_in_parts(replica):
             phases = sum(
                 phase_seconds(phase, replica, self.recompute, self.profile)
@@ -354,73 +319,56 @@ class GroupCosts:
         return makespan, forwards, total - forwards
 
     def _curves_of_stages(
-        self, group: Group, cuts: tuple[int, ...]
+        self, spans: tuple[Span, ...]
     ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...], float, tuple[float, float]]:
         """Return forward passes, all passes, stages with their additions, their sum, transfers."""
         cluster, times = self.profile.cluster, self.profile.times
-        types = [cluster.devices[device].type for device in group]
-        spans = list(zip(types, itertools.pairwise(cuts), strict=True))
-        passes = [self._total(name, first, end) for name, (first, end) in spans]
+        types = [cluster.devices[span.device].type for span in spans]
+        passes = [
+            self._total(name, span.first, span.end) for name, span in zip(types, spans, strict=True)
+        ]
         adding = [
-            math.fsum(layer.accumulate_seconds for layer in times[name][first:end])
-            for name, (first, end) in spans
+            math.fsum(layer.accumulate_seconds for layer in times[name][span.first : span.end])
+            for name, span in zip(types, spans, strict=True)
         ]
         stages = tuple(
             dict.fromkeys((Curve.total(p), a) for p, a in zip(passes, adding, strict=True))
         )
         if len(stages) > _MOST_STAGES:
             # For many stages, one curve of their maxima; it is exact at the measured points.
-            sample_counts = sorted({samples for stage, _ in stages for samples, _ in stage.points})
-            most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in sample_counts))
-            stages = ((most, max(adding)),)
+            stages = ((Curve.most(stage for stage, _ in stages), max(adding)),)
         latency = per_sample = 0.0
-        for (source, target), cut in zip(itertools.pairwise(group), cuts[1:], strict=False):
-            link = cluster.link(source, target)
+        for source, target in itertools.pairwise(spans):
+            link = cluster.link(source.device, target.device)
             latency += link.latency_seconds
-            per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
+            per_sample += self._layers[source.end - 1].boundary_bytes / link.bytes_per_second
         forward = Curve.total(of_stage for of_stage, _ in passes)
         both = Curve.total(curve for of_stage in passes for curve in of_stage)
         return forward, both, stages, sum(adding), (latency, per_sample)
 
     def most_samples(
-        self,
-        group: Group,
-        shape: ReplicaShape,
-        limit: int,
-        owned: Mapping[int, float],
-        *,
-        is_alone: bool,
+        self, replica: ReplicaAssignment, limit: int, owned: Mapping[int, float], *, is_alone: bool
     ) -> int:
-        """Return the most samples that fit into the memory of a group's devices, up to a limit."""
+        """Return the most samples, up to a limit, that fit into the memory of the devices."""
 
         def is_too_much(samples: int) -> bool:
-            room = self.room(group, shape, samples, owned, is_alone=is_alone)
+            room = self.room(replica.resized(samples), owned, is_alone=is_alone)
             return any(left < 0 for left in room.values())
 
         # The key is True if the samples do not fit, and stays True for more.
         return bisect.bisect_left(range(1, limit + 1), True, key=is_too_much)
 
     def room(
-        self,
-        group: Group,
-        shape: ReplicaShape,
-        samples: int,
-        owned: Mapping[int, float],
-        *,
-        is_alone: bool,
+        self, replica: ReplicaAssignment, owned: Mapping[int, float], *, is_alone: bool
     ) -> dict[int, float]:
         left: dict[int, float] = {}
-        num_micro_batches = min(shape.num_micro_batches, samples)
-        in_flight = min(shape.in_flight, num_micro_batches)
-        size = samples / num_micro_batches
-        spans = zip(group, itertools.pairwise(shape.cuts), strict=True)
-        for stage, (device, (first, end)) in enumerate(spans):
-            memory = self.profile.cluster.devices[device].memory_bytes
+        count = replica.num_micro_batches
+        for span, alive in zip(replica.spans, replica.most_alive, strict=True):
+            memory = self.profile.cluster.devices[span.device].memory_bytes
             if memory is not None:
-                memory_of = self._memory_of(first, end, num_micro_batches > 1, is_alone)
-                alive = max(1, min(num_micro_batches, in_flight - stage))
-                needed = memory_of.weights + memory_of.total(num_micro_batches, alive, size)
-                left[device] = memory - needed - owned.get(device, 0.0)
+                memory_of = self._memory_of(span.first, span.end, count > 1, is_alone)
+                needed = memory_of.weights + memory_of.total(count, alive, replica.micro_batch)
+                left[span.device] = memory - needed - owned.get(span.device, 0.0)
         return left
 
     def cut(
@@ -431,7 +379,6 @@ class GroupCosts:
         if num_stages == 1:
             return (0, num_layers)
         devices = [self.profile.cluster.devices[device] for device in group]
-        in_flight = min(num_stages, num_micro_batches)
         separate, fused = (
             [self._sums(device.type, size, is_separate) for device in devices]
             for is_separate in (True, False)
@@ -445,7 +392,7 @@ class GroupCosts:
             memory = devices[stage].memory_bytes
             if memory is None or own_part is None:
                 return True
-            alive = max(1, min(num_micro_batches, in_flight - stage))
+            alive = max(1, min(num_stages, num_micro_batches) - stage)
             own = (self._own[end] - self._own[first]) * own_part
             needed = self._memory_of(first, end, num_micro_batches > 1, False)
             return own + needed.weights + needed.total(num_micro_batches, alive, size) <= memory
@@ -495,10 +442,11 @@ class GroupCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKind:
-    """Groups with the same costs, and the shapes that they may have."""
+    """Groups with the same costs, and the replicas that they may compute."""
 
     groups: list[Group]
-    options: list[ReplicaShape]  # Shapes, by ascending numbers of micro-batches.
+    # On the first group, with a sample in each micro-batch, by ascending numbers of these.
+    options: list[ReplicaAssignment]
     costs: GroupCosts
     exchange: WeightSeconds
     limited: bool  # Whether memory limits apply.
@@ -510,13 +458,14 @@ class GroupKind:
             return [batch_size] * len(self.options)
         fullest = max(self.groups, key=lambda group: max(self.owned.get(d, 0.0) for d in group))
         return [
-            self.costs.most_samples(fullest, shape, batch_size, self.owned, is_alone=self.is_alone)
-            for shape in self.options
+            self.costs.most_samples(
+                option.moved_to(fullest), batch_size, self.owned, is_alone=self.is_alone
+            )
+            for option in self.options
         ]
 
     def least_seconds(self, limits: list[int], *, exchange: bool) -> Callable[[int], float]:
-        """Return a function from samples to the seconds of the best shape that fits."""
-        group = self.groups[0]
+        """Return a function from samples to the seconds of the best option that fits."""
 
         @functools.cache
         def least(samples: int) -> float:
@@ -524,21 +473,25 @@ class GroupKind:
                 return 0.0
             return min(
                 (
-                    self.costs.seconds(group, shape, samples, self.exchange)
+                    self.costs.seconds(replica, self.exchange)
                     if exchange
-                    else self.costs.compute_seconds(group, shape, samples)
-                    for shape, limit in zip(self.options, limits, strict=True)
-                    if samples <= limit
+                    else self.costs.compute_seconds(replica)
+                    for replica in self._fitting(samples, limits)
                 ),
                 default=math.inf,
             )
 
         return least
 
-    def best(self, samples: int, limits: list[int], as_fast: float) -> ReplicaShape:
-        fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
-        seconds = [
-            self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting
-        ]
-        enough = min(seconds) * as_fast
-        return next(s for s, took in zip(fitting, seconds, strict=True) if took <= enough)
+    def best(self, samples: int, limits: list[int], as_fast: float) -> ReplicaAssignment:
+        seconds = {
+            replica: self.costs.seconds(replica, self.exchange)
+            for replica in self._fitting(samples, limits)
+        }
+        enough = min(seconds.values()) * as_fast
+        return next(replica for replica, took in seconds.items() if took <= enough)
+
+    def _fitting(self, samples: int, limits: list[int]) -> Iterator[ReplicaAssignment]:
+        for option, limit in zip(self.options, limits, strict=True):
+            if samples <= limit:
+                yield option.resized(samples)

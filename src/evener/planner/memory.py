@@ -30,8 +30,7 @@ def gradients_wait(
     model: ModelCosts, replicas: Sequence[ReplicaAssignment], recompute: Sequence[bool]
 ) -> bool:
     """Whether no gradient is sent before the device has computed all of them."""
-    has_order = any(recompute) or any(map(is_in_parts, replicas))
-    return model.updates_wait or has_order
+    return model.updates_wait or any(recompute) or any(map(is_in_parts, replicas))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +146,7 @@ def stage_memory(
     ]
     last_barrier = model.last_barrier if mode.has_barriers else -1
     entering = entering_bytes(model, span.first) if span.first else 0.0
-    before_barrier = sum(
-        size for index, size in zip(span.layers, kept, strict=True) if index <= last_barrier
-    )
+    before_barrier = sum(kept[: max(0, last_barrier + 1 - span.first)])
     before_barrier += entering if span.first <= last_barrier else 0.0
     # All samples are sent at the start of the step: no dependency delays them.
     samples = 0.0 if span.first else model.input_bytes
@@ -171,12 +168,7 @@ def stage_memory(
 
 
 def stage_moments(
-    span: Span,
-    model: ModelCosts,
-    mode: ExecutionMode,
-    kept: Sequence[float],
-    *,
-    accumulates: bool,
+    span: Span, model: ModelCosts, mode: ExecutionMode, kept: Sequence[float], *, accumulates: bool
 ) -> Iterator[PassMemory]:
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
@@ -185,12 +177,8 @@ def stage_moments(
     passes_fused = span.end == len(layers) and not is_separate
     # TensorFlow may delay weight gradients, which keeps their activations alive.
     is_open = mode.is_alone and not mode.has_order
-    between = [
-        0.0,
-        *(layer.boundary_bytes for layer in layers[span.first : span.end - 1]),
-        0.0,
-        0.0,
-    ]
+    inner = [layer.boundary_bytes for layer in layers[span.first : span.end - 1]]
+    between = [0.0, *inner, 0.0, 0.0]
     # Tensors from other stages arrive before their call and leave after it: each counts twice.
     crossing = 2 * entering
     if span.end < len(layers):
@@ -213,22 +201,10 @@ def stage_moments(
             kept_now += next((size for size in earlier if size), 0.0)
         # Otherwise later layers' gradients are in the memory of their fetched weights.
         gradients_now = gradients if mode.waits else fused_gradients(layer)
-        yield PassMemory(
-            layer=layer,
-            gradients=gradients_now,
-            kept=kept_now,
-            passing=passing,
-            is_fused=is_fused,
-        )
+        yield PassMemory(layer, gradients_now, kept_now, passing, is_fused)
         if is_open and layer.fused_workspace_bytes is not None:
             # Its temporaries may be more than what later layers have freed.
-            yield PassMemory(
-                layer=layer,
-                gradients=gradients_now,
-                kept=left[number],
-                passing=0.0,
-                is_fused=True,
-            )
+            yield PassMemory(layer, gradients_now, left[number], passing=0.0, is_fused=True)
 
 
 def fused_gradients(layer: LayerCosts) -> int:
@@ -316,6 +292,7 @@ def predict_memory(
         variables = sum(layer.owned_bytes for layer in some)
         weights = sum(layer.weight_bytes for layer in some)
         gradients = sum(layer.gradient_bytes for layer in some)
+        update = max(layer.update_bytes for layer in some)
         for here in by_machine(devices, cluster).values():
             # Gradients of the other devices of the machine; without `waits` also its own, which
             # wait for the other machines.
@@ -326,7 +303,6 @@ def predict_memory(
                     fetched=-weights / len(here),
                     gradients=gradients * num_waiting / len(here),
                 )
-                update = max(layer.update_bytes for layer in some)
                 updating[device] = max(updating[device], update)
 
     # Devices that compute a whole replica in one call beside other replicas.
@@ -350,12 +326,8 @@ def predict_memory(
             if key not in stages:
                 of_span = mode_at_once if is_at_once else mode
                 stages[key] = stage_memory(span, model, of_span, accumulates=accumulates)
-            worst = stages[key].worst(
-                replica.num_micro_batches,
-                alive,
-                replica.micro_batch,
-                updating=updating.pop(span.device, 0),
-            )
+            count, update = replica.num_micro_batches, updating.pop(span.device, 0)
+            worst = stages[key].worst(count, alive, replica.micro_batch, updating=update)
             needs[span.device] = needs[span.device].plus(
                 fetched=stages[key].weights, **worst._asdict()
             )
@@ -422,11 +394,10 @@ class GradientArrival:
     ) -> None:
         self._waits = waits
         times = seconds or [1.0] * len(assignment.replicas)
-        self._seconds: dict[int, float] = {}
+        self._seconds: dict[int, float] = defaultdict(float)
         for replica, passes_seconds in zip(assignment.replicas, times, strict=True):
-            for span in replica.spans:
-                before = self._seconds.get(span.device, 0.0)
-                self._seconds[span.device] = max(before, passes_seconds)
+            for device in replica.devices:
+                self._seconds[device] = max(self._seconds[device], passes_seconds)
         self._sorted: dict[tuple[int, ...], list[float]] = {}
 
     def num_at(self, owner: int, devices: tuple[int, ...]) -> int:

@@ -7,6 +7,7 @@ alternatives come with their reasons, and changes of the cluster that would help
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from evener.base.text import format_bytes, format_seconds
 from evener.errors import PlanError
 from evener.plan.parts import HOST, Predicted, Rejected
 from evener.plan.plan import Plan, split_batch
-from evener.plan.profile import Cluster, CostProfile
+from evener.plan.profile import Cluster, CostProfile, Machine
 from evener.planner.assignment import (
     HOST_OWNER,
     Assignment,
@@ -25,10 +26,11 @@ from evener.planner.assignment import (
     Span,
     assignment_of,
     plan_of,
+    spans_of,
     spread_owners,
 )
 from evener.planner.candidates import Candidate, Choices, PlanEvaluator
-from evener.planner.groups import MOST_FOR_ALL, kind_of
+from evener.planner.groups import MOST_FOR_ALL, first_of_each, kind_of
 from evener.planner.memory import MemoryPrediction, shortages
 from evener.planner.prediction import MOST_SAMPLES, Prediction, busy_seconds, predict
 from evener.planner.search import SearchResult, search_plan
@@ -162,8 +164,8 @@ def plans_to_try(planned: Planned) -> tuple[Plan, ...]:
         for _, other in alternatives(profile, planned.batch_size)
         if len(other.assignment.replicas[0].spans) == 1 and other.fits
     ]
-    alone = [other for other in fitting if len(other.assignment.replicas) == 1]
     even = [other for other in fitting if len(other.assignment.replicas) > 1]
+    alone = [other for other in fitting if len(other.assignment.replicas) == 1]
     alone.sort(key=_seconds)
     plans = [
         planned.plan
@@ -261,17 +263,14 @@ def alternatives(profile: CostProfile, batch_size: int) -> Iterator[tuple[str, C
 
     if num_devices > 1:
         yield "even shares", whole(range(num_devices))
-    kinds: dict[tuple[str, int], int] = {}
-    for device in range(num_devices):
-        kinds.setdefault(kind_of(device, cluster), device)
-    for device in kinds.values():
+    for device in first_of_each(range(num_devices), lambda device: kind_of(device, cluster)):
         yield f"{cluster.devices[device].name} alone", whole([device])
     if 1 < num_devices <= min(num_layers, batch_size):
         cuts = [stage * num_layers // num_devices for stage in range(num_devices + 1)]
         count = min(batch_size, 4 * num_devices)
         even_stages = ReplicaAssignment(
             samples=batch_size,
-            spans=tuple(Span(k, cuts[k], cuts[k + 1]) for k in range(num_devices)),
+            spans=spans_of(range(num_devices), cuts),
             num_micro_batches=2 ** int(math.log2(count)),
             in_flight=min(num_devices, count),
         )
@@ -335,13 +334,16 @@ def complexity(assignment: Assignment) -> int:
 def rejected(
     best: Candidate, considered: Iterable[Candidate], profile: CostProfile
 ) -> tuple[Rejected, ...]:
-    others = [(describe(other.assignment, profile), other) for other in considered]
-    reasons: dict[str, Rejected] = {}
-    for layout, other in (*alternatives(profile, best.assignment.batch_size), *others):
-        if not _is_same(other.assignment, best.assignment):
-            reason = _reason(best, other.prediction, profile)
-            reasons.setdefault(layout, Rejected(layout=layout, reason=reason))
-    return tuple(reasons.values())[:_MOST_SHOWN]
+    named = [(describe(other.assignment, profile), other) for other in considered]
+    others = [
+        (layout, other.prediction)
+        for layout, other in (*alternatives(profile, best.assignment.batch_size), *named)
+        if not _is_same(other.assignment, best.assignment)
+    ]
+    shown = itertools.islice(first_of_each(others, lambda other: other[0]), _MOST_SHOWN)
+    return tuple(
+        Rejected(layout=layout, reason=_reason(best, other, profile)) for layout, other in shown
+    )
 
 
 def _is_same(assignment: Assignment, other: Assignment) -> bool:
@@ -412,27 +414,19 @@ def _remedies(
     cluster = profile.cluster
     if len(cluster.devices) > MOST_FOR_ALL:
         return ()
+    replace = dataclasses.replace
     changes: list[tuple[str, Cluster, int | None]] = []
-    seen: set[tuple[str, int]] = set()
-    for index, device in enumerate(cluster.devices):
-        kind = kind_of(index, cluster)
-        if device.memory_bytes is not None and kind not in seen:
-            seen.add(kind)
-            devices = list(cluster.devices)
-            devices[index] = dataclasses.replace(device, memory_bytes=None)
-            changes.append(
-                (device.name, dataclasses.replace(cluster, devices=tuple(devices)), index)
-            )
-    machines = tuple(
-        dataclasses.replace(
-            machine,
-            link=dataclasses.replace(
-                machine.link, bytes_per_second=2 * machine.link.bytes_per_second
-            ),
-        )
-        for machine in cluster.machines
-    )
-    faster_links = dataclasses.replace(cluster, machines=machines)
+    indices = range(len(cluster.devices))
+    for index in first_of_each(indices, lambda index: kind_of(index, cluster)):
+        device, devices = cluster.devices[index], list(cluster.devices)
+        if device.memory_bytes is not None:
+            devices[index] = replace(device, memory_bytes=None)
+            changes.append((device.name, replace(cluster, devices=tuple(devices)), index))
+    machines: list[Machine] = []
+    for machine in cluster.machines:
+        link = replace(machine.link, bytes_per_second=2 * machine.link.bytes_per_second)
+        machines.append(replace(machine, link=link))
+    faster_links = replace(cluster, machines=tuple(machines))
     changes.append(("links of twice the bandwidth", faster_links, None))
     remedies: list[tuple[float, str]] = []
     for label, changed, index in changes:

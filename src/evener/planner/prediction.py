@@ -14,6 +14,7 @@ import bisect
 import dataclasses
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ class ReplicaPrediction:
     # Seconds of the forward and the backward pass of a micro-batch in each stage
     passes: tuple[tuple[float, float], ...]
     busy_seconds: tuple[float, ...]  # Seconds that each stage computes
+    timeline: Timeline | None  # None for a replica of one stage
 
     @property
     def seconds(self) -> float:
@@ -74,8 +76,6 @@ class Prediction:
     replicas: tuple[ReplicaPrediction, ...]  # Time of each replica with samples
     # Peak memory by device index, that of the host under `HOST_OWNER`
     memory: Mapping[int, MemoryPrediction]
-    # Timeline of each replica; None for a replica of one stage
-    timelines: tuple[Timeline | None, ...]
 
     @property
     def slowest(self) -> ReplicaPrediction:
@@ -103,8 +103,8 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     has_barriers = step_has_barriers(assignment, profile.model)
     # In large clusters most replicas are alike: of the same time, on other devices of the type.
     devices, link = profile.cluster.devices, profile.cluster.link
-    known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
-    found: list[tuple[ReplicaPrediction, Timeline | None]] = []
+    known: dict[object, ReplicaPrediction] = {}
+    replicas: list[ReplicaPrediction] = []
     for replica in assignment.replicas:
         weights = WeightSeconds.of(replica.devices, travel, update)
         key = (
@@ -118,56 +118,47 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
             known[key] = _predict_replica(
                 replica, assignment.recompute, profile, weights, has_barriers=has_barriers
             )
-        found.append(known[key])
-    replicas, timelines = zip(*found, strict=True)
+        replicas.append(known[key])
     if has_barriers:
         # Replicas wait for each other at barriers.
         passes = seconds_with_barriers(assignment, profile)
-        replicas = tuple(
-            dataclasses.replace(
-                replica,
-                bubble_seconds=max(passes - replica.compute_seconds, replica.bubble_seconds),
-            )
-            for replica in replicas
-        )
+        replicas = [
+            dataclasses.replace(r, bubble_seconds=max(passes - r.compute_seconds, r.bubble_seconds))
+            for r in replicas
+        ]
     # A single stage fuses both passes of a micro-batch unless it recomputes.
     recomputes = any(assignment.recompute)
     live = [
-        (replica.in_flight if recomputes else 1,) if times is None else times.peak_live
-        for replica, times in zip(assignment.replicas, timelines, strict=True)
+        times.timeline.peak_live if times.timeline else (replica.in_flight if recomputes else 1,)
+        for replica, times in zip(assignment.replicas, replicas, strict=True)
     ]
+    makespans = [replica.compute_seconds + replica.bubble_seconds for replica in replicas]
     return Prediction(
         step_seconds=max(replica.seconds for replica in replicas) + profile.step_overhead_seconds,
-        replicas=replicas,
-        memory=predict_memory(
-            assignment,
-            profile.model,
-            profile.cluster,
-            live,
-            [replica.compute_seconds + replica.bubble_seconds for replica in replicas],
-        ),
-        timelines=timelines,
+        replicas=tuple(replicas),
+        memory=predict_memory(assignment, profile.model, profile.cluster, live, makespans),
     )
 
 
 def busy_seconds(assignment: Assignment, prediction: Prediction) -> dict[int, float]:
-    found: dict[int, float] = {}
+    found: dict[int, float] = defaultdict(float)
     for replica, times in zip(assignment.replicas, prediction.replicas, strict=True):
-        for span, seconds in zip(replica.spans, times.busy_seconds, strict=True):
-            found[span.device] = found.get(span.device, 0.0) + seconds
-    return found
+        for device, seconds in zip(replica.devices, times.busy_seconds, strict=True):
+            found[device] += seconds
+    return dict(found)
 
 
 def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
-    cluster, seconds = profile.cluster, dict[int, float]()
-    shared: dict[tuple[int, ...], list[int]] = {}
+    cluster = profile.cluster
+    seconds: dict[int, float] = defaultdict(float)
+    shared: dict[tuple[int, ...], list[int]] = defaultdict(list)
     holders = holders_of(assignment.replicas, len(assignment.owners))
     for layer, owner in enumerate(assignment.owners):
         if owner == EACH_MACHINE:
-            shared.setdefault(holders[layer], []).append(layer)
-            continue
-        took = owner_update_seconds(layer, owner, profile, num_sums=len(holders[layer]))
-        seconds[owner] = seconds.get(owner, 0.0) + took
+            shared[holders[layer]].append(layer)
+        else:
+            num_sums = len(holders[layer])
+            seconds[owner] += owner_update_seconds(layer, owner, profile, num_sums=num_sums)
     for devices, layers in shared.items():
         of_type = {
             name: sum(times[layer].update_seconds for layer in layers)
@@ -175,9 +166,8 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
         }
         for here in by_machine(devices, cluster).values():
             for device in here:
-                took = of_type[cluster.devices[device].type] / len(here)
-                seconds[device] = seconds.get(device, 0.0) + took
-    return seconds
+                seconds[device] += of_type[cluster.devices[device].type] / len(here)
+    return dict(seconds)
 
 
 def owner_update_seconds(
@@ -200,16 +190,16 @@ def _predict_replica(
     weights: WeightSeconds,
     *,
     has_barriers: bool,
-) -> tuple[ReplicaPrediction, Timeline | None]:
+) -> ReplicaPrediction:
     passes = [
         span_seconds(span, replica, recompute, profile, has_barriers=has_barriers)
         for span in replica.spans
     ]
     busy = [replica.num_micro_batches * (forward + backward) for forward, backward in passes]
     # A device may have several stages.
-    of_devices: dict[int, float] = {}
-    for span, seconds in zip(replica.spans, busy, strict=True):
-        of_devices[span.device] = of_devices.get(span.device, 0.0) + seconds
+    of_devices: dict[int, float] = defaultdict(float)
+    for device, seconds in zip(replica.devices, busy, strict=True):
+        of_devices[device] += seconds
     busiest = max(of_devices.values())
     times = pipeline_timeline(replica, passes, profile) if len(passes) > 1 else None
     makespan = busy[0] if times is None else times.makespan
@@ -224,7 +214,8 @@ def _predict_replica(
         arrival_seconds=arrival,
         passes=tuple(passes),
         busy_seconds=tuple(busy),
-    ), times
+        timeline=times,
+    )
 
 
 MOST_SAMPLES = 2**20
@@ -293,11 +284,11 @@ def largest_batch(
     way = way or Way()
     at_once = num_devices * way.num_micro_batches
 
-    def fits(samples: int) -> bool:
-        return _fullest(model, samples, way, num_devices).total <= memory_bytes
+    def is_too_much(samples: int) -> bool:
+        return _fullest(model, samples, way, num_devices).total > memory_bytes
 
     candidates = range(1, max(1, MOST_SAMPLES // at_once) + 1)
-    return at_once * bisect.bisect_left(candidates, True, key=lambda samples: not fits(samples))
+    return at_once * bisect.bisect_left(candidates, True, key=is_too_much)
 
 
 def usable_memory(total_bytes: int) -> int:
@@ -444,17 +435,16 @@ def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
             why=error.what,
             fix="Give the profile, or the script, that the plan of the run was made for.",
         ) from error
-    predicted: dict[str, float] = {}
-    measured: dict[str, float] = {}
+    predicted: dict[str, float] = defaultdict(float)
+    measured: dict[str, float] = defaultdict(float)
     for index, seconds in busy_seconds(found, predict(found, profile)).items():
-        device = profile.cluster.devices[index]
-        predicted[device.type] = predicted.get(device.type, 0.0) + seconds
+        predicted[profile.cluster.devices[index].type] += seconds
     for name, seconds in run.times.busy_seconds.items():
-        measured[kinds[name]] = measured.get(kinds[name], 0.0) + seconds
+        measured[kinds[name]] += seconds
     factors = {
         kind: Factor(predicted_seconds=seconds, measured_seconds=measured[kind])
         for kind, seconds in predicted.items()
-        if seconds > 0 and measured.get(kind, 0.0) > 0
+        if seconds > 0 and measured[kind] > 0
     }
     times = dict(profile.times)
     for kind, factor in factors.items():

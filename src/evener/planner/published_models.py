@@ -236,19 +236,19 @@ def bert_large(*, sequence: int = 512) -> PublishedModel:
     )
 
 
-def gpt3(name: str = "1.3b", *, sequence: int = 2048) -> PublishedModel:
+def gpt3(name: str) -> PublishedModel:
     # The paper gives 24 heads to 1.3B and a width of 5140 to 13B, which do not divide; 16 heads
     # and 5120 do, and give the parameters of its names.
     num_blocks, h, num_heads = {"1.3b": (24, 2048, 16), "13b": (40, 5120, 40)}[name]
-    s, v = sequence, 50257
+    s, v = 2048, 50257
     return _transformer(
         f"gpt3-{name}",
         num_blocks=num_blocks,
         width=h,
         num_heads=num_heads,
-        embeddings=v + 2048,
+        embeddings=v + s,
         normalizes_embeddings=False,
-        sequence=sequence,
+        sequence=s,
         head=_transformer_layer(
             "head",
             # The embeddings are the weights of the last product, too; their owner holds them.

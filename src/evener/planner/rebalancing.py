@@ -250,10 +250,21 @@ def rebalance_shares(
     if len({len(steps) for steps in window}) == 1:
         whole = measured_speed(
             [
-                (math.fsum(samples for samples, _ in step), max(seconds for _, seconds in step))
-                for step in zip(*window, strict=True)
+                (math.fsum(samples for samples, _ in steps), max(seconds for _, seconds in steps))
+                for steps in zip(*window, strict=True)
             ]
         )
+
+    def changed(
+        after: tuple[float, ...], improvement: float, trial: ShareTrial | None = None
+    ) -> tuple[ShareRebalancer, Rebalanced]:
+        state = dataclasses.replace(
+            rebalancer, shares=after, doubted=None, num_doubtful=0, trial=trial
+        )
+        return state, Rebalanced(
+            step=step, before=before, after=after, speeds=speeds, improvement=improvement
+        )
+
     if trial is not None and whole is not None:
         gain = 1.0 - trial.speed.median / whole.median
         spread = math.hypot(trial.speed.relative_error, whole.relative_error)
@@ -266,16 +277,8 @@ def rebalance_shares(
             confidence=max(_LEAST_CONFIDENCE, (rebalancer.confidence + seen) / 2),
         )
         if not is_faster:
-            event = Rebalanced(
-                step=step,
-                before=before,
-                after=bounded(trial.before),
-                speeds=speeds,
-                improvement=max(0.0, 1.0 - whole.median / trial.speed.median),
-            )
-            return dataclasses.replace(
-                rebalancer, shares=event.after, doubted=None, num_doubtful=0
-            ), event
+            lost = max(0.0, 1.0 - whole.median / trial.speed.median)
+            return changed(bounded(trial.before), lost)
 
     # The present shares may be faster than measured.
     errors = [0.0 if new is None else new.relative_error for new in measured]
@@ -296,19 +299,9 @@ def rebalance_shares(
         num_doubtful = 1
     if num_doubtful < rebalancer.patience:
         return dataclasses.replace(rebalancer, doubted=speeds, num_doubtful=num_doubtful), None
-    event = Rebalanced(
-        step=step,
-        before=before,
-        after=ideal,
-        speeds=speeds,
-        improvement=1.0 - seconds_per_sample(ideal, speeds) / seconds_per_sample(before, speeds),
-    )
-    begun = None
-    if whole is not None:
-        begun = ShareTrial(before=before, speed=whole, improvement=event.improvement)
-    return dataclasses.replace(
-        rebalancer, shares=ideal, doubted=None, num_doubtful=0, trial=begun
-    ), event
+    expected = 1.0 - seconds_per_sample(ideal, speeds) / seconds_per_sample(before, speeds)
+    begun = whole and ShareTrial(before=before, speed=whole, improvement=expected)
+    return changed(ideal, expected, begun)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,10 +340,7 @@ def is_usable(speed: float) -> bool:
 
 
 def ideal_shares(
-    speeds: Sequence[float],
-    *,
-    minimum_share: float = 0.0,
-    maximum_shares: Sequence[float] = (),
+    speeds: Sequence[float], *, minimum_share: float = 0.0, maximum_shares: Sequence[float] = ()
 ) -> tuple[float, ...]:
     """Return fractions proportional to speed, or to other shares, within bounds.
 

@@ -195,26 +195,22 @@ def deviation(predicted: Predicted, times: RunTimes | None) -> Deviation | None:
     expected: Mapping[str, float] = predicted.busy_seconds
     if times.with_updates:
         expected = dict.fromkeys(measured, predicted.step_seconds)
-    parts: list[DeviatingPart] = []
+    seconds: dict[str | None, tuple[float, float]] = {}
     if expected and measured:
-        longest = max(expected.values()), max(measured.values())
-        parts = [
-            *(
-                DeviatingPart(
-                    device=name,
-                    predicted_seconds=seconds,
-                    measured_seconds=measured.get(name, 0.0),
-                    with_updates=times.with_updates,
-                )
-                for name, seconds in expected.items()
-            ),
-            DeviatingPart(
-                device=None,
-                predicted_seconds=max(0.0, predicted.step_seconds - longest[0]),
-                measured_seconds=max(0.0, times.step_seconds - longest[1]),
-                with_updates=times.with_updates,
-            ),
-        ]
+        seconds.update({name: (each, measured.get(name, 0.0)) for name, each in expected.items()})
+        seconds[None] = (
+            max(0.0, predicted.step_seconds - max(expected.values())),
+            max(0.0, times.step_seconds - max(measured.values())),
+        )
+    parts = [
+        DeviatingPart(
+            device=name,
+            predicted_seconds=of_plan,
+            measured_seconds=of_run,
+            with_updates=times.with_updates,
+        )
+        for name, (of_plan, of_run) in seconds.items()
+    ]
     return Deviation(
         predicted_seconds=predicted.step_seconds,
         measured_seconds=times.step_seconds,

@@ -15,6 +15,7 @@ import functools
 import heapq
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -27,23 +28,17 @@ from evener.planner.assignment import (
     ReplicaAssignment,
     by_machine,
     holders_of,
+    spans_of,
     spread_owners,
 )
-from evener.planner.candidates import (
-    MOST_GAIN,
-    Candidate,
-    Choices,
-    PlanEvaluator,
-    Start,
-    refine,
-)
+from evener.planner.candidates import MOST_GAIN, Candidate, Choices, PlanEvaluator, Start, refine
 from evener.planner.groups import (
     MOST_FOR_ALL,
     Group,
     GroupCosts,
     Grouping,
     GroupKind,
-    ReplicaShape,
+    first_of_each,
     groupings_of,
     is_over_machines,
     kind_of,
@@ -142,10 +137,9 @@ class _Search:
             # With unlimited memory.
             ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
             solutions = (self._solvers[0].solve(grouping, rules) for rules in ways)
-            least_of_ways = min(filter(None, solutions), key=lambda way: way[0], default=None)
-            if least_of_ways is None or least_of_ways[0] > least_found * MOST_GAIN:
+            ideal = min(filter(None, solutions), key=lambda start: start.seconds, default=None)
+            if ideal is None or ideal.seconds > least_found * MOST_GAIN:
                 continue
-            ideal = Start(seconds=least_of_ways[0], grouping=grouping, assignment=least_of_ways[1])
             if ideal.seconds <= least_found * slack:
                 found = list(self._within_memory(ideal))
                 fastest = min((start.seconds for start in found), default=math.inf)
@@ -202,12 +196,11 @@ class _Search:
                 ways.append(OwnerRules(rule="host", host=True))
         for solver in self._solvers:
             for rules in ways:
-                solution = solver.solve(grouping, rules)
-                if solution is None:
+                start = solver.solve(grouping, rules)
+                if start is None:
                     continue
-                seconds, assignment = solution
-                yield Start(seconds=seconds, grouping=grouping, assignment=assignment)
-                if seconds <= ideal.seconds * _NO_SLOWER:
+                yield start
+                if start.seconds <= ideal.seconds * _NO_SLOWER:
                     return
                 if not self._few:
                     break
@@ -229,10 +222,8 @@ class _Search:
             ):
                 first[start.grouping] = candidate
         # Groupings that differ only in groups without samples have the same plan.
-        distinct: dict[tuple[ReplicaAssignment, ...], Candidate] = {}
-        for candidate in sorted(first.values(), key=evaluator.rank):
-            distinct.setdefault(candidate.assignment.replicas, candidate)
-        candidates = list(distinct.values())
+        ranked = sorted(first.values(), key=evaluator.rank)
+        candidates = [*first_of_each(ranked, lambda candidate: candidate.assignment.replicas)]
         if self._few:
             for index, candidate in enumerate(candidates[:_MOST_POLISHED]):
                 grouping = candidate.grouping
@@ -250,10 +241,8 @@ class _Search:
         ]
         recomputed = [start for start in solved if any(start.assignment.recompute)]
         candidates += refine([*starts, *recomputed, *ideals], evaluator, least, host=self._host)
-        first = {}
-        for candidate in sorted(candidates, key=evaluator.rank):
-            first.setdefault(candidate.grouping, candidate)
-        ranked = list(first.values())
+        ranked = sorted(candidates, key=evaluator.rank)
+        ranked = [*first_of_each(ranked, lambda candidate: candidate.grouping)]
         return (ranked[0], ranked[1:]) if ranked else (None, [])
 
 
@@ -295,7 +284,7 @@ class Solver:
         self._num_micro_batches = num_micro_batches
         self._as_fast = as_fast
 
-    def solve(self, grouping: Grouping, rules: OwnerRules) -> tuple[float, Assignment] | None:
+    def solve(self, grouping: Grouping, rules: OwnerRules) -> Start | None:
         # Groups by kind: those of a kind have the same costs.
         kinds: dict[object, list[Group]] = {}
         for group in grouping:
@@ -311,14 +300,14 @@ class Solver:
             of_kind = [d for d in devices if kind_of(d, self._cluster) == rules.reserved]
             needed = self._model.owned_bytes + self._model.weight_bytes * (len(grouping) - 2)
             owned = dict.fromkeys(of_kind, max(0, needed) / len(of_kind))
-        key_of = {group[0]: (key, group) for key, groups in kinds.items() for group in groups}
-        best: tuple[float, Assignment] | None = None
+        key_of = {group[0]: key for key, groups in kinds.items() for group in groups}
+        best: Start | None = None
         for _ in range(2 if rules.rule == "unlimited" else _MOST_ROUNDS):
             replicas = self._fill(
                 [
                     GroupKind(
                         groups=groups,
-                        options=self._shapes(groups[0], samples[key], len(grouping), rules),
+                        options=self._options(groups[0], samples[key], len(grouping), rules),
                         costs=self._costs,
                         exchange=exchanges[key],
                         limited=rules.rule != "unlimited",
@@ -342,31 +331,25 @@ class Solver:
                 key: WeightSeconds.of(itertools.chain(*groups), travel, update)
                 for key, groups in kinds.items()
             }
-            # The slowest replica, by the formula.
-            different: dict[object, float] = {}
-            for replica in replicas:
-                key, group = key_of[replica.spans[0].device]
-                shape = ReplicaShape.of(replica)
-                if (key, shape, replica.samples) not in different:
-                    different[key, shape, replica.samples] = self._costs.seconds(
-                        group, shape, replica.samples, exchanges[key]
-                    )
-            seconds = max(different.values())
-            if (best is None or seconds < best[0]) and self._fits(assignment, rules):
-                best = seconds, assignment
+            # The slowest replica, by the formula; those of a kind with equal samples are alike.
+            keyed = [(key_of[replica.spans[0].device], replica) for replica in replicas]
+            different = first_of_each(keyed, lambda pair: (pair[0], pair[1].samples))
+            seconds = max(
+                self._costs.seconds(replica, exchanges[key]) for key, replica in different
+            )
+            if (best is None or seconds < best.seconds) and self._fits(assignment, rules):
+                best = Start(seconds=seconds, grouping=grouping, assignment=assignment)
             # The most samples of a replica of each kind.
-            by_first = {replica.spans[0].device: replica.samples for replica in replicas}
-            samples = {
-                key: max(1, *(by_first.get(group[0], 0) for group in groups))
-                for key, groups in kinds.items()
-            }
+            samples = dict.fromkeys(kinds, 1)
+            for key, replica in keyed:
+                samples[key] = max(samples[key], replica.samples)
         return best
 
-    def _shapes(
+    def _options(
         self, group: Group, samples: int, num_groups: int, rules: OwnerRules
-    ) -> list[ReplicaShape]:
+    ) -> list[ReplicaAssignment]:
         own_part = {"unlimited": None, "spread": 1 / num_groups}.get(rules.rule, 0.0)
-        shapes: list[ReplicaShape] = []
+        options: list[ReplicaAssignment] = []
         for count in self._num_micro_batches:
             # Include one number above: a replica may get more samples than in the last round.
             if count >= 2 * samples:
@@ -376,9 +359,9 @@ class Solver:
                 continue
             cuts = self._costs.cut(group, count, max(1.0, samples / count), own_part)
             if cuts is not None:
-                in_flight = min(len(group), count)
-                shapes.append(ReplicaShape(cuts=cuts, num_micro_batches=count, in_flight=in_flight))
-        return shapes
+                option = ReplicaAssignment(samples=count, spans=spans_of(group, cuts))
+                options.append(option.in_micro_batches(count))
+        return options
 
     def _fill(self, kinds: Sequence[GroupKind]) -> list[ReplicaAssignment] | None:
         limits = [kind.limits(self._batch_size) for kind in kinds]
@@ -395,9 +378,9 @@ class Solver:
             return None
         replicas: list[ReplicaAssignment] = []
         for kind, limit, of_kind in zip(kinds, limits, counts, strict=True):
-            shapes = {n: kind.best(n, limit, self._as_fast) for n in set(of_kind) if n}
+            best = {n: kind.best(n, limit, self._as_fast) for n in set(of_kind) if n}
             replicas += [
-                shapes[samples].assigned(group, samples)
+                best[samples].moved_to(group)
                 for group, samples in zip(kind.groups, of_kind, strict=True)
                 if samples
             ]
@@ -412,8 +395,7 @@ class Solver:
             return spread_owners(self._model.layers, replicas, self._cluster)
         room: dict[int, float] = {}
         for replica in replicas:
-            shape, is_alone = ReplicaShape.of(replica), len(replicas) == 1
-            left = self._costs.room(replica.devices, shape, replica.samples, {}, is_alone=is_alone)
+            left = self._costs.room(replica, {}, is_alone=len(replicas) == 1)
             room |= {device: left.get(device, math.inf) for device in replica.devices}
         return owners_that_fit(
             self._model,
@@ -427,13 +409,8 @@ class Solver:
         """Whether every device has enough memory; the owners may have changed since the shares."""
         if rules.rule == "unlimited":
             return True
-        live: list[list[int]] = []
-        seconds: list[float] = []
-        for replica in assignment.replicas:
-            count, in_flight = replica.num_micro_batches, replica.in_flight
-            live.append([max(1, min(count, in_flight - k)) for k in range(len(replica.spans))])
-            shape = ReplicaShape.of(replica)
-            seconds.append(self._costs.compute_seconds(replica.devices, shape, replica.samples))
+        live = [replica.most_alive for replica in assignment.replicas]
+        seconds = [self._costs.compute_seconds(replica) for replica in assignment.replicas]
         needs = predict_memory(assignment, self._model, self._cluster, live, seconds)
         return not any(shortages(needs, self._cluster))
 
@@ -441,25 +418,21 @@ class Solver:
         layers = self._model.layers
         holders = holders_of(assignment.replicas, len(layers))
         waits = gradients_wait(self._model, assignment.replicas, assignment.recompute)
-        owned: dict[int, float] = {}
-        shared: dict[tuple[int, ...], tuple[int, int]] = {}
+        owned: dict[int, float] = defaultdict(float)
+        shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
         for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
             if owner == EACH_MACHINE:
-                variables, gradients = shared.get(devices, (0, 0))
-                shared[devices] = (
-                    variables + layer.owned_bytes - layer.weight_bytes,
-                    gradients + layer.gradient_bytes,
-                )
+                shared[devices].append(layer)
             else:
-                more = owning_bytes(layer, len(devices), sums_wait=waits)
-                owned[owner] = owned.get(owner, 0.0) + more
-        for devices, (variables, gradients) in shared.items():
+                owned[owner] += owning_bytes(layer, len(devices), sums_wait=waits)
+        for devices, some in shared.items():
+            variables = sum(layer.owned_bytes - layer.weight_bytes for layer in some)
+            gradients = sum(layer.gradient_bytes for layer in some)
             for here in by_machine(devices, self._cluster).values():
                 num_waiting = len(here) - 1 if waits else len(here)
-                more = (variables + gradients * num_waiting) / len(here)
                 for device in here:
-                    owned[device] = owned.get(device, 0.0) + more
-        return owned
+                    owned[device] += (variables + gradients * num_waiting) / len(here)
+        return dict(owned)
 
 
 def owning_bytes(layer: LayerCosts, num_holders: int, *, sums_wait: bool) -> int:

@@ -69,14 +69,12 @@ def phases_of(layers: Sequence[LayerCosts]) -> list[Phase]:
     begin = 0
     for index, layer in enumerate(layers):
         if layer.forward_barriers:
-            passed = range(begin, index + 1)
-            phases.append(Phase(passed, no_layers, index, layer.forward_barriers))
+            phases.append(Phase(range(begin, index + 1), no_layers, index, layer.forward_barriers))
             begin = index + 1
     rest, end = range(begin, len(layers)), len(layers)
-    for index in reversed(range(len(layers))):
-        if layers[index].backward_barriers:
-            passed = range(index, end)
-            phases.append(Phase(rest, passed, index, layers[index].backward_barriers))
+    for index, layer in reversed(list(enumerate(layers))):
+        if layer.backward_barriers:
+            phases.append(Phase(rest, range(index, end), index, layer.backward_barriers))
             rest, end = no_layers, index
     return [*phases, Phase(rest, range(end))]
 
@@ -116,9 +114,7 @@ def _transfer_seconds(replica: ReplicaAssignment, profile: CostProfile) -> list[
     """Return the seconds of a micro-batch's transfer from each stage to the next one."""
     cluster, layers = profile.cluster, profile.model.layers
     return [
-        0.0
-        if before.device == after.device
-        else cluster.link(before.device, after.device).seconds(
+        cluster.link(before.device, after.device).seconds(
             layers[before.end - 1].boundary_bytes * replica.micro_batch
         )
         for before, after in itertools.pairwise(replica.spans)
@@ -161,10 +157,10 @@ def span_seconds(
     is_separate = passes_are_separate(span.end, recompute)
     forward = backward = 0.0
     for index in span.layers:
-        is_recomputed, separate = recompute[index], is_separate or index <= last_barrier
+        separate = is_separate or index <= last_barrier
         forward += times[index].forward(micro_batch)
         backward += times[index].backward_seconds(
-            micro_batch, recompute=is_recomputed, separate=separate
+            micro_batch, recompute=recompute[index], separate=separate
         )
         backward += replica.accumulations * times[index].accumulate_seconds
     return forward, backward
@@ -182,9 +178,7 @@ def numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
 
 
 def pipeline_timeline(
-    replica: ReplicaAssignment,
-    passes: list[tuple[float, float]],
-    profile: CostProfile,
+    replica: ReplicaAssignment, passes: list[tuple[float, float]], profile: CostProfile
 ) -> Timeline:
     seconds = [{"forward": forward, "backward": backward} for forward, backward in passes]
     transfers = _transfer_seconds(replica, profile)

@@ -53,22 +53,15 @@ class LinkSpeed:
 
 
 class Stopwatch:
-    def __init__(
-        self,
-        now: Callable[[], float] = time.perf_counter,
-        wait: Callable[[], Any] = tf.test.experimental.sync_devices,
-    ) -> None:
-        self._now, self._wait = now, wait
-
     def least(self, call: Callable[[], Any]) -> float:
         call()
         times: list[float] = []
         for _ in range(_ROUNDS):
-            self._wait()
-            begin = self._now()
+            tf.test.experimental.sync_devices()
+            begin = time.perf_counter()
             call()
-            self._wait()
-            times.append(self._now() - begin)
+            tf.test.experimental.sync_devices()
+            times.append(time.perf_counter() - begin)
         return max(min(times), 1e-9)
 
 

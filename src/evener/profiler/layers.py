@@ -103,17 +103,14 @@ def split_step(
     partition = make_tasks(staged, owners)
     layers: list[LayerTasks] = []
     for number in range(len(chain.names)):
-        parts = [t for t in partition.tasks if t.is_parts and t.place.stages == (number,)]
-        is_forward = [
-            pass_of([staged.passes[node] for node in task.nodes]) == FORWARD for task in parts
-        ]
-        layers.append(
-            LayerTasks(
-                forward=tuple(t for t, ahead in zip(parts, is_forward, strict=True) if ahead),
-                backward=tuple(t for t, ahead in zip(parts, is_forward, strict=True) if not ahead),
-                once=tuple(task for task in partition.tasks if task.where == owner(number)),
-            )
-        )
+        forward: list[StepTask] = []
+        backward: list[StepTask] = []
+        for task in partition.tasks:
+            if task.is_parts and task.place.stages == (number,):
+                is_forward = pass_of([staged.passes[node] for node in task.nodes]) == FORWARD
+                (forward if is_forward else backward).append(task)
+        once = tuple(task for task in partition.tasks if task.where == owner(number))
+        layers.append(LayerTasks(forward=tuple(forward), backward=tuple(backward), once=once))
     known = {task for layer in layers for task in (*layer.forward, *layer.backward, *layer.once)}
     return SplitStep(
         traced=traced,

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import math
+import itertools
 import statistics
 import time
 from collections import Counter
@@ -96,20 +96,9 @@ def measure_step(
 ) -> MeasuredTimes:
     """Return the times of a step on a device, layer by layer.
 
-    Args:
-        step: Step, traced with layers or already split.
-        device: Name of the device, such as ``"gpu:0"``.
-        batch_sizes: Numbers of samples to measure at, each above 0.
-        progress: Callback before every layer.
-        speed: Speed of the device, for layers that cannot be measured; None to measure it then.
-        clock: Clock of the device; None for the real one.
-        whole_at: Number of samples for which all layers fit into memory together. They are then
-            also measured in one call, because a layer that is called repeatedly finds its weights
-            in the cache. None to skip this.
-        before: Earlier measurements of the device, which are reused.
-
-    Raises:
-        ProfileError: PROF-011 if the numbers of samples are missing or not above 0.
+    At ``whole_at`` samples, for which all layers fit into memory together, they are also measured
+    in one call, because a layer that is called repeatedly finds its weights in the cache. The
+    ``speed`` of the device is for layers that cannot be measured.
     """
     split = step if isinstance(step, SplitStep) else split_step(step, device=device)
     sizes = sorted(set(batch_sizes))
@@ -265,12 +254,9 @@ class _LayerMeasurement:
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
     """Return the curve of measured points, without obvious noise."""
-    least = math.inf
-    kept: list[tuple[float, float]] = []
-    for samples, seconds in reversed(points):
-        least = min(least, seconds)
-        kept.append((samples, least))
-    return Curve(tuple(reversed(kept)))
+    least = list(itertools.accumulate((seconds for _, seconds in reversed(points)), min))
+    pairs = zip((samples for samples, _ in points), reversed(least), strict=True)
+    return Curve(tuple(pairs))
 
 
 class Calls:
@@ -331,11 +317,6 @@ class Clock:
     A loop inside a TensorFlow function calls them repeatedly, one call after the other::
 
         seconds = (time of n rounds - time of one round) / (n - 1)
-
-    Args:
-        device: TensorFlow name of the device.
-        now: Function that returns the time in seconds.
-        wait: Function that waits until the devices are idle.
     """
 
     def __init__(
@@ -398,11 +379,7 @@ def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> i
 
 def with_workspace(costs: LayerCosts, measured: Sequence[Curve | None]) -> LayerCosts:
     curves = [curve for curve in measured if curve is not None]
-    if not curves:
-        return costs
-    sample_counts = sorted({samples for curve in curves for samples, _ in curve.points})
-    most = tuple((samples, max(curve(samples) for curve in curves)) for samples in sample_counts)
-    return dataclasses.replace(costs, kernel_workspace=Curve(most))
+    return dataclasses.replace(costs, kernel_workspace=Curve.most(curves)) if curves else costs
 
 
 def index_limits(graph: Graph, shapes: Mapping[Tensor, tuple[int, ...]]) -> dict[Tensor, int]:

@@ -35,12 +35,7 @@ from evener.plan.profile_files import (
     ReusedLayers,
     warn_of_estimates,
 )
-from evener.profiler.device_speed import (
-    DeviceSpeed,
-    make_cluster,
-    measure_device,
-    measure_links,
-)
+from evener.profiler.device_speed import DeviceSpeed, make_cluster, measure_device, measure_links
 from evener.profiler.layer_costs import layer_costs
 from evener.profiler.layers import split_step
 from evener.profiler.measure import measure_step, with_workspace

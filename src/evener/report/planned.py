@@ -393,7 +393,7 @@ def _devices(
 ) -> Iterator[tuple[str, Sequence[TimedTask]]]:
     """Yield the label and the tasks of each device of a group, in the order of the stages."""
     number = group.numbers[0]
-    times = prediction.timelines[number]
+    times = prediction.replicas[number].timeline
     if times is None:
         forward, backward = prediction.replicas[number].passes[0]
         one_stage: list[TimedTask] = []

@@ -53,7 +53,7 @@ def test_data_parallel_on_free_links() -> None:
     assert (slow.compute_seconds, slow.bubble_seconds, slow.communication_seconds) == (18, 0, 0)
     assert (slow.update_seconds, fast.update_seconds) == (0.5, 0.25)
     assert slow.busy_seconds == (18,)
-    assert found.timelines == (None, None)
+    assert (slow.timeline, fast.timeline) == (None, None)
 
 
 def with_times(profile: CostProfile, **changed: Any) -> CostProfile:
@@ -167,8 +167,8 @@ def test_a_pipeline_takes_as_long_as_its_timetable(
     found = predict(assignment, profile)
     assert found.step_seconds == pytest.approx(wanted.makespan + 0.5)
     assert found.slowest.compute_seconds == 12.0 * num_micro_batches
-    assert found.timelines[0] is not None
-    assert found.timelines[0].peak_live == wanted.peak_live
+    assert found.replicas[0].timeline is not None
+    assert found.replicas[0].timeline.peak_live == wanted.peak_live
 
 
 def test_replicas_that_are_alike_are_predicted_alike() -> None:
