@@ -20,8 +20,7 @@ from evener.strategy.prepared import StepContext, StepRecords
 from evener.strategy.shares import SharesOfWorkers
 from evener.workers.group import Group
 from evener.workers.late import Network
-from evener.workers.mesh import Mesh
-from evener.workers.wire import PeerLost
+from evener.workers.mesh import Mesh, PeerLost
 from exactness.steps.case import BuiltStep
 from exactness.steps.runs import Run, train
 from workers.seats import PATIENCE_SECONDS, Seat, Seats

@@ -42,6 +42,7 @@ from evener.workers import supervisor as control
 from evener.workers.group import Group
 from evener.workers.job import Job
 from evener.workers.membership import Membership
+from evener.workers.mesh import PeerLost
 from evener.workers.messages import Beat, Failed, Leave, Message, Stop
 from evener.workers.output import Console
 from evener.workers.supervisor import (
@@ -51,7 +52,6 @@ from evener.workers.supervisor import (
     WorkerCommand,
     WorkerStart,
 )
-from evener.workers.wire import PeerLost
 from workers.simulated_network import Line, Network, SimulatedMember
 from workers.simulated_world import (
     GRACE,

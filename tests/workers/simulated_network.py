@@ -11,8 +11,8 @@ from evener.workers import faults, mesh
 from evener.workers.job import Job
 from evener.workers.late import CallResults
 from evener.workers.member import Member
+from evener.workers.mesh import PeerLost, other_step
 from evener.workers.messages import Appear, Beat, Message, View
-from evener.workers.wire import PeerLost, other_step
 from workers.simulated_world import HEARTBEAT
 
 

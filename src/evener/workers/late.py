@@ -34,9 +34,8 @@ from evener.workers.connections import Listener, ask
 from evener.workers.faults import nobody_tells, other_program
 from evener.workers.job import Job
 from evener.workers.member import Member
-from evener.workers.mesh import Mesh, pack, unpack
+from evener.workers.mesh import Mesh, PeerLost, pack, unpack
 from evener.workers.messages import View
-from evener.workers.wire import PeerLost
 
 LIMIT_BYTES = 256 << 20
 """Most bytes of results that are kept for replacements."""
