@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
+import msgspec
+
 from evener.workers.job import join_address
 
 LARGEST_MESSAGE = 64 * 2**20
@@ -56,9 +58,9 @@ class Channel:
         self._connection: Connection = Connection(os.dup(connected.fileno()))
         self._sending = threading.Lock()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any] | msgspec.Struct) -> None:
         """Send a message; nothing is sent if it is no JSON (TypeError, ValueError)."""
-        data = json.dumps(message).encode()
+        data = json.dumps(msgspec.to_builtins(message)).encode()
         with self._sending:
             try:
                 self._connection.send_bytes(data)
@@ -278,8 +280,8 @@ class Listener:
     def __init__(self, host: str, secret: bytes) -> None:
         self._secret = secret
         self.answer: Callable[[Any], bytes] | None = None
-        self._arrived: dict[tuple[int, int], socket.socket] = {}
-        self._failed: dict[tuple[int, int], OSError] = {}
+        # Connections by view and worker, or the error of those that `reach` could not make.
+        self._arrived: dict[tuple[int, int], socket.socket | OSError] = {}
         self._over = 0
         self._changed = threading.Condition()
         self._is_closed = False
@@ -292,12 +294,9 @@ class Listener:
 
         def run() -> None:
             try:
-                made = connect(address, self._secret, view=view, index=index, deadline=deadline)
+                made = connect(address, self._secret, {"view": view, "index": index}, deadline)
             except OSError as error:
-                with self._changed:
-                    self._failed[view, peer] = error
-                    self._changed.notify_all()
-                return
+                made = error
             self._keep((view, peer), made)
 
         threading.Thread(target=run, name="evener-connect", daemon=True).start()
@@ -306,13 +305,14 @@ class Listener:
         key = (view, index)
         with self._changed:
             self._changed.wait_for(
-                lambda: key in self._arrived or key in self._failed or not self._wants(view),
+                lambda: key in self._arrived or self._is_closed or self.is_over(view),
                 deadline - time.monotonic(),
             )
-            if key in self._arrived:
-                return self._arrived.pop(key)
-            if key in self._failed:
-                raise self._failed[key]
+            arrived = self._arrived.pop(key, None)
+            if isinstance(arrived, OSError):
+                raise arrived
+            if arrived is not None:
+                return arrived
             if self._is_closed:
                 raise ConnectionError("the listener is closed")
             if self.is_over(view):
@@ -323,11 +323,7 @@ class Listener:
         """End a view and all before: their connections that nobody has taken are closed."""
         with self._changed:
             self._over = max(self._over, view)
-            for key in [key for key in self._arrived if key[0] <= view]:
-                self._arrived.pop(key).close()
-            for key in [key for key in self._failed if key[0] <= view]:
-                del self._failed[key]
-            self._changed.notify_all()
+            self._drop([key for key in self._arrived if key[0] <= view])
 
     def is_over(self, view: int) -> bool:
         return view <= self._over
@@ -335,11 +331,15 @@ class Listener:
     def close(self) -> None:
         with self._changed:
             self._is_closed = True
-            for arrived in self._arrived.values():
-                arrived.close()
-            self._arrived.clear()
-            self._changed.notify_all()
+            self._drop([*self._arrived])
         self._server.close()
+
+    def _drop(self, keys: list[tuple[int, int]]) -> None:
+        for key in keys:
+            arrived = self._arrived.pop(key)
+            if isinstance(arrived, socket.socket):
+                arrived.close()
+        self._changed.notify_all()
 
     def _admit(self, accepted: socket.socket) -> None:
         threading.Thread(target=self._receive, args=(accepted,), daemon=True).start()
@@ -359,22 +359,12 @@ class Listener:
             return
         self._keep(key, accepted)
 
-    def _keep(self, key: tuple[int, int], connection: socket.socket) -> None:
+    def _keep(self, key: tuple[int, int], connection: socket.socket | OSError) -> None:
         with self._changed:
-            if not self._wants(key[0]):
-                connection.close()
-                return
             self._arrived[key] = connection
+            if self._is_closed or self.is_over(key[0]):
+                self._drop([key])
             self._changed.notify_all()
-
-    def _wants(self, view: int) -> bool:
-        return not self._is_closed and not self.is_over(view)
-
-
-def connect(
-    address: str, secret: bytes, *, view: int, index: int, deadline: float
-) -> socket.socket:
-    return _open(address, secret, {"view": view, "index": index}, deadline)
 
 
 def ask(
@@ -390,7 +380,7 @@ def ask(
     def run(address: str) -> None:
         deadline = time.monotonic() + seconds
         try:
-            with _open(address, secret, {"question": question}, deadline) as connection:
+            with connect(address, secret, {"question": question}, deadline) as connection:
                 connection.settimeout(max(deadline - time.monotonic(), 0.01))
                 length = int.from_bytes(_read(connection, _LENGTH), "big")
                 found = _read(connection, length)
@@ -415,7 +405,8 @@ def ask(
     raise ConnectionError("; ".join(problems))
 
 
-def _open(address: str, secret: bytes, hello: Any, deadline: float) -> socket.socket:
+def connect(address: str, secret: bytes, hello: Any, deadline: float) -> socket.socket:
+    """Connect to the `Listener` of another worker, and tell it what the connection is for."""
     host, _, port = address.rpartition(":")
     text = json.dumps(hello).encode()
     while (left := deadline - time.monotonic()) > 0:

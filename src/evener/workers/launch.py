@@ -26,7 +26,6 @@ from evener.workers.supervisor import (
     Control,
     JobControl,
     LaunchSettings,
-    NoControl,
     Placement,
     Supervisor,
     WorkerCommand,
@@ -250,7 +249,7 @@ def run_local(settings: LaunchSettings) -> int:
 
 
 def run_task(settings: LaunchSettings) -> int:
-    return _run(settings, NoControl(), ThisMachine())
+    return _run(settings, Control(), ThisMachine())
 
 
 def run_on_ray(settings: LaunchSettings, cluster: RayCluster) -> int:

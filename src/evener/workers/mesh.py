@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import functools
 import itertools
 import json
 import math
@@ -51,6 +50,8 @@ Room = Callable[[int, int], Sequence[memoryview]]
 Slice = tuple[int, slice]
 """Number of an array, and a part of it."""
 
+# Systems other than Linux have no such function.
+_READ_MEMORY = getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
 _MOST_SEGMENTS = 512
 _MOST_BYTES = 1 << 26
 _HEADER = struct.Struct("<QIQ?I")
@@ -152,8 +153,7 @@ def segments_of(views: Sequence[memoryview]) -> list[Segment]:
 
 
 def _read(process: int, segments: Sequence[Segment], into: Sequence[memoryview]) -> None:
-    call = getattr(_standard_library(), "process_vm_readv", None)
-    if call is None:
+    if _READ_MEMORY is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     pieces = [*_pieces(segments, segments_of(into))]
     for begin in range(0, len(pieces), _MOST_SEGMENTS):
@@ -161,15 +161,10 @@ def _read(process: int, segments: Sequence[Segment], into: Sequence[memoryview])
         here = (_IoVector * len(some))(*(_IoVector(own, count) for _, own, count in some))
         there = (_IoVector * len(some))(*(_IoVector(other, count) for other, _, count in some))
         count = ctypes.c_ulong(len(some))
-        done = call(process, here, count, there, count, ctypes.c_ulong(0))
+        done = _READ_MEMORY(process, here, count, there, count, ctypes.c_ulong(0))
         if done != sum(piece[2] for piece in some):
             number = ctypes.get_errno() if done < 0 else errno.EFAULT
             raise OSError(number, os.strerror(number))
-
-
-@functools.cache
-def _standard_library() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def _pieces(

@@ -27,7 +27,6 @@ from evener.checkpoint import random_state
 from evener.devices.names import GPU, kind_of
 from evener.devices.spec import spec_from
 from evener.errors import RunError, listed
-from evener.workers.connections import Listener
 from evener.workers.coordinator import Coordinator
 from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 from evener.workers.group import Group
@@ -85,13 +84,12 @@ def _join(job: Job, script: str | None, tell: Callable[[str], object]) -> Group:
             patience_seconds=job.patience_seconds,
         )
         coordinator.start()
-    listener = Listener(job.host if is_loopback(job.host) else _ANYWHERE, job.secret)
-    network = Network(job, listener, patience_seconds=job.patience_seconds)
+    network = Network(job, job.host if is_loopback(job.host) else _ANYWHERE)
     groups: list[Group] = []
 
     def end_view() -> None:
         # Also before the group is there to be told: then it does not connect.
-        listener.end(member.view.number)
+        network.end(member.view.number)
         for group in groups:
             group.end_view()
 
@@ -107,7 +105,7 @@ def _join(job: Job, script: str | None, tell: Callable[[str], object]) -> Group:
         facts["script"] = f"{Path(main).name} {digest[:16]}"
     member = Member(
         job,
-        address=join_address(job.host, listener.port),
+        address=join_address(job.host, network.port),
         facts={"same": facts},
         on_view_over=end_view,
     )
