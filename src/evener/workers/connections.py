@@ -42,6 +42,13 @@ _REPORT_SECONDS = 30.0
 _RETRY_SECONDS = 0.05
 
 
+def start_thread(name: str, work: Callable[..., object], *words: Any) -> threading.Thread:
+    """Start a thread that does not keep the process from its end."""
+    thread = threading.Thread(target=work, name=name, args=words, daemon=True)
+    thread.start()
+    return thread
+
+
 class Channel:
     """A connection that several threads send by, and one thread reads; it closes the socket."""
 
@@ -143,11 +150,9 @@ class Authenticator:
         self._selector = selectors.DefaultSelector()
         self._closing = threading.Event()
         self._num_problems, self._next_report = 0, 0.0
-        self._thread = threading.Thread(target=self._run, name="evener-accept", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("evener-accept", self._run)
 
     def close(self) -> None:
-        """Stop listening, and end all handshakes."""
         self._closing.set()
         with contextlib.suppress(OSError):
             # Otherwise the thread that accepts would wait on.
@@ -299,7 +304,7 @@ class Listener:
                 made = error
             self._keep((view, peer), made)
 
-        threading.Thread(target=run, name="evener-connect", daemon=True).start()
+        start_thread("evener-connect", run)
 
     def take(self, view: int, index: int, deadline: float) -> socket.socket:
         key = (view, index)
@@ -342,7 +347,7 @@ class Listener:
         self._changed.notify_all()
 
     def _admit(self, accepted: socket.socket) -> None:
-        threading.Thread(target=self._receive, args=(accepted,), daemon=True).start()
+        start_thread("evener-receive", self._receive, accepted)
 
     def _receive(self, accepted: socket.socket) -> None:
         try:
@@ -393,8 +398,7 @@ def ask(
     waiting = deque(addresses)
     while len(problems) < len(addresses):
         if waiting:
-            asked = waiting.popleft()
-            threading.Thread(target=run, args=(asked,), name="evener-ask", daemon=True).start()
+            start_thread("evener-ask", run, waiting.popleft())
         try:
             address, found = answers.get(timeout=patience if waiting else None)
         except queue.Empty:

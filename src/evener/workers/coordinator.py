@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from evener.errors import RunError
-from evener.workers.connections import Authenticator, Channel
+from evener.workers.connections import Authenticator, Channel, start_thread
 from evener.workers.job import join_address, split_address
 from evener.workers.membership import Membership
 from evener.workers.messages import Appear, Event, Hello, Look, Message
@@ -72,11 +72,9 @@ class Coordinator:
         self.address = join_address(host, server.getsockname()[1])
         self._server = Authenticator(server, self._secret, self._admit)
         self._threads = [
-            threading.Thread(target=work, name=f"evener-coordinator{work.__name__}", daemon=True)
-            for work in (self._watch, self._report)
+            start_thread("evener-coordinator_watch", self._watch),
+            start_thread("evener-coordinator_report", self._report),
         ]
-        for thread in self._threads:
-            thread.start()
 
     def stop(self) -> None:
         """Send all pending messages, end all connections, and join all threads."""
@@ -201,14 +199,8 @@ class _Connection:
         self.is_ending = False  # True once nothing more is sent.
         self._outbox: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._serve = serve
-        self._reader = threading.Thread(
-            target=self._read, name="evener-coordinator-read", daemon=True
-        )
-        self._writer = threading.Thread(
-            target=self._write, name="evener-coordinator-send", daemon=True
-        )
-        self._reader.start()
-        self._writer.start()
+        self._writer = start_thread("evener-coordinator-send", self._write)
+        self._reader = start_thread("evener-coordinator-read", self._read)
 
     @property
     def is_running(self) -> bool:

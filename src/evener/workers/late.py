@@ -160,8 +160,6 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """State of a worker between two calls."""
-
     point: Point  # Point of the program at which it holds.
     done: int  # Number of calls with exchanges so far.
     # Variables of all steps, in the order of their tracing; None for those that are gone.
@@ -170,22 +168,18 @@ class State:
     log: list[list[np.ndarray]] = field(default_factory=list[list[np.ndarray]])
 
     def pack(self) -> np.ndarray:
-        there = [value is not None for value in self.values]
-        head = {"point": self.point, "done": self.done, "there": there}
+        head = {"point": self.point, "done": self.done, "num_values": len(self.values)}
         text = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        return pack([[text], [value for value in self.values if value is not None], *self.log])
+        values = [[] if value is None else [value] for value in self.values]
+        return pack([[text], *values, *self.log])
 
     @classmethod
     def unpack(cls, packed: np.ndarray) -> State:
-        [[text], values, *log] = unpack(packed)
+        [[text], *rest] = unpack(packed)
         head = json.loads(text.tobytes())
-        rest = iter(values)
-        return cls(
-            point=Point(*head["point"]),
-            done=head["done"],
-            values=tuple(next(rest) if is_there else None for is_there in head["there"]),
-            log=log,
-        )
+        count = head["num_values"]
+        values = tuple(value[0] if value else None for value in rest[:count])
+        return cls(point=Point(*head["point"]), done=head["done"], values=values, log=rest[count:])
 
 
 class ResultOutline(Protocol):
@@ -199,8 +193,6 @@ class ResultOutline(Protocol):
 
 
 class Late:
-    """Calls and exchanges that a replacement has missed."""
-
     def __init__(self, view: View, member: Member, exchanged: Mapping[str, list[Any]]) -> None:
         self.state: State | None = None
         self._view, self._member, self._exchanged = view, member, exchanged

@@ -12,7 +12,7 @@ from typing import Any
 
 from evener.errors import RunError
 from evener.workers import faults, messages
-from evener.workers.connections import Channel, NoPeer, WrongSecret, introduce
+from evener.workers.connections import Channel, NoPeer, WrongSecret, introduce, start_thread
 from evener.workers.job import Job, split_address
 
 _LONGEST_PAUSE = 1.0
@@ -126,8 +126,7 @@ class Member:
                     channel.send(messages.Beat())
             channel.close()
 
-        self._presence = threading.Thread(target=beat, name="evener-presence-beat", daemon=True)
-        self._presence.start()
+        self._presence = start_thread("evener-presence-beat", beat)
 
     def look(self) -> tuple[messages.View | None, dict[str, list[Any]]]:
         """Return the newest view and the values of all exchanges so far, by key, before joining."""
@@ -147,15 +146,12 @@ class Member:
         return view, past["exchanged"]
 
     def join(self) -> messages.View:
-        """Connect to the coordinator, and wait for the first view with this worker."""
         assert self._channel is None, "a member joins once"
         self._channel = connect(self._job, self._closed)
         self._threads = [
-            threading.Thread(target=work, name=f"evener-member{work.__name__}", daemon=True)
-            for work in (self._receive, self._beat)
+            start_thread("evener-member_receive", self._receive),
+            start_thread("evener-member_beat", self._beat),
         ]
-        for thread in self._threads:
-            thread.start()
         self._send(self._hello)
         view = self._view_after(0)
         self._end_presence()

@@ -57,7 +57,6 @@ _MOST_BYTES = 1 << 26
 _HEADER = struct.Struct("<QIQ?I")
 """Number of the exchange, checksum of its label, bytes, `Mesh.asks_to_stop`, addresses."""
 _ADDRESS = struct.Struct("<QQ")
-_WINDOW = struct.Struct("<QQQ")
 _RECEIPT = memoryview(b"r")
 _LEAST_READ = 1 << 15
 """Bytes from which on they are read instead of sent."""
@@ -89,8 +88,6 @@ class _IoVector(ctypes.Structure):
 
 
 class WindowAddress(NamedTuple):
-    """Address of a window, for other workers."""
-
     process: int
     address: int
     token: int  # Random number that stands there.
@@ -297,9 +294,9 @@ class Mesh:
 
     def find_readers(self) -> None:
         """Find out which members share a machine, and so read the memory of each other."""
-        packed = np.frombuffer(_WINDOW.pack(*self._window.address), np.uint8)
+        packed = np.array(self._window.address, np.uint64).view(np.uint8)
         for peer, data in self.deliver("memory", dict.fromkeys(self.peers, packed)).items():
-            memory = PeerMemory(WindowAddress(*_WINDOW.unpack(data.tobytes())))
+            memory = PeerMemory(WindowAddress(*data.view(np.uint64).tolist()))
             if memory.is_readable():
                 self._memories[peer] = memory
         are_readable = dict.fromkeys(self._memories, np.ones(1, np.uint8))

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from evener.errors import EvenerError, RunError
+from evener.workers.connections import start_thread
 from evener.workers.job import split_address
 from evener.workers.output import Source, Stream
 from evener.workers.supervisor import OF_OTHER_JOBS, OutputSink, WorkerStart
@@ -235,7 +236,7 @@ class NodeWorker:
 
         if not Path(folder).is_dir():
             raise not_started(place.host, f"it has no folder {folder}")
-        threading.Thread(target=run, name="evener-worker", daemon=True).start()
+        start_thread("evener-worker", run)
         try:
             return self._process.result().pid
         except Exception as error:
@@ -276,7 +277,6 @@ class _QueueOutput(OutputSink):
         self._lines = lines
 
     def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line; wait while too many are waiting."""
         self._lines.put((stream, line))
 
 
@@ -297,10 +297,7 @@ class RayWorker:
         self._is_placed = False
         self._give_up_at: float | None = None
         self._code = -int(signal.SIGKILL)
-        self._thread = threading.Thread(
-            target=self._run, name=f"evener-worker-{start.source[0]}", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread(f"evener-worker-{start.source[0]}", self._run)
 
     def send(self, number: int) -> None:
         with self._changed:

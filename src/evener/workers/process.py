@@ -27,6 +27,7 @@ from evener.checkpoint import random_state
 from evener.devices.names import GPU, kind_of
 from evener.devices.spec import spec_from
 from evener.errors import RunError, listed
+from evener.workers.connections import start_thread
 from evener.workers.coordinator import Coordinator
 from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 from evener.workers.group import Group
@@ -127,7 +128,6 @@ def telling_of_wait(
     *,
     every_seconds: float = _TELL_SECONDS,
 ) -> Iterator[None]:
-    """Tell from time to time for whom this worker waits, in the block."""
     is_over = threading.Event()
     addresses = {index: f" at {address}" for index, address in enumerate(job.addresses)}
 
@@ -141,8 +141,7 @@ def telling_of_wait(
                 awaited = listed(absent, 3) or awaited
             tell(f"waiting for {awaited}, {count * every_seconds:g} of {job.start_seconds:g} s")
 
-    thread = threading.Thread(target=work, name="evener-wait", daemon=True)
-    thread.start()
+    thread = start_thread("evener-wait", work)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -84,13 +84,11 @@ class Worker(Protocol):
 
     def send(self, number: int) -> None:
         """Send a signal to the worker, but not to the processes that it has started."""
-        ...
 
     def kill(self) -> None: ...
 
     def join(self) -> None:
         """Wait until the worker has ended and `on_end` was called."""
-        ...
 
 
 class Placement(Protocol):
@@ -98,7 +96,6 @@ class Placement(Protocol):
 
     def stop(self) -> None:
         """Free all resources. All workers have ended."""
-        ...
 
 
 class Control:
@@ -173,6 +170,22 @@ def seconds_to_end(lost: Lost, grace_seconds: float) -> float:
     return 0.0 if "silent" in lost.why else _CLOSING_SECONDS
 
 
+@contextlib.contextmanager
+def handled_signals(
+    numbers: Iterable[int], handler: Callable[[int, object], None]
+) -> Generator[None]:
+    """Handle signals in the block, but not those that are ignored, as under `nohup`."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    handled = [number for number, own in before.items() if own is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+
+
 class Supervisor:
     """Runs a job to its end. To be used once, in the main thread. The clock returns seconds."""
 
@@ -204,7 +217,13 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        with self._handled_signals(), contextlib.ExitStack() as stack:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("A supervisor handles signals, so it runs in the main thread.")
+
+        def note(number: int, frame: object) -> None:
+            self._events.put(signal.Signals(number))
+
+        with handled_signals(_SIGNALS, note), contextlib.ExitStack() as stack:
             stack.callback(self._placement.stop)
             stack.callback(self._control.stop)
             self._control.start(self._events.put)
@@ -336,22 +355,3 @@ class Supervisor:
             process.kill()
         for process in self._running.values():
             process.join()
-
-    @contextlib.contextmanager
-    def _handled_signals(self) -> Generator[None]:
-        """Turn signals into events, but not those that are ignored, as under `nohup`."""
-
-        def handler(number: int, frame: object) -> None:
-            self._events.put(signal.Signals(number))
-
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("A supervisor handles signals, so it runs in the main thread.")
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
-        handled = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
-        for number in handled:
-            signal.signal(number, handler)
-        try:
-            yield
-        finally:
-            for number in handled:
-                signal.signal(number, before[number])
