@@ -39,7 +39,11 @@ def recovering(
 
     def next_view(done: int, *, is_at_end: bool = False) -> View:
         own = {index: second.addresses[index]}
-        member.view = View(number=3, members=(index,), addresses=own, done={index: done}, joined=())
+        # A number of its own for each: the end of one that was entered early is not that of all.
+        number = member.view.number + 1
+        member.view = View(
+            number=number, members=(index,), addresses=own, done={index: done}, joined=()
+        )
         return member.view
 
     member: Any = SimpleNamespace(view=second, next_view=next_view)
