@@ -229,7 +229,9 @@ class Authenticator:
                 connected.setblocking(True)
                 self._admit(connected)
             except (OSError, RuntimeError) as error:
-                # Out of descriptors or threads: the client may come again.
+                # Out of descriptors or threads: the client may come again. A copy may be open.
+                with contextlib.suppress(OSError):
+                    connected.shutdown(socket.SHUT_RDWR)
                 connected.close()
                 self._report(f"The connection from {handshake.address} cannot be read: {error}")
 
