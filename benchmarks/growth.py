@@ -50,10 +50,10 @@ def work(carrier: str, index: int, count: int, num_steps: int) -> None:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     else:
         import evener
-        from evener.workers import wire
+        from evener.workers import mesh
 
         # As on other machines: nobody reads the memory of another worker.
-        wire._LEAST_READ = sys.maxsize
+        mesh._LEAST_READ = sys.maxsize
         evener.distribute(lambda x: x, devices="cpu:1", shares="even")
     import keras
     import numpy as np

@@ -19,9 +19,7 @@ from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.prepared import StepContext, StepRecords
 from evener.strategy.shares import SharesOfWorkers
 from evener.workers.group import Group
-from evener.workers.late import Network
-from evener.workers.mesh import Mesh
-from evener.workers.wire import PeerLost
+from evener.workers.mesh import Mesh, PeerLost
 from exactness.steps.case import BuiltStep
 from exactness.steps.runs import Run, train
 from workers.seats import PATIENCE_SECONDS, Seat, Seats
@@ -96,7 +94,7 @@ class FaultyGroup(Group):
         super().__init__(
             seats.jobs[index],
             seat,
-            Network(seats.jobs[index], seats.listeners[index], patience_seconds=PATIENCE_SECONDS),
+            seats.networks[index],
             seats.views[0],
         )
         seats.when_over(index, self.end_view)
@@ -327,8 +325,8 @@ def _seats(count: int) -> Iterator[Seats]:
     try:
         yield seats
     finally:
-        for listener in seats.listeners:
-            listener.close()
+        for network in seats.networks:
+            network.close()
 
 
 def same_bits(runs: Mapping[int, Run]) -> bool:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from evener.workers.connections import Listener
 from evener.workers.job import Job
+from evener.workers.late import Network
 from evener.workers.messages import View
 
 SECRET = b"secret of the tests"
@@ -17,10 +17,10 @@ PATIENCE_SECONDS = 60.0
 class Seats:
     """Workers that are there, and the views that they form."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.count = count
-        self.jobs = [job_of(index, count) for index in range(count)]
-        self.listeners = [Listener("127.0.0.1", SECRET) for _ in range(count)]
+        self.jobs = [job_of(index, count, patience_seconds) for index in range(count)]
+        self.networks = [Network(job, "127.0.0.1") for job in self.jobs]
         self.views: list[View] = []
         self._changed = threading.Condition()
         self._alive = set(range(count))
@@ -104,7 +104,7 @@ class Seats:
             View(
                 number=len(self.views) + 1,
                 members=tuple(sorted(self._alive)),
-                addresses={k: f"127.0.0.1:{self.listeners[k].port}" for k in self._alive},
+                addresses={k: f"127.0.0.1:{self.networks[k].port}" for k in self._alive},
                 done=dict(self._stopped),
                 joined=(),
             )
@@ -142,7 +142,7 @@ class Seat:
         """Do nothing: a seat has no connection."""
 
 
-def job_of(index: int, count: int) -> Job:
+def job_of(index: int, count: int, patience_seconds: float = PATIENCE_SECONDS) -> Job:
     return Job(
         index=index,
         count=count,
@@ -153,4 +153,5 @@ def job_of(index: int, count: int) -> Job:
         incarnation=0,
         heartbeat_seconds=10.0,
         start_seconds=60.0,
+        patience_seconds=patience_seconds,
     )

@@ -42,6 +42,7 @@ from evener.workers import supervisor as control
 from evener.workers.group import Group
 from evener.workers.job import Job
 from evener.workers.membership import Membership
+from evener.workers.mesh import PeerLost
 from evener.workers.messages import Beat, Failed, Leave, Message, Stop
 from evener.workers.output import Console
 from evener.workers.supervisor import (
@@ -51,7 +52,6 @@ from evener.workers.supervisor import (
     WorkerCommand,
     WorkerStart,
 )
-from evener.workers.wire import PeerLost
 from workers.simulated_network import Line, Network, SimulatedMember
 from workers.simulated_world import (
     GRACE,
@@ -324,9 +324,8 @@ class Process:
 class Coordinator:
     """The real `Membership`, with simulated lines and a simulated clock."""
 
-    def __init__(self, world: World, count: int, on_event: Callable[[Any], None]) -> None:
+    def __init__(self, world: World, count: int) -> None:
         self._world = world
-        self._on_event = on_event
         self.address = "coordinator:1"
         self.membership = Membership(
             count,
@@ -338,7 +337,8 @@ class Coordinator:
         self._due: float | None = None
         self._reported = 0.0
 
-    def start(self) -> None:
+    def start(self, on_event: Callable[[Any], None]) -> None:
+        self._on_event = on_event
         self._world.coordinator = self
 
     def receive(self, line: Line, message: Message) -> None:
@@ -397,7 +397,12 @@ class Launcher:
             start_seconds=START,
             grace_seconds=GRACE,
         )
-        self._control = JobControl(settings, "host")
+
+        def make(count: int, secret: bytes, **rest: Any) -> Coordinator:
+            return Coordinator(world, count)
+
+        with mock.patch.object(control, "Coordinator", make):
+            self._control = JobControl(settings, "host")
         console = Console(io.BytesIO(), io.BytesIO())
         vars(console).update(message=world.note, show_failure=lambda source: None)
         placement: Any = SimpleNamespace(start=self._begin)
@@ -407,11 +412,7 @@ class Launcher:
         vars(self._supervisor).update(_events=SimpleNamespace(put=self._put))
 
     def start(self) -> None:
-        def make(count: int, secret: bytes, *, on_event: Any, **rest: Any) -> Coordinator:
-            return Coordinator(self._world, count, on_event)
-
-        with mock.patch.object(control, "Coordinator", make):
-            self._control.start(self._handle)
+        self._control.start(self._handle)
         for index in range(self._world.count):
             self._supervisor._start((index, 0))
         self._supervisor._choose_chief()

@@ -11,8 +11,8 @@ from evener.workers import faults, mesh
 from evener.workers.job import Job
 from evener.workers.late import CallResults
 from evener.workers.member import Member
+from evener.workers.mesh import PeerLost, other_step
 from evener.workers.messages import Appear, Beat, Message, View
-from evener.workers.wire import PeerLost, other_step
 from workers.simulated_world import HEARTBEAT
 
 
@@ -21,7 +21,7 @@ class Network:
 
     def __init__(self, owner: Any) -> None:
         self.owner = owner
-        self.results_since: Callable[[int], bytes] | None = None
+        self.answer: Callable[[Any], bytes] | None = None
         self._over = 0
         self.is_closed = False
 
@@ -30,9 +30,6 @@ class Network:
 
     def connect(self, view: View) -> Mesh:
         return connect(self.owner, view)
-
-    def answer(self, results_since: Callable[[int], bytes]) -> None:
-        self.results_since = results_since
 
     def ask(self, addresses: Sequence[str], number: int) -> list[Any]:
         return ask(self.owner, addresses, number)
@@ -217,8 +214,8 @@ def ask(owner: Any, addresses: Sequence[str], number: int) -> list[Any]:
                 break
             if each.network.is_closed:
                 break
-            if not each.is_frozen and each.network.results_since is not None:
-                return CallResults.unpack_all(each.network.results_since(number))
+            if not each.is_frozen and each.network.answer is not None:
+                return CallResults.unpack_all(each.network.answer({"results": number}))
             if world.now >= limit and (address != addresses[-1] or world.now >= until):
                 break
             world.at(0.5, owner.poke)

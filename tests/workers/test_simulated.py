@@ -9,7 +9,7 @@ import pytest
 from evener.workers import group
 from evener.workers.late import Late, Point
 from evener.workers.membership import Membership
-from evener.workers.wire import PeerLost
+from evener.workers.mesh import PeerLost
 from workers import simulated
 from workers.simulated import in_place
 

@@ -5,9 +5,9 @@
     member         a worker's side of it
     process        joins the job of this process
     group          the workers, seen by one of them: exchanges, and calls that are made again
-    mesh           sums and joins of arrays over connections
+    mesh           bytes, and sums and joins of arrays, over connections
     late           a replacement, which catches up with the others
-    fingerprints   workers that see different data
+    state          variables of the steps, and checksums that show workers that differ
 
 Importing this package does not import TensorFlow.
 """

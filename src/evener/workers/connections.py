@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
+import msgspec
+
 from evener.workers.job import join_address
 
 LARGEST_MESSAGE = 64 * 2**20
@@ -38,6 +40,13 @@ _HANDSHAKE_SECONDS = 20.0
 _MOST_STRANGERS, _MOST_GREETED = 128, 1024
 _REPORT_SECONDS = 30.0
 _RETRY_SECONDS = 0.05
+
+
+def start_thread(name: str, work: Callable[..., object], *words: Any) -> threading.Thread:
+    """Start a thread that does not keep the process from its end."""
+    thread = threading.Thread(target=work, name=name, args=words, daemon=True)
+    thread.start()
+    return thread
 
 
 class Channel:
@@ -56,9 +65,9 @@ class Channel:
         self._connection: Connection = Connection(os.dup(connected.fileno()))
         self._sending = threading.Lock()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any] | msgspec.Struct) -> None:
         """Send a message; nothing is sent if it is no JSON (TypeError, ValueError)."""
-        data = json.dumps(message).encode()
+        data = json.dumps(msgspec.to_builtins(message)).encode()
         with self._sending:
             try:
                 self._connection.send_bytes(data)
@@ -141,11 +150,9 @@ class Authenticator:
         self._selector = selectors.DefaultSelector()
         self._closing = threading.Event()
         self._num_problems, self._next_report = 0, 0.0
-        self._thread = threading.Thread(target=self._run, name="evener-accept", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("evener-accept", self._run)
 
     def close(self) -> None:
-        """Stop listening, and end all handshakes."""
         self._closing.set()
         with contextlib.suppress(OSError):
             # Otherwise the thread that accepts would wait on.
@@ -222,7 +229,9 @@ class Authenticator:
                 connected.setblocking(True)
                 self._admit(connected)
             except (OSError, RuntimeError) as error:
-                # Out of descriptors or threads: the client may come again.
+                # Out of descriptors or threads: the client may come again. A copy may be open.
+                with contextlib.suppress(OSError):
+                    connected.shutdown(socket.SHUT_RDWR)
                 connected.close()
                 self._report(f"The connection from {handshake.address} cannot be read: {error}")
 
@@ -278,8 +287,8 @@ class Listener:
     def __init__(self, host: str, secret: bytes) -> None:
         self._secret = secret
         self.answer: Callable[[Any], bytes] | None = None
-        self._arrived: dict[tuple[int, int], socket.socket] = {}
-        self._failed: dict[tuple[int, int], OSError] = {}
+        # Connections by view and worker, or the error of those that `reach` could not make.
+        self._arrived: dict[tuple[int, int], socket.socket | OSError] = {}
         self._over = 0
         self._changed = threading.Condition()
         self._is_closed = False
@@ -292,27 +301,25 @@ class Listener:
 
         def run() -> None:
             try:
-                made = connect(address, self._secret, view=view, index=index, deadline=deadline)
+                made = connect(address, self._secret, {"view": view, "index": index}, deadline)
             except OSError as error:
-                with self._changed:
-                    self._failed[view, peer] = error
-                    self._changed.notify_all()
-                return
+                made = error
             self._keep((view, peer), made)
 
-        threading.Thread(target=run, name="evener-connect", daemon=True).start()
+        start_thread("evener-connect", run)
 
     def take(self, view: int, index: int, deadline: float) -> socket.socket:
         key = (view, index)
         with self._changed:
             self._changed.wait_for(
-                lambda: key in self._arrived or key in self._failed or not self._wants(view),
+                lambda: key in self._arrived or self._is_closed or self.is_over(view),
                 deadline - time.monotonic(),
             )
-            if key in self._arrived:
-                return self._arrived.pop(key)
-            if key in self._failed:
-                raise self._failed[key]
+            arrived = self._arrived.pop(key, None)
+            if isinstance(arrived, OSError):
+                raise arrived
+            if arrived is not None:
+                return arrived
             if self._is_closed:
                 raise ConnectionError("the listener is closed")
             if self.is_over(view):
@@ -323,11 +330,7 @@ class Listener:
         """End a view and all before: their connections that nobody has taken are closed."""
         with self._changed:
             self._over = max(self._over, view)
-            for key in [key for key in self._arrived if key[0] <= view]:
-                self._arrived.pop(key).close()
-            for key in [key for key in self._failed if key[0] <= view]:
-                del self._failed[key]
-            self._changed.notify_all()
+            self._drop([key for key in self._arrived if key[0] <= view])
 
     def is_over(self, view: int) -> bool:
         return view <= self._over
@@ -335,14 +338,18 @@ class Listener:
     def close(self) -> None:
         with self._changed:
             self._is_closed = True
-            for arrived in self._arrived.values():
-                arrived.close()
-            self._arrived.clear()
-            self._changed.notify_all()
+            self._drop([*self._arrived])
         self._server.close()
 
+    def _drop(self, keys: list[tuple[int, int]]) -> None:
+        for key in keys:
+            arrived = self._arrived.pop(key)
+            if isinstance(arrived, socket.socket):
+                arrived.close()
+        self._changed.notify_all()
+
     def _admit(self, accepted: socket.socket) -> None:
-        threading.Thread(target=self._receive, args=(accepted,), daemon=True).start()
+        start_thread("evener-receive", self._receive, accepted)
 
     def _receive(self, accepted: socket.socket) -> None:
         try:
@@ -359,22 +366,12 @@ class Listener:
             return
         self._keep(key, accepted)
 
-    def _keep(self, key: tuple[int, int], connection: socket.socket) -> None:
+    def _keep(self, key: tuple[int, int], connection: socket.socket | OSError) -> None:
         with self._changed:
-            if not self._wants(key[0]):
-                connection.close()
-                return
             self._arrived[key] = connection
+            if self._is_closed or self.is_over(key[0]):
+                self._drop([key])
             self._changed.notify_all()
-
-    def _wants(self, view: int) -> bool:
-        return not self._is_closed and not self.is_over(view)
-
-
-def connect(
-    address: str, secret: bytes, *, view: int, index: int, deadline: float
-) -> socket.socket:
-    return _open(address, secret, {"view": view, "index": index}, deadline)
 
 
 def ask(
@@ -390,7 +387,7 @@ def ask(
     def run(address: str) -> None:
         deadline = time.monotonic() + seconds
         try:
-            with _open(address, secret, {"question": question}, deadline) as connection:
+            with connect(address, secret, {"question": question}, deadline) as connection:
                 connection.settimeout(max(deadline - time.monotonic(), 0.01))
                 length = int.from_bytes(_read(connection, _LENGTH), "big")
                 found = _read(connection, length)
@@ -403,8 +400,7 @@ def ask(
     waiting = deque(addresses)
     while len(problems) < len(addresses):
         if waiting:
-            asked = waiting.popleft()
-            threading.Thread(target=run, args=(asked,), name="evener-ask", daemon=True).start()
+            start_thread("evener-ask", run, waiting.popleft())
         try:
             address, found = answers.get(timeout=patience if waiting else None)
         except queue.Empty:
@@ -415,7 +411,8 @@ def ask(
     raise ConnectionError("; ".join(problems))
 
 
-def _open(address: str, secret: bytes, hello: Any, deadline: float) -> socket.socket:
+def connect(address: str, secret: bytes, hello: Any, deadline: float) -> socket.socket:
+    """Connect to the `Listener` of another worker, and tell it what the connection is for."""
     host, _, port = address.rpartition(":")
     text = json.dumps(hello).encode()
     while (left := deadline - time.monotonic()) > 0:

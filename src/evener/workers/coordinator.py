@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from evener.errors import RunError
-from evener.workers.connections import Authenticator, Channel
+from evener.workers.connections import Authenticator, Channel, start_thread
 from evener.workers.job import join_address, split_address
 from evener.workers.membership import Membership
-from evener.workers.messages import Appear, Event, Hello, Look, decode
+from evener.workers.messages import Appear, Event, Hello, Look, Message
 
 _LOGGER = logging.getLogger(__name__)
 _GREETING_SECONDS = 10.0
@@ -33,10 +35,10 @@ class Coordinator:
         heartbeat_seconds: float,
         start_seconds: float,
         patience_seconds: float = 600.0,
-        on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        self._secret, self._wanted = secret, address
-        self._heartbeat_seconds, self._on_event = heartbeat_seconds, on_event
+        self.address = address  # With the port at which it listens, once it is started.
+        self._secret = secret
+        self._heartbeat_seconds = heartbeat_seconds
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._membership = Membership(
             count,
@@ -47,39 +49,32 @@ class Coordinator:
         )
         self._changed = threading.Condition()
         self._stopping = False
+        # Also those that have ended, whose threads may run for a moment.
         self._lines: set[_Connection] = set()
-        # Connections that have ended; their threads may run for a moment.
-        self._ended: set[_Connection] = set()
         self._server: Authenticator | None = None
         self._threads: list[threading.Thread] = []
 
-    @property
-    def address(self) -> str:
-        assert self._server is not None, "the coordinator is not started"
-        return self._bound
-
-    def start(self) -> None:
+    def start(self, on_event: Callable[[Event], object] = lambda event: None) -> None:
         """Listen for members; RUN-060 if the address cannot be used."""
-        host, port = split_address(self._wanted, "the coordinator")
+        self._on_event = on_event
+        host, port = split_address(self.address, "the coordinator")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             server = socket.create_server((host, port), family=family, backlog=1024)
         except OSError as error:
             raise RunError(
                 "RUN-060",
-                f"The coordinator cannot listen at {self._wanted}.",
+                f"The coordinator cannot listen at {self.address}.",
                 why=f"{error.strerror or error}.",
                 fix="end the process that uses the port, or name another address: "
                 "EVENER_COORDINATOR under TF_CONFIG.",
             ) from error
-        self._bound = join_address(host, server.getsockname()[1])
+        self.address = join_address(host, server.getsockname()[1])
         self._server = Authenticator(server, self._secret, self._admit)
         self._threads = [
-            threading.Thread(target=work, name=f"evener-coordinator{work.__name__}", daemon=True)
-            for work in (self._watch, self._report)
+            start_thread("evener-coordinator_watch", self._watch),
+            start_thread("evener-coordinator_report", self._report),
         ]
-        for thread in self._threads:
-            thread.start()
 
     def stop(self) -> None:
         """Send all pending messages, end all connections, and join all threads."""
@@ -89,7 +84,7 @@ class Coordinator:
             if self._stopping:
                 return
             self._stopping = True
-            lines = [*self._lines, *self._ended]
+            lines = [*self._lines]
             self._changed.notify_all()
             for line in lines:
                 line.end()
@@ -131,9 +126,7 @@ class Coordinator:
             line = _Connection(
                 Channel(connected, send_seconds=self._heartbeat_seconds), self._serve
             )
-            self._lines.add(line)
-            self._ended = {each for each in self._ended if each.is_running}
-            line.start()
+            self._lines = {line, *(each for each in self._lines if each.is_running)}
             self._changed.notify_all()
 
     def _serve(self, line: _Connection) -> None:
@@ -142,18 +135,17 @@ class Coordinator:
             why = self._read_all(line)
         finally:
             with self._changed:
-                self._lines.discard(line)
-                self._ended.add(line)
                 if not self._stopping:
                     self._membership.disconnected(line, time.monotonic(), why)
                 line.end()
+                line.limit = None  # What is left to send may take longer.
                 self._changed.notify_all()
 
     def _read_all(self, line: _Connection) -> str:
         """Act on the messages of a connection, and return why no more come."""
         try:
             while True:
-                message = decode(line.channel.receive())
+                message = msgspec.convert(line.channel.receive(), Message)
                 with self._changed:
                     if isinstance(message, Look):
                         line.send(self._membership.past())
@@ -190,8 +182,6 @@ class Coordinator:
 
     def _report(self) -> None:
         while (event := self._events.get()) is not None:
-            if self._on_event is None:
-                continue
             try:
                 self._on_event(event)
             except Exception:
@@ -209,20 +199,12 @@ class _Connection:
         self.is_ending = False  # True once nothing more is sent.
         self._outbox: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._serve = serve
-        self._reader = threading.Thread(
-            target=self._read, name="evener-coordinator-read", daemon=True
-        )
-        self._writer = threading.Thread(
-            target=self._write, name="evener-coordinator-send", daemon=True
-        )
+        self._writer = start_thread("evener-coordinator-send", self._write)
+        self._reader = start_thread("evener-coordinator-read", self._read)
 
     @property
     def is_running(self) -> bool:
         return self._reader.is_alive() or self._writer.is_alive()
-
-    def start(self) -> None:
-        self._reader.start()
-        self._writer.start()
 
     def send(self, message: Mapping[str, Any]) -> None:
         if not self.is_ending:

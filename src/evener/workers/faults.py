@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evener.errors import RunError, listed
-from evener.workers.messages import Hello
+from evener.workers.messages import Hello, ViewOver
 
 EXIT_CODE_OF_LOST = 75
 """Exit code of a worker that lost the others, and may be started again: EX_TEMPFAIL of sysexits."""
@@ -41,8 +41,9 @@ def to_json(error: RunError) -> dict[str, str]:
     return {"code": error.code, "what": error.what, "why": error.why, "fix": error.fix}
 
 
-def from_json(value: Mapping[str, Any], kind: type[RunError] = RunError) -> RunError:
-    return kind(value["code"], value["what"], why=value["why"], fix=value["fix"])
+def from_json(value: Mapping[str, Any]) -> RunError:
+    kind = ViewOver if value["code"] == "RUN-070" else RunError
+    return kind(**value)
 
 
 def difference(first: Hello, second: Hello) -> RunError | None:

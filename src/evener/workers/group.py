@@ -45,7 +45,7 @@ from evener.workers.late import (
     tensors_as_arrays,
 )
 from evener.workers.member import Member
-from evener.workers.mesh import Mesh, pack, unpack
+from evener.workers.mesh import Mesh, PeerLost, pack, unpack
 from evener.workers.messages import NOTHING, View, ViewOver
 from evener.workers.own_rows import BatchOfOwnRows, Rows, RowsMissing
 from evener.workers.state import (
@@ -57,7 +57,6 @@ from evener.workers.state import (
     is_compared,
     summarize,
 )
-from evener.workers.wire import PeerLost
 
 R = TypeVar("R")
 Log = list[list[np.ndarray]]
@@ -132,7 +131,7 @@ class Group:
         self._compares_state = False
         self._compared_at = 0
         self._is_asked = self._stops = self._is_at_end = False
-        network.answer(self._results.since)
+        network.answer = lambda question: self._results.since(int(question["results"]))
 
     @property
     def is_late(self) -> bool:

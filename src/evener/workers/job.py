@@ -64,7 +64,6 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches the host."""
     if host == "localhost":
         return True
     try:

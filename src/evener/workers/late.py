@@ -20,10 +20,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -34,9 +34,11 @@ from evener.workers.connections import Listener, ask
 from evener.workers.faults import nobody_tells, other_program
 from evener.workers.job import Job
 from evener.workers.member import Member
-from evener.workers.mesh import Mesh, pack, unpack
+from evener.workers.mesh import Mesh, PeerLost, pack, unpack
 from evener.workers.messages import View
-from evener.workers.wire import PeerLost
+
+if TYPE_CHECKING:
+    from evener.workers.group import Group
 
 LIMIT_BYTES = 256 << 20
 """Most bytes of results that are kept for replacements."""
@@ -101,42 +103,40 @@ class Results:
             return msgspec.msgpack.encode(self._kept[number:])
 
 
-class Network:
+class Network(Listener):
     """Connections of a worker with the members of a view, and questions to others.
 
     All threads, sockets and waits of a worker's recovery are here, so that a test can put a
     simulated network in its place.
     """
 
-    def __init__(self, job: Job, listener: Listener, *, patience_seconds: float) -> None:
-        self._job, self._listener, self._patience = job, listener, patience_seconds
+    def __init__(self, job: Job, host: str) -> None:
+        super().__init__(host, job.secret)
+        self._job = job
         self._answered: str | None = None
 
     def nobody(self) -> Mesh:
-        return Mesh(self._job.index, {}, patience_seconds=self._patience)
+        return Mesh(self._job.index, {}, patience_seconds=self._job.patience_seconds)
 
     def connect(self, view: View) -> Mesh:
         """Connect with the others; `PeerLost` if one does not answer, or the view is over."""
         deadline = time.monotonic() + _CONNECT_SECONDS
-        index, listener = self._job.index, self._listener
-        listener.end(view.number - 1)
+        index, number = self._job.index, view.number
+        self.end(number - 1)
         others = [peer for peer in view.members if peer != index]
         for peer in others:
             if peer > index:
                 address = view.addresses[peer]
-                listener.reach(address, view=view.number, index=index, peer=peer, deadline=deadline)
+                self.reach(address, view=number, index=index, peer=peer, deadline=deadline)
         connections: dict[int, Any] = {}
         try:
             for peer in others:
-                connections[peer] = listener.take(view.number, peer, deadline)
+                connections[peer] = self.take(number, peer, deadline)
         except OSError as error:
             for connection in connections.values():
                 connection.close()
             raise PeerLost(f"no connection to another worker: {error}") from error
-        return Mesh(index, connections, patience_seconds=self._patience)
-
-    def answer(self, results_since: Callable[[int], bytes]) -> None:
-        self._listener.answer = lambda question: results_since(int(question["results"]))
+        return Mesh(index, connections, patience_seconds=self._job.patience_seconds)
 
     def ask(self, addresses: Sequence[str], number: int) -> list[CallResults]:
         """Ask other workers for the results from a call on; OSError if none answers."""
@@ -150,16 +150,6 @@ class Network:
         )
         return CallResults.unpack_all(answer)
 
-    def end(self, view: int) -> None:
-        """End a view and all before: nobody connects for them any more. Safe from any thread."""
-        self._listener.end(view)
-
-    def is_over(self, view: int) -> bool:
-        return self._listener.is_over(view)
-
-    def close(self) -> None:
-        self._listener.close()
-
 
 class Point(NamedTuple):
     """Point of the program between two calls or exchanges."""
@@ -170,8 +160,6 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """State of a worker between two calls."""
-
     point: Point  # Point of the program at which it holds.
     done: int  # Number of calls with exchanges so far.
     # Variables of all steps, in the order of their tracing; None for those that are gone.
@@ -180,22 +168,18 @@ class State:
     log: list[list[np.ndarray]] = field(default_factory=list[list[np.ndarray]])
 
     def pack(self) -> np.ndarray:
-        there = [value is not None for value in self.values]
-        head = {"point": self.point, "done": self.done, "there": there}
+        head = {"point": self.point, "done": self.done, "num_values": len(self.values)}
         text = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        return pack([[text], [value for value in self.values if value is not None], *self.log])
+        values = [[] if value is None else [value] for value in self.values]
+        return pack([[text], *values, *self.log])
 
     @classmethod
     def unpack(cls, packed: np.ndarray) -> State:
-        [[text], values, *log] = unpack(packed)
+        [[text], *rest] = unpack(packed)
         head = json.loads(text.tobytes())
-        rest = iter(values)
-        return cls(
-            point=Point(*head["point"]),
-            done=head["done"],
-            values=tuple(next(rest) if is_there else None for is_there in head["there"]),
-            log=log,
-        )
+        count = head["num_values"]
+        values = tuple(value[0] if value else None for value in rest[:count])
+        return cls(point=Point(*head["point"]), done=head["done"], values=values, log=rest[count:])
 
 
 class ResultOutline(Protocol):
@@ -208,22 +192,7 @@ class ResultOutline(Protocol):
     def pack(self, arrays: Sequence[np.ndarray]) -> Any: ...
 
 
-class Joining(Protocol):
-    """Group to which a replacement comes."""
-
-    view: View  # The view that it has joined.
-
-    @property
-    def point(self) -> Point: ...
-
-    def ask(self, view: View, number: int) -> list[CallResults]: ...
-
-    def join(self) -> State: ...
-
-
 class Late:
-    """Calls and exchanges that a replacement has missed."""
-
     def __init__(self, view: View, member: Member, exchanged: Mapping[str, list[Any]]) -> None:
         self.state: State | None = None
         self._view, self._member, self._exchanged = view, member, exchanged
@@ -238,7 +207,7 @@ class Late:
             raise nobody_tells("The others have begun the job again.")
         return False
 
-    def next_results(self, group: Joining) -> CallResults | None:
+    def next_results(self, group: Group) -> CallResults | None:
         """Return the results of the next call, or None when this worker has caught up."""
         while not self._waiting:
             if self.state is not None:
@@ -251,7 +220,7 @@ class Late:
                     return None
         return self._waiting.popleft()
 
-    def _join(self, group: Joining) -> None:
+    def _join(self, group: Group) -> None:
         self.state = group.join()
         missed = self.state.point.calls - group.point.calls
         while len(self._waiting) < missed:

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,10 +26,10 @@ from evener.workers.supervisor import (
     Control,
     JobControl,
     LaunchSettings,
-    NoControl,
     Placement,
     Supervisor,
     WorkerCommand,
+    handled_signals,
 )
 from evener.workers.worker_process import LOOPBACK, ThisMachine
 
@@ -165,7 +165,6 @@ def _unreadable(why: str) -> RunError:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerTask:
     index: int
-    num_workers: int
     environ: Mapping[str, str] = field(repr=False)
 
 
@@ -185,9 +184,7 @@ def task_of(environ: Mapping[str, str], *, port_base: int = PORT_BASE) -> Schedu
         if config is not None:
             own["TF_CONFIG"] = config
     job = job_from_environment(own)
-    if job is None:
-        return SchedulerTask(index=0, num_workers=1, environ=own)
-    return SchedulerTask(index=job.index, num_workers=job.count, environ=own)
+    return SchedulerTask(index=0 if job is None else job.index, environ=own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,12 +247,17 @@ def run_local(settings: LaunchSettings) -> int:
 
 
 def run_task(settings: LaunchSettings) -> int:
-    return _run(settings, NoControl(), ThisMachine())
+    return _run(settings, Control(), ThisMachine())
 
 
 def run_on_ray(settings: LaunchSettings, cluster: RayCluster) -> int:
     """Run a job on a Ray cluster, which this process then leaves, and return its exit code."""
-    with _ended_by_signals(), contextlib.ExitStack() as stack:
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signals = signal.SIGINT, signal.SIGTERM
+    with handled_signals(signals, end), contextlib.ExitStack() as stack:
         stack.callback(cluster.stop)
         cluster.reserve(lambda text: print(f"evener: {text}", file=sys.stderr, flush=True))
         control = JobControl(settings, cluster.host)
@@ -264,21 +266,6 @@ def run_on_ray(settings: LaunchSettings, cluster: RayCluster) -> int:
     # Ray starts the workers seconds apart, so their errors are seconds apart too.
     settings = dataclasses.replace(settings, error_wait_seconds=_RAY_ERROR_WAIT_SECONDS)
     return _run(settings, control, cluster, "on Ray, ")
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Generator[None]:
-    """Have signals raise `SystemExit`, with the exit code of a job that they end."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _settings(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import socket
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 from evener.errors import RunError
 from evener.workers import faults, messages
-from evener.workers.connections import Channel, NoPeer, WrongSecret, introduce
+from evener.workers.connections import Channel, NoPeer, WrongSecret, introduce, start_thread
 from evener.workers.job import Job, split_address
 
 _LONGEST_PAUSE = 1.0
@@ -23,8 +22,8 @@ _ANSWER_SECONDS = 5.0
 def connect(job: Job, closed: threading.Event) -> Channel:
     """Return a channel to the coordinator; retry for ``start_seconds``, or until ``closed``."""
     address, seconds = job.coordinator, job.start_seconds
-    deadline = time.monotonic() + seconds
-    for attempt in itertools.count():
+    deadline, pause = time.monotonic() + seconds, 0.1
+    while True:
         left = min(max(deadline - time.monotonic(), 0.01), _ANSWER_SECONDS)
         try:
             return _dial(job, left)
@@ -44,7 +43,6 @@ def connect(job: Job, closed: threading.Event) -> Channel:
             ) from error
         except OSError as error:
             reason = getattr(error, "strerror", None) or str(error) or "the connection closed"
-        pause = min(0.1 * 1.5 ** min(attempt, 20), _LONGEST_PAUSE)
         if time.monotonic() + pause >= deadline:
             raise RunError(
                 "RUN-061",
@@ -55,7 +53,7 @@ def connect(job: Job, closed: threading.Event) -> Channel:
             )
         if closed.wait(pause):
             raise faults.closed(job.index)
-    raise AssertionError("the loop has no end of its own")
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
 def _dial(job: Job, seconds: float) -> Channel:
@@ -119,27 +117,22 @@ class Member:
     def appear(self) -> None:
         assert self._presence is None, "a member appears once"
         channel = connect(self._job, self._closed)
-        channel.send(
-            messages.encode(
-                messages.Appear(index=self._job.index, incarnation=self._job.incarnation)
-            )
-        )
+        channel.send(messages.Appear(index=self._job.index, incarnation=self._job.incarnation))
 
         def beat() -> None:
             # A connection that is lost is the coordinator's to judge.
             with contextlib.suppress(OSError):
                 while not self._has_joined.wait(self._job.heartbeat_seconds / messages.BEATS):
-                    channel.send(messages.encode(messages.Beat()))
+                    channel.send(messages.Beat())
             channel.close()
 
-        self._presence = threading.Thread(target=beat, name="evener-presence-beat", daemon=True)
-        self._presence.start()
+        self._presence = start_thread("evener-presence-beat", beat)
 
     def look(self) -> tuple[messages.View | None, dict[str, list[Any]]]:
         """Return the newest view and the values of all exchanges so far, by key, before joining."""
         channel = connect(self._job, self._closed)
         try:
-            channel.send(messages.encode(messages.Look()))
+            channel.send(messages.Look())
             if not channel.poll(self._job.start_seconds):
                 raise faults.coordinator_gone(self._job.coordinator, "it does not answer")
             past = channel.receive()
@@ -153,15 +146,12 @@ class Member:
         return view, past["exchanged"]
 
     def join(self) -> messages.View:
-        """Connect to the coordinator, and wait for the first view with this worker."""
         assert self._channel is None, "a member joins once"
         self._channel = connect(self._job, self._closed)
         self._threads = [
-            threading.Thread(target=work, name=f"evener-member{work.__name__}", daemon=True)
-            for work in (self._receive, self._beat)
+            start_thread("evener-member_receive", self._receive),
+            start_thread("evener-member_beat", self._beat),
         ]
-        for thread in self._threads:
-            thread.start()
         self._send(self._hello)
         view = self._view_after(0)
         self._end_presence()
@@ -192,10 +182,7 @@ class Member:
         assert answer is not None
         if answer["kind"] == "values":
             return answer["values"]
-        error = answer["error"]
-        if error["code"] == "RUN-070":
-            raise faults.from_json(error, messages.ViewOver)
-        raise faults.from_json(error)
+        raise faults.from_json(answer["error"])
 
     def next_view(self, done: int, *, is_at_end: bool = False) -> messages.View:
         """Stop at the end of a step, and wait for the next view."""
@@ -241,7 +228,7 @@ class Member:
     def _send(self, message: messages.Message) -> None:
         assert self._channel is not None, "the worker has not joined"
         try:
-            self._channel.send(messages.encode(message))
+            self._channel.send(message)
         except OSError:
             # The thread that receives knows why, or will soon: callers wait for its error.
             return

@@ -42,7 +42,6 @@ class MemberLine(Protocol):
 
     def end(self) -> None:
         """Close the connection when all messages are sent."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

@@ -120,15 +120,6 @@ class Leave(_Message, frozen=True):
 Message = Hello | Appear | Look | Beat | Exchange | Stop | Leave
 
 
-def encode(message: Message) -> dict[str, Any]:
-    return msgspec.to_builtins(message)
-
-
-def decode(value: Mapping[str, Any]) -> Message:
-    """Return the message of a JSON object; ValueError if its kind or its fields are wrong."""
-    return msgspec.convert(value, Message)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
     """A worker is lost; ``why`` is a clause, such as ``"it was silent for 10 seconds"``."""

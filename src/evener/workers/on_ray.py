@@ -19,11 +19,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evener.errors import EvenerError, RunError
+from evener.workers.connections import start_thread
 from evener.workers.job import split_address
 from evener.workers.output import Source, Stream
 from evener.workers.supervisor import OF_OTHER_JOBS, OutputSink, WorkerStart
@@ -41,6 +43,7 @@ _POLL_SECONDS = 0.5
 _KILL_SECONDS = 5.0
 """Time for an actor to report the end of a process that was killed; then the actor is killed."""
 _SPOKEN_AFTER_SECONDS = 5.0
+_ONE_CPU = {"CPU": 1.0, "GPU": 0.0}
 _CONNECT_SECONDS = 10.0
 
 
@@ -79,27 +82,15 @@ def reason(error: BaseException) -> str:
     return lines[-1].rstrip(".") if lines else type(error).__name__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    num_cpus: float = 1.0  # 0 or more.
-    num_gpus: float = 0.0  # 0 or more.
-    # Quantities of the other resources, by their names, each above 0.
-    others: Mapping[str, float] = field(default_factory=dict[str, float])
-
-    def quantities(self) -> dict[str, float]:
-        """Return the quantities that are not 0 by the names that Ray gives them."""
-        found = {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.others}
-        return {name: number for name, number in found.items() if number}
-
-    def __str__(self) -> str:
-        return ",".join(f"{name}={number:g}" for name, number in self.quantities().items())
+Resources = Mapping[str, float]
+"""Quantities, each above 0, by the names that Ray gives them: CPU and GPU first."""
 
 
 def parse_resources(text: str) -> Resources:
     """Return the resources that a text lists; one CPU if it does not name CPU.
 
-    >>> str(parse_resources("GPU=2,fast_disk=1"))
-    'CPU=1,GPU=2,fast_disk=1'
+    >>> parse_resources("GPU=2,fast_disk=1")
+    {'CPU': 1.0, 'GPU': 2.0, 'fast_disk': 1.0}
     """
     found: dict[str, float] = {}
     for item in text.split(","):
@@ -119,11 +110,10 @@ def parse_resources(text: str) -> Resources:
             if name.upper() == known and name != known:
                 raise wrong_resources(text, f"Ray writes {known}, not {name}")
         found[name] = quantity
-    num_cpus, num_gpus = found.pop("CPU", 1.0), found.pop("GPU", 0.0)
-    others = {name: number for name, number in found.items() if number}
-    if not (num_cpus or num_gpus or others):
+    needs = {name: number for name, number in {**_ONE_CPU, **found}.items() if number}
+    if not needs:
         raise wrong_resources(text, "all are 0, so every worker fits everywhere")
-    return Resources(num_cpus=num_cpus, num_gpus=num_gpus, others=others)
+    return needs
 
 
 def resources_of(
@@ -139,19 +129,19 @@ def resources_of(
             " ".join(texts), f"given {len(texts)} times for {num_workers} workers"
         )
     found = [parse_resources(text) for text in texts]
-    found = found or [Resources(num_gpus=number) for number in num_gpus]
+    found = found or [parse_resources(f"GPU={number}") for number in num_gpus]
     return tuple(found if len(found) == num_workers else found * num_workers)
 
 
 def lacking(needs: Iterable[Resources], there: Mapping[str, float]) -> str:
     """Return the clause that says what a whole cluster lacks, or an empty one.
 
-    >>> lacking([Resources(num_gpus=1)] * 2, {"CPU": 4.0})
+    >>> lacking([{"CPU": 1, "GPU": 1}] * 2, {"CPU": 4.0})
     'they need 2 GPU in all, and the cluster has 0'
     """
     total: Counter[str] = Counter()
     for need in needs:
-        total.update(need.quantities())
+        total.update(need)
     missing = [
         f"they need {number:g} {name} in all, and the cluster has {there.get(name, 0.0):g}"
         for name, number in total.items()
@@ -208,8 +198,7 @@ class NodeWorker:
     def __init__(self, place: Callable[[], NodePlace] = place_of_ray) -> None:
         self._place = place
         self._queue: queue.Queue[tuple[Stream, bytes] | int] = queue.Queue(_NUM_WAITING)
-        self._process: WorkerProcess | None = None
-        self._is_started = threading.Event()
+        self._process: Future[WorkerProcess] = Future()
         self._reading = threading.Lock()
         self._number = 0
         self._batch = OutputBatch(lines=())
@@ -223,7 +212,6 @@ class NodeWorker:
         """Start this node's Python, and return the number of its process."""
         place = self._place()
         environ = node_environ(os.environ, sent, place.gpus)
-        started: queue.SimpleQueue[WorkerProcess | Exception] = queue.SimpleQueue()
 
         def run() -> None:
             # The kernel kills a process with the thread that has started it.
@@ -241,20 +229,18 @@ class NodeWorker:
                         on_end=self._queue.put,
                     )
                 except Exception as error:
-                    started.put(error)
+                    self._process.set_exception(error)
                 else:
-                    started.put(process)
+                    self._process.set_result(process)
                     process.join()
 
         if not Path(folder).is_dir():
             raise not_started(place.host, f"it has no folder {folder}")
-        threading.Thread(target=run, name="evener-worker", daemon=True).start()
-        found = started.get()
-        if isinstance(found, Exception):
-            raise not_started(place.host, str(found))
-        self._process = found
-        self._is_started.set()
-        return found.pid
+        start_thread("evener-worker", run)
+        try:
+            return self._process.result().pid
+        except Exception as error:
+            raise not_started(place.host, str(error)) from None
 
     def read(self, number: int) -> OutputBatch:
         """Return a batch of output, or an empty one after some seconds."""
@@ -265,14 +251,10 @@ class NodeWorker:
 
     def send(self, number: int) -> None:
         """Send a signal to the process, but not to those that it has started."""
-        self._is_started.wait()
-        if self._process is not None:
-            self._process.send(number)
+        self._process.result().send(number)
 
     def kill(self) -> None:
-        self._is_started.wait()
-        if self._process is not None:
-            self._process.kill()
+        self._process.result().kill()
 
     def _next(self) -> OutputBatch:
         lines: list[tuple[Stream, bytes]] = []
@@ -295,7 +277,6 @@ class _QueueOutput(OutputSink):
         self._lines = lines
 
     def line(self, stream: Stream, line: bytes) -> None:
-        """Take a line; wait while too many are waiting."""
         self._lines.put((stream, line))
 
 
@@ -316,10 +297,7 @@ class RayWorker:
         self._is_placed = False
         self._give_up_at: float | None = None
         self._code = -int(signal.SIGKILL)
-        self._thread = threading.Thread(
-            target=self._run, name=f"evener-worker-{start.source[0]}", daemon=True
-        )
-        self._thread.start()
+        self._thread = start_thread(f"evener-worker-{start.source[0]}", self._run)
 
     def send(self, number: int) -> None:
         with self._changed:
@@ -473,7 +451,7 @@ class RayCluster:
 
     def reserve(self, tell: Callable[[str], None]) -> None:
         """Wait until Ray has places for all workers; RUN-087 if there are none in time."""
-        bundles = [need.quantities() for need in self._needs]
+        bundles = [*map(dict, self._needs)]
         self._group = self._ray.util.placement_group(bundles, strategy="SPREAD")
         begin = time.monotonic()
         if self._is_reserved(begin + min(_SPOKEN_AFTER_SECONDS, self._place_seconds)):
@@ -502,10 +480,9 @@ class RayCluster:
         place = strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=start.source[0]
         )
-        need = self._needs[start.source[0]]
-        remote = self._ray.remote(
-            num_cpus=need.num_cpus, num_gpus=need.num_gpus, resources=dict(need.others)
-        )
+        others = dict(self._needs[start.source[0]])
+        num_cpus, num_gpus = others.pop("CPU", 0.0), others.pop("GPU", 0.0)
+        remote = self._ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, resources=others)
         actor = (
             remote(NodeWorker)
             .options(scheduling_strategy=place, max_concurrency=NUM_THREADS, max_restarts=0)
@@ -522,7 +499,9 @@ class RayCluster:
         self._ray.shutdown()
 
     def _described(self) -> str:
-        counts = Counter(map(str, self._needs))
+        counts = Counter(
+            ",".join(f"{name}={number:g}" for name, number in need.items()) for need in self._needs
+        )
         return ", ".join(f"{count} workers with {needs}" for needs, count in counts.items())
 
     def _lacking(self) -> str:

@@ -27,7 +27,7 @@ from evener.checkpoint import random_state
 from evener.devices.names import GPU, kind_of
 from evener.devices.spec import spec_from
 from evener.errors import RunError, listed
-from evener.workers.connections import Listener
+from evener.workers.connections import start_thread
 from evener.workers.coordinator import Coordinator
 from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 from evener.workers.group import Group
@@ -85,13 +85,12 @@ def _join(job: Job, script: str | None, tell: Callable[[str], object]) -> Group:
             patience_seconds=job.patience_seconds,
         )
         coordinator.start()
-    listener = Listener(job.host if is_loopback(job.host) else _ANYWHERE, job.secret)
-    network = Network(job, listener, patience_seconds=job.patience_seconds)
+    network = Network(job, job.host if is_loopback(job.host) else _ANYWHERE)
     groups: list[Group] = []
 
     def end_view() -> None:
         # Also before the group is there to be told: then it does not connect.
-        listener.end(member.view.number)
+        network.end(member.view.number)
         for group in groups:
             group.end_view()
 
@@ -107,7 +106,7 @@ def _join(job: Job, script: str | None, tell: Callable[[str], object]) -> Group:
         facts["script"] = f"{Path(main).name} {digest[:16]}"
     member = Member(
         job,
-        address=join_address(job.host, listener.port),
+        address=join_address(job.host, network.port),
         facts={"same": facts},
         on_view_over=end_view,
     )
@@ -129,7 +128,6 @@ def telling_of_wait(
     *,
     every_seconds: float = _TELL_SECONDS,
 ) -> Iterator[None]:
-    """Tell from time to time for whom this worker waits, in the block."""
     is_over = threading.Event()
     addresses = {index: f" at {address}" for index, address in enumerate(job.addresses)}
 
@@ -143,8 +141,7 @@ def telling_of_wait(
                 awaited = listed(absent, 3) or awaited
             tell(f"waiting for {awaited}, {count * every_seconds:g} of {job.start_seconds:g} s")
 
-    thread = threading.Thread(target=work, name="evener-wait", daemon=True)
-    thread.start()
+    thread = start_thread("evener-wait", work)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -84,13 +84,11 @@ class Worker(Protocol):
 
     def send(self, number: int) -> None:
         """Send a signal to the worker, but not to the processes that it has started."""
-        ...
 
     def kill(self) -> None: ...
 
     def join(self) -> None:
         """Wait until the worker has ended and `on_end` was called."""
-        ...
 
 
 class Placement(Protocol):
@@ -98,11 +96,13 @@ class Placement(Protocol):
 
     def stop(self) -> None:
         """Free all resources. All workers have ended."""
-        ...
 
 
-class Control(Protocol):
-    """Membership of a job, as the supervisor needs it; by itself, one that is kept elsewhere."""
+class Control:
+    """Membership of a job, as the supervisor needs it; by itself, one that is kept elsewhere.
+
+    The environment of its workers names the coordinator already.
+    """
 
     def start(self, on_event: Callable[[Event], None]) -> None:
         """Begin to listen; ``on_event`` is told of changes of the membership, in any thread."""
@@ -118,33 +118,25 @@ class Control(Protocol):
         """Close all connections, and end all threads."""
 
 
-class NoControl(Control):
-    """Stands for a coordinator that runs elsewhere: the environment names it already."""
-
-
 class JobControl(Control):
     """Runs the coordinator of a job, with a secret of its own; all workers reach ``host``."""
 
     def __init__(self, settings: LaunchSettings, host: str) -> None:
-        self._settings, self._host = settings, host
-        self._patience = duration(settings.environ, "patience_seconds")
+        self._settings = settings
         self._secret = secrets.token_hex(32).encode()
-        self._coordinator: Coordinator | None = None
+        self._coordinator = Coordinator(
+            len(settings.workers),
+            self._secret,
+            address=join_address(host, 0),
+            heartbeat_seconds=settings.heartbeat_seconds,
+            start_seconds=settings.start_seconds,
+            patience_seconds=duration(settings.environ, "patience_seconds"),
+        )
 
     def start(self, on_event: Callable[[Event], None]) -> None:
-        self._coordinator = Coordinator(
-            len(self._settings.workers),
-            self._secret,
-            address=join_address(self._host, 0),
-            heartbeat_seconds=self._settings.heartbeat_seconds,
-            start_seconds=self._settings.start_seconds,
-            patience_seconds=self._patience,
-            on_event=on_event,
-        )
-        self._coordinator.start()
+        self._coordinator.start(on_event)
 
     def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
-        assert self._coordinator is not None
         if incarnation:
             # The others wait for all that are there from the start.
             self._coordinator.expect(index, incarnation)
@@ -162,17 +154,10 @@ class JobControl(Control):
         return job.to_environment()
 
     def go_without(self, index: int) -> None:
-        assert self._coordinator is not None
         self._coordinator.go_without(index)
 
     def stop(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class Signalled:
-    number: int  # Of the signal that asks the supervisor to end.
+        self._coordinator.stop()
 
 
 def seconds_to_end(lost: Lost, grace_seconds: float) -> float:
@@ -183,6 +168,22 @@ def seconds_to_end(lost: Lost, grace_seconds: float) -> float:
     if not lost.is_fault:
         return grace_seconds
     return 0.0 if "silent" in lost.why else _CLOSING_SECONDS
+
+
+@contextlib.contextmanager
+def handled_signals(
+    numbers: Iterable[int], handler: Callable[[int, object], None]
+) -> Generator[None]:
+    """Handle signals in the block, but not those that are ignored, as under `nohup`."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    handled = [number for number, own in before.items() if own is not signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
 
 
 class Supervisor:
@@ -200,12 +201,12 @@ class Supervisor:
         self._settings, self._control, self._console = settings, control, console
         self._placement, self._clock = placement, clock
         # Its `put` may be called in a handler of signals while this thread is in `get`.
-        self._events: queue.SimpleQueue[ProcessEnded | Event | Signalled] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[ProcessEnded | Event | signal.Signals] = queue.SimpleQueue()
         self._commands = {command.index: command for command in settings.workers}
         self._running: dict[int, Worker] = {}
         self._placed: dict[int, int] = {}  # Newest incarnation of each worker that has a host.
         self._killed: dict[int, str] = {}
-        self._stop: Signalled | None = None
+        self._stop: signal.Signals | None = None  # That asks the supervisor to end.
         self._stop_at = math.inf
         self._policy = Policy(
             tuple(self._commands),
@@ -216,7 +217,13 @@ class Supervisor:
         )
 
     def run(self) -> int:
-        with self._handled_signals(), contextlib.ExitStack() as stack:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("A supervisor handles signals, so it runs in the main thread.")
+
+        def note(number: int, frame: object) -> None:
+            self._events.put(signal.Signals(number))
+
+        with handled_signals(_SIGNALS, note), contextlib.ExitStack() as stack:
             stack.callback(self._placement.stop)
             stack.callback(self._control.stop)
             self._control.start(self._events.put)
@@ -227,7 +234,7 @@ class Supervisor:
             while True:
                 now = self._clock()
                 if self._stop and now >= self._stop_at:
-                    return 128 + self._stop.number
+                    return 128 + self._stop
                 self._start_and_kill(now)
                 due = min(self._policy.next_time(), self._stop_at)
                 wait = max(due - now, 0.0) if due < math.inf else None
@@ -253,23 +260,23 @@ class Supervisor:
                 self._killed[index] = why
                 self._running[index].kill()
 
-    def _handle(self, event: ProcessEnded | Event | Signalled) -> int | None:
+    def _handle(self, event: ProcessEnded | Event | signal.Signals) -> int | None:
         """Act on an event, and return the exit code if the job is over."""
         match event:
-            case Signalled():
+            case signal.Signals():
                 if self._stop is not None or not self._running:
-                    return 128 + event.number
+                    return 128 + event
                 self._stop = event
                 self._policy.stop()
                 self._stop_at = self._clock() + self._settings.grace_seconds
                 for process in self._running.values():
-                    process.send(event.number)
+                    process.send(event)
                 return None
             case ProcessEnded():
                 del self._running[event.index]
                 why = self._killed.pop(event.index, event.why)
                 if self._stop is not None:
-                    return None if self._running else 128 + self._stop.number
+                    return None if self._running else 128 + self._stop
                 decision = self._policy.ended(event.index, event.code, self._clock(), why)
                 if why and (decision is None or not decision.why):
                     self._console.message(f"worker {event.index} {why}")
@@ -348,22 +355,3 @@ class Supervisor:
             process.kill()
         for process in self._running.values():
             process.join()
-
-    @contextlib.contextmanager
-    def _handled_signals(self) -> Generator[None]:
-        """Turn signals into events, but not those that are ignored, as under `nohup`."""
-
-        def handler(number: int, frame: object) -> None:
-            self._events.put(Signalled(number))
-
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("A supervisor handles signals, so it runs in the main thread.")
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
-        handled = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
-        for number in handled:
-            signal.signal(number, handler)
-        try:
-            yield
-        finally:
-            for number in handled:
-                signal.signal(number, before[number])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from evener.workers import guard
+from evener.workers.connections import start_thread
 from evener.workers.output import Source, Stream, read_lines
 from evener.workers.supervisor import OutputSink, WorkerStart
 
@@ -102,18 +103,11 @@ class WorkerProcess:
         stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
         assert stderr is not None
-        pipes: tuple[tuple[Stream, IO[bytes]], ...] = (("stdout", stdout), ("stderr", stderr))
         self._readers = [
-            threading.Thread(
-                target=self._read, args=pipe, name=f"evener-{pipe[0]}-{source[0]}", daemon=True
-            )
-            for pipe in pipes
+            start_thread(f"evener-stdout-{source[0]}", self._read, "stdout", stdout),
+            start_thread(f"evener-stderr-{source[0]}", self._read, "stderr", stderr),
         ]
-        self._waiter = threading.Thread(
-            target=self._wait, name=f"evener-worker-{source[0]}", daemon=True
-        )
-        for thread in (*self._readers, self._waiter):
-            thread.start()
+        self._waiter = start_thread(f"evener-worker-{source[0]}", self._wait)
 
     def send(self, number: int) -> None:
         with self._lock:

@@ -34,7 +34,8 @@ def soon() -> float:
 
 
 def connected_to(listener: Listener, *, index: int = 1, view: int = 1) -> socket.socket:
-    return connect(f"127.0.0.1:{listener.port}", SECRET, view=view, index=index, deadline=soon())
+    hello = {"view": view, "index": index}
+    return connect(f"127.0.0.1:{listener.port}", SECRET, hello, soon())
 
 
 def test_a_worker_is_known_by_its_view_and_number(listener: Listener) -> None:
@@ -47,7 +48,7 @@ def test_a_worker_is_known_by_its_view_and_number(listener: Listener) -> None:
 
 def test_another_secret_is_refused_on_both_sides(listener: Listener) -> None:
     with pytest.raises(WrongSecret):
-        connect(f"127.0.0.1:{listener.port}", b"other", view=1, index=1, deadline=soon())
+        connect(f"127.0.0.1:{listener.port}", b"other", {"view": 1, "index": 1}, soon())
     with pytest.raises(TimeoutError, match="worker 1"):
         listener.take(1, 1, time.monotonic())
     # One who waits is woken when it closes.
@@ -60,7 +61,7 @@ def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
-        connect(f"127.0.0.1:{port}", SECRET, view=1, index=1, deadline=soon())
+        connect(f"127.0.0.1:{port}", SECRET, {"view": 1, "index": 1}, soon())
 
 
 def test_connections_of_earlier_views_are_closed(listener: Listener) -> None:

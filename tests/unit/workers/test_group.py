@@ -17,7 +17,7 @@ from evener.errors import RunError
 from evener.workers import connections
 from evener.workers import late as network_module
 from evener.workers.group import Group
-from evener.workers.late import Network, Point, State
+from evener.workers.late import Point, State
 from evener.workers.mesh import unpack
 from evener.workers.messages import NOTHING, View
 from workers.seats import Seats
@@ -39,12 +39,15 @@ def recovering(
 
     def next_view(done: int, *, is_at_end: bool = False) -> View:
         own = {index: second.addresses[index]}
-        member.view = View(number=3, members=(index,), addresses=own, done={index: done}, joined=())
+        # A number of its own for each: the end of one that was entered early is not that of all.
+        number = member.view.number + 1
+        member.view = View(
+            number=number, members=(index,), addresses=own, done={index: done}, joined=()
+        )
         return member.view
 
     member: Any = SimpleNamespace(view=second, next_view=next_view)
-    network = Network(seats.jobs[index], seats.listeners[index], patience_seconds=_LIMIT)
-    group = Group(seats.jobs[index], member, network, first)
+    group = Group(seats.jobs[index], member, seats.networks[index], first)
     if is_over:
         group.end_view()
     with ThreadPoolExecutor(1) as pool:
@@ -61,10 +64,10 @@ def recovering(
 def seats(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seats]:
     monkeypatch.setattr(connections, "_HANDSHAKE_SECONDS", _LIMIT)
     monkeypatch.setattr(network_module, "_CONNECT_SECONDS", _LIMIT)
-    made = Seats(2)
+    made = Seats(2, patience_seconds=_LIMIT)
     yield made
-    for listener in made.listeners:
-        listener.close()
+    for network in made.networks:
+        network.close()
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -88,7 +91,7 @@ def test_the_other_worker_freezes_before_it_proves_itself(seats: Seats) -> None:
 
 def test_the_other_worker_freezes_before_it_exchanges(seats: Seats) -> None:
     with ExitStack() as open_ones, recovering(seats, 0):
-        frozen = seats.listeners[1].take(2, 0, time.monotonic() + 20.0)
+        frozen = seats.networks[1].take(2, 0, time.monotonic() + 20.0)
         assert open_ones.enter_context(frozen).recv(1)
 
 

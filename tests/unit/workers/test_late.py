@@ -20,7 +20,6 @@ from evener.workers.faults import weights_are_read
 from evener.workers.late import (
     CallResults,
     Late,
-    Network,
     Point,
     Results,
     State,
@@ -154,13 +153,10 @@ def test_a_worker_that_is_frozen_is_waited_for_once() -> None:
     for number in range(3):
         results.add([np.asarray(number)], [])
     seats = Seats(2)
-    other, own = (
-        Network(job, listener, patience_seconds=60.0)
-        for job, listener in zip(seats.jobs, seats.listeners, strict=True)
-    )
-    other.answer(results.since)
+    other, own = seats.networks
+    other.answer = lambda question: results.since(question["results"])
     with socket.create_server(("127.0.0.1", 0)) as frozen:
-        ports = frozen.getsockname()[1], seats.listeners[0].port
+        ports = frozen.getsockname()[1], other.port
         addresses = [f"127.0.0.1:{port}" for port in ports]
         for number in range(4):
             assert len(own.ask(addresses, number)) == 3 - number

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from evener.errors import RunError
+from evener.workers.job import job_from_environment
 from evener.workers.launch import (
     Limits,
     RunCommand,
@@ -79,7 +80,9 @@ def test_workers_of_this_machine_do_not_see_another_job() -> None:
 
 def test_the_worker_of_a_task_reads_tf_config() -> None:
     task = task_of({"TF_CONFIG": TF_CONFIG, "EVENER_JOB_SECRET": "word"})
-    assert (task.index, task.num_workers) == (2, 3)
+    job = job_from_environment(task.environ)
+    assert job is not None
+    assert (task.index, job.index, job.count) == (2, 2, 3)
     limits = Limits(heartbeat_seconds=4)
     settings = task_settings(RunCommand(target=("a.py",)), task, logs=LOGS, limits=limits)
     assert [(worker.index, worker.is_shown) for worker in settings.workers] == [(2, False)]
@@ -90,7 +93,7 @@ def test_the_worker_of_a_task_reads_tf_config() -> None:
 
 def test_the_worker_of_a_task_of_slurm_gets_tf_config() -> None:
     task = task_of({**SLURM, "EVENER_JOB_SECRET": "word"}, port_base=4000)
-    assert (task.index, task.num_workers) == (1, 2)
+    assert task.index == 1
     config = json.loads(task.environ["TF_CONFIG"])
     assert config["cluster"]["worker"] == ["n1:4000", "n2:4000"]
 
@@ -98,7 +101,8 @@ def test_the_worker_of_a_task_of_slurm_gets_tf_config() -> None:
 def test_a_task_alone_trains_alone() -> None:
     environ = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     task = task_of(environ)
-    assert (task.index, task.num_workers) == (0, 1)
+    assert task.index == 0
+    assert job_from_environment(task.environ) is None
     assert "TF_CONFIG" not in task.environ
     assert slurm_tf_config(environ) is None
 
@@ -110,7 +114,7 @@ def test_tasks_need_a_scheduler_and_a_secret(environ: dict[str, str], says: str)
 
 
 def settings_of_task(index: int, script: str, logs: Path) -> LaunchSettings:
-    task = SchedulerTask(index=index, num_workers=2, environ=dict(os.environ))
+    task = SchedulerTask(index=index, environ=dict(os.environ))
     settings = task_settings(RunCommand(target=("a.py",)), task, logs=logs, limits=Limits())
     words = (sys.executable, "-c", script)
     worker = dataclasses.replace(settings.workers[0], words=words)

@@ -120,8 +120,8 @@ def test_another_program_answers() -> None:
 
 def test_a_replacement_is_seen_from_its_start_until_it_joins() -> None:
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    started = Coordinator(1, SECRET, heartbeat_seconds=0.4, start_seconds=30.0, on_event=events.put)
-    started.start()
+    started = Coordinator(1, SECRET, heartbeat_seconds=0.4, start_seconds=30.0)
+    started.start(events.put)
     try:
         newcomer = member(started.address, 0, incarnation=1, heartbeat_seconds=0.4, count=1)
         newcomer.appear()

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
 from functools import reduce
 from itertools import chain
 from typing import Any
@@ -27,8 +26,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from evener.errors import RunError
-from evener.workers.mesh import MERGES, Buffers, Mesh, pack, unpack
-from evener.workers.wire import PeerLost, PeerMemory, Window, WindowAddress, Wire, segments_of
+from evener.workers.mesh import (
+    MERGES,
+    Buffers,
+    Mesh,
+    PeerLost,
+    PeerMemory,
+    Window,
+    WindowAddress,
+    pack,
+    segments_of,
+    unpack,
+)
 
 NUMBERS = (np.bool_, np.int8, np.uint64, np.float16, np.float32, np.float64, np.complex128)
 
@@ -127,12 +136,11 @@ def test_memory_that_nobody_asks_for_is_given_up() -> None:
 # Offers numbers in exchange 5; a line of its standard input closes the window.
 OTHER = """
 import json, sys
-from dataclasses import astuple
 import numpy as np
-from evener.workers.wire import Window, segments_of
+from evener.workers.mesh import Window, segments_of
 window, numbers = Window(), np.arange(100_000, dtype=np.int32)
 window.open(5)
-print(json.dumps([astuple(window.address), segments_of([memoryview(numbers)])]), flush=True)
+print(json.dumps([window.address, segments_of([memoryview(numbers)])]), flush=True)
 sys.stdin.readline()
 window.close()
 print("closed", flush=True)
@@ -171,7 +179,7 @@ def test_arrays_of_another_process(other: subprocess.Popen[str]) -> None:
 
 def test_a_window_of_another_machine_is_not_readable() -> None:
     window = Window()
-    process, address, token = astuple(window.address)
+    process, address, token = window.address
     assert PeerMemory(WindowAddress(process, address, token)).is_readable()
     assert not PeerMemory(WindowAddress(process, address, token + 1)).is_readable()
     assert not PeerMemory(WindowAddress(process, 0, token)).is_readable()
@@ -321,9 +329,9 @@ def test_what_everyone_is_sent_does_not_grow_with_the_square_of_the_members(
     count: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels: set[str] = set()
-    exchange = Wire.exchange
+    exchange = Mesh.exchange
     monkeypatch.setattr(
-        Wire,
+        Mesh,
         "exchange",
         lambda own, label, *rest: (labels.add(label), exchange(own, label, *rest))[1],
     )

@@ -15,7 +15,7 @@ import tensorflow as tf
 from evener.errors import RunError
 from evener.workers import faults, process
 from evener.workers.coordinator import Coordinator
-from evener.workers.late import Late
+from evener.workers.late import Late, Network
 from evener.workers.member import Member
 from evener.workers.messages import View
 from workers.seats import job_of
@@ -104,16 +104,24 @@ def test_a_replacement_that_has_caught_up_with_the_end_waits_for_it(
 
 
 def test_the_patience_of_a_job_is_that_of_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
+    given: list[Network] = []
+
+    def connect(*words: Any) -> Network:
+        given.append(Network(*words))
+        return given[0]
 
     member = SimpleNamespace(join=lambda: SimpleNamespace(number=1))
     group = SimpleNamespace(connect=lambda: None, end_view=lambda: None)
     monkeypatch.setattr(process, "Member", lambda *_, **__: member)
-    monkeypatch.setattr(process, "Network", lambda *_, **kwargs: given.update(kwargs))
+    monkeypatch.setattr(process, "Network", connect)
     monkeypatch.setattr(process, "Group", lambda *_, **__: group)
     monkeypatch.setattr(atexit, "register", lambda *_: None)
-    process._join(job_of(0, 2), None, print)
-    assert given["patience_seconds"] == 600.0
+    process._join(job_of(0, 2, 600.0), None, print)
+    [network] = given
+    mesh = network.nobody()
+    assert mesh._patience == 600.0
+    mesh.close()
+    network.close()
 
 
 def two_workers(**other: Any) -> Any:

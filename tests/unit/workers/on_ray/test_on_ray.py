@@ -20,7 +20,6 @@ from evener.workers.on_ray import (
     OutputBatch,
     RayCluster,
     RayWorker,
-    Resources,
     lacking,
     load_ray,
     node_environ,
@@ -33,8 +32,7 @@ from evener.workers.supervisor import WorkerStart
 
 def test_names_of_ray_become_options_of_an_actor() -> None:
     found = parse_resources("GPU=0.5, CPU=4,fast_disk=2,slow=0")
-    assert (found.num_cpus, found.num_gpus, found.others) == (4.0, 0.5, {"fast_disk": 2.0})
-    assert found.quantities() == {"CPU": 4.0, "GPU": 0.5, "fast_disk": 2.0}
+    assert found == {"CPU": 4.0, "GPU": 0.5, "fast_disk": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -71,9 +69,9 @@ def test_resources_of_all_workers_or_of_each() -> None:
 
 
 def test_without_resources_the_gpus_of_the_devices_are_asked_for() -> None:
-    assert resources_of([], 2, [0]) == (Resources(), Resources())
-    assert [need.num_gpus for need in resources_of([], 2, [2, 1])] == [2, 1]
-    assert [need.num_gpus for need in resources_of(["CPU=1"], 2, [2, 1])] == [0, 0]
+    assert resources_of([], 2, [0]) == ({"CPU": 1.0}, {"CPU": 1.0})
+    assert [need.get("GPU", 0) for need in resources_of([], 2, [2, 1])] == [2, 1]
+    assert [need.get("GPU", 0) for need in resources_of(["CPU=1"], 2, [2, 1])] == [0, 0]
 
 
 SOURCE = (1, 0)
@@ -380,7 +378,7 @@ def test_places_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         available_resources=lambda: {"CPU": 8.0},
     )
     monkeypatch.setattr(on_ray, "load_ray", lambda: ray)
-    there = RayCluster("auto", [Resources(num_gpus=2.0)] * 2, place_seconds=0.1)
+    there = RayCluster("auto", [{"CPU": 1.0, "GPU": 2.0}] * 2, place_seconds=0.1)
     told: list[str] = []
     with pytest.raises(RunError, match="RUN-087") as raised:
         there.reserve(told.append)
