@@ -155,8 +155,6 @@ class _Watched:
     def facts(self) -> dict[str, Any]:
         return {"growth": self._growth}
 
-    # Steps.
-
     def on_step(self, is_timed: bool) -> None:
         num_timed = len(self._loops.main.samples)
         if self._loops.is_measuring:
@@ -232,8 +230,6 @@ class _Watched:
                         stages[path[-2]] -= seconds
         steps = max(1, self._num_measured)
         self._data.stage_seconds = {name: max(0.0, own) / steps for name, own in stages.items()}
-
-    # The end.
 
     def _finish(self, outcome: Outcome, **fields: Any) -> None:
         recorder = self._recorder

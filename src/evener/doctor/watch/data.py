@@ -92,8 +92,6 @@ class Data:
     def facts(self) -> dict[str, Any]:
         return {"pipelines": tuple(self._pipelines or self._described())}
 
-    # Stages.
-
     def _around_made(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         if name == "__init__":
             return self._recorder.after_init(self._note_reader)(original)
@@ -128,8 +126,6 @@ class Data:
     def _note_reader(self, dataset: Any) -> None:
         made = {"kind": type(dataset).__name__, "where": own_line(), "given": {}, "of": None}
         dataset._evener_stage = made
-
-    # Iterations.
 
     def _iteration(self, original: Callable[..., Any], dataset: Any) -> Any:
         with inside(_here, "iterates") as outer:
@@ -175,8 +171,6 @@ class Data:
             validated = ("validation", "predict")
             self._iterated = {k: v for k, v in self._iterated.items() if v["role"] not in validated}
         self._fits = [fit for fit in self._fits if fit["where"] != where] + [given]
-
-    # Descriptions.
 
     def _sources(self) -> Iterator[tuple[str, CodeLine | None, Any, dict[str, Any]]]:
         """Yield role, line, data and further arguments of all that loops draw from."""

@@ -12,6 +12,7 @@ the time between Keras's calls of its callbacks.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import statistics
@@ -35,7 +36,14 @@ from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import is_eager_tensor, is_per_replica, local_values
 from evener.base.user_code import is_own
 from evener.doctor.facts import CallUse, CodeLine, Steps, Traced, use_of
-from evener.doctor.watch.recorder import Original, Recorder, own_line, states_of_numpy, targets
+from evener.doctor.watch.recorder import (
+    Original,
+    Recorder,
+    added,
+    own_line,
+    states_of_numpy,
+    targets,
+)
 from evener.doctor.watch.times import Seconds, Times, num_bytes
 
 _CUSTOM_STEPS = Patch(
@@ -125,7 +133,7 @@ class Loops:
         self.times = times
         self.loops: dict[tuple[Any, ...], _Loop] = {}
         self._functions: dict[CodeLine, _Function] = {}
-        self._calls: dict[tuple[str, CodeLine | None], list[Any]] = {}
+        self._calls: dict[tuple[str, CodeLine | None], CallUse] = {}
         self.open_calls: list[str] = []
         self.open_functions: list[Any] = []
         self.target: Any = None  # Gauge of the first target of a gradient
@@ -134,7 +142,6 @@ class Loops:
         self.in_fit = False
         self.is_measuring = False
         self.traced = False
-        self._serial = 0
         self._open_since: float | None = None
         self._where: CodeLine | None = None
         self._trains = False
@@ -144,7 +151,7 @@ class Loops:
         self._last: tuple[float, Seconds] | None = None
         self._fit: _Loop | None = None
         self._first_in_execution = 0
-        self._counted = (0, 0, 0.0)
+        self._counted: tuple[float | None, int, float] = (None, 0, 0.0)
 
     def watch(self) -> None:
         around = {"__call__": self._call_function}
@@ -172,7 +179,7 @@ class Loops:
         return self._where if self._fit is None else self._fit.where
 
     def num_calls(self, kind: str) -> int:
-        return sum(found[0] for (other, _), found in self._calls.items() if other == kind)
+        return sum(use.num_calls for use in self._calls.values() if use.kind == kind)
 
     @property
     def main(self) -> _Loop | None:
@@ -197,16 +204,8 @@ class Loops:
                 for each in self._functions.values()
             ),
             "calls": tuple(
-                CallUse(
-                    kind=kind,
-                    where=where,
-                    num_calls=num,
-                    num_after_first_step=after,
-                    per_step=after / steps,
-                    seconds=seconds,
-                    detail=detail,
-                )
-                for (kind, where), (num, after, seconds, detail) in self._calls.items()
+                dataclasses.replace(use, per_step=use.num_after_first_step / steps)
+                for use in self._calls.values()
             ),
         }
 
@@ -214,15 +213,13 @@ class Loops:
         """Return the ids of the program's tensors that are kept here."""
         return {id(value) for loop in self.loops.values() for _, value in loop.losses}
 
-    # Calls that are counted and timed.
-
     def _count(self, kind: str, where: CodeLine | None, began: float, detail: str = "") -> None:
-        found = self._calls.setdefault((kind, where), [0, 0, 0.0, detail])
-        found[0] += 1
+        use = self._calls.get((kind, where), CallUse(kind=kind, where=where, num_calls=0))
         if self._recorder.num_steps:
-            found[1] += 1
-            found[2] += self._recorder.clock() - began
-        found[3] = detail or found[3]
+            seconds = self._recorder.clock() - began
+            use = added(use, num_after_first_step=1, seconds=seconds)
+        use = dataclasses.replace(use, num_calls=use.num_calls + 1, detail=detail or use.detail)
+        self._calls[kind, where] = use
 
     def _known(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
         kind = _NAMES.get(name, name)
@@ -246,23 +243,21 @@ class Loops:
                     detail = str(kwargs.get("steps") or "")
                 self._count(kind, where or self._where, began, detail)
 
-    # Steps of custom loops.
-
     def _ask(self) -> None:
         """Read the counters of optimizers while a call runs: a loop in a graph takes its steps."""
-        serial, now = self._serial, self._recorder.clock()
-        if self._open_since is None or now - self._open_since < _POLL_SECONDS:
-            self._counted = (0, 0, 0.0)
+        since, now = self._open_since, self._recorder.clock()
+        if since is None or now - since < _POLL_SECONDS:
+            self._counted = (None, 0, 0.0)
             return
         counted = max(
             (int(optimizer.iterations.numpy()) for optimizer in list(self.optimizers)), default=0
         )
-        before, num_before, at = self._counted
+        counted_since, num_before, at = self._counted
         num_new = counted - num_before
-        if before != serial:
-            self._counted = (serial, counted, now)
+        if counted_since != since:
+            self._counted = (since, counted, now)
         elif num_new >= _LEAST_STEPS:
-            self._counted = (serial, counted, now)
+            self._counted = (since, counted, now)
             loop = self._loop("graph loop", self._where)
             self._take(loop, num_new, defaultdict(float, step=(now - at) / num_new), is_timed=True)
 
@@ -272,7 +267,6 @@ class Loops:
             return function(*args, **kwargs)
         began = self._open_since = self._recorder.clock()
         self._trains = key in self._keys
-        self._serial += 1
         where = own_line() if self._lead in (None, key) else None
         self._where = where or self._where
         try:
@@ -361,8 +355,6 @@ class Loops:
         key = ("run", id(fn) if code is None else id(code))
         return self._call(key, original, (strategy, fn, *args), kwargs)
 
-    # Traced functions.
-
     def _make_function(self, function: Any) -> None:
         code = _code_of(function.python_function)
         if code is None or not is_own(code.co_filename):
@@ -408,8 +400,6 @@ class Loops:
         record.arguments = [*record.arguments, given[:_MOST_TEXT]][-_MOST_ARGUMENTS:]
         record.last = weakref.ref(function)
 
-    # Steps of `fit`.
-
     def _begin_fit(self, callbacks: Any, *_: Any, **__: Any) -> None:
         self.in_fit = True
         self._where = own_line()
@@ -424,7 +414,8 @@ class Loops:
             if isinstance(callback, _OWN_CALLBACKS):
                 continue
             kind = f"callback {type(callback).__name__}"
-            self._calls.setdefault((kind, self._where), [0, 0, 0.0, ""])
+            unused = CallUse(kind=kind, where=self._where, num_calls=0)
+            self._calls.setdefault((kind, self._where), unused)
             for hook in _HOOKS:
                 self._time_hook(callback, hook, kind)
 

@@ -203,8 +203,6 @@ class LossWatch:
         is_compiled_here = any(map(is_compiled, self._loops.open_functions))
         return not is_compiled_here and not is_inside and not watched.is_loop_body(graph)
 
-    # What a model is given, and what it ends in.
-
     def _note_input(self, layer: Any, inputs: Any, *_: Any, **__: Any) -> None:
         if not tf.is_tensor(inputs) or not self._may_gauge(inputs):
             return
@@ -243,8 +241,6 @@ class LossWatch:
             before = getattr(features, "_evener_activations", ())
             self._recorder.safely(setattr, result, "_evener_activations", (*before, name))
         return result
-
-    # Losses.
 
     def _loss(self, original: Original, loss, y_true, y_pred, *args, **kwargs) -> Any:
         weights = kwargs.get("sample_weight", args[0] if args else None)
@@ -328,8 +324,6 @@ class LossWatch:
 
         found.gauge.write(row)
 
-    # Targets of gradients.
-
     def on_gradient(self, tape: Any, target: Any, pairs: list[tuple[Any, Any]]) -> None:
         where = own_line() or self._loops.fit_line
         recorded = {id(variable) for variable in tape.watched_variables()}
@@ -398,8 +392,6 @@ class LossWatch:
         if known.count(True) == 1 and shape_of(left) and len(left.shape) == len(right.shape):
             labels, outputs = (right, left) if known[0] else (left, right)
             self._note_loss("difference", None, labels, outputs, where=where)
-
-    # Facts.
 
     def facts(self) -> dict[str, Any]:
         return {

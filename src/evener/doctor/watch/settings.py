@@ -140,8 +140,6 @@ class Settings:
                 read_at = self._devices_at if is_late else None
                 self._note(name, ", ".join(given), where, read_at, is_late=is_late, error=error)
 
-    # Strategies.
-
     def _make_strategy(self, strategy: Any) -> None:
         where = making_line()
         if where is not None and not type(strategy).__name__.startswith("_Default"):
@@ -184,8 +182,6 @@ class Settings:
 
     def on_fit(self, _where: Any, args: Any, _kwargs: Any) -> None:
         self._count(getattr(args[0], "distribute_strategy", None), "trained")
-
-    # Pins.
 
     def _pin(self, original: Original, name: Any) -> Any:
         caller = sys._getframe(2)

@@ -8,6 +8,7 @@ A span inside of another one is not counted in the outer one.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import os
@@ -32,7 +33,15 @@ from evener._tf_private.functions import left_to_autograph
 from evener._tf_private.tensors import HOST_READS, is_eager_tensor, local_values, plain_variable
 from evener.base.user_code import is_own
 from evener.doctor.facts import CodeLine, Growth, HostRead
-from evener.doctor.watch.recorder import SCOPE, Original, Recorder, inside, own_frame, own_line
+from evener.doctor.watch.recorder import (
+    SCOPE,
+    Original,
+    Recorder,
+    added,
+    inside,
+    own_frame,
+    own_line,
+)
 
 _KERAS = str(Path(keras.__file__ or "").parent) + os.sep
 # What Keras reads for its own logs and callbacks is no line of the program.
@@ -72,7 +81,7 @@ class Times:
         self.totals: Seconds = defaultdict(float)
         self.num_eager = 0
         self._last_size = 0
-        self._reads: dict[CodeLine, list[float]] = {}
+        self._reads: dict[CodeLine, HostRead] = {}
         self._drawing = threading.local()
         self._in_graphs: tuple[tf.Variable, tf.Variable] | None = None
 
@@ -83,11 +92,8 @@ class Times:
 
     def facts(self) -> dict[str, Any]:
         steps = max(1, self._recorder.num_steps - 1)
-        longest = sorted(self._reads.items(), key=lambda item: -item[1][1])[:_MOST_LINES]
-        reads = (
-            HostRead(where=where, num_reads=int(n), per_step=n / steps, seconds=seconds)
-            for where, (n, seconds) in longest
-        )
+        longest = sorted(self._reads.values(), key=lambda use: -use.seconds)[:_MOST_LINES]
+        reads = (dataclasses.replace(use, per_step=use.num_reads / steps) for use in longest)
         return {"host_reads": tuple(reads)}
 
     def span(self, kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -190,9 +196,9 @@ class Times:
     def _note_read(self, frame: FrameType, seconds: float) -> None:
         where = _reader(frame)
         if where is not None:
-            found = self._reads.setdefault(where, [0, 0.0])
-            found[0] += 1
-            found[1] += seconds
+            unused = HostRead(where=where, num_reads=0, per_step=0.0, seconds=0.0)
+            use = self._reads.get(where, unused)
+            self._reads[where] = added(use, num_reads=1, seconds=seconds)
 
     def _note_operation(self, result: Any) -> None:
         self.num_eager += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import weakref
@@ -34,6 +35,7 @@ from evener.doctor.watch.losses import Gauge, LossWatch, shape_of
 from evener.doctor.watch.recorder import (
     Original,
     Recorder,
+    added,
     is_asked_by_user,
     making_line,
     own_frame,
@@ -105,28 +107,6 @@ class _Variable:
     is_listed: bool = True  # Whether a model that trains lists it as trainable, if one has it
 
 
-@dataclass(slots=True, eq=False)
-class _Optimizer:
-    kind: str
-    where: CodeLine | None
-    last: Any = None
-    num_made: int = 0
-    num_made_in_steps: int = 0
-    num_applied: int = 0
-    first_rate: float | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Models:
-    where: CodeLine | None
-    last: weakref.ref[Any] | None = None
-    num_made: int = 0
-    num_made_in_steps: int = 0
-    num_cleared: int = 0
-    made_in_scope: bool = False
-    num_trained: int = 0
-
-
 class Training:
     def __init__(self, recorder: Recorder, loops: Loops, losses: LossWatch) -> None:
         self._recorder = recorder
@@ -134,12 +114,14 @@ class Training:
         self._of_losses = losses
         self._apply_gauges: dict[int, tuple[Gauge, list[int]]] = {}
         self._variables: dict[int, _Variable] = {}
-        self._optimizers: dict[CodeLine | None, _Optimizer] = {}
-        self._models: dict[CodeLine | None, _Models] = {}
+        # With the last object that a line made. Facts are written by a thread: what it finds here
+        # must be whole.
+        self._optimizers: dict[CodeLine | None, tuple[Any, OptimizerUse]] = {}
+        self._models: dict[CodeLine | None, tuple[weakref.ref[Any], ModelUse]] = {}
         self._known_models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_calls: dict[CodeLine | None, list[Any]] = {}
         self._flags: dict[tuple[Any, ...], LayerFlag] = {}
-        self._metrics: dict[int, list[Any]] = {}
+        self._metrics: dict[int, tuple[keras.Metric, MetricUse]] = {}
         self._gradients: dict[int, tuple[Any, Any]] = {}
         self._anchor: tuple[_Variable, Any] | None = None
         self._ways: list[float] = []
@@ -152,8 +134,6 @@ class Training:
         _OPTIMIZERS.apply(self._recorder.after_init(self._made_optimizer))
         _FLAGGED.apply(self._recorder.before(self._flag))
         _METRICS.apply_by_name(left_by_name(self._use_metric))
-
-    # Gradients, updates.
 
     def on_gradient(self, tape: Any, _: Any, pairs: list[tuple[Any, Any]]) -> None:
         where = own_line() or self._loops.fit_line
@@ -172,8 +152,7 @@ class Training:
         gradients = kwargs.get("grads", args[0] if args else None)
         variables = kwargs.get("trainable_variables", args[1] if len(args) > 1 else None)
         variables = optimizer._trainable_variables if variables is None else list(variables)
-        found = self._optimizer(optimizer, getattr(optimizer, "_evener_line", None))
-        found.num_applied += 1
+        self._count(optimizer, getattr(optimizer, "_evener_line", None), num_applied=1)
         pairs: list[tuple[_Variable, Any]] = []
         for variable, gradient in zip(variables, gradients or (), strict=False):
             entry = self._entry(variable_of(variable))
@@ -217,29 +196,32 @@ class Training:
                 if is_smaller and not self._ways:
                     self._anchor = (entry, value)
 
-    def _optimizer(self, optimizer: Any, where: CodeLine | None) -> _Optimizer:
-        # Facts are written by a thread: what it finds here must be whole.
-        made = _Optimizer(type(optimizer).__name__, where, optimizer)
-        found = self._optimizers.setdefault(where, made)
-        found.last = optimizer
-        return found
+    def _count(self, optimizer: Any, where: CodeLine | None, **counts: int) -> None:
+        first = OptimizerUse(kind=type(optimizer).__name__, where=where, num_made=0)
+        _, use = self._optimizers.get(where, (None, first))
+        if "num_made" in counts:
+            use = dataclasses.replace(use, first_rate=_rate_of(optimizer))
+        self._optimizers[where] = optimizer, added(use, **counts)
 
     def _entry(self, variable: Any) -> _Variable:
         return self._variables.setdefault(id(variable), _Variable(variable))
-
-    # Models, optimizers, layers, metrics.
 
     def _made(self, model: Any) -> None:
         if model in self._known_models or self._loops.open_calls or _is_inner(model):
             return
         self._known_models.add(model)
         where = making_line()
-        found = self._models.setdefault(where, _Models(where))
-        found.last = weakref.ref(model)
-        found.num_made += 1
-        found.num_made_in_steps += self._recorder.num_steps > 0
-        found.made_in_scope = tf.distribute.has_strategy()
-        found.num_cleared = self._loops.num_calls("clear_session")
+        first = ModelUse(kind=type(model).__name__, where=where, num_made=0)
+        _, use = self._models.get(where, (None, first))
+        use = added(use, num_made=1, num_made_in_steps=int(self._recorder.num_steps > 0))
+        self._models[where] = (
+            weakref.ref(model),
+            dataclasses.replace(
+                use,
+                made_in_scope=tf.distribute.has_strategy(),
+                num_cleared=self._loops.num_calls("clear_session"),
+            ),
+        )
 
     def _made_layer(self, layer: Any) -> None:
         frame = own_frame() if watched.is_in_layer_call() else None
@@ -252,10 +234,8 @@ class Training:
             return  # Saving makes copies.
         where = making_line()
         optimizer._evener_line = where
-        found = self._optimizer(optimizer, where)
-        found.first_rate = _rate_of(optimizer)
-        found.num_made += 1
-        found.num_made_in_steps += self._recorder.num_steps > 0
+        num_in_steps = int(self._recorder.num_steps > 0)
+        self._count(optimizer, where, num_made=1, num_made_in_steps=num_in_steps)
 
     def _flag(self, layer, inputs, training: Any = None, *_: Any, **__: Any) -> None:
         if isinstance(inputs, keras.KerasTensor):
@@ -279,26 +259,28 @@ class Training:
         return original(metric, *args, **kwargs)
 
     def _metric(self, metric: Any, name: str, args: Any) -> None:
-        found = self._metrics.setdefault(id(metric), [metric, None, 0, 0, {}])
-        if name == "update_state":
-            found[1], found[2] = found[1] or own_line(), found[2] + 1
-            if len(args) > 1 and isinstance(metric, keras.metrics.MeanMetricWrapper):
-                found[4] = {
-                    "label_shape": shape_of(args[0]),
-                    "output_shape": shape_of(args[1]),
-                    "takes_logits": getattr(args[1], "_evener_logits", None),
-                }
+        _, use = self._metrics.get(id(metric), (None, MetricUse(name=metric.name, where=None)))
+        if name == "reset_state":
+            use = added(use, num_resets=1)
         else:
-            found[3] += 1
-
-    # Steps.
+            use = dataclasses.replace(added(use, num_updates=1), where=use.where or own_line())
+            if len(args) > 1 and isinstance(metric, keras.metrics.MeanMetricWrapper):
+                use = dataclasses.replace(
+                    use,
+                    kind=use.kind or _name_of(keras.metrics.serialize(metric)),
+                    label_shape=shape_of(args[0]),
+                    output_shape=shape_of(args[1]),
+                    takes_logits=getattr(args[1], "_evener_logits", None),
+                )
+        self._metrics[id(metric)] = metric, use
 
     def on_fit(self, _where: CodeLine | None, args: Any, _kwargs: Any) -> None:
         self._train(args[0])
 
     def _train(self, model: Any) -> None:
-        for found in self._models.values() if not _is_trained(model) else ():
-            found.num_trained += found.last is not None and found.last() is model
+        for where, (last, use) in self._models.items():
+            if last() is model and not _is_trained(model):
+                self._models[where] = last, added(use, num_trained=1)
         object.__setattr__(model, "_evener_trained", True)
 
     def on_step(self, _: bool) -> None:
@@ -370,13 +352,16 @@ class Training:
         for gauge, keys in self._apply_gauges.values():
             for key, column in zip(keys, gauge.rows().T.tolist(), strict=True):
                 self._variables[key].gradient_norms = column
+        main = self._loops.main
+        num_epochs = 0 if main is None else main.epochs
+        reset = {key for key, (_, use) in self._metrics.items() if use.num_resets}
         return {
             "variables": tuple(_variable_use(entry) for entry in self._variables.values()),
-            "optimizers": tuple(map(_optimizer_use, self._optimizers.values())),
+            "optimizers": tuple(_optimizer_use(*each) for each in self._optimizers.values()),
             "models": tuple(
-                _model_use(found, model, self._metrics)
-                for found in list(self._models.values())
-                if found.last is not None and (model := found.last()) is not None
+                _model_use(model, use, self._metrics.keys() - reset)
+                for last, use in list(self._models.values())
+                if (model := last()) is not None
             ),
             "layers_in_calls": tuple(
                 LayerMade(
@@ -386,17 +371,9 @@ class Training:
             ),
             "layer_flags": tuple(self._flags.values()),
             "metrics": tuple(
-                MetricUse(
-                    name=metric.name,
-                    kind=_name_of(keras.metrics.serialize(metric)) if given else "",
-                    **given,
-                    where=where,
-                    num_updates=updates,
-                    num_resets=resets,
-                    num_epochs=0 if self._loops.main is None else self._loops.main.epochs,
-                )
-                for metric, where, updates, resets, given in self._metrics.values()
-                if updates
+                dataclasses.replace(use, num_epochs=num_epochs)
+                for _, use in self._metrics.values()
+                if use.num_updates
             ),
             "not_finite": self._first_not_finite(),
         }
@@ -442,18 +419,16 @@ def _variable_use(entry: _Variable) -> VariableUse:
     )
 
 
-def _optimizer_use(found: _Optimizer) -> OptimizerUse:
-    optimizer = found.last
+def _optimizer_use(optimizer: Any, use: OptimizerUse) -> OptimizerUse:
     inner = getattr(optimizer, "inner_optimizer", None)
     rate = _rate_of(optimizer)
     is_schedule = isinstance((inner or optimizer).get_config().get("learning_rate"), dict)
     clips = ("clipnorm", "global_clipnorm", "clipvalue")
-    return use_of(
-        OptimizerUse,
-        found,
-        num_made=max(1, found.num_made),
+    return dataclasses.replace(
+        use,
+        num_made=max(1, use.num_made),
         learning_rate=rate,
-        rate_changes=is_schedule or (found.first_rate is not None and found.first_rate != rate),
+        rate_changes=is_schedule or (use.first_rate is not None and use.first_rate != rate),
         has_loss_scale=inner is not None,
         clips=any(getattr(inner or optimizer, name, None) is not None for name in clips),
     )
@@ -464,7 +439,7 @@ def _rate_of(optimizer: Any) -> float | None:
     return None if rate is None else float(keras.ops.convert_to_numpy(rate))
 
 
-def _model_use(found: _Models, model: Any, metrics: dict[int, list[Any]]) -> ModelUse:
+def _model_use(model: Any, use: ModelUse, never_reset: set[int]) -> ModelUse:
     layers = model._flatten_layers(include_self=False)
     leaves = [layer for layer in layers if not isinstance(layer, keras.Model)]
     activations = [
@@ -476,17 +451,15 @@ def _model_use(found: _Models, model: Any, metrics: dict[int, list[Any]]) -> Mod
     hidden = [
         name
         for name, value in vars(model).items()
-        if isinstance(value, keras.Metric) and id(value) not in listed
-        if id(value) in metrics and not metrics[id(value)][3]
+        if isinstance(value, keras.Metric) and id(value) in never_reset - listed
     ]
     compiled = (model.get_compile_config() or {}) if getattr(model, "compiled", False) else {}
     given = compiled.get("metrics") or ()
-    return use_of(
-        ModelUse,
-        found,
+    return dataclasses.replace(
+        use,
         kind=type(model).__name__,
         num_parameters=sum(int(np.prod(each.shape)) for each in model.variables),
-        trains=found.num_trained > 0,
+        trains=use.num_trained > 0,
         policy=str(getattr(model.dtype_policy, "name", "")),
         run_eagerly=bool(getattr(model, "run_eagerly", False)),
         activations=tuple(activations[-3:]),
