@@ -110,29 +110,15 @@ class _Loop:
         return statistics.median(sample[kind] for sample in samples)
 
 
-@dataclass(slots=True, eq=False)
-class _Function:
-    name: str
-    where: CodeLine
-    num_calls: int = 0
-    num_traces: int = 0
-    num_made: int = 0
-    seconds: float = 0.0
-    draws_numpy: bool = False
-    causes: list[str] = field(default_factory=list)
-    arguments: list[str] = field(default_factory=list)
-    seen: weakref.WeakKeyDictionary[Any, list[list[Any]]] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
-    last: weakref.ref[Any] | None = None
-
-
 class Loops:
     def __init__(self, recorder: Recorder, times: Times) -> None:
         self._recorder = recorder
         self.times = times
         self.loops: dict[tuple[Any, ...], _Loop] = {}
-        self._functions: dict[CodeLine, _Function] = {}
+        self._functions: dict[CodeLine, Traced] = {}
+        # What each was traced by, and the last that was traced of the same lines.
+        self._leaves: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._last_traced: dict[CodeLine, weakref.ref[Any]] = {}
         self._calls: dict[tuple[str, CodeLine | None], CallUse] = {}
         self.open_calls: list[str] = []
         self.open_functions: list[Any] = []
@@ -200,8 +186,10 @@ class Loops:
         return {
             "steps": tuple(_steps_of(loop, self.target) for loop in self.loops.values()),
             "traced": tuple(
-                use_of(Traced, each, **(self._recorder.safely(_graph_facts, each) or {}))
-                for each in self._functions.values()
+                dataclasses.replace(
+                    use, **(self._recorder.safely(_graph_facts, self._last_traced.get(where)) or {})
+                )
+                for where, use in self._functions.items()
             ),
             "calls": tuple(
                 dataclasses.replace(use, per_step=use.num_after_first_step / steps)
@@ -360,19 +348,21 @@ class Loops:
         if code is None or not is_own(code.co_filename):
             return
         where = CodeLine(file=code.co_filename, line=code.co_firstlineno)
-        record = self._functions.setdefault(where, _Function(code.co_name, where))
+        first = Traced(name=code.co_name, where=where, num_calls=0, num_traces=0, num_made=0)
         # TensorFlow makes one for each object whose method is decorated.
-        if not isinstance(getattr(function.python_function, "__wrapped__", None), MethodType):
-            record.num_made += 1
-        function._evener_record = record
+        is_bound = isinstance(getattr(function.python_function, "__wrapped__", None), MethodType)
+        self._functions[where] = added(
+            self._functions.get(where, first), num_made=int(not is_bound)
+        )
+        function._evener_where = where
 
     def _call_function(self, original: Original, function: Any, *args: Any, **kwargs: Any) -> Any:
-        record: _Function | None = getattr(function, "_evener_record", None)
-        key = ("function", id(function)) if record is None else ("lines", id(record))
+        where: CodeLine | None = getattr(function, "_evener_where", None)
+        key = ("function", where or id(function))
         num_traces = function.experimental_get_tracing_count()
         python_function = function.python_function
-        if record is not None and tf.executing_eagerly():
-            record.num_calls += 1
+        if where is not None and tf.executing_eagerly():
+            self._functions[where] = added(self._functions[where], num_calls=1)
         self.open_functions.append(function)
         began, drawn = self._recorder.clock(), states_of_numpy(python_function)
         try:
@@ -381,24 +371,28 @@ class Loops:
             self.open_functions.pop()
             num_new = function.experimental_get_tracing_count() - num_traces
             self.traced = self.traced or num_new > 0
-            if num_new and record is not None:
-                record.seconds += self._recorder.clock() - began
-                record.draws_numpy |= drawn != states_of_numpy(python_function)
-                self._recorder.safely(self._note_traces, record, function, num_new, args, kwargs)
+            if num_new and where is not None:
+                use = added(self._functions[where], seconds=self._recorder.clock() - began)
+                draws = use.draws_numpy or drawn != states_of_numpy(python_function)
+                self._functions[where] = dataclasses.replace(use, draws_numpy=draws)
+                self._recorder.safely(self._note_traces, where, function, num_new, args, kwargs)
 
     def _note_traces(
-        self, record: _Function, function: Any, num_new: int, args: Any, kwargs: Any
+        self, where: CodeLine, function: Any, num_new: int, args: Any, kwargs: Any
     ) -> None:
         leaves = [_leaf(value) for value in tf.nest.flatten((args, kwargs))]
-        seen = record.seen.setdefault(function, [])
-        if record.num_traces:
-            record.causes.append(_cause(seen, leaves) if seen else "new function")
-        record.causes += ["variables"] * (num_new - 1)
+        seen, use = self._leaves.setdefault(function, []), self._functions[where]
+        causes = ["variables"] * (num_new - 1)
+        if use.num_traces:
+            causes.insert(0, _cause(seen, leaves) if seen else "new function")
         seen.append(leaves)
-        record.num_traces += num_new
         given = ", ".join([*map(shortly, args), *(f"{k}={shortly(v)}" for k, v in kwargs.items())])
-        record.arguments = [*record.arguments, given[:_MOST_TEXT]][-_MOST_ARGUMENTS:]
-        record.last = weakref.ref(function)
+        self._functions[where] = dataclasses.replace(
+            added(use, num_traces=num_new),
+            causes=(*use.causes, *causes),
+            arguments=(*use.arguments, given[:_MOST_TEXT])[-_MOST_ARGUMENTS:],
+        )
+        self._last_traced[where] = weakref.ref(function)
 
     def _begin_fit(self, callbacks: Any, *_: Any, **__: Any) -> None:
         self.in_fit = True
@@ -515,9 +509,10 @@ def _sample(seconds: float, now: Seconds, before: Seconds) -> Seconds:
     return defaultdict(float, spent, step=seconds - (now["watcher"] - before["watcher"]))
 
 
-def _graph_facts(function: _Function) -> dict[str, Any]:
-    last = function.last() if function.last is not None else None
-    graph = None if last is None else watched.last_graph(last)
+def _graph_facts(traced: weakref.ref[Any] | None) -> dict[str, Any]:
+    """Return size and constants of the last trace."""
+    function = None if traced is None else traced()
+    graph = None if function is None else watched.last_graph(function)
     if graph is None:
         return {}
     constants = [each for each in graph.get_operations() if each.type == "Const"]

@@ -15,7 +15,6 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -26,7 +25,7 @@ from evener._tf_private import watched
 from evener._tf_private.functions import is_compiled, left_by_name, left_to_autograph
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import plain_variable
-from evener.doctor.facts import CodeLine, GradientUse, InputUse, LossUse, ValueRange, use_of
+from evener.doctor.facts import CodeLine, GradientUse, InputUse, LossUse, ValueRange
 from evener.doctor.watch.loops import Loops, defined_at
 from evener.doctor.watch.recorder import (
     SCOPE,
@@ -129,48 +128,15 @@ class Gauge:
         return self._rows.numpy()[:num]
 
 
-@dataclass(slots=True, eq=False)
-class _Loss:
-    """Calls of one loss from one line, with the shapes of the last."""
-
-    name: str
-    where: CodeLine | None
-    from_logits: bool | None
-    activations: tuple[str, ...] = ()
-    label_shape: tuple[int, ...] = ()
-    output_shape: tuple[int, ...] = ()
-    gauge: Gauge | None = None
-    is_broadcast: bool = False
-    has_mask: bool = False
-    is_weighted: bool = False
-    num_replicas: int = 1
-    is_reduced: bool = True
-    trains: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Gradients:
-    """Gradients that one line asks for, the last ones, and numbers of their targets."""
-
-    where: CodeLine | None
-    num_sources: int = 0
-    num_none: int = 0
-    num_not_watched: int = 0
-    num_replicas: int = 1
-    is_negated: bool = False
-    draws_constants: bool = False
-    draws_numpy: bool = False
-    scale: float | None = None
-    gauge: Gauge | None = None
-
-
 class LossWatch:
     def __init__(self, recorder: Recorder, loops: Loops) -> None:
         self._recorder = recorder
         self._loops = loops
         self._here = threading.local()
-        self._losses: dict[tuple[Any, ...], _Loss] = {}
-        self._gradients: dict[CodeLine | None, _Gradients] = {}
+        # By name, line and `from_logits`; by line. Numbers are taken from the gauges at the end.
+        self._losses: dict[tuple[Any, ...], tuple[LossUse, Gauge | None]] = {}
+        self._gradients: dict[CodeLine | None, GradientUse] = {}
+        self._targets: dict[CodeLine | None, Gauge] = {}
         self._inputs: dict[tuple[int, bool], tuple[InputUse, Gauge]] = {}
 
     def watch(self) -> None:
@@ -290,21 +256,31 @@ class LossWatch:
         if tf.is_tensor(outputs):
             outputs._evener_logits = bool(from_logits)  # pyright: ignore[reportAttributeAccessIssue]
         where = where or own_line() or self._loops.fit_line
-        key = (name, where, from_logits)
-        found = self._losses.setdefault(key, _Loss(name, where, from_logits))
-        found.trains |= self.is_recorded
-        found.num_replicas = max(found.num_replicas, replicas_here())
-        found.label_shape, found.output_shape = shape_of(labels), shape_of(outputs)
+        first = LossUse(name=name, where=where, from_logits=from_logits, trains=False)
+        use, gauge = self._losses.get((name, where, from_logits), (first, None))
+        activations = (use.activation_before, use.activation)
+        if not use.activation:
+            activations = ("", "", *_activations_of(outputs))[-2:]
         # Losses of Keras use a mask themselves; functions do not.
         is_function = not getattr(self._here, "in_loss", False) and "cross" in name
-        found.has_mask |= is_function and getattr(outputs, "_keras_mask", None) is not None
-        found.is_weighted |= getattr(self._here, "is_weighted", False)
-        if result is not None:
-            found.is_reduced = len(shape_of(result)) == 0
-        found.activations = found.activations or _activations_of(outputs)
-        if not self._may_gauge(outputs):
+        has_mask = is_function and getattr(outputs, "_keras_mask", None) is not None
+        use = dataclasses.replace(
+            use,
+            trains=use.trains or self.is_recorded,
+            num_replicas=max(use.num_replicas, replicas_here()),
+            labels=ValueRange(shape=shape_of(labels)),
+            outputs=ValueRange(shape=shape_of(outputs)),
+            has_mask=use.has_mask or has_mask,
+            is_weighted=use.is_weighted or getattr(self._here, "is_weighted", False),
+            is_reduced=use.is_reduced if result is None else not shape_of(result),
+            activation_before=activations[0],
+            activation=activations[1],
+        )
+        may_gauge = self._may_gauge(outputs)
+        gauge = gauge or (Gauge(11) if may_gauge else None)
+        self._losses[name, where, from_logits] = use, gauge
+        if gauge is None or not may_gauge:
             return
-        found.gauge = found.gauge or Gauge(11)
 
         def row() -> list[Any]:
             values = tf.cast(outputs, tf.float32)
@@ -322,18 +298,20 @@ class LossWatch:
                 *_extremes(classes),
             ]
 
-        found.gauge.write(row)
+        gauge.write(row)
 
     def on_gradient(self, tape: Any, target: Any, pairs: list[tuple[Any, Any]]) -> None:
         where = own_line() or self._loops.fit_line
         recorded = {id(variable) for variable in tape.watched_variables()}
         missing = [variable for variable, gradient in pairs if gradient is None]
-        seen = self._gradients.setdefault(where, _Gradients(where))
-        seen.num_sources, seen.num_none = len(pairs), len(missing)
-        seen.num_not_watched = sum(
-            isinstance(each, tf.Variable) and id(each) not in recorded for each in missing
+        unwatched = [each for each in missing if id(each) not in recorded]
+        use = self._gradients[where] = dataclasses.replace(
+            self._gradients.get(where, GradientUse(where=where, num_sources=0)),
+            num_sources=len(pairs),
+            num_none=len(missing),
+            num_not_watched=sum(isinstance(each, tf.Variable) for each in unwatched),
+            num_replicas=replicas_here(),
         )
-        seen.num_replicas = replicas_here()
         tensors = [each for each in tf.nest.flatten(target) if tf.is_tensor(each)]
         if len(tensors) != 1 or not self._may_gauge(tensors[0]):
             return
@@ -346,9 +324,10 @@ class LossWatch:
         errors = [each for each in errors if watched.graph_of(each) is graph][:2]
         errors = errors if any(isinstance(each, tf.Variable) for each, _ in pairs) else []
         numbers = [only, loss, *errors, *[None] * (2 - len(errors))]
-        seen.gauge = seen.gauge or Gauge(4, num_calls=_ROWS)
-        self._loops.target = self._loops.target or seen.gauge
-        seen.gauge.write(
+        if where not in self._targets:
+            self._targets[where] = Gauge(4, num_calls=_ROWS)
+        self._loops.target = self._loops.target or self._targets[where]
+        self._targets[where].write(
             lambda: [
                 np.nan if each is None else tf.reduce_mean(tf.cast(each, tf.float32))
                 for each in numbers
@@ -358,13 +337,17 @@ class LossWatch:
         if graph is None:
             return
         chain = _steps_back(only)
-        seen.draws_constants = any(map(draws_constants, graph.get_operations()))
-        seen.draws_numpy = getattr(self._here, "drawn", None) not in (None, states_of_numpy(None))
+        drawn = getattr(self._here, "drawn", None)
         is_below = sum(factor < 0 for _, factor in chain) % 2 == 1
         last = chain[-1][0]
         is_even = last.type == "Pow" and bool(tf.get_static_value(last.inputs[1]) == 2)
-        seen.is_negated = is_below and (is_even or last.type in _ERRORS)
-        seen.scale = _scale_of(chain) if loss is None else None
+        self._gradients[where] = dataclasses.replace(
+            use,
+            draws_constants=any(map(draws_constants, graph.get_operations())),
+            draws_numpy=drawn not in (None, states_of_numpy(None)),
+            is_negated=is_below and (is_even or last.type in _ERRORS),
+            loss_ratio=_scale_of(chain) if loss is None else None,
+        )
         # Differences that it is made of are losses that the program writes itself.
         inner = (*_FUNCTIONS, *_WEIGHTS, "Conv2D", "Placeholder")
         for operation in itertools.islice(_operations_behind(only, inner), _MOST_OPERATIONS):
@@ -382,9 +365,9 @@ class LossWatch:
         shapes = (shape_of(left), shape_of(right))
         short, long = sorted(shapes, key=len)
         if len(short) == 1 and long == (*short, 1) and short[0] not in (0, 1):
-            found = self._losses.setdefault((name, where, None), _Loss(name, where, None))
-            found.is_broadcast, found.trains = True, True
-            found.label_shape, found.output_shape = shapes
+            labels, outputs = (ValueRange(shape=shape) for shape in shapes)
+            use = LossUse(name=name, where=where, from_logits=None, labels=labels, outputs=outputs)
+            self._losses[name, where, None] = dataclasses.replace(use, is_broadcast=True), None
         known = [
             bool(acts := _activations_of(each)) and acts[-1] != "linear" for each in (left, right)
         ]
@@ -395,8 +378,11 @@ class LossWatch:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "losses": tuple(map(_loss_use, list(self._losses.values()))),
-            "gradients": tuple(map(_gradient_use, list(self._gradients.values()))),
+            "losses": tuple(_loss_use(*each) for each in list(self._losses.values())),
+            "gradients": tuple(
+                _gradient_use(use, self._targets.get(use.where))
+                for use in list(self._gradients.values())
+            ),
             "inputs": tuple(
                 _with_values(use, rows)
                 for use, gauge in list(self._inputs.values())
@@ -411,14 +397,13 @@ class LossWatch:
 
     def series(self) -> Iterator[tuple[str, str, CodeLine | None, np.ndarray]]:
         """Yield numbers by call that may not be finite: kind, name and line first."""
-        for loss in self._losses.values():
-            if loss.gauge is not None:
-                rows = loss.gauge.rows()
-                yield "labels", loss.name, loss.where, rows[:, 4:6]
-                yield "outputs", loss.name, loss.where, rows[:, :2]
-        for seen in self._gradients.values():
-            if seen.gauge is not None:
-                yield "loss", "", seen.where, seen.gauge.rows()[:, :1]
+        for use, gauge in self._losses.values():
+            if gauge is not None:
+                rows = gauge.rows()
+                yield "labels", use.name, use.where, rows[:, 4:6]
+                yield "outputs", use.name, use.where, rows[:, :2]
+        for where, gauge in self._targets.items():
+            yield "loss", "", where, gauge.rows()[:, :1]
 
 
 def _extremes(values: Any) -> tuple[Any, Any]:
@@ -429,34 +414,32 @@ def _share(condition: Any) -> Any:
     return tf.reduce_mean(tf.cast(condition, tf.float32))
 
 
-def _gradient_use(seen: _Gradients) -> GradientUse:
-    if seen.gauge is None:
-        return use_of(GradientUse, seen)
-    rows = seen.gauge.rows()
+def _gradient_use(use: GradientUse, target: Gauge | None) -> GradientUse:
+    rows = np.zeros((0, 4)) if target is None else target.rows()
     ratios, *scales = (
         [row[0] / row[at] for row in rows if np.isfinite(row[[0, at]]).all() and row[at]]
         for at in (1, 2, 3)
     )
-    ratio = float(np.median(ratios)) if ratios else seen.scale
-    return use_of(
-        GradientUse,
-        seen,
+    ratio = float(np.median(ratios)) if ratios else use.loss_ratio
+    return dataclasses.replace(
+        use,
         loss_ratio=ratio,
         is_plain_mean=len(ratios) > 2 and bool(np.ptp(ratios) < 1e-4 * abs(ratio or 0)),
         # A constant times an error, below 0.
-        is_negated=seen.is_negated
+        is_negated=use.is_negated
         or any(len(r) > 2 and max(r) < 0 and np.ptp(r) < -1e-2 * max(r) for r in scales),
     )
 
 
-def _loss_use(loss: _Loss) -> LossUse:
-    rows = np.zeros((0, 11)) if loss.gauge is None else loss.gauge.rows()
+def _loss_use(use: LossUse, gauge: Gauge | None) -> LossUse:
+    rows = np.zeros((0, 11)) if gauge is None else gauge.rows()
     rows = rows if len(rows) else np.full((1, 11), np.nan)
     low, high = (
         [float(each) if np.isfinite(each) else None for each in extreme.reduce(rows, axis=0)]
         for extreme in (np.fmin, np.fmax)  # They pass over NaN.
     )
-    classes = loss.label_shape[-1] if loss.label_shape else 0
+    assert use.labels is not None and use.outputs is not None
+    classes = use.labels.shape[-1] if use.labels.shape else 0
     is_one_hot = (
         low[6] == 1.0
         and low[4] == 0.0
@@ -464,14 +447,11 @@ def _loss_use(loss: _Loss) -> LossUse:
         and classes > 1
         and all(abs(float(share) * classes - 1) < 1e-3 for share in rows[:, 7])
     )
-    return use_of(
-        LossUse,
-        loss,
-        activation=loss.activations[-1] if loss.activations else "",
-        activation_before=loss.activations[-2] if len(loss.activations) > 1 else "",
-        outputs=ValueRange(shape=loss.output_shape, min=low[0], max=high[1]),
-        labels=ValueRange(
-            shape=loss.label_shape,
+    return dataclasses.replace(
+        use,
+        outputs=dataclasses.replace(use.outputs, min=low[0], max=high[1]),
+        labels=dataclasses.replace(
+            use.labels,
             min=low[4],
             max=high[5],
             is_integral=low[6] == 1.0,
