@@ -249,7 +249,6 @@ class _Watched:
         recorder.safely(recorder.flush)
 
     def watch_exits(self) -> None:
-
         def _exit(status: int) -> None:
             self._recorder.safely(
                 lambda: self._finish(Outcome.EXITED, exit_code=status, where=own_line())

@@ -57,7 +57,6 @@ class Settings:
         self.emulates_gpus = False
 
     def watch_environment(self) -> None:
-
         def heard(event: str, arguments: tuple[Any, ...]) -> None:
             # Python has no way to take a hook back.
             if event in ("os.putenv", "os.fork") and self.is_looking and self._recorder.is_here:
