@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from evener.doctor.facts import LossUse, Outcome, Pipeline, ValueRange, VariableUse
+from evener.doctor.facts import CodeLine, LossUse, Outcome, Pipeline, Steps, ValueRange, VariableUse
 from evener.doctor.finding import Case, Severity, Violation
 
 _ENTROPIES = (
@@ -55,6 +56,16 @@ def _outputs(loss: LossUse) -> str:
     return "" if loss.outputs is None else f"outputs seen: {_span(loss.outputs)}"
 
 
+def _known_line(*uses: Any) -> CodeLine | None:
+    return next((each.where for each in uses if each.where is not None), None)
+
+
+def _are_constant(case: Case) -> bool:
+    """Return whether all labels of one of the losses are the same."""
+    labels = [each.labels for each in _losses(case) if each.labels is not None]
+    return any(each.min is not None and each.min == each.max for each in labels)
+
+
 def _leaves(values: ValueRange | None, low: float, high: float) -> bool:
     """Return whether values are known, and not all between two bounds."""
     if values is None or values.min is None or values.max is None:
@@ -65,22 +76,21 @@ def _leaves(values: ValueRange | None, low: float, high: float) -> bool:
 
 def logits_as_probabilities(case: Case) -> Iterator[Violation]:
     for loss in _losses(case):
-        if loss.name not in _ENTROPIES or loss.from_logits is not False:
-            continue
         # Some layer behind the last activation may still bring the outputs into range.
         is_known = loss.outputs is not None and loss.outputs.max is not None
         suspects = ("relu",) if is_known else ("linear", "relu", "tanh")
-        if not _leaves(loss.outputs, 0, 1) and loss.activation not in suspects:
-            continue
-        given = f"outputs of a {loss.activation} activation" if loss.activation else "its outputs"
-        yield case.violation(
-            loss.where,
-            f"{loss.name} expects probabilities, and gets {given} that are none.",
-            _outputs(loss),
-            _call(loss),
-            fix=f"give the loss from_logits=True, or end the model in "
-            f"{'sigmoid' if 'binary' in loss.name else 'softmax'}.",
-        )
+        is_none = _leaves(loss.outputs, 0, 1) or loss.activation in suspects
+        if is_none and loss.name in _ENTROPIES and loss.from_logits is False:
+            activation = loss.activation and f"outputs of a {loss.activation} activation"
+            yield case.violation(
+                loss.where,
+                f"{loss.name} expects probabilities, and gets {activation or 'its outputs'} that "
+                "are none.",
+                _outputs(loss),
+                _call(loss),
+                fix=f"give the loss from_logits=True, or end the model in "
+                f"{'sigmoid' if 'binary' in loss.name else 'softmax'}.",
+            )
 
 
 def probabilities_as_logits(case: Case) -> Iterator[Violation]:
@@ -136,7 +146,6 @@ def softmax_axis(case: Case) -> Iterator[Violation]:
             continue
         if _leaves(loss.outputs, 0, 1) or max(abs(low - 1), abs(high - 1)) < _NEAR:
             continue
-        is_sigmoid = loss.activation == "sigmoid"
         yield case.violation(
             loss.where,
             f"the outputs given to {loss.name} do not sum to 1 over the classes.",
@@ -144,7 +153,7 @@ def softmax_axis(case: Case) -> Iterator[Violation]:
             _call(loss),
             f"activation: {loss.activation or 'not known'}",
             fix="end in softmax, or use binary_crossentropy for several labels per sample."
-            if is_sigmoid
+            if loss.activation == "sigmoid"
             else "apply softmax with axis=-1.",
         )
 
@@ -232,17 +241,16 @@ def ignored_mask(case: Case) -> Iterator[Violation]:
         for each in case.facts.gradients
     )
     for loss in _losses(case):
-        if loss.padded_share > 0.3 and is_plain_mean and not loss.is_weighted:
-            what = f"{loss.padded_share:.0%} of the sequences end in padding (0), and the loss "
-            what += "counts each position alike"
+        is_padded = loss.padded_share > 0.3 and is_plain_mean and not loss.is_weighted
         # A loss for each position may be weighted by the mask behind it.
-        elif loss.has_mask and loss.is_reduced:
-            what = "the outputs have a mask, and the loss does not use it"
-        else:
+        if not is_padded and not (loss.has_mask and loss.is_reduced):
             continue
         yield case.violation(
             loss.where,
-            f"{what}: padding is learned too.",
+            f"{loss.padded_share:.0%} of the sequences end in padding (0), and the loss counts "
+            "each position alike: padding is learned too."
+            if is_padded
+            else "the outputs have a mask, and the loss does not use it: padding is learned too.",
             _call(loss),
             fix="multiply the loss of each position by the mask, tf.cast(labels != 0, loss.dtype), "
             "and divide by its sum; model.compile(loss=...) does so for a layer's mask.",
@@ -265,7 +273,7 @@ def no_gradient(case: Case) -> Iterator[Violation]:
     lines = [each for each in case.facts.gradients if each.num_none]
     is_unwatched = any(each.num_not_watched for each in lines)
     yield case.violation(
-        next((each.where for each in lost if each.where is not None), None),
+        _known_line(*lost),
         f"the loss has no gradient for {len(lost)} of {len(asked)} variables: {_names(lost)}.",
         *(
             (
@@ -302,13 +310,12 @@ def not_updated(case: Case) -> Iterator[Violation]:
     if not left or not _trained(case):
         return
     asked = [each for each in left if each.num_gradients]
-    places = (*asked, *left, *case.facts.gradients, *case.facts.steps)
     # Who trains one variable of a layer and not another has chosen them, as adapters are.
     taught = {each.name.rpartition("/")[0] for each in mine if each.num_applied}
     is_chosen = all(each.name.rpartition("/")[0] in taught for each in left)
     severity = Severity.HINT if is_chosen else Severity.WARNING
     yield case.violation(
-        next((each.where for each in places if each.where is not None), None),
+        _known_line(*asked, *left, *case.facts.gradients, *case.facts.steps),
         f"{len(left)} of {len(mine)} trainable variables are never updated: {_names(left)}.",
         why="Their gradients are computed and not applied."
         if asked
@@ -404,11 +411,10 @@ def not_finite(case: Case) -> Iterator[Violation]:
         return
     name = f" of {first.name}" if first.name else ""
     when = "" if first.step is None else f" in step {first.step + 1}"
-    is_plural = first.what in ("inputs", "labels", "outputs")
     yield case.violation(
         first.where,
         f"{first.what}{name} are not finite first{when}."
-        if is_plural
+        if first.what in ("inputs", "labels", "outputs")
         else f"the {first.what}{name} is NaN or infinite first{when}.",
         *_loss_line(case),
         *_rates(case),
@@ -449,9 +455,6 @@ def learning_rate(case: Case) -> Iterator[Violation]:
     ]
     changes = statistics.median(relative) if relative else None
     has_jumped = bool(steps.losses) and max(steps.losses) > 3 * abs(steps.losses[0])
-    # Where all labels are the same there is soon nothing to learn.
-    labels = [each.labels for each in _losses(case) if each.labels is not None]
-    are_constant = any(each.min is not None and each.min == each.max for each in labels)
     for optimizer in facts.optimizers:
         rate, severity = optimizer.learning_rate, None
         if rate is None or not optimizer.num_applied:
@@ -479,7 +482,8 @@ def learning_rate(case: Case) -> Iterator[Violation]:
         elif (
             changes is not None
             and (0 < changes < 1e-6 or rate <= 1e-6)  # Without gradients it is not the rate.
-            and not (optimizer.rate_changes or are_constant)
+            # Where all labels are the same there is soon nothing to learn.
+            and not (optimizer.rate_changes or _are_constant(case))
         ):
             what = f"a step changes the weights by {changes:.1e} of their size: the learning "
             what += f"rate {rate:g} is too low."
@@ -552,11 +556,7 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
             fix="leave the initializer out, or use a random one, such as glorot_uniform.",
             severity=Severity.WARNING,
         )
-    large = [
-        each
-        for each in known
-        if each.gradient_norms and statistics.median(each.gradient_norms) > 1e3
-    ]
+    large = [each for each in known if statistics.median(each.gradient_norms or (0,)) > 1e3]
     is_held = any(each.clips for each in facts.optimizers) or _falls(facts.steps[0].losses)
     if large and not is_held:
         worst = max(large, key=lambda each: max(each.gradient_norms))
@@ -573,24 +573,17 @@ def gradient_sizes(case: Case) -> Iterator[Violation]:
 def unscaled_loss(case: Case) -> Iterator[Violation]:
     # Keras scales the losses of fit, and what its losses reduce, itself.
     by_keras = {steps.where for steps in case.facts.steps if steps.kind == "fit"}
-    reduces = any(
-        each.is_reduced and each.num_replicas > 1
-        for each in _losses(case)
-        if each.name != "difference"
-    )
+    reduced = [each.name for each in _losses(case) if each.is_reduced and each.num_replicas > 1]
     # Pixels or time steps of a sample.
-    sizes = {
-        math.prod(loss.outputs.shape[1:-1])
-        for loss in _losses(case)
-        if loss.outputs is not None and "categorical" in loss.name
-    }
+    outputs = [each.outputs for each in _losses(case) if "categorical" in each.name]
+    sizes = {math.prod(each.shape[1:-1]) for each in outputs if each is not None}
     for gradient in case.facts.gradients:
         ratio, count = gradient.loss_ratio, gradient.num_replicas
         if count < 2 or ratio is None:
             continue
         samples = max(() if case.steps is None else case.steps.batch_sizes, default=0) / count
         is_sum = math.isinf(ratio) or (samples > 1 and abs(ratio - samples) < 0.05 * samples)
-        is_mean = abs(ratio - 1) < 0.1 and not reduces
+        is_mean = abs(ratio - 1) < 0.1 and not {*reduced} - {"difference"}
         times = 0 if is_sum else round(ratio * count)
         if (is_sum or is_mean) and gradient.where not in by_keras:
             yield case.violation(
@@ -618,9 +611,6 @@ def unscaled_loss(case: Case) -> Iterator[Violation]:
 
 
 def maximized(case: Case) -> Iterator[Violation]:
-    # Of a minimax game one side makes an error greater whose labels are constants.
-    labels = [each.labels for each in _losses(case) if each.labels is not None]
-    is_game = any(each.min is not None and each.min == each.max for each in labels)
     uphill = [each for each in case.facts.variables if each.num_negated]
     if uphill:
         yield case.violation(
@@ -630,7 +620,8 @@ def maximized(case: Case) -> Iterator[Violation]:
             fix="give apply_gradients the gradients as the tape has them.",
             severity=Severity.WARNING,
         )
-    for gradient in () if is_game else case.facts.gradients:
+    # Of a minimax game one side makes an error greater whose labels are constants.
+    for gradient in () if _are_constant(case) else case.facts.gradients:
         if gradient.is_negated and any(each.num_applied for each in case.facts.variables):
             yield case.violation(
                 gradient.where,
@@ -851,7 +842,8 @@ def shuffled_apart(case: Case) -> Iterator[Violation]:
 
 
 def repeated_batches(case: Case) -> Iterator[Violation]:
-    num_steps = 0 if case.steps is None else case.steps.num_steps
+    steps = case.steps or Steps(kind="", where=None, num_steps=0)
+    num_steps = steps.num_steps
     for data in _pipelines(case, "train"):
         if num_steps and data.num_single_draws >= max(3, num_steps / 2):
             yield case.violation(
@@ -862,10 +854,9 @@ def repeated_batches(case: Case) -> Iterator[Violation]:
             )
             return
     given = [each for each in case.facts.inputs if each.trains]
-    batch = max(() if case.steps is None else case.steps.batch_sizes, default=0)
     num = max((each.num_samples or 0 for each in _pipelines(case, "train")), default=0)
-    per_epoch = (case.steps.steps_per_epoch or 1) if case.steps is not None else 1
-    is_one_batch = num <= batch if num else per_epoch == 1
+    per_epoch = steps.steps_per_epoch or 1
+    is_one_batch = num <= max(steps.batch_sizes, default=0) if num else per_epoch == 1
     # A constant is told as such.
     is_same = all(each.is_repeated and each.values.min != each.values.max for each in given)
     # Beside words, numbers that stay the same are positions.

@@ -18,19 +18,19 @@ import tempfile
 import threading
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from evener.base.user_code import is_own
-from evener.doctor.facts import CodeLine, Ending, Growth, Outcome, Raised
-from evener.doctor.watch.recorder import SCOPE, Recorder, own_line
+from evener.doctor.facts import CodeLine, Growth, Outcome, Raised
+from evener.doctor.watch.recorder import FLUSH_SECONDS, SCOPE, Recorder, own_line
 from evener.doctor.watch.sandbox import enter
 from evener.doctor.watch.settings import Settings
 from evener.doctor.watch.supervisor import STACKS_SIGNAL
 from evener.run.script import Loading, read, run_as_main, show_failures_of
 
-_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 _THREAD = re.compile(r"^(?:Current t|T)hread (0x[0-9a-f]+).*$", re.MULTILINE)
 _CODE = re.compile(r"\[([A-Z]{3,6}-\d{3})\]")
 # Programs that close all files close the first ones by their numbers, and get them again.
@@ -81,7 +81,7 @@ def main() -> None:
     dump_stacks(request.stacks)
     watched = _Watched(recorder, settings, request)
     watched.watch_exits()
-    recorder.flush_now_and_then()
+    recorder.every(FLUSH_SECONDS, recorder.flush_each_second)
     install = functools.partial(recorder.safely, watched.install)
     Loading(("tensorflow", "keras"), install).watch()
     # With Keras 2 TensorFlow does not import Keras 3 itself.
@@ -107,28 +107,22 @@ def _import_keras() -> None:
 
 
 class _Watched:
-    """The parts of the watcher, and its end."""
-
     def __init__(self, recorder: Recorder, settings: Settings, request: WatchRequest) -> None:
         self._recorder = recorder
         self._settings = settings
         self._request = request
         self._exit_now = os._exit
-        self._thread = threading.get_ident()
         self._profile: tempfile.TemporaryDirectory[str] | None = None
-        self._measured_steps = 0
+        self._num_measured = 0
         self._growth: Growth | None = None
         self._enough_at: float | None = None
-        self._kept: Any = None
         self._loops: Any = None
         self._losses: Any = None
         self._training: Any = None
         self._data: Any = None
 
     def install(self) -> None:
-        """Watch TensorFlow and Keras, which the program has imported just now."""
         from evener.doctor.watch.data import Data
-        from evener.doctor.watch.growth import Kept
         from evener.doctor.watch.loops import Loops
         from evener.doctor.watch.losses import LossWatch
         from evener.doctor.watch.times import Times
@@ -137,8 +131,7 @@ class _Watched:
         if self._request.gpu_names:
             self._recorder.safely(self._answer_as_gpus)
         recorder = self._recorder
-        self._kept = Kept(recorder)
-        times = Times(recorder, self._kept)
+        times = Times(recorder)
         self._loops = loops = Loops(recorder, times)
         self._losses = LossWatch(recorder, loops)
         self._training = Training(recorder, loops, self._losses)
@@ -162,19 +155,21 @@ class _Watched:
     def facts(self) -> dict[str, Any]:
         return {"growth": self._growth}
 
-    # Steps.
-
     def on_step(self, is_timed: bool) -> None:
-        loop = self._loops.main
-        num_timed = len(loop.samples)
+        num_timed = len(self._loops.main.samples)
         if self._loops.is_measuring:
-            self._measured_steps += 1
-            if self._measured_steps >= _MEASURED_STEPS:
+            self._num_measured += 1
+            if self._num_measured >= _MEASURED_STEPS:
                 self._recorder.safely(self._stop_measuring)
         elif is_timed and num_timed >= _MEASURE_AFTER and self._profile is None:
             self._recorder.safely(self._start_measuring)
         if self._is_enough():
-            self.end()
+            self._finish(Outcome.ENOUGH, where=own_line())
+            # The program's streams may be closed by now.
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            self._exit_now(0)
         self._recorder.flush(least_seconds=2.0)
 
     def _is_enough(self) -> bool:
@@ -185,24 +180,27 @@ class _Watched:
             return False
         now = self._recorder.clock()
         self._enough_at = self._enough_at or now
+        waited = now - self._enough_at
         if num_seen < self._request.num_loops:
-            return now - self._enough_at > self._request.extra_seconds
+            return waited > self._request.extra_seconds
         loop = loops[-1]
         per_epoch = loop.steps_per_epoch or self._data.steps_per_epoch()
         is_last = loop.epochs >= 2 or loop.epochs_wanted == 1 or loop.kind == "graph loop"
-        if not per_epoch or is_last or now - self._enough_at > _EPOCH_SECONDS:
+        if not per_epoch or is_last or waited > _EPOCH_SECONDS:
             return True
         # What comes between two epochs is worth a short wait.
         left = per_epoch + 1 - (loop.num_steps - loop.epoch_began_at)
         return left * loop.median("step") > _EPOCH_SECONDS
 
     def _is_seen(self, loop: Any) -> bool:
-        traced = sum(sample["step"] for sample in loop.traced_samples)
-        if traced > _TRACED_SECONDS and len(loop.traced_samples) > self._request.num_steps / 2:
+        traced, timed = (
+            (len(samples), sum(sample["step"] for sample in samples))
+            for samples in (loop.traced_samples, loop.samples)
+        )
+        wanted = self._request.num_steps
+        if traced[1] > _TRACED_SECONDS and traced[0] > wanted / 2:
             return True
-        seconds = sum(sample["step"] for sample in loop.samples)
-        is_long = seconds >= self._request.min_seconds
-        return is_long and len(loop.samples) >= self._request.num_steps
+        return timed[1] >= self._request.min_seconds and timed[0] >= wanted
 
     def _start_measuring(self) -> None:
         import tensorflow as tf
@@ -230,31 +228,14 @@ class _Watched:
                     stages[path[-1]] += seconds
                     if len(path) > 1:
                         stages[path[-2]] -= seconds
-        steps = max(1, self._measured_steps)
-        self._data.stage_seconds = {
-            name: max(0.0, seconds) / steps for name, seconds in stages.items()
-        }
-
-    # The end.
-
-    def end(self) -> None:
-        """Examine, write the facts, and end the process: enough was seen."""
-        self._finish(Outcome.ENOUGH, where=own_line())
-        # The program's streams may be closed by now.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        self._exit_now(0)
+        steps = max(1, self._num_measured)
+        self._data.stage_seconds = {name: max(0.0, own) / steps for name, own in stages.items()}
 
     def _finish(self, outcome: Outcome, **fields: Any) -> None:
         recorder = self._recorder
         if not recorder.is_here or recorder.ending is not None:
             return
-        now = recorder.clock()
-        still = now - (recorder.last_step_at or recorder.began)
-        recorder.ending = Ending(
-            outcome=outcome, seconds=now - recorder.began, still_seconds=still, **fields
-        )
+        recorder.ending = recorder.ending_now(outcome, **fields)
         # What comes now may hang; what is known is safe.
         recorder.safely(recorder.flush)
         if self._loops is not None:
@@ -262,14 +243,12 @@ class _Watched:
                 recorder.safely(self._stop_measuring)
             self._settings.is_looking = False
             held = self._loops.held() | self._losses.held()
-            self._growth = recorder.safely(self._kept.growth, held)
+            self._growth = recorder.safely(self._loops.times.kept.growth, held)
             recorder.safely(self._training.examine)
             recorder.safely(self._data.examine)
         recorder.safely(recorder.flush)
 
     def watch_exits(self) -> None:
-        """Record calls of ``os._exit``."""
-
         def _exit(status: int) -> None:
             self._recorder.safely(
                 lambda: self._finish(Outcome.EXITED, exit_code=status, where=own_line())
@@ -316,7 +295,7 @@ def dump_stacks(path: str) -> None:
 
 def _code_of(error: BaseException) -> str:
     """Return the code of an error of evener, also if a library has put it into its own."""
-    for raised in (error, *_causes(error)):
+    for raised in _chain(error):
         code = getattr(raised, "code", "")
         if isinstance(code, str) and _CODE.fullmatch(f"[{code}]"):
             return code
@@ -330,32 +309,27 @@ def where_raised(error: BaseException) -> CodeLine | None:
     AutoGraph and TensorFlow write the lines of functions that they rewrote into the message;
     tracebacks do not have them.
     """
-    own = _own_lines(_message(error))
-    for raised in (error, *_causes(error)):
+    own = _own_lines(_FRAME.findall(_message(error)))
+    for raised in _chain(error):
         if own:
-            return own[-1]
+            break
         walked = traceback.walk_tb(raised.__traceback__)
         lines = [(frame.f_code.co_filename, number) for frame, number in walked]
         if isinstance(raised, SyntaxError) and raised.filename and raised.lineno:
             lines.append((raised.filename, raised.lineno))
-        own = [CodeLine(file=file, line=number) for file, number in lines if is_own(file)]
+        own = _own_lines(lines)
     return own[-1] if own else None
 
 
-def _own_lines(text: str) -> list[CodeLine]:
-    """Return the person's own lines that a text names, in its order."""
-    return [
-        CodeLine(file=match["file"], line=int(match["line"]))
-        for match in _FRAME.finditer(text)
-        if is_own(match["file"])
-    ]
+def _own_lines(lines: Iterable[tuple[str, int | str]]) -> list[CodeLine]:
+    return [CodeLine(file=file, line=int(number)) for file, number in lines if is_own(file)]
 
 
 def innermost_in_dump(dump: str, thread: int) -> CodeLine | None:
     """Return where a thread stood in the last dump of `faulthandler`, innermost first."""
     _, *parts = _THREAD.split(dump)
     stacks = [
-        (int(ident, 16), _own_lines(stack))
+        (int(ident, 16), _own_lines(_FRAME.findall(stack)))
         for ident, stack in zip(parts[::2], parts[1::2], strict=True)
     ]
     # The last dump counts, and in it the main thread before the others.
@@ -366,15 +340,12 @@ def innermost_in_dump(dump: str, thread: int) -> CodeLine | None:
     return None
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen = {id(error)}
-    raised: BaseException | None = error
-    while raised is not None:
-        raised = raised.__cause__ or raised.__context__
-        if raised is None or id(raised) in seen:
-            return
-        seen.add(id(raised))
-        yield raised
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _message(error: BaseException) -> str:

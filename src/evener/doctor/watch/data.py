@@ -30,6 +30,7 @@ from evener.doctor.watch.recorder import (
     is_asked_by_user,
     own_line,
     states_of_numpy,
+    targets,
 )
 
 _SOURCES = ("from_tensor_slices", "from_tensors", "from_generator", "range", "list_files", "zip")
@@ -41,9 +42,7 @@ _STAGES = (
 _MADE = Patch(
     "datasets that a watched program makes",
     *(f"tensorflow:data.Dataset.{name}" for name in (*_SOURCES, *_STAGES)),
-    "tensorflow:data.TFRecordDataset.__init__",
-    "tensorflow:data.TextLineDataset.__init__",
-    "tensorflow:data.FixedLengthRecordDataset.__init__",
+    *targets("tensorflow:data.{TFRecord TextLine FixedLengthRecord}Dataset.__init__"),
     why="To know the stages of a pipeline, with their lines.",
     if_it_changes="The doctor does not know what a pipeline is made of.",
 )
@@ -61,7 +60,7 @@ _ITERATORS = {
     "flat_map": ("FlatMap",),
     "from_tensor_slices": ("TensorSlice",),
 }
-_RANDOM = ("Random", "Multinomial", "StatelessTruncated")
+_RANDOM = ("Multinomial", "StatelessTruncated")
 _FILES = ("ReadFile", "Decode", "ParseExample", "ParseSingle")
 _PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless", "NumpyFunction")
 _BATCHES = 8
@@ -74,8 +73,6 @@ _LABELS = 4096
 
 
 class Data:
-    """Looks at the data of the program."""
-
     def __init__(self, recorder: Recorder, loops: Loops) -> None:
         self._recorder = recorder
         self._loops = loops
@@ -94,8 +91,6 @@ class Data:
 
     def facts(self) -> dict[str, Any]:
         return {"pipelines": tuple(self._pipelines or self._described())}
-
-    # Stages.
 
     def _around_made(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         if name == "__init__":
@@ -129,10 +124,8 @@ class Data:
         result._evener_stage = {"kind": name, "where": own_line(), "given": given, "of": parent}
 
     def _note_reader(self, dataset: Any) -> None:
-        kind = type(dataset).__name__
-        dataset._evener_stage = {"kind": kind, "where": own_line(), "given": {}, "of": None}
-
-    # Iterations.
+        made = {"kind": type(dataset).__name__, "where": own_line(), "given": {}, "of": None}
+        dataset._evener_stage = made
 
     def _iteration(self, original: Callable[..., Any], dataset: Any) -> Any:
         with inside(_here, "iterates") as outer:
@@ -151,8 +144,8 @@ class Data:
             return  # What `fit` was given is known.
         role = {"evaluate": "validation", "predict": "predict"}.get(calls[-1] if calls else "")
         begun = {"dataset": dataset, "where": own_line(), "role": role or "other", "draws": []}
-        begun["is_later"] = self._recorder.is_training
-        entry = self._iterated.setdefault(id(dataset), begun)
+        is_later = self._recorder.num_steps > 0
+        entry = self._iterated.setdefault(id(dataset), {**begun, "is_later": is_later})
         entry["draws"].append(0)
         self._of_iterator[iterator] = entry
         if entry["role"] == "train":
@@ -179,8 +172,6 @@ class Data:
             self._iterated = {k: v for k, v in self._iterated.items() if v["role"] not in validated}
         self._fits = [fit for fit in self._fits if fit["where"] != where] + [given]
 
-    # Descriptions.
-
     def _sources(self) -> Iterator[tuple[str, CodeLine | None, Any, dict[str, Any]]]:
         """Yield role, line, data and further arguments of all that loops draw from."""
         for fit in self._fits:
@@ -202,30 +193,26 @@ class Data:
         sources = list(self._sources())
         is_compared = any(role == "validation" for role, *_ in sources)
         for role, where, (x, y), options in sources:
-            fields: dict[str, Any] = {}
+            fields: dict[str, Any] = {"kind": "other"}
             if isinstance(x, tf.data.Dataset):
                 stages = self._stages(x, is_train=role == "train")
-                kinds = [stage.kind for stage in stages]
+                is_shuffled = any(stage.kind == "shuffle" for stage in stages)
                 fields = {
                     "kind": "dataset",
                     "num_missing": _missing(x, options),
                     "num_single_draws": options.get("draws", []).count(1),
                     "stages": stages,
                     "num_samples": _num_samples(stages),
-                    "is_shuffled": ("shuffle" in kinds) if stages else None,
+                    "is_shuffled": is_shuffled if stages else None,
                     "constant_bytes": _constant_bytes(x),
                 }
             elif hasattr(x, "shape") or isinstance(x, list | dict):
                 first = next(iter(tf.nest.flatten(x)), None)
                 num = len(first) if first is not None and getattr(first, "shape", ()) else None
-                fields = {
-                    "kind": "arrays",
-                    "num_samples": num,
-                    "is_shuffled": bool(options.get("shuffle", True)),
-                }
-            elif x is not None:
-                is_generator = inspect.isgenerator(x) or hasattr(x, "__getitem__")
-                fields = {"kind": "generator" if is_generator else "other"}
+                is_shuffled = bool(options.get("shuffle", True))
+                fields = {"kind": "arrays", "num_samples": num, "is_shuffled": is_shuffled}
+            elif inspect.isgenerator(x) or hasattr(x, "__getitem__"):
+                fields = {"kind": "generator"}
             if examine:
                 fields.update(self._recorder.safely(_values, x, y) or {})
                 rows = self._recorder.safely(_rows, x, role == "train") if is_compared else None
@@ -235,10 +222,9 @@ class Data:
                 elif role == "validation" and train_rows and rows:
                     fields["num_rows_compared"] = len(rows)
                     fields["num_rows_of_training"] = len(rows & train_rows)
-            yield Pipeline(role=role, where=where, **{"kind": "other", **fields})
+            yield Pipeline(role=role, where=where, **fields)
 
     def steps_per_epoch(self) -> int | None:
-        """Return the batches of the dataset that a custom loop iterates over; None if not known."""
         trained = [entry for entry in self._iterated.values() if entry["role"] == "train"]
         return _cardinality(trained[-1]["dataset"]) if trained else None
 
@@ -275,7 +261,8 @@ class Data:
     def _stage(self, dataset: Any, note: dict[str, Any], *, is_train: bool) -> DataStage:
         given, kind = note["given"], note["kind"]
         function = given.get("map_func", given.get("predicate"))
-        types = {operation.type for operation in watched.operations_of_map(dataset)}
+        operations = watched.operations_of_map(dataset)
+        types = {operation.type for operation in operations}
         names = [name for name in _ITERATORS.get(kind, ()) if name in self.stage_seconds]
         sizes = map(given.get, ("buffer_size", "batch_size", "count"))
         size = next((each for each in sizes if each is not None), None)
@@ -283,12 +270,12 @@ class Data:
             kind=kind,
             where=note["where"],
             seconds=sum(map(self.stage_seconds.__getitem__, names)) if is_train and names else None,
-            function=getattr(function, "__name__", "") if function is not None else "",
+            function=getattr(function, "__name__", ""),
             calls_python=kind == "from_generator" or not types.isdisjoint(_PYTHON),
             draws_numpy=note.get("draws_numpy", False),
-            draws_constants=any(map(draws_constants, watched.operations_of_map(dataset))),
+            draws_constants=any(map(draws_constants, operations)),
             num_shuffled=given.get("shuffled", 0),
-            is_random=any(name.startswith(_RANDOM) or "Random" in name for name in types),
+            is_random=any("Random" in name or name.startswith(_RANDOM) for name in types),
             reads_files=kind in ("TFRecordDataset", "TextLineDataset")
             or any(name.startswith(_FILES) for name in types),
             is_parallel=given.get("num_parallel_calls") is not None,
@@ -303,7 +290,6 @@ _here = threading.local()
 
 
 def _chain(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset, and those that it is made of."""
     while dataset is not None:
         yield dataset
         dataset = getattr(dataset, "_evener_stage", {}).get("of")
@@ -329,7 +315,6 @@ def _cardinality(dataset: Any) -> int | None:
 
 
 def _num_samples(stages: tuple[DataStage, ...]) -> int | None:
-    """Return the elements before the last batch."""
     for before, stage in reversed(list(itertools.pairwise(stages))):
         if "batch" in stage.kind:
             return before.num_elements
@@ -346,61 +331,45 @@ def _missing(dataset: Any, options: dict[str, Any]) -> int:
 
 
 def _constant_bytes(dataset: Any) -> int:
-    """Return the bytes of arrays that a pipeline was made of."""
     *_, source = _chain(dataset)
     given = getattr(source, "_evener_stage", {}).get("given", {})
-    return sum(
-        int(getattr(part, "nbytes", 0) or 0)
-        for part in tf.nest.flatten(given.get("tensors"))
-        if hasattr(part, "dtype")
-    )
+    arrays = [part for part in tf.nest.flatten(given.get("tensors")) if hasattr(part, "dtype")]
+    return sum(int(getattr(part, "nbytes", 0) or 0) for part in arrays)
 
 
 def _element_bytes(spec: Any) -> int | None:
-    total = 0
-    for part in tf.nest.flatten(spec):
-        if not isinstance(part, tf.TensorSpec) or not part.shape.is_fully_defined():
-            return None
-        total += int(part.shape.num_elements() or 1) * part.dtype.size
-    return total
+    parts = tf.nest.flatten(spec)
+    if not all(isinstance(part, tf.TensorSpec) and part.shape.is_fully_defined() for part in parts):
+        return None
+    return sum(int(part.shape.num_elements() or 1) * part.dtype.size for part in parts)
 
 
-def _drawn_batches(x: Any, y: Any, *, num_rows: int = _LABELS) -> list[tuple[Any, Any]]:
-    """Draw some batches: pairs of inputs and labels."""
-    if isinstance(x, tf.data.Dataset):
-        return list(map(_pair, _within(x.take(_BATCHES), _DRAW_SECONDS)))
+def _drawn_batches(
+    x: Any, y: Any, *, num_batches: int, num_rows: int
+) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
     if inspect.isgenerator(x) or x is None:
-        return []  # A generator has no second beginning.
+        return  # A generator has no second beginning.
     is_sequence = hasattr(x, "__getitem__") and hasattr(x, "__len__")
-    if is_sequence and not hasattr(x, "shape") and not isinstance(x, list | dict):
-        num = min(len(x), _BATCHES if num_rows == _LABELS else num_rows)
-        batches = _within(map(x.__getitem__, range(num)), _DRAW_SECONDS)
-        return [batch[:2] for batch in batches if isinstance(batch, tuple)]
-    return [(_first(x, num_rows), _first(y, num_rows))]
-
-
-def _pair(batch: Any) -> tuple[Any, Any]:
-    """Return the inputs and the labels of an element of a dataset; of inputs alone, None."""
-    return batch[:2] if isinstance(batch, tuple) and len(batch) > 1 else (batch, None)
-
-
-def _within(dataset: Any, seconds: float) -> Iterator[Any]:
-    """Yield elements until so many seconds are over."""
-    end = time.monotonic() + seconds
-    for element in dataset:
-        yield element
+    if isinstance(x, tf.data.Dataset):
+        batches = x.take(num_batches)
+    elif is_sequence and not hasattr(x, "shape") and not isinstance(x, list | dict):
+        items = map(x.__getitem__, range(min(len(x), num_batches)))
+        batches = (item for item in items if isinstance(item, tuple))
+    else:
+        flat = (tf.nest.flatten(each) for each in (x, y))
+        batches = [tuple([part[:num_rows] for part in each if part is not None] for each in flat)]
+    end = time.monotonic() + _DRAW_SECONDS
+    for batch in batches:
+        # Of inputs alone there are no labels.
+        pair = batch[:2] if isinstance(batch, tuple) and len(batch) > 1 else (batch, None)
+        yield _arrays(pair[0]), _arrays(pair[1])
         if time.monotonic() > end:
             return
 
 
-def _first(arrays: Any, num: int) -> Any:
-    return [np.asarray(part[:num]) for part in tf.nest.flatten(arrays) if part is not None]
-
-
 def _values(x: Any, y: Any) -> dict[str, Any]:
-    """Return the values of inputs, and the order of labels."""
-    batches = _drawn_batches(x, y)
-    inputs, labels = ([_arrays(batch[part]) for batch in batches] for part in (0, 1))
+    batches = list(_drawn_batches(x, y, num_batches=_BATCHES, num_rows=_LABELS))
+    inputs, labels = ([batch[part] for batch in batches] for part in (0, 1))
     return {"inputs": _values_of(inputs), "labels_are_sorted": _are_sorted(labels)}
 
 
@@ -424,15 +393,9 @@ def _values_of(batches: list[list[np.ndarray]]) -> tuple[ValueRange, ...]:
         if not len(finite):
             found.append(ValueRange(shape=shape))
             continue
-        found.append(
-            ValueRange(
-                shape=shape,
-                min=float(finite.min()),
-                max=float(finite.max()),
-                mean=float(finite.mean()),
-                is_integral=bool((finite == np.round(finite)).all()),
-            )
-        )
+        low, high, mean = float(finite.min()), float(finite.max()), float(finite.mean())
+        is_integral = bool((finite == np.round(finite)).all())
+        found.append(ValueRange(shape=shape, min=low, max=high, mean=mean, is_integral=is_integral))
     return tuple(found)
 
 
@@ -440,7 +403,7 @@ def _are_sorted(labels: list[list[np.ndarray]]) -> bool | None:
     """Return whether integral labels come in order, several equal ones after each other."""
     if not labels or len(labels[0]) != 1:
         return None
-    parts = [np.asarray(batch[0]) for batch in labels if batch]
+    parts = [batch[0] for batch in labels if batch]
     if parts[0].dtype.kind not in "fiub":
         return None
     if parts[0].ndim > 1 and parts[0].shape[-1] > 1:
@@ -460,15 +423,10 @@ def _are_sorted(labels: list[list[np.ndarray]]) -> bool | None:
 def _rows(x: Any, is_train: bool) -> set[bytes] | None:
     """Return the rows of inputs, as bytes, to compare training with validation."""
     most = _MOST_COMPARED_ROWS if is_train else _MOST_ROWS
-    rows: set[bytes] = set()
     if isinstance(x, tf.data.Dataset):
-        batches = map(_pair, _within(x, _DRAW_SECONDS))
         most = min(most, 10 * _MOST_ROWS)
-    else:
-        batches = iter(_drawn_batches(x, None, num_rows=most))
-    num = 0
-    for batch in batches:
-        arrays, labels = map(_arrays, batch)
+    rows, num = set[bytes](), 0
+    for arrays, labels in _drawn_batches(x, None, num_batches=most, num_rows=most):
         if labels and arrays and labels[0].shape == arrays[0].shape:
             arrays = labels  # Inputs of an autoencoder may have noise.
         sizes = {len(part) if part.ndim else 0 for part in arrays}

@@ -12,13 +12,12 @@ the time between Keras's calls of its callbacks.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import statistics
-import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
@@ -37,9 +36,15 @@ from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import is_eager_tensor, is_per_replica, local_values
 from evener.base.user_code import is_own
 from evener.doctor.facts import CallUse, CodeLine, Steps, Traced, use_of
-from evener.doctor.watch.growth import num_bytes
-from evener.doctor.watch.recorder import Original, Recorder, own_line, states_of_numpy
-from evener.doctor.watch.times import Seconds, Times
+from evener.doctor.watch.recorder import (
+    Original,
+    Recorder,
+    added,
+    own_line,
+    states_of_numpy,
+    targets,
+)
+from evener.doctor.watch.times import Seconds, Times, num_bytes
 
 _CUSTOM_STEPS = Patch(
     "gradients and updates of a watched program",
@@ -50,32 +55,23 @@ _CUSTOM_STEPS = Patch(
 )
 _CALLBACKS = Patch(
     "callbacks of a watched program",
-    *(
-        f"keras:callbacks.CallbackList.on_{name}"
-        for name in "train_begin epoch_begin train_batch_begin train_batch_end train_end".split()
+    *targets(
+        "keras:callbacks.CallbackList."
+        "{on_train_begin on_epoch_begin on_train_batch_begin on_train_batch_end on_train_end}"
     ),
     why="Steps of ``fit`` begin and end there, whatever callbacks the program passes.",
     if_it_changes="The doctor sees no steps of ``fit``.",
 )
 _CALLS = Patch(
     "calls around the steps of a watched program",
-    *(
-        f"keras:Model.{name}"
-        for name in (
-            "fit evaluate predict predict_on_batch test_on_batch train_on_batch compile save "
-            "save_weights load_weights set_weights"
-        ).split()
+    *targets(
+        "keras:Model.{fit evaluate predict predict_on_batch test_on_batch train_on_batch compile "
+        "save save_weights load_weights set_weights}"
     ),
-    *(
-        f"tensorflow:{name}"
-        for name in (
-            "train.Checkpoint.save train.Checkpoint.write train.Checkpoint.restore "
-            "train.CheckpointManager.save random.set_seed"
-        ).split()
-    ),
-    "keras:utils.set_random_seed",
-    "keras:utils.clear_session",
-    "keras:backend.clear_session",
+    *targets("tensorflow:train.Checkpoint.{save write restore}"),
+    "tensorflow:train.CheckpointManager.save",
+    "tensorflow:random.set_seed",
+    *targets("keras:{utils.set_random_seed utils.clear_session backend.clear_session}"),
     why="To time what a program does besides its steps.",
     if_it_changes="The doctor does not know the time of saves and validations.",
 )
@@ -95,8 +91,6 @@ _NEW_LEAD_AFTER = 10
 
 @dataclass(slots=True, eq=False)
 class _Loop:
-    """The steps of one line."""
-
     kind: str
     where: CodeLine | None
     num_steps: int = 0
@@ -112,48 +106,28 @@ class _Loop:
 
     def median(self, kind: str) -> float:
         # Where every step traces, that is how long a step takes.
-        samples = self.samples or self.traced_samples
-        return statistics.median(sample[kind] for sample in samples) if samples else 0.0
-
-
-@dataclass(slots=True, eq=False)
-class _Function:
-    """All `tf.function`s of the same lines."""
-
-    name: str
-    where: CodeLine
-    num_calls: int = 0
-    num_traces: int = 0
-    num_made: int = 0
-    seconds: float = 0.0
-    draws_numpy: bool = False
-    causes: list[str] = field(default_factory=list)
-    arguments: list[str] = field(default_factory=list)
-    seen: weakref.WeakKeyDictionary[Any, list[list[Any]]] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
-    last: weakref.ref[Any] | None = None
+        samples = self.samples or self.traced_samples or [{kind: 0.0}]
+        return statistics.median(sample[kind] for sample in samples)
 
 
 class Loops:
-    """Finds the steps of a program, whatever form its loop has."""
-
     def __init__(self, recorder: Recorder, times: Times) -> None:
         self._recorder = recorder
-        self._times = times
+        self.times = times
         self.loops: dict[tuple[Any, ...], _Loop] = {}
-        self._functions: dict[tuple[str, int], _Function] = {}
-        self._calls: dict[tuple[str, CodeLine | None], list[Any]] = {}
+        self._functions: dict[CodeLine, Traced] = {}
+        # What each was traced by, and the last that was traced of the same lines.
+        self._leaves: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self._last_traced: dict[CodeLine, weakref.ref[Any]] = {}
+        self._calls: dict[tuple[str, CodeLine | None], CallUse] = {}
         self.open_calls: list[str] = []
         self.open_functions: list[Any] = []
-        self.custom_losses: Callable[[], list[float]] = list
+        self.target: Any = None  # Gauge of the first target of a gradient
         self.num_replicas = 1
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.in_fit = False
         self.is_measuring = False
         self.traced = False
-        self._owner: int | None = None
-        self._serial = 0
         self._open_since: float | None = None
         self._where: CodeLine | None = None
         self._trains = False
@@ -163,7 +137,7 @@ class Loops:
         self._last: tuple[float, Seconds] | None = None
         self._fit: _Loop | None = None
         self._first_in_execution = 0
-        self._counted = (0, 0, 0.0)
+        self._counted: tuple[float | None, int, float] = (None, 0, 0.0)
 
     def watch(self) -> None:
         around = {"__call__": self._call_function}
@@ -183,7 +157,7 @@ class Loops:
         ends = {"on_train_batch_end": self._batch_ends}
         _CALLBACKS.apply_each(ends, "ends", by=left_to_autograph)
         _CALLS.apply_by_name(left_by_name(self._known))
-        threading.Thread(target=self._ask_now_and_then, name="evener-loops", daemon=True).start()
+        self._recorder.every(_POLL_SECONDS, self._ask)
 
     @property
     def fit_line(self) -> CodeLine | None:
@@ -191,12 +165,10 @@ class Loops:
         return self._where if self._fit is None else self._fit.where
 
     def num_calls(self, kind: str) -> int:
-        """Return how often something was called, from all lines."""
-        return sum(found[0] for (other, _), found in self._calls.items() if other == kind)
+        return sum(use.num_calls for use in self._calls.values() if use.kind == kind)
 
     @property
     def main(self) -> _Loop | None:
-        """The loop with the most steps."""
         return max(self.loops.values(), key=lambda loop: loop.num_steps, default=None)
 
     def begin_epoch(self) -> None:
@@ -212,28 +184,16 @@ class Loops:
     def facts(self) -> dict[str, Any]:
         steps = max(1, self._recorder.num_steps - 1)
         return {
-            "steps": tuple(_steps_of(loop, self.custom_losses) for loop in self.loops.values()),
+            "steps": tuple(_steps_of(loop, self.target) for loop in self.loops.values()),
             "traced": tuple(
-                use_of(
-                    Traced,
-                    function,
-                    causes=tuple(function.causes),
-                    arguments=tuple(function.arguments),
-                    **(self._recorder.safely(_graph_facts, function) or {}),
+                dataclasses.replace(
+                    use, **(self._recorder.safely(_graph_facts, self._last_traced.get(where)) or {})
                 )
-                for function in self._functions.values()
+                for where, use in self._functions.items()
             ),
             "calls": tuple(
-                CallUse(
-                    kind=kind,
-                    where=where,
-                    num_calls=num,
-                    num_after_first_step=after,
-                    per_step=after / steps,
-                    seconds=seconds,
-                    detail=detail,
-                )
-                for (kind, where), (num, after, seconds, detail) in self._calls.items()
+                dataclasses.replace(use, per_step=use.num_after_first_step / steps)
+                for use in self._calls.values()
             ),
         }
 
@@ -241,15 +201,13 @@ class Loops:
         """Return the ids of the program's tensors that are kept here."""
         return {id(value) for loop in self.loops.values() for _, value in loop.losses}
 
-    # Calls that are counted and timed.
-
-    def _count(self, kind: str, where: CodeLine | None, seconds: float, detail: str = "") -> None:
-        found = self._calls.setdefault((kind, where), [0, 0, 0.0, detail])
-        found[0] += 1
-        if self._recorder.is_training:
-            found[1] += 1
-            found[2] += seconds
-        found[3] = detail or found[3]
+    def _count(self, kind: str, where: CodeLine | None, began: float, detail: str = "") -> None:
+        use = self._calls.get((kind, where), CallUse(kind=kind, where=where, num_calls=0))
+        if self._recorder.num_steps:
+            seconds = self._recorder.clock() - began
+            use = added(use, num_after_first_step=1, seconds=seconds)
+        use = dataclasses.replace(use, num_calls=use.num_calls + 1, detail=detail or use.detail)
+        self._calls[kind, where] = use
 
     def _known(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
         kind = _NAMES.get(name, name)
@@ -262,7 +220,7 @@ class Loops:
         try:
             if is_inner or kind in ("fit", "train_on_batch"):
                 return original(*args, **kwargs)
-            return self._times.span("call", original, *args, **kwargs)
+            return self.times.span("call", original, *args, **kwargs)
         finally:
             self.open_calls.pop()
             # Keras validates inside of `fit`; what else calls itself is one call.
@@ -271,53 +229,41 @@ class Loops:
                 detail = "trained" if kind == "set_weights" and is_trained else ""
                 if is_inner:
                     detail = str(kwargs.get("steps") or "")
-                self._count(kind, where or self._where, self._recorder.clock() - began, detail)
-
-    # Steps of custom loops.
-
-    def _ask_now_and_then(self) -> None:
-        wait = threading.Event().wait
-        while not wait(_POLL_SECONDS):
-            self._recorder.safely(self._ask)
+                self._count(kind, where or self._where, began, detail)
 
     def _ask(self) -> None:
         """Read the counters of optimizers while a call runs: a loop in a graph takes its steps."""
-        serial, now = self._serial, self._recorder.clock()
-        if self._open_since is None or now - self._open_since < _POLL_SECONDS:
-            self._counted = (0, 0, 0.0)
+        since, now = self._open_since, self._recorder.clock()
+        if since is None or now - since < _POLL_SECONDS:
+            self._counted = (None, 0, 0.0)
             return
         counted = max(
             (int(optimizer.iterations.numpy()) for optimizer in list(self.optimizers)), default=0
         )
-        before, num_before, at = self._counted
+        counted_since, num_before, at = self._counted
         num_new = counted - num_before
-        if before != serial:
-            self._counted = (serial, counted, now)
+        if counted_since != since:
+            self._counted = (since, counted, now)
         elif num_new >= _LEAST_STEPS:
-            self._counted = (serial, counted, now)
+            self._counted = (since, counted, now)
             loop = self._loop("graph loop", self._where)
-            sample = defaultdict(float, {"step": (now - at) / num_new})
-            self._take(loop, num_new, sample, is_timed=True)
+            self._take(loop, num_new, defaultdict(float, step=(now - at) / num_new), is_timed=True)
 
     def _call(self, key: tuple[Any, ...], function: Original, args: Any, kwargs: Any) -> Any:
         """Call a function; if it is an outermost one that trains, that is a step."""
-        if self._owner is not None or not self._recorder.is_here:
+        if self._open_since is not None or not self._recorder.is_here:
             return function(*args, **kwargs)
-        self._owner = threading.get_ident()
+        began = self._open_since = self._recorder.clock()
         self._trains = key in self._keys
-        self._serial += 1
-        self._open_since = self._recorder.clock()
         where = own_line() if self._lead in (None, key) else None
         self._where = where or self._where
-        began = self._open_since
         try:
-            result = self._times.span("function", function, *args, **kwargs)
+            result = self.times.span("function", function, *args, **kwargs)
         finally:
-            self._owner = None
             self._open_since = None
-        if self._recorder.is_training:
+        if self._recorder.num_steps:
             line = where or own_line()
-            self._recorder.safely(self._times.kept.give, tf.nest.flatten(result), line)
+            self._recorder.safely(self.times.kept.give, tf.nest.flatten(result), line)
         if self._trains:
             self._keys.add(key)
             seconds = self._recorder.clock() - began
@@ -325,7 +271,7 @@ class Loops:
         return result
 
     def _trained(self) -> None:
-        if self._owner is not None:
+        if self._open_since is not None:
             self._trains = True
         elif tf.executing_eagerly() and not self.in_fit:
             where = own_line()
@@ -346,17 +292,15 @@ class Loops:
         self._num_others = 0
         if self.open_calls[-1:] == ["train_on_batch"]:
             kind = "train_on_batch"
-        loop = self.loops.get(key)
-        if loop is None:
-            loop = self.loops[key] = _Loop(kind, where, epochs=1)
+        loop = self.loops.setdefault(key, _Loop(kind, where, epochs=1))
         loop.num_replicas = max(loop.num_replicas, self.num_replicas)
-        now, totals = self._recorder.clock(), self._times.now()
+        now, totals = self._recorder.clock(), self.times.now()
         last, self._last = self._last, None
         sample = None if last is None else _sample(now - last[0], totals, last[1])
         self._take(loop, 1, sample, is_timed=not self.traced)
         self.traced = False
         # What the doctor has done meanwhile is not the program's time.
-        self._last = (self._recorder.clock(), self._times.now())
+        self._last = (self._recorder.clock(), self.times.now())
 
     def _loop(self, kind: str, where: CodeLine | None) -> _Loop:
         return self.loops.setdefault((kind, where), _Loop(kind, where))
@@ -365,19 +309,21 @@ class Loops:
         loop.num_steps += num_steps
         self._recorder.num_steps += num_steps
         self._recorder.last_step_at = self._recorder.clock()
-        size = self._recorder.safely(self._times.batch_size)
-        if size:
+        if size := self._recorder.safely(self.times.batch_size):
             loop.batch_sizes.setdefault(size)
-        if not is_timed and sample is not None and not self.is_measuring:
-            loop.traced_samples.append(sample)
-        is_timed = is_timed and not self.is_measuring and loop.num_steps > num_steps
-        if is_timed and sample is not None:
-            loop.samples += [sample] * num_steps
-        self._recorder.tell("step", is_timed)
+        is_first = loop.num_steps == num_steps
+        if sample is not None and not self.is_measuring:
+            if not is_timed:
+                loop.traced_samples.append(sample)
+            elif not is_first:
+                loop.samples += [sample] * num_steps
+        self._recorder.tell("step", is_timed and not self.is_measuring and not is_first)
 
     def _ask_gradient(self, original: Original, tape, target, sources, *args, **kwargs) -> Any:
         result = original(tape, target, sources, *args, **kwargs)
-        self._recorder.tell("gradient", tape, target, sources, result)
+        variables = map(variable_of, tf.nest.flatten(sources))
+        pairs = list(zip(variables, tf.nest.flatten(result), strict=True))
+        self._recorder.tell("gradient", tape, target, pairs)
         self._recorder.safely(self._trained)
         return result
 
@@ -397,27 +343,26 @@ class Loops:
         key = ("run", id(fn) if code is None else id(code))
         return self._call(key, original, (strategy, fn, *args), kwargs)
 
-    # Traced functions.
-
     def _make_function(self, function: Any) -> None:
         code = _code_of(function.python_function)
         if code is None or not is_own(code.co_filename):
             return
         where = CodeLine(file=code.co_filename, line=code.co_firstlineno)
-        key = (where.file, where.line)
-        record = self._functions.setdefault(key, _Function(code.co_name, where))
+        first = Traced(name=code.co_name, where=where, num_calls=0, num_traces=0, num_made=0)
         # TensorFlow makes one for each object whose method is decorated.
-        if not isinstance(getattr(function.python_function, "__wrapped__", None), MethodType):
-            record.num_made += 1
-        function._evener_record = record
+        is_bound = isinstance(getattr(function.python_function, "__wrapped__", None), MethodType)
+        self._functions[where] = added(
+            self._functions.get(where, first), num_made=int(not is_bound)
+        )
+        function._evener_where = where
 
     def _call_function(self, original: Original, function: Any, *args: Any, **kwargs: Any) -> Any:
-        record: _Function | None = getattr(function, "_evener_record", None)
-        key = ("function", id(function)) if record is None else ("lines", id(record))
+        where: CodeLine | None = getattr(function, "_evener_where", None)
+        key = ("function", where or id(function))
         num_traces = function.experimental_get_tracing_count()
         python_function = function.python_function
-        if record is not None and tf.executing_eagerly():
-            record.num_calls += 1
+        if where is not None and tf.executing_eagerly():
+            self._functions[where] = added(self._functions[where], num_calls=1)
         self.open_functions.append(function)
         began, drawn = self._recorder.clock(), states_of_numpy(python_function)
         try:
@@ -426,31 +371,28 @@ class Loops:
             self.open_functions.pop()
             num_new = function.experimental_get_tracing_count() - num_traces
             self.traced = self.traced or num_new > 0
-            if num_new and record is not None:
-                record.seconds += self._recorder.clock() - began
-                record.draws_numpy |= drawn != states_of_numpy(python_function)
-                self._recorder.safely(self._note_traces, record, function, num_new, args, kwargs)
+            if num_new and where is not None:
+                use = added(self._functions[where], seconds=self._recorder.clock() - began)
+                draws = use.draws_numpy or drawn != states_of_numpy(python_function)
+                self._functions[where] = dataclasses.replace(use, draws_numpy=draws)
+                self._recorder.safely(self._note_traces, where, function, num_new, args, kwargs)
 
     def _note_traces(
-        self, record: _Function, function: Any, num_new: int, args: Any, kwargs: Any
+        self, where: CodeLine, function: Any, num_new: int, args: Any, kwargs: Any
     ) -> None:
         leaves = [_leaf(value) for value in tf.nest.flatten((args, kwargs))]
-        seen = record.seen.setdefault(function, [])
-        is_first = not seen
-        for index in range(num_new):
-            if record.num_traces + index == 0:
-                continue
-            if index:
-                record.causes.append("variables")
-            else:
-                record.causes.append("new function" if is_first else _cause(seen, leaves))
+        seen, use = self._leaves.setdefault(function, []), self._functions[where]
+        causes = ["variables"] * (num_new - 1)
+        if use.num_traces:
+            causes.insert(0, _cause(seen, leaves) if seen else "new function")
         seen.append(leaves)
-        record.num_traces += num_new
         given = ", ".join([*map(shortly, args), *(f"{k}={shortly(v)}" for k, v in kwargs.items())])
-        record.arguments = [*record.arguments, given[:_MOST_TEXT]][-_MOST_ARGUMENTS:]
-        record.last = weakref.ref(function)
-
-    # Steps of `fit`.
+        self._functions[where] = dataclasses.replace(
+            added(use, num_traces=num_new),
+            causes=(*use.causes, *causes),
+            arguments=(*use.arguments, given[:_MOST_TEXT])[-_MOST_ARGUMENTS:],
+        )
+        self._last_traced[where] = weakref.ref(function)
 
     def _begin_fit(self, callbacks: Any, *_: Any, **__: Any) -> None:
         self.in_fit = True
@@ -466,7 +408,8 @@ class Loops:
             if isinstance(callback, _OWN_CALLBACKS):
                 continue
             kind = f"callback {type(callback).__name__}"
-            self._calls.setdefault((kind, self._where), [0, 0, 0.0, ""])
+            unused = CallUse(kind=kind, where=self._where, num_calls=0)
+            self._calls.setdefault((kind, self._where), unused)
             for hook in _HOOKS:
                 self._time_hook(callback, hook, kind)
 
@@ -481,10 +424,10 @@ class Loops:
             began = self._recorder.clock()
             self.open_calls.append(kind)
             try:
-                return self._times.span("callback", original, *args, **kwargs)
+                return self.times.span("callback", original, *args, **kwargs)
             finally:
                 self.open_calls.pop()
-                self._count(kind, where, self._recorder.clock() - began)
+                self._count(kind, where, began)
 
         setattr(callback, hook, timed)
 
@@ -492,7 +435,7 @@ class Loops:
         self.in_fit, self._last = False, None
         for callback in callbacks.callbacks:
             for hook in _HOOKS:
-                if hook in vars(callback) and hasattr(vars(callback)[hook], "__wrapped__"):
+                if hasattr(vars(callback).get(hook), "__wrapped__"):
                     delattr(callback, hook)
 
     def _begin_epoch_of_fit(self, *_: Any, **__: Any) -> None:
@@ -503,7 +446,7 @@ class Loops:
     def _begin_batch(self, _: Any, batch: int, *__: Any, **___: Any) -> None:
         self._first_in_execution = int(batch)
         self.traced = False
-        self._last = (self._recorder.clock(), self._times.now())
+        self._last = (self._recorder.clock(), self.times.now())
 
     def _batch_ends(self, original: Original, callbacks: Any, batch: int, logs: Any = None) -> Any:
         result = original(callbacks, batch, logs)
@@ -515,7 +458,7 @@ class Loops:
         if loop is None or last is None or not self._recorder.is_here:
             return
         num_steps = max(1, batch - self._first_in_execution + 1)
-        sample = _sample(self._recorder.clock() - last[0], self._times.now(), last[1])
+        sample = _sample(self._recorder.clock() - last[0], self.times.now(), last[1])
         if isinstance(logs, dict) and "loss" in logs and len(loop.losses) < _MOST_LOSSES:
             loop.losses.append((loop.num_steps - loop.epoch_began_at + num_steps, logs["loss"]))
         for kind in sample:
@@ -523,10 +466,13 @@ class Loops:
         self._take(loop, num_steps, sample, is_timed=not self.traced)
 
 
-def _steps_of(loop: _Loop, custom_losses: Callable[[], list[float]]) -> Steps:
+def _steps_of(loop: _Loop, target: Any) -> Steps:
     step = loop.median("step")
     parts = {kind: loop.median(kind) for kind in _SPANS}
-    losses = _batch_losses(loop.losses) if loop.kind == "fit" else custom_losses()
+    if loop.kind == "fit":
+        losses = _batch_losses(loop.losses)
+    else:  # of each step of a custom loop, as the tape was given it
+        losses = [] if target is None else [float(row[0]) for row in target.rows()]
     return use_of(
         Steps,
         loop,
@@ -545,24 +491,16 @@ def _batch_losses(logged: list[tuple[int, Any]]) -> list[float]:
     """Return the loss of each batch from the means over epochs that Keras logs."""
     found: list[float] = []
     before, num_before = 0.0, 0
-    for number, value in logged:
-        mean = _number(value)
-        if mean is None:
-            continue
-        if number <= num_before:
-            before, num_before = 0.0, 0
-        found.append((mean * number - before * num_before) / (number - num_before))
-        before, num_before = mean, number
+    for number, mean in logged:
+        if is_eager_tensor(mean):
+            with watched.unrecorded():
+                mean = float(tf.reduce_mean(tf.cast(mean, tf.float64)).numpy())
+        if isinstance(mean, int | float):
+            if number <= num_before:
+                before, num_before = 0.0, 0
+            found.append((mean * number - before * num_before) / (number - num_before))
+            before, num_before = mean, number
     return found
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, int | float):
-        return float(value)
-    with watched.unrecorded():
-        if tf.is_tensor(value) and is_eager_tensor(value):
-            return float(tf.reduce_mean(tf.cast(value, tf.float64)).numpy())
-    return None
 
 
 def _sample(seconds: float, now: Seconds, before: Seconds) -> Seconds:
@@ -571,20 +509,19 @@ def _sample(seconds: float, now: Seconds, before: Seconds) -> Seconds:
     return defaultdict(float, spent, step=seconds - (now["watcher"] - before["watcher"]))
 
 
-def _graph_facts(function: _Function) -> dict[str, Any]:
+def _graph_facts(traced: weakref.ref[Any] | None) -> dict[str, Any]:
     """Return size and constants of the last trace."""
-    last = function.last() if function.last is not None else None
-    graph = None if last is None else watched.last_graph(last)
+    function = None if traced is None else traced()
+    graph = None if function is None else watched.last_graph(function)
     if graph is None:
         return {}
     constants = [each for each in graph.get_operations() if each.type == "Const"]
-    sizes = {each: num_bytes(each.outputs[0]) for each in constants}
-    large = [each for each in constants if sizes[each] >= 1024]
-    if not large:
+    sizes = {each: size for each in constants if (size := num_bytes(each.outputs[0])) >= 1024}
+    if not sizes:
         return {}
-    largest = max(large, key=lambda each: sizes[each])
+    largest = max(sizes, key=sizes.__getitem__)
     return {
-        "constant_bytes": sum(sizes[each] for each in large),
+        "constant_bytes": sum(sizes.values()),
         "largest_constant": tuple(largest.outputs[0].shape),
         "largest_where": defined_at(largest),
     }
@@ -598,8 +535,6 @@ def defined_at(operation: Any) -> CodeLine | None:
 
 def _leaf(value: Any) -> tuple[Any, ...]:
     """Return what a trace depends on in a leaf of its arguments."""
-    if tf.is_tensor(value) or isinstance(value, tf.Variable | keras.Variable):
-        return ("tensor", str(value.dtype), str(getattr(value, "shape", "")))
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return ("python value", type(value).__name__, repr(value))
     if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -620,19 +555,24 @@ def _cause(seen: list[list[Any]], leaves: list[Any]) -> str:
         [(old, new) for old, new in zip(before, leaves, strict=True) if old != new]
         for before in alike
     ]
-    fewest = min(differences, key=len)
-    kinds = {
-        "structure"
-        if old[0] != new[0]
-        else new[0]
-        if new[0] != "tensor"
-        else "dtype"
-        if old[1] != new[1]
-        else "shape"
-        for old, new in fewest
-    }
+    kinds = set[str]()
+    for old, new in min(differences, key=len):
+        if old[0] == new[0] == "tensor":
+            kinds.add("shape" if old[1] == new[1] else "dtype")
+        else:
+            kinds.add(new[0] if old[0] == new[0] else "structure")
     order = ("python value", "object", "structure", "dtype", "shape")
     return next((kind for kind in order if kind in kinds), "object")
+
+
+def variable_of(source: Any) -> Any:
+    # Under a strategy `value` is that of a replica.
+    return source._value if isinstance(source, keras.Variable) else source
+
+
+def dtype_of(value: Any) -> str:
+    dtype = getattr(value, "dtype", "")
+    return str(getattr(dtype, "name", dtype))
 
 
 def shortly(value: Any) -> str:
@@ -642,9 +582,8 @@ def shortly(value: Any) -> str:
     ('3', '[1, 2.5]')
     """
     if tf.is_tensor(value) or isinstance(value, tf.Variable | keras.Variable):
-        dtype = getattr(value.dtype, "name", value.dtype)
         has_rank = getattr(value.shape, "rank", 0) is not None
-        return f"{dtype}{list(value.shape) if has_rank else '[?]'}"
+        return f"{dtype_of(value)}{list(value.shape) if has_rank else '[?]'}"
     if is_per_replica(value):
         return f"PerReplica({', '.join(map(shortly, local_values(value)))})"
     if isinstance(value, list | tuple):

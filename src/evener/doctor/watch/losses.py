@@ -11,10 +11,10 @@ call, as an operation beside the program's own. Where XLA compiles, nothing is a
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -25,15 +25,7 @@ from evener._tf_private import watched
 from evener._tf_private.functions import is_compiled, left_by_name, left_to_autograph
 from evener._tf_private.patches import Patch
 from evener._tf_private.tensors import plain_variable
-from evener.doctor.facts import (
-    CodeLine,
-    GradientUse,
-    InputUse,
-    LossUse,
-    NotFinite,
-    ValueRange,
-    use_of,
-)
+from evener.doctor.facts import CodeLine, GradientUse, InputUse, LossUse, ValueRange
 from evener.doctor.watch.loops import Loops, defined_at
 from evener.doctor.watch.recorder import (
     SCOPE,
@@ -42,9 +34,16 @@ from evener.doctor.watch.recorder import (
     inside,
     own_line,
     states_of_numpy,
+    targets,
 )
 from evener.doctor.watch.times import DIFFERENCES
 
+# Names of Keras for the losses of TensorFlow: one rule judges both.
+_NAMES_OF_KERAS = {
+    "softmax_cross_entropy_with_logits": "categorical_crossentropy",
+    "sparse_softmax_cross_entropy_with_logits": "sparse_categorical_crossentropy",
+    "sigmoid_cross_entropy_with_logits": "binary_crossentropy",
+}
 _LOSSES = Patch(
     "losses of a watched program",
     "keras:losses.Loss.__call__",
@@ -53,25 +52,19 @@ _LOSSES = Patch(
 )
 _RAW_LOSSES = Patch(
     "losses of TensorFlow in a watched program",
-    "tensorflow:nn.softmax_cross_entropy_with_logits",
-    "tensorflow:nn.sparse_softmax_cross_entropy_with_logits",
-    "tensorflow:nn.sigmoid_cross_entropy_with_logits",
+    *(f"tensorflow:nn.{name}" for name in _NAMES_OF_KERAS),
     why="They take logits, and nothing refuses probabilities.",
     if_it_changes="The doctor does not see losses of custom loops.",
 )
 _TAPES = Patch(
     "tapes of a watched program",
-    "tensorflow:GradientTape.__enter__",
-    "tensorflow:GradientTape.__exit__",
+    *targets("tensorflow:GradientTape.{__enter__ __exit__}"),
     why="Whether a layer is called in a training step is known by the tape around it.",
     if_it_changes="The doctor does not see a missing training flag.",
 )
 _FIRST_LAYERS = Patch(
     "layers that a watched program gives its inputs",
-    *(
-        f"keras:layers.{name}.call"
-        for name in ("Dense", "Conv1D", "Conv2D", "Conv3D", "LSTM", "GRU", "SimpleRNN")
-    ),
+    *targets("keras:layers.{Dense Conv1D Conv2D Conv3D LSTM GRU SimpleRNN}.call"),
     why="What a model is given is known where its first weights meet it, however it was scaled.",
     if_it_changes="The doctor does not see inputs of custom loops that are not scaled.",
 )
@@ -82,12 +75,6 @@ _FUNCTIONS = {
     "Tanh": "tanh",
     "BiasAdd": "linear",
     "MatMul": "linear",
-}
-# Names of Keras for the losses of TensorFlow: one rule judges both.
-_NAMES_OF_KERAS = {
-    "softmax_cross_entropy_with_logits": "categorical_crossentropy",
-    "sparse_softmax_cross_entropy_with_logits": "sparse_categorical_crossentropy",
-    "sigmoid_cross_entropy_with_logits": "binary_crossentropy",
 }
 _PASSING = ("Cast", "Identity", "Reshape", "Squeeze", "ExpandDims", "StridedSlice")
 # What reads weights, or hides what is inside.
@@ -120,71 +107,39 @@ class Gauge:
 
     def write(self, row: Callable[[], Sequence[Any]]) -> None:
         """Write a row: now, or in each call of the function that is traced, the first times."""
+        is_eager = tf.executing_eagerly()
+        if is_eager and len(self.eager) >= self._num_calls:
+            return
         with watched.unrecorded(), tf.name_scope(SCOPE):
-            if tf.executing_eagerly():
-                if len(self.eager) < self._num_calls:
-                    self.eager.append(tf.stack([tf.cast(part, tf.float32) for part in row()]))
-                return
-
-            # A condition in the program's graph would change how TensorFlow fuses its operations.
             values = tf.stack([tf.cast(part, tf.float32) for part in row()])
+            if is_eager:
+                self.eager.append(values)
+                return
+            # A condition in the program's graph would change how TensorFlow fuses its operations.
             with tf.device("CPU:0"):
                 index = tf.reshape(tf.math.minimum(self._count, self._num_calls), (1, 1))
                 self._rows.scatter_nd_update(index, values[tf.newaxis])
                 self._count.assign_add(1)
 
     def rows(self) -> np.ndarray:
-        """Return the rows so far, in order."""
         if self.eager:
             return np.stack([row.numpy() for row in self.eager])
         num = min(int(self._count.numpy()), self._num_calls)
         return self._rows.numpy()[:num]
 
 
-@dataclass(slots=True, eq=False)
-class _Loss:
-    """Calls of one loss from one line, with the shapes of the last."""
-
-    name: str
-    where: CodeLine | None
-    from_logits: bool | None
-    activations: tuple[str, ...] = ()
-    label_shape: tuple[int, ...] = ()
-    output_shape: tuple[int, ...] = ()
-    gauge: Gauge | None = None
-    is_broadcast: bool = False
-    has_mask: bool = False
-    is_weighted: bool = False
-    num_replicas: int = 1
-    is_reduced: bool = True
-    trains: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Target:
-    """Targets of one line that asks for gradients, beside their numbers."""
-
-    gauge: Gauge
-    is_negated: bool = False
-    draws_constants: bool = False
-    draws_numpy: bool = False
-    scale: float | None = None
-
-
 class LossWatch:
-    """Looks at losses, at the targets of gradients, and at what the first layers are given."""
-
     def __init__(self, recorder: Recorder, loops: Loops) -> None:
         self._recorder = recorder
         self._loops = loops
         self._here = threading.local()
-        self._losses: dict[tuple[Any, ...], _Loss] = {}
-        self._targets: dict[CodeLine | None, _Target] = {}
-        self._gradients: dict[CodeLine | None, dict[str, Any]] = {}
+        # By name, line and `from_logits`; by line. Numbers are taken from the gauges at the end.
+        self._losses: dict[tuple[Any, ...], tuple[LossUse, Gauge | None]] = {}
+        self._gradients: dict[CodeLine | None, GradientUse] = {}
+        self._targets: dict[CodeLine | None, Gauge] = {}
         self._inputs: dict[tuple[int, bool], tuple[InputUse, Gauge]] = {}
 
     def watch(self) -> None:
-        self._loops.custom_losses = self.target_values
         _LOSSES.apply(left_to_autograph(self._loss))
         _RAW_LOSSES.apply_by_name(left_by_name(self._raw_loss))
         watched.CROSS_ENTROPIES.apply_by_name(left_by_name(self._cross_entropy))
@@ -214,8 +169,6 @@ class LossWatch:
         is_compiled_here = any(map(is_compiled, self._loops.open_functions))
         return not is_compiled_here and not is_inside and not watched.is_loop_body(graph)
 
-    # What a model is given, and what it ends in.
-
     def _note_input(self, layer: Any, inputs: Any, *_: Any, **__: Any) -> None:
         if not tf.is_tensor(inputs) or not self._may_gauge(inputs):
             return
@@ -240,10 +193,9 @@ class LossWatch:
         values = tf.cast(inputs, tf.float32)
         self._inputs[key][1].write(
             lambda: [
-                tf.reduce_min(values),
-                tf.reduce_max(values),
+                *_extremes(values),
                 tf.reduce_mean(values),
-                tf.reduce_mean(tf.cast(tf.equal(values, tf.round(values)), tf.float32)),
+                _share(tf.equal(values, tf.round(values))),
                 tf.reduce_mean(tf.square(values)),
             ]
         )
@@ -255,8 +207,6 @@ class LossWatch:
             before = getattr(features, "_evener_activations", ())
             self._recorder.safely(setattr, result, "_evener_activations", (*before, name))
         return result
-
-    # Losses.
 
     def _loss(self, original: Original, loss, y_true, y_pred, *args, **kwargs) -> Any:
         weights = kwargs.get("sample_weight", args[0] if args else None)
@@ -306,95 +256,101 @@ class LossWatch:
         if tf.is_tensor(outputs):
             outputs._evener_logits = bool(from_logits)  # pyright: ignore[reportAttributeAccessIssue]
         where = where or own_line() or self._loops.fit_line
-        key = (name, where, from_logits)
-        found = self._losses.setdefault(key, _Loss(name, where, from_logits))
-        found.trains = found.trains or self.is_recorded
-        found.num_replicas = max(found.num_replicas, replicas_here())
-        found.label_shape, found.output_shape = shape_of(labels), shape_of(outputs)
+        first = LossUse(name=name, where=where, from_logits=from_logits, trains=False)
+        use, gauge = self._losses.get((name, where, from_logits), (first, None))
+        activations = (use.activation_before, use.activation)
+        if not use.activation:
+            activations = ("", "", *_activations_of(outputs))[-2:]
         # Losses of Keras use a mask themselves; functions do not.
         is_function = not getattr(self._here, "in_loss", False) and "cross" in name
-        has_mask = getattr(outputs, "_keras_mask", None) is not None
-        found.has_mask = found.has_mask or (has_mask and is_function)
-        found.is_weighted |= getattr(self._here, "is_weighted", False)
-        if result is not None:
-            found.is_reduced = len(shape_of(result)) == 0
-        found.activations = found.activations or _activations_of(outputs)
-        if not self._may_gauge(outputs):
+        has_mask = is_function and getattr(outputs, "_keras_mask", None) is not None
+        use = dataclasses.replace(
+            use,
+            trains=use.trains or self.is_recorded,
+            num_replicas=max(use.num_replicas, replicas_here()),
+            labels=ValueRange(shape=shape_of(labels)),
+            outputs=ValueRange(shape=shape_of(outputs)),
+            has_mask=use.has_mask or has_mask,
+            is_weighted=use.is_weighted or getattr(self._here, "is_weighted", False),
+            is_reduced=use.is_reduced if result is None else not shape_of(result),
+            activation_before=activations[0],
+            activation=activations[1],
+        )
+        may_gauge = self._may_gauge(outputs)
+        gauge = gauge or (Gauge(11) if may_gauge else None)
+        self._losses[name, where, from_logits] = use, gauge
+        if gauge is None or not may_gauge:
             return
-        if found.gauge is None:
-            found.gauge = Gauge(11)
 
         def row() -> list[Any]:
             values = tf.cast(outputs, tf.float32)
             truth = tf.cast(labels, tf.float32)
             is_sequence = len(shape_of(truth)) == 2 and len(shape_of(values)) == 3
-            ends = [tf.cast(truth[:, at] == 0, tf.float32) for at in (-1, 0)] if is_sequence else []
             sums = tf.reduce_sum(values, -1) if len(shape_of(values)) > 1 else values
             is_one_hot = "categorical" in name and "sparse" not in name and len(shape_of(truth))
             classes = tf.cast(tf.argmax(truth, -1), tf.float32) if is_one_hot else truth
             return [
-                *(reduce(values) for reduce in (tf.reduce_min, tf.reduce_max)),
-                *(reduce(sums) for reduce in (tf.reduce_min, tf.reduce_max)),
-                *(reduce(truth) for reduce in (tf.reduce_min, tf.reduce_max)),
-                tf.reduce_mean(tf.cast(tf.equal(truth, tf.round(truth)), tf.float32)),
+                *(end for each in (values, sums, truth) for end in _extremes(each)),
+                _share(tf.equal(truth, tf.round(truth))),
                 tf.reduce_sum(tf.cast(tf.equal(truth, 1.0), tf.float32))
                 / tf.cast(tf.maximum(tf.size(truth), 1), tf.float32),
-                tf.reduce_mean(ends[0]) - tf.reduce_mean(ends[1]) if ends else 0.0,
-                *(reduce(classes) for reduce in (tf.reduce_min, tf.reduce_max)),
+                _share(truth[:, -1] == 0) - _share(truth[:, 0] == 0) if is_sequence else 0.0,
+                *_extremes(classes),
             ]
 
-        found.gauge.write(row)
+        gauge.write(row)
 
-    # Targets of gradients.
-
-    def on_gradient(self, tape: Any, target: Any, sources: Any, result: Any) -> None:
+    def on_gradient(self, tape: Any, target: Any, pairs: list[tuple[Any, Any]]) -> None:
         where = own_line() or self._loops.fit_line
-        flat, given = tf.nest.flatten(sources), tf.nest.flatten(result)
         recorded = {id(variable) for variable in tape.watched_variables()}
-        pairs = zip(map(variable_of, flat), given, strict=True)
         missing = [variable for variable, gradient in pairs if gradient is None]
-        found = self._gradients.setdefault(where, {})
-        found["num_sources"] = len(flat)
-        found["num_none"] = len(missing)
-        found["num_not_watched"] = sum(
-            isinstance(each, tf.Variable) and id(each) not in recorded for each in missing
+        unwatched = [each for each in missing if id(each) not in recorded]
+        use = self._gradients[where] = dataclasses.replace(
+            self._gradients.get(where, GradientUse(where=where, num_sources=0)),
+            num_sources=len(pairs),
+            num_none=len(missing),
+            num_not_watched=sum(isinstance(each, tf.Variable) for each in unwatched),
+            num_replicas=replicas_here(),
         )
-        found["num_replicas"] = replicas_here()
-        targets = [each for each in tf.nest.flatten(target) if tf.is_tensor(each)]
-        if len(targets) != 1:
+        tensors = [each for each in tf.nest.flatten(target) if tf.is_tensor(each)]
+        if len(tensors) != 1 or not self._may_gauge(tensors[0]):
             return
-        (only,) = targets
-        if not self._may_gauge(only):
-            return
+        (only,) = tensors
         loss = getattr(self._here, "last_loss", None)
         graph = watched.graph_of(only)
         if loss is not None and watched.graph_of(loss) is not graph:
             loss = None
         errors = getattr(self._here, "errors", ())
         errors = [each for each in errors if watched.graph_of(each) is graph][:2]
-        trains = any(isinstance(variable_of(each), tf.Variable) for each in flat)
-        seen = self._targets.setdefault(where, _Target(Gauge(4, num_calls=_ROWS)))
-        seen.gauge.write(
+        errors = errors if any(isinstance(each, tf.Variable) for each, _ in pairs) else []
+        numbers = [only, loss, *errors, *[None] * (2 - len(errors))]
+        if where not in self._targets:
+            self._targets[where] = Gauge(4, num_calls=_ROWS)
+        self._loops.target = self._loops.target or self._targets[where]
+        self._targets[where].write(
             lambda: [
-                tf.reduce_mean(tf.cast(only, tf.float32)),
-                np.nan if loss is None else tf.reduce_mean(tf.cast(loss, tf.float32)),
-                *(tf.reduce_mean(tf.cast(each, tf.float32)) for each in errors if trains),
-                *[np.nan] * (2 - len(errors) if trains else 2),
+                np.nan if each is None else tf.reduce_mean(tf.cast(each, tf.float32))
+                for each in numbers
             ]
         )
         self._here.last_loss, self._here.errors = None, ()
         if graph is None:
             return
         chain = _steps_back(only)
-        seen.draws_constants = any(map(draws_constants, graph.get_operations()))
-        seen.draws_numpy = getattr(self._here, "drawn", None) not in (None, states_of_numpy(None))
+        drawn = getattr(self._here, "drawn", None)
         is_below = sum(factor < 0 for _, factor in chain) % 2 == 1
         last = chain[-1][0]
         is_even = last.type == "Pow" and bool(tf.get_static_value(last.inputs[1]) == 2)
-        seen.is_negated = is_below and (is_even or last.type in _ERRORS)
-        seen.scale = _scale_of(chain) if loss is None else None
+        self._gradients[where] = dataclasses.replace(
+            use,
+            draws_constants=any(map(draws_constants, graph.get_operations())),
+            draws_numpy=drawn not in (None, states_of_numpy(None)),
+            is_negated=is_below and (is_even or last.type in _ERRORS),
+            loss_ratio=_scale_of(chain) if loss is None else None,
+        )
         # Differences that it is made of are losses that the program writes itself.
-        for operation in _operations_of_loss(only):
+        inner = (*_FUNCTIONS, *_WEIGHTS, "Conv2D", "Placeholder")
+        for operation in itertools.islice(_operations_behind(only, inner), _MOST_OPERATIONS):
             if operation.type in DIFFERENCES and SCOPE not in operation.name:
                 self.on_difference(operation.type, *operation.inputs, where=defined_at(operation))
 
@@ -406,7 +362,12 @@ class LossWatch:
         if tf.executing_eagerly() and left.dtype.is_floating and left.dtype == right.dtype:
             with watched.unrecorded():
                 self._here.errors = [tf.square(left - right), tf.abs(left - right)]
-        self._note_broadcast(name, left, right, where)
+        shapes = (shape_of(left), shape_of(right))
+        short, long = sorted(shapes, key=len)
+        if len(short) == 1 and long == (*short, 1) and short[0] not in (0, 1):
+            labels, outputs = (ValueRange(shape=shape) for shape in shapes)
+            use = LossUse(name=name, where=where, from_logits=None, labels=labels, outputs=outputs)
+            self._losses[name, where, None] = dataclasses.replace(use, is_broadcast=True), None
         known = [
             bool(acts := _activations_of(each)) and acts[-1] != "linear" for each in (left, right)
         ]
@@ -415,24 +376,12 @@ class LossWatch:
             labels, outputs = (right, left) if known[0] else (left, right)
             self._note_loss("difference", None, labels, outputs, where=where)
 
-    def _note_broadcast(self, name: str, left: Any, right: Any, where: CodeLine) -> None:
-        """Take note of a difference of values of different ranks: (n,) and (n, 1)."""
-        shapes = (shape_of(left), shape_of(right))
-        short, long = sorted(shapes, key=len)
-        if len(short) != 1 or long != (*short, 1) or short[0] in (0, 1):
-            return
-        found = self._losses.setdefault((name, where, None), _Loss(name, where, None))
-        found.is_broadcast, found.trains = True, True
-        found.label_shape, found.output_shape = shapes
-
-    # Facts.
-
     def facts(self) -> dict[str, Any]:
         return {
-            "losses": tuple(_loss_use(loss) for loss in list(self._losses.values())),
+            "losses": tuple(_loss_use(*each) for each in list(self._losses.values())),
             "gradients": tuple(
-                GradientUse(where=where, **self._target_facts(where), **found)
-                for where, found in list(self._gradients.items())
+                _gradient_use(use, self._targets.get(use.where))
+                for use in list(self._gradients.values())
             ),
             "inputs": tuple(
                 _with_values(use, rows)
@@ -441,62 +390,56 @@ class LossWatch:
             ),
         }
 
-    def _target_facts(self, where: CodeLine | None) -> dict[str, Any]:
-        target = self._targets.get(where)
-        if target is None:
-            return {}
-        rows = target.gauge.rows()
-        scales = [
-            [row[0] / row[at] for row in rows if np.isfinite(row[[0, at]]).all() and row[at]]
-            for at in (1, 2, 3)
-        ]
-        ratios = scales[0]
-        ratio = float(np.median(ratios)) if ratios else target.scale
-        return {
-            "loss_ratio": ratio,
-            "is_plain_mean": len(ratios) > 2 and bool(np.ptp(ratios) < 1e-4 * abs(ratio or 0)),
-            # A constant times an error, below 0.
-            "is_negated": target.is_negated
-            or any(len(r) > 2 and max(r) < 0 and np.ptp(r) < -1e-2 * max(r) for r in scales[1:]),
-            "draws_constants": target.draws_constants,
-            "draws_numpy": target.draws_numpy,
-        }
-
     def held(self) -> set[int]:
         """Return the ids of the program's tensors that are kept here."""
         kept = [getattr(self._here, "last_loss", None), *getattr(self._here, "errors", ())]
         return set(map(id, kept))
 
-    def target_values(self) -> list[float]:
-        """Return the loss of each step of the custom loop, as the tape was given it."""
-        target = next(iter(self._targets.values()), None)
-        return [] if target is None else [float(row[0]) for row in target.gauge.rows()]
-
-    def not_finite(self) -> list[tuple[int, int, NotFinite]]:
-        """Return step, order and place of all values that are not finite."""
-        found: list[tuple[int, int, NotFinite]] = []
-        for loss in self._losses.values():
-            rows = loss.gauge.rows() if loss.gauge is not None else []
-            for index, row in enumerate(rows):
-                for order, what, part in ((0, "labels", row[4:6]), (1, "outputs", row[:2])):
-                    if not np.isfinite(part).all():
-                        bad = NotFinite(what=what, name=loss.name, step=index, where=loss.where)
-                        found.append((index, order, bad))
-        for where, target in self._targets.items():
-            for index, row in enumerate(target.gauge.rows()):
-                if not np.isfinite(row[0]):
-                    found.append((index, 2, NotFinite(what="loss", step=index, where=where)))
-        return found
+    def series(self) -> Iterator[tuple[str, str, CodeLine | None, np.ndarray]]:
+        """Yield numbers by call that may not be finite: kind, name and line first."""
+        for use, gauge in self._losses.values():
+            if gauge is not None:
+                rows = gauge.rows()
+                yield "labels", use.name, use.where, rows[:, 4:6]
+                yield "outputs", use.name, use.where, rows[:, :2]
+        for where, gauge in self._targets.items():
+            yield "loss", "", where, gauge.rows()[:, :1]
 
 
-def _loss_use(loss: _Loss) -> LossUse:
-    rows = np.zeros((0, 11)) if loss.gauge is None else loss.gauge.rows()
+def _extremes(values: Any) -> tuple[Any, Any]:
+    return tf.reduce_min(values), tf.reduce_max(values)
+
+
+def _share(condition: Any) -> Any:
+    return tf.reduce_mean(tf.cast(condition, tf.float32))
+
+
+def _gradient_use(use: GradientUse, target: Gauge | None) -> GradientUse:
+    rows = np.zeros((0, 4)) if target is None else target.rows()
+    ratios, *scales = (
+        [row[0] / row[at] for row in rows if np.isfinite(row[[0, at]]).all() and row[at]]
+        for at in (1, 2, 3)
+    )
+    ratio = float(np.median(ratios)) if ratios else use.loss_ratio
+    return dataclasses.replace(
+        use,
+        loss_ratio=ratio,
+        is_plain_mean=len(ratios) > 2 and bool(np.ptp(ratios) < 1e-4 * abs(ratio or 0)),
+        # A constant times an error, below 0.
+        is_negated=use.is_negated
+        or any(len(r) > 2 and max(r) < 0 and np.ptp(r) < -1e-2 * max(r) for r in scales),
+    )
+
+
+def _loss_use(use: LossUse, gauge: Gauge | None) -> LossUse:
+    rows = np.zeros((0, 11)) if gauge is None else gauge.rows()
     rows = rows if len(rows) else np.full((1, 11), np.nan)
     low, high = (
         [float(each) if np.isfinite(each) else None for each in extreme.reduce(rows, axis=0)]
         for extreme in (np.fmin, np.fmax)  # They pass over NaN.
     )
-    classes = loss.label_shape[-1] if loss.label_shape else 0
+    assert use.labels is not None and use.outputs is not None
+    classes = use.labels.shape[-1] if use.labels.shape else 0
     is_one_hot = (
         low[6] == 1.0
         and low[4] == 0.0
@@ -504,14 +447,11 @@ def _loss_use(loss: _Loss) -> LossUse:
         and classes > 1
         and all(abs(float(share) * classes - 1) < 1e-3 for share in rows[:, 7])
     )
-    return use_of(
-        LossUse,
-        loss,
-        activation=loss.activations[-1] if loss.activations else "",
-        activation_before=loss.activations[-2] if len(loss.activations) > 1 else "",
-        outputs=ValueRange(shape=loss.output_shape, min=low[0], max=high[1]),
-        labels=ValueRange(
-            shape=loss.label_shape,
+    return dataclasses.replace(
+        use,
+        outputs=dataclasses.replace(use.outputs, min=low[0], max=high[1]),
+        labels=dataclasses.replace(
+            use.labels,
             min=low[4],
             max=high[5],
             is_integral=low[6] == 1.0,
@@ -555,38 +495,31 @@ def _activations_of(outputs: Any) -> tuple[str, ...]:
     return (_FUNCTIONS[operation.type],)
 
 
-def _is_data(tensor: Any) -> bool:
-    """Return whether a tensor of a graph comes from the data, and no weights have met it."""
+def _operations_behind(tensor: Any, ends: Sequence[str]) -> Iterator[Any]:
+    """Yield the operations that a tensor of a graph is computed by, back to some types."""
     waiting, seen = [tensor.op], set[str]()
     while waiting:
         operation = waiting.pop()
-        if operation.name in seen:
-            continue
-        seen.add(operation.name)
+        if operation.name not in seen:
+            seen.add(operation.name)
+            yield operation
+            if operation.type not in ends:
+                waiting += [each.op for each in operation.inputs]
+
+
+def _is_data(tensor: Any) -> bool:
+    """Return whether a tensor of a graph comes from the data, and no weights have met it."""
+    for number, operation in enumerate(_operations_behind(tensor, ("ReadVariableOp",))):
         if operation.type == "ReadVariableOp" and not operation.outputs[0].dtype.is_floating:
             continue  # the state of random numbers
-        if operation.type in _WEIGHTS or len(seen) > _MOST_OPERATIONS:
+        if operation.type in _WEIGHTS or number >= _MOST_OPERATIONS:
             return False
-        waiting += [each.op for each in operation.inputs]
     return True
 
 
 def draws_constants(operation: Any) -> bool:
-    """Return whether an operation draws random numbers of a seed that is a constant."""
     is_draw = operation.type == "StatelessRandomGetKeyCounter"
     return is_draw and operation.inputs[0].op.type == "Const"
-
-
-def _operations_of_loss(target: Any) -> list[Any]:
-    """Return the operations between the outputs of models and the target of a gradient."""
-    waiting, seen = [target.op], dict[str, Any]()
-    while waiting and len(seen) < _MOST_OPERATIONS:
-        operation = waiting.pop()
-        if operation.name not in seen:
-            seen[operation.name] = operation
-            if operation.type not in (*_FUNCTIONS, *_WEIGHTS, "Conv2D", "Placeholder"):
-                waiting += [each.op for each in operation.inputs]
-    return list(seen.values())
 
 
 def _steps_back(target: Any) -> list[tuple[Any, float]]:
@@ -631,11 +564,6 @@ def _scale_of(chain: list[tuple[Any, float]]) -> float | None:
     return None
 
 
-def variable_of(source: Any) -> Any:
-    # Under a strategy `value` is that of a replica.
-    return source._value if isinstance(source, keras.Variable) else source
-
-
 def shape_of(value: Any) -> tuple[int, ...]:
     """Return a shape, -1 for a size that is not known; () for a rank that is not."""
     shape = getattr(value, "shape", ())
@@ -644,12 +572,6 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return tuple(-1 if size is None else int(size) for size in shape)
 
 
-def dtype_of(value: Any) -> str:
-    dtype = getattr(value, "dtype", "")
-    return str(getattr(dtype, "name", dtype))
-
-
 def replicas_here() -> int:
-    """Return the replicas of the strategy in whose replica context this is; 1 without."""
     strategy = tf.distribute.get_strategy()
     return strategy.num_replicas_in_sync if tf.distribute.in_cross_replica_context() is False else 1

@@ -11,26 +11,28 @@ program's.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CellType, CodeType, FrameType
-from typing import Any, Literal
+from types import CellType, FrameType
+from typing import Any, Literal, TypeVar, cast
 
 from evener.base.user_code import is_own, is_rewritten
 from evener.doctor.facts import CodeLine, Ending, Facts, Outcome, to_bytes
 
+T = TypeVar("T")
 SCOPE = "evener_watch"
 """Scope of operations that the watcher adds to graphs."""
-_FLUSH_SECONDS = 1.0
+FLUSH_SECONDS = 1.0
 _BUSY_SHARE = 0.3
-_AUTOGRAPH = str(Path("tensorflow", "python", "autograph"))
 _BUSY_LOAD = 3.0  # waiting processes per core
-
+_AUTOGRAPH = str(Path("tensorflow", "python", "autograph"))
 
 Event = Literal["apply", "difference", "draw", "fit", "gradient", "run", "step", "tape"]
 """What a part may listen to, by a method with its name."""
@@ -39,13 +41,11 @@ Original = Callable[..., Any]
 
 
 class Recorder:
-    """The steps and faults of a watched process."""
-
     def __init__(self, path: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self.began = clock()
         self.last_step_at: float | None = None
-        self.num_steps = 0
+        self.num_steps = 0  # that are over
         self.is_busy = False
         self._here = threading.local()
         # Each has `facts`, which returns fields of `Facts` as far as they are known now, and a
@@ -57,6 +57,7 @@ class Recorder:
         self._path = path
         self._pid = os.getpid()
         self._flushed = self.began
+        self._cpu = time.process_time()
         self._lock = threading.RLock()
 
     @property
@@ -65,13 +66,7 @@ class Recorder:
         return os.getpid() == self._pid
 
     @property
-    def is_training(self) -> bool:
-        """Whether the first step is over."""
-        return self.num_steps > 0
-
-    @property
     def is_looking(self) -> int:
-        """Number of functions of the watcher that are open in this thread."""
         return getattr(self._here, "looking", 0)
 
     def safely(self, look: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +81,6 @@ class Recorder:
             self._here.looking -= 1
 
     def tell(self, event: Event, *args: Any) -> None:
-        """Call the methods of the parts that listen to an event."""
         for part in self.parts:
             listen = getattr(part, f"on_{event}", None)
             if listen is not None:
@@ -112,25 +106,31 @@ class Recorder:
 
         return left_to_autograph(replaced)
 
+    def every(self, seconds: float, look: Callable[[], None]) -> None:
+        """Call a function of the watcher from a thread, now and then until the run has ended."""
+
+        def run() -> None:
+            wait = threading.Event().wait
+            while self.ending is None and not wait(seconds):
+                self.safely(look)
+
+        threading.Thread(target=run, name=f"evener-{look.__name__}", daemon=True).start()
+
     def miss(self, what: str, error: BaseException) -> None:
-        """Record what cannot be watched, and why."""
         self.missed[f"{what}: {type(error).__name__}: {error}"[:500]] = None
 
-    def facts(self) -> Facts:
-        """Return all facts as they are now."""
+    def ending_now(self, outcome: Outcome, **fields: Any) -> Ending:
         now = self.clock()
+        still = now - (self.last_step_at or self.began)
+        return Ending(outcome=outcome, seconds=now - self.began, still_seconds=still, **fields)
+
+    def facts(self) -> Facts:
         fields: dict[str, Any] = {}
         for part in self.parts:
-            fields.update(self.safely(part.facts) or {})
+            fields |= self.safely(part.facts) or {}
         return Facts(
-            ending=self.ending
             # A parent that has ended it knows more.
-            or Ending(
-                outcome=Outcome.TIMED_OUT,
-                seconds=now - self.began,
-                still_seconds=now - (self.last_step_at or self.began),
-                is_busy=self.is_busy,
-            ),
+            ending=self.ending or self.ending_now(Outcome.TIMED_OUT, is_busy=self.is_busy),
             is_machine_busy=os.getloadavg()[0] > _BUSY_LOAD * (os.cpu_count() or 1),
             missed=tuple(self.missed),
             notes=tuple(self.notes),
@@ -142,25 +142,23 @@ class Recorder:
         if not self.is_here or self.clock() - self._flushed < least_seconds:
             return
         with self._lock:
-            written = to_bytes(self.facts())
             # Whole or not at all, and no open file: programs may close all that they did not open.
             beside = Path(f"{self._path}.new")
-            beside.write_bytes(written)
+            beside.write_bytes(to_bytes(self.facts()))
             beside.replace(self._path)
             self._flushed = self.clock()
 
-    def flush_now_and_then(self) -> None:
-        """Write the facts from a thread, every second, so that a kill loses little."""
+    def flush_each_second(self) -> None:
+        """Write the facts now and then, so that a kill loses little."""
+        cpu, self._cpu = self._cpu, time.process_time()
+        self.is_busy = self._cpu - cpu >= _BUSY_SHARE * FLUSH_SECONDS
+        self.flush(least_seconds=FLUSH_SECONDS)
 
-        def run() -> None:
-            wait = threading.Event().wait
-            cpu = time.process_time()
-            while self.ending is None and not wait(_FLUSH_SECONDS):
-                cpu, before = time.process_time(), cpu
-                self.is_busy = cpu - before >= _BUSY_SHARE * _FLUSH_SECONDS
-                self.safely(self.flush, least_seconds=_FLUSH_SECONDS)
 
-        threading.Thread(target=run, name="evener-facts", daemon=True).start()
+def added(use: T, **counts: float) -> T:
+    """Return a record of facts with some of its numbers greater."""
+    sums = {name: getattr(use, name) + count for name, count in counts.items()}
+    return dataclasses.replace(cast("Any", use), **sums)
 
 
 @contextlib.contextmanager
@@ -181,22 +179,12 @@ def _kind_of(filename: str) -> str:
     return "own" if is_own(filename) else "library"
 
 
-# By code object: every eager operation asks for all frames.
-_is_library: dict[CodeType, bool] = {}
-
-
 def own_frame(frame: FrameType | None = None) -> FrameType | None:
     """Return the innermost frame of user code, rewritten by AutoGraph or not, in this thread."""
     frame = frame or sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        is_library = _is_library.get(code)
-        if is_library is None:
-            is_library = _is_library[code] = _kind_of(code.co_filename) == "library"
-        if not is_library:
-            return frame
+    while frame is not None and _kind_of(frame.f_code.co_filename) == "library":
         frame = frame.f_back
-    return None
+    return frame
 
 
 def own_line(frame: FrameType | None = None) -> CodeLine | None:
@@ -213,6 +201,16 @@ def own_line(frame: FrameType | None = None) -> CodeLine | None:
         if _kind_of(file) == "own":
             return CodeLine(file=file, line=number)
     return None
+
+
+def targets(pattern: str) -> list[str]:
+    """Return targets of a patch: one for each word in braces.
+
+    >>> targets("keras:layers.{GRU LSTM}.call")
+    ['keras:layers.GRU.call', 'keras:layers.LSTM.call']
+    """
+    before, words, after = re.split("[{}]", pattern)
+    return [f"{before}{word}{after}" for word in words.split()]
 
 
 def making_line() -> CodeLine | None:
@@ -244,7 +242,7 @@ def states_of_numpy(function: Any) -> list[int]:
 
 def is_asked_by_user(frame: FrameType) -> bool:
     """Return whether the frame that called a patched function is user code, or AutoGraph for it."""
-    caller: FrameType | None = frame
+    caller = frame
     while caller is not None and _AUTOGRAPH in caller.f_code.co_filename:
         caller = caller.f_back
     return caller is not None and _kind_of(caller.f_code.co_filename) != "library"

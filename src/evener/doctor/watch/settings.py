@@ -40,8 +40,6 @@ _WRAPPERS = (
 
 
 class Settings:
-    """Takes note of settings from the start of the process on."""
-
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._settings = [
@@ -59,16 +57,11 @@ class Settings:
         self.emulates_gpus = False
 
     def watch_environment(self) -> None:
-        """Take note of environment variables that the program sets."""
-
         def heard(event: str, arguments: tuple[Any, ...]) -> None:
             # Python has no way to take a hook back.
-            if event == "os.putenv" and self.is_looking and self._recorder.is_here:
-                name, value = map(os.fsdecode, arguments)
-                if name in _NAMES:
-                    self._recorder.safely(self._set, name, value)
-            elif event == "os.fork" and self.is_looking and self._recorder.is_here:
-                self._recorder.safely(self._fork)
+            if event in ("os.putenv", "os.fork") and self.is_looking and self._recorder.is_here:
+                note = self._set if event == "os.putenv" else self._fork
+                self._recorder.safely(note, *map(os.fsdecode, arguments))
             elif event == "import" and not self._is_imported and arguments[0] == "tensorflow":
                 self._is_imported = True
                 self._imported_at = own_line()
@@ -86,21 +79,20 @@ class Settings:
 
     def _set(self, name: str, value: str) -> None:
         where = own_line()
-        if where is None:
+        if name not in _NAMES or where is None:
             return  # A library sets it for itself.
-        read_at = None
         if name in AT_IMPORT and self._is_imported:
-            read_at, is_late = self._imported_at, True
+            self._note(name, value, where, self._imported_at, is_late=True)
         else:
             is_late = name in AT_DEVICES and self._are_devices_started()
-            read_at = self._devices_at if is_late else None
-        self._note(name, value, where, read_at, is_late=is_late)
+            self._note(name, value, where, self._devices_at if is_late else None, is_late=is_late)
 
     def _note(
         self, name: str, value: str, where: CodeLine, read_at: CodeLine | None, **more: Any
     ) -> None:
-        found = Setting(name=name, value=value[:_MOST_TEXT], where=where, read_at=read_at, **more)
-        self._settings.append(found)
+        self._settings.append(
+            Setting(name=name, value=value[:_MOST_TEXT], where=where, read_at=read_at, **more)
+        )
 
     def _are_devices_started(self) -> bool:
         if "tensorflow" not in sys.modules or "evener._tf_private" not in sys.modules:
@@ -110,7 +102,6 @@ class Settings:
         return watched.are_devices_started() or self._devices_at is not None
 
     def watch(self) -> None:
-        """Take note of calls that configure TensorFlow, of strategies and pins."""
         from evener._tf_private import watched
         from evener._tf_private.functions import left_by_name, left_to_autograph
 
@@ -131,9 +122,9 @@ class Settings:
         return original(context, *args, **kwargs)
 
     def _configure(self, name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
-        where = None if self._is_evener(sys._getframe(2)) else own_line()
         from evener._tf_private import watched
 
+        where = None if _is_evener(sys._getframe(2)) else own_line()
         was_started = self._recorder.safely(watched.are_devices_started)
         error = ""
         try:
@@ -147,18 +138,6 @@ class Settings:
                 is_late = bool(error) and bool(was_started)
                 read_at = self._devices_at if is_late else None
                 self._note(name, ", ".join(given), where, read_at, is_late=is_late, error=error)
-
-    @staticmethod
-    def _is_evener(frame: Any) -> bool:
-        """Return whether evener makes a setting for the program, not the program itself."""
-        while frame is not None and not is_asked_by_user(frame):
-            name = str(frame.f_globals.get("__name__", ""))
-            if name.startswith("evener.") and not name.startswith(_WRAPPERS):
-                return True
-            frame = frame.f_back
-        return frame is None
-
-    # Strategies.
 
     def _make_strategy(self, strategy: Any) -> None:
         where = making_line()
@@ -188,24 +167,20 @@ class Settings:
         from evener._tf_private.tensors import is_per_replica
 
         self._count(strategy, "num_runs")
-        given = kwargs.get("args", args[0] if args else ())
-        parts = tf.nest.flatten(given)
-        batches = [part for part in parts if getattr(part, "shape", None) is not None]
-        is_distributed = any(map(is_per_replica, parts))
-        if strategy.num_replicas_in_sync > 1 and batches and not is_distributed:
-            if any(len(part.shape or ()) > 1 for part in batches):
+        parts = tf.nest.flatten(kwargs.get("args", args[0] if args else ()))
+        shapes = [getattr(part, "shape", None) for part in parts]
+        if strategy.num_replicas_in_sync > 1 and not any(map(is_per_replica, parts)):
+            if any(len(shape or ()) > 1 for shape in shapes):
                 self._count(strategy, "num_plain_batches")
 
     def on_step(self, _is_timed: bool) -> None:
-        """Take note of a step: a strategy with a run, or that of the model, has trained."""
+        # A strategy with a run has trained, or that of the model.
         for strategy, counts, _ in self._strategies.values():
             if counts["num_runs"]:
                 self._count(strategy, "trained")
 
     def on_fit(self, _where: Any, args: Any, _kwargs: Any) -> None:
         self._count(getattr(args[0], "distribute_strategy", None), "trained")
-
-    # Pins.
 
     def _pin(self, original: Original, name: Any) -> Any:
         caller = sys._getframe(2)
@@ -225,7 +200,6 @@ class Settings:
                 self._open_pins.remove(found)
 
     def on_tape(self, *_: Any) -> None:
-        """Take note that a tape begins, or is asked, in the pins that are open."""
         for found in self._open_pins:
             found[0] = True
 
@@ -239,10 +213,7 @@ class Settings:
                     kind=type(strategy).__name__,
                     where=where,
                     num_replicas=strategy.num_replicas_in_sync,
-                    num_scopes=counts["num_scopes"],
-                    num_runs=counts["num_runs"],
-                    trained=counts["trained"] > 0,
-                    num_plain_batches=counts["num_plain_batches"],
+                    **{**counts, "trained": counts["trained"] > 0},
                 )
                 for strategy, counts, where in self._strategies.values()
             ),
@@ -266,6 +237,16 @@ class Settings:
         if self.emulates_gpus and not any(device.startswith("gpu") for device in known):
             known |= {device.replace("cpu", "gpu") for device in known}
         return f"{kind}:{index or 0}" in known
+
+
+def _is_evener(frame: FrameType | None) -> bool:
+    """Return whether evener makes a setting for the program, not the program itself."""
+    while frame is not None and not is_asked_by_user(frame):
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith("evener.") and not name.startswith(_WRAPPERS):
+            return True
+        frame = frame.f_back
+    return frame is None
 
 
 def short_device(name: str) -> str:

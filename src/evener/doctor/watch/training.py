@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import weakref
@@ -29,15 +30,17 @@ from evener.doctor.facts import (
     VariableUse,
     use_of,
 )
-from evener.doctor.watch.loops import Loops
-from evener.doctor.watch.losses import Gauge, LossWatch, dtype_of, shape_of, variable_of
+from evener.doctor.watch.loops import Loops, dtype_of, variable_of
+from evener.doctor.watch.losses import Gauge, LossWatch, shape_of
 from evener.doctor.watch.recorder import (
     Original,
     Recorder,
+    added,
     is_asked_by_user,
     making_line,
     own_frame,
     own_line,
+    targets,
 )
 
 _MODELS = Patch(
@@ -60,24 +63,17 @@ _OPTIMIZERS = Patch(
 )
 _FLAGGED = Patch(
     "layers that behave otherwise in training",
-    *(
-        f"keras:layers.{name}.call"
-        for name in (
-            "Dropout SpatialDropout1D SpatialDropout2D GaussianNoise GaussianDropout "
-            "AlphaDropout BatchNormalization"
-        ).split()
+    *targets(
+        "keras:layers.{Dropout SpatialDropout1D SpatialDropout2D GaussianNoise GaussianDropout "
+        "AlphaDropout BatchNormalization}.call"
     ),
     why="The training flag arrives there, wherever it was given.",
     if_it_changes="The doctor does not see a missing training flag.",
 )
 _METRICS = Patch(
     "metrics of a watched program",
-    "keras:metrics.Mean.update_state",
-    "keras:metrics.Sum.update_state",
-    "keras:metrics.MeanMetricWrapper.update_state",
-    "keras:Metric.reset_state",
-    "keras:metrics.Mean.reset_state",
-    "keras:metrics.Sum.reset_state",
+    *targets("keras:metrics.{Mean Sum MeanMetricWrapper}.update_state"),
+    *targets("keras:{Metric metrics.Mean metrics.Sum}.reset_state"),
     why="A metric that is never reset goes on over all epochs.",
     if_it_changes="The doctor does not see metrics that are never reset.",
 )
@@ -100,8 +96,8 @@ class _Variable:
     num_negated: int = 0
     optimizers: set[int] = field(default_factory=set)
     where: CodeLine | None = None
-    norms: list[float] = field(default_factory=list)
-    updates: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    update_norms: list[float] = field(default_factory=list)
     before: Any = None
     norm: float | None = None
     first_norm: float | None = None
@@ -111,45 +107,21 @@ class _Variable:
     is_listed: bool = True  # Whether a model that trains lists it as trainable, if one has it
 
 
-@dataclass(slots=True, eq=False)
-class _Optimizer:
-    kind: str
-    where: CodeLine | None
-    last: Any = None
-    num_made: int = 0
-    num_made_in_steps: int = 0
-    num_applied: int = 0
-    first_rate: float | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Models:
-    where: CodeLine | None
-    last: Any = None
-    num_made: int = 0
-    num_made_in_steps: int = 0
-    num_cleared: int = 0
-    made_in_scope: bool = False
-    trained: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    num_trained: int = 0
-
-
 class Training:
-    """Looks at what trains."""
-
     def __init__(self, recorder: Recorder, loops: Loops, losses: LossWatch) -> None:
         self._recorder = recorder
         self._loops = loops
         self._of_losses = losses
         self._apply_gauges: dict[int, tuple[Gauge, list[int]]] = {}
         self._variables: dict[int, _Variable] = {}
-        self._optimizers: dict[CodeLine | None, _Optimizer] = {}
-        self._models: dict[CodeLine | None, _Models] = {}
+        # With the last object that a line made. Facts are written by a thread: what it finds here
+        # must be whole.
+        self._optimizers: dict[CodeLine | None, tuple[Any, OptimizerUse]] = {}
+        self._models: dict[CodeLine | None, tuple[weakref.ref[Any], ModelUse]] = {}
         self._known_models: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._trained: weakref.WeakSet[Any] = weakref.WeakSet()
         self._in_calls: dict[CodeLine | None, list[Any]] = {}
         self._flags: dict[tuple[Any, ...], LayerFlag] = {}
-        self._metrics: dict[int, list[Any]] = {}
+        self._metrics: dict[int, tuple[keras.Metric, MetricUse]] = {}
         self._gradients: dict[int, tuple[Any, Any]] = {}
         self._anchor: tuple[_Variable, Any] | None = None
         self._ways: list[float] = []
@@ -163,18 +135,13 @@ class Training:
         _FLAGGED.apply(self._recorder.before(self._flag))
         _METRICS.apply_by_name(left_by_name(self._use_metric))
 
-    # Gradients, updates.
-
-    def on_gradient(self, tape: Any, _: Any, sources: Any, result: Any) -> None:
+    def on_gradient(self, tape: Any, _: Any, pairs: list[tuple[Any, Any]]) -> None:
         where = own_line() or self._loops.fit_line
         for variable in tape.watched_variables():
             self._entry(variable)
-        given = tf.nest.flatten(result)
         # The tensors are kept, so that no other one gets their ids.
-        variables = map(variable_of, tf.nest.flatten(sources))
-        self._gradients = {id(g): (v, g) for v, g in zip(variables, given, strict=True)}
-        for source, gradient in zip(tf.nest.flatten(sources), given, strict=True):
-            variable = variable_of(source)
+        self._gradients = {id(gradient): (variable, gradient) for variable, gradient in pairs}
+        for variable, gradient in pairs:
             if isinstance(variable, tf.Variable):
                 entry = self._entry(variable)
                 entry.num_gradients += 1
@@ -185,10 +152,7 @@ class Training:
         gradients = kwargs.get("grads", args[0] if args else None)
         variables = kwargs.get("trainable_variables", args[1] if len(args) > 1 else None)
         variables = optimizer._trainable_variables if variables is None else list(variables)
-        where = getattr(optimizer, "_evener_line", None)
-        made = _Optimizer(type(optimizer).__name__, where, optimizer)
-        found = self._optimizers.setdefault(where, made)
-        found.last, found.num_applied = optimizer, found.num_applied + 1
+        self._count(optimizer, getattr(optimizer, "_evener_line", None), num_applied=1)
         pairs: list[tuple[_Variable, Any]] = []
         for variable, gradient in zip(variables, gradients or (), strict=False):
             entry = self._entry(variable_of(variable))
@@ -206,23 +170,7 @@ class Training:
                 entry.num_swapped += is_known and source is not entry.variable
                 entry.num_negated += made is not gradient and id(made) in self._gradients
         pairs = pairs[:_MOST_GAUGED]
-        # Where a function is traced, nothing is updated yet.
-        kernels = [
-            entry
-            for entry, _ in pairs
-            if entry.first_norm is None
-            if len(shape := shape_of(entry.variable)) > 1 and min(shape[-2:]) > 1
-        ]
-        with tf.init_scope():
-            kernels = kernels if kernels and self._compared() else []
-            values = {entry: _value(entry.variable).numpy() for entry in kernels}
-            # In its first trace, a variable that the trace makes has no value.
-            for entry, value in values.items():
-                if value.size:
-                    entry.first_norm = float(np.linalg.norm(value.astype(np.float64)))
-                    entry.began_constant = bool((value == value.flat[0]).all())
-                    if self._anchor is None or value.size < self._anchor[1].size:
-                        self._anchor = (entry, value) if not self._ways else self._anchor
+        self._note_first([entry for entry, _ in pairs if entry.first_norm is None])
         # In a graph, a reader of a gradient keeps TensorFlow from fusing the operation that makes
         # it, and rounding changes: there, only changes of variables are measured.
         if not pairs or not tf.executing_eagerly():
@@ -233,22 +181,47 @@ class Training:
             parts = [gradient for _, gradient in pairs]
             gauge.write(lambda: [tf.norm(tf.cast(part, tf.float32)) for part in parts])
 
+    def _note_first(self, entries: list[_Variable]) -> None:
+        """Take note of matrices before their first update: in a trace, nothing is updated yet."""
+        shapes = {entry: shape_of(entry.variable) for entry in entries}
+        kernels = [e for e, shape in shapes.items() if len(shape) > 1 and min(shape[-2:]) > 1]
+        with tf.init_scope():
+            for entry in kernels if kernels and self._compared() else ():
+                value = _value(entry.variable).numpy()
+                if not value.size:
+                    continue  # A variable that the trace makes has no value.
+                entry.first_norm = float(np.linalg.norm(value.astype(np.float64)))
+                entry.began_constant = bool((value == value.flat[0]).all())
+                is_smaller = self._anchor is None or value.size < self._anchor[1].size
+                if is_smaller and not self._ways:
+                    self._anchor = (entry, value)
+
+    def _count(self, optimizer: Any, where: CodeLine | None, **counts: int) -> None:
+        first = OptimizerUse(kind=type(optimizer).__name__, where=where, num_made=0)
+        _, use = self._optimizers.get(where, (None, first))
+        if "num_made" in counts:
+            use = dataclasses.replace(use, first_rate=_rate_of(optimizer))
+        self._optimizers[where] = optimizer, added(use, **counts)
+
     def _entry(self, variable: Any) -> _Variable:
         return self._variables.setdefault(id(variable), _Variable(variable))
-
-    # Models, optimizers, layers, metrics.
 
     def _made(self, model: Any) -> None:
         if model in self._known_models or self._loops.open_calls or _is_inner(model):
             return
         self._known_models.add(model)
         where = making_line()
-        found = self._models.setdefault(where, _Models(where))
-        found.last = weakref.ref(model)
-        found.num_made += 1
-        found.num_made_in_steps += self._recorder.is_training
-        found.made_in_scope = tf.distribute.has_strategy()
-        found.num_cleared = self._loops.num_calls("clear_session")
+        first = ModelUse(kind=type(model).__name__, where=where, num_made=0)
+        _, use = self._models.get(where, (None, first))
+        use = added(use, num_made=1, num_made_in_steps=int(self._recorder.num_steps > 0))
+        self._models[where] = (
+            weakref.ref(model),
+            dataclasses.replace(
+                use,
+                made_in_scope=tf.distribute.has_strategy(),
+                num_cleared=self._loops.num_calls("clear_session"),
+            ),
+        )
 
     def _made_layer(self, layer: Any) -> None:
         frame = own_frame() if watched.is_in_layer_call() else None
@@ -261,13 +234,8 @@ class Training:
             return  # Saving makes copies.
         where = making_line()
         optimizer._evener_line = where
-        # Facts are written by a thread: what it finds here must be whole.
-        made = _Optimizer(type(optimizer).__name__, where, optimizer)
-        made.first_rate = _rate_of(optimizer)
-        found = self._optimizers.setdefault(where, made)
-        found.num_made += 1
-        found.num_made_in_steps += self._recorder.is_training
-        found.last, found.first_rate = optimizer, made.first_rate
+        num_in_steps = int(self._recorder.num_steps > 0)
+        self._count(optimizer, where, num_made=1, num_made_in_steps=num_in_steps)
 
     def _flag(self, layer, inputs, training: Any = None, *_: Any, **__: Any) -> None:
         if isinstance(inputs, keras.KerasTensor):
@@ -291,30 +259,29 @@ class Training:
         return original(metric, *args, **kwargs)
 
     def _metric(self, metric: Any, name: str, args: Any) -> None:
-        found = self._metrics.setdefault(id(metric), [metric, None, 0, 0, {}])
-        if name == "update_state":
-            found[1], found[2] = found[1] or own_line(), found[2] + 1
-            if len(args) > 1 and isinstance(metric, keras.metrics.MeanMetricWrapper):
-                found[4] = {
-                    "label_shape": shape_of(args[0]),
-                    "output_shape": shape_of(args[1]),
-                    "takes_logits": getattr(args[1], "_evener_logits", None),
-                }
+        _, use = self._metrics.get(id(metric), (None, MetricUse(name=metric.name, where=None)))
+        if name == "reset_state":
+            use = added(use, num_resets=1)
         else:
-            found[3] += 1
-
-    # Steps.
+            use = dataclasses.replace(added(use, num_updates=1), where=use.where or own_line())
+            if len(args) > 1 and isinstance(metric, keras.metrics.MeanMetricWrapper):
+                use = dataclasses.replace(
+                    use,
+                    kind=use.kind or _name_of(keras.metrics.serialize(metric)),
+                    label_shape=shape_of(args[0]),
+                    output_shape=shape_of(args[1]),
+                    takes_logits=getattr(args[1], "_evener_logits", None),
+                )
+        self._metrics[id(metric)] = metric, use
 
     def on_fit(self, _where: CodeLine | None, args: Any, _kwargs: Any) -> None:
         self._train(args[0])
 
     def _train(self, model: Any) -> None:
+        for where, (last, use) in self._models.items():
+            if last() is model and not _is_trained(model):
+                self._models[where] = last, added(use, num_trained=1)
         object.__setattr__(model, "_evener_trained", True)
-        self._trained.add(model)
-        for found in self._models.values():
-            if found.last is not None and found.last() is model and model not in found.trained:
-                found.trained.add(model)
-                found.num_trained += 1
 
     def on_step(self, _: bool) -> None:
         if self._anchor is not None and len(self._ways) < _MOST_WAYS:
@@ -337,15 +304,15 @@ class Training:
         }
         before, self._num_updates = self._num_updates, counted
         moved = {key for key, num in counted.items() if num != before.get(key, 0)}
-        waiting = [entry for entry in variables if len(entry.updates) < _COMPARED_UPDATES]
+        waiting = [entry for entry in variables if len(entry.update_norms) < _COMPARED_UPDATES]
         for entry in waiting:
             if self._optimizers and not (entry.optimizers or moved) & moved:
                 continue
             value = tf.identity(_value(entry.variable))
             if entry.before is not None:
                 change = tf.norm(tf.cast(value, tf.float64) - tf.cast(entry.before, tf.float64))
-                entry.updates.append(float(change.numpy()))
-            entry.before = value if len(entry.updates) < _COMPARED_UPDATES else None
+                entry.update_norms.append(float(change.numpy()))
+            entry.before = value if len(entry.update_norms) < _COMPARED_UPDATES else None
         if not waiting:
             self._num_compared = _COMPARED_STEPS
 
@@ -354,7 +321,7 @@ class Training:
         owned, listed = set[int](), set[int]()
         for model in list(self._known_models):
             own = [variable_of(variable) for variable in model.variables]
-            if any(id(variable) in self._variables for variable in own) or model in self._trained:
+            if _is_trained(model) or any(id(variable) in self._variables for variable in own):
                 self._train(model)
                 listed |= {id(variable_of(each)) for each in model.trainable_variables}
                 for variable in own:
@@ -383,15 +350,18 @@ class Training:
 
     def facts(self) -> dict[str, Any]:
         for gauge, keys in self._apply_gauges.values():
-            for key, column in zip(keys, gauge.rows().T, strict=True):
-                self._variables[key].norms = [float(norm) for norm in column]
+            for key, column in zip(keys, gauge.rows().T.tolist(), strict=True):
+                self._variables[key].gradient_norms = column
+        main = self._loops.main
+        num_epochs = 0 if main is None else main.epochs
+        reset = {key for key, (_, use) in self._metrics.items() if use.num_resets}
         return {
             "variables": tuple(_variable_use(entry) for entry in self._variables.values()),
-            "optimizers": tuple(map(_optimizer_use, self._optimizers.values())),
+            "optimizers": tuple(_optimizer_use(*each) for each in self._optimizers.values()),
             "models": tuple(
-                use
-                for found in list(self._models.values())
-                if (use := _model_use(found, self._metrics)) is not None
+                _model_use(model, use, self._metrics.keys() - reset)
+                for last, use in list(self._models.values())
+                if (model := last()) is not None
             ),
             "layers_in_calls": tuple(
                 LayerMade(
@@ -401,32 +371,28 @@ class Training:
             ),
             "layer_flags": tuple(self._flags.values()),
             "metrics": tuple(
-                MetricUse(
-                    name=metric.name,
-                    kind=_name_of(keras.metrics.serialize(metric)) if given else "",
-                    **given,
-                    where=where,
-                    num_updates=updates,
-                    num_resets=resets,
-                    num_epochs=0 if self._loops.main is None else self._loops.main.epochs,
-                )
-                for metric, where, updates, resets, given in self._metrics.values()
-                if updates
+                dataclasses.replace(use, num_epochs=num_epochs)
+                for _, use in self._metrics.values()
+                if use.num_updates
             ),
             "not_finite": self._first_not_finite(),
         }
 
     def _first_not_finite(self) -> NotFinite | None:
-        found = self._of_losses.not_finite()
+        series: list[tuple[str, str, CodeLine | None, Any]] = list(self._of_losses.series())
         for entry in self._variables.values():
-            kinds = ((3, "gradient", entry.norms), (4, "variable", entry.updates))
-            for order, what, norms in kinds:
-                for index, norm in enumerate(norms):
-                    if not np.isfinite(norm):
-                        name = _name(entry.variable)
-                        bad = NotFinite(what=what, name=name, step=index, where=entry.where)
-                        found.append((index, order, bad))
-        return min(found, key=lambda entry: entry[:2])[2] if found else None
+            named = (_name(entry.variable), entry.where)
+            series += [("gradient", *named, entry.gradient_norms)]
+            series += [("variable", *named, entry.update_norms)]
+        found = [
+            NotFinite(what=what, name=name, step=index, where=where)
+            for what, name, where, rows in series
+            for index, row in enumerate(rows)
+            if not np.isfinite(row).all()
+        ]
+        # Of one step, what comes first in it.
+        order = ("labels", "outputs", "loss", "gradient", "variable")
+        return min(found, key=lambda each: (each.step, order.index(each.what)), default=None)
 
 
 def _is_back(ways: list[float]) -> bool:
@@ -448,25 +414,21 @@ def _variable_use(entry: _Variable) -> VariableUse:
         trainable=entry.is_listed
         and bool(getattr(variable, "_keras_trainable", variable.trainable)),
         num_optimizers=len(entry.optimizers),
-        gradient_norms=tuple(entry.norms),
-        update_norms=tuple(entry.updates),
         norm=entry.norm if is_finite else None,
         has_nan=entry.norm is not None and not is_finite,
     )
 
 
-def _optimizer_use(found: _Optimizer) -> OptimizerUse:
-    optimizer = found.last
+def _optimizer_use(optimizer: Any, use: OptimizerUse) -> OptimizerUse:
     inner = getattr(optimizer, "inner_optimizer", None)
     rate = _rate_of(optimizer)
     is_schedule = isinstance((inner or optimizer).get_config().get("learning_rate"), dict)
     clips = ("clipnorm", "global_clipnorm", "clipvalue")
-    return use_of(
-        OptimizerUse,
-        found,
-        num_made=max(1, found.num_made),
+    return dataclasses.replace(
+        use,
+        num_made=max(1, use.num_made),
         learning_rate=rate,
-        rate_changes=is_schedule or (found.first_rate is not None and found.first_rate != rate),
+        rate_changes=is_schedule or (use.first_rate is not None and use.first_rate != rate),
         has_loss_scale=inner is not None,
         clips=any(getattr(inner or optimizer, name, None) is not None for name in clips),
     )
@@ -477,11 +439,8 @@ def _rate_of(optimizer: Any) -> float | None:
     return None if rate is None else float(keras.ops.convert_to_numpy(rate))
 
 
-def _model_use(found: _Models, metrics: dict[int, list[Any]]) -> ModelUse | None:
-    model = found.last() if found.last is not None else None
-    if model is None:
-        return None
-    layers = list(model._flatten_layers(include_self=False))
+def _model_use(model: Any, use: ModelUse, never_reset: set[int]) -> ModelUse:
+    layers = model._flatten_layers(include_self=False)
     leaves = [layer for layer in layers if not isinstance(layer, keras.Model)]
     activations = [
         getattr(layer.activation, "__name__", type(layer.activation).__name__)
@@ -492,17 +451,15 @@ def _model_use(found: _Models, metrics: dict[int, list[Any]]) -> ModelUse | None
     hidden = [
         name
         for name, value in vars(model).items()
-        if isinstance(value, keras.Metric) and id(value) not in listed
-        if id(value) in metrics and not metrics[id(value)][3]
+        if isinstance(value, keras.Metric) and id(value) in never_reset - listed
     ]
     compiled = (model.get_compile_config() or {}) if getattr(model, "compiled", False) else {}
     given = compiled.get("metrics") or ()
-    return use_of(
-        ModelUse,
-        found,
+    return dataclasses.replace(
+        use,
         kind=type(model).__name__,
         num_parameters=sum(int(np.prod(each.shape)) for each in model.variables),
-        trains=found.num_trained > 0,
+        trains=use.num_trained > 0,
         policy=str(getattr(model.dtype_policy, "name", "")),
         run_eagerly=bool(getattr(model, "run_eagerly", False)),
         activations=tuple(activations[-3:]),
@@ -526,8 +483,11 @@ def _name_of(written: Any) -> str:
     return str(written.get("class_name", "")) + " from_logits" * bool(config.get("from_logits"))
 
 
+def _is_trained(model: Any) -> bool:
+    return getattr(model, "_evener_trained", False)
+
+
 def _is_inner(model: Any) -> bool:
-    """Return whether a model is made by a `Sequential`, for itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         is_sequential = frame.f_code.co_filename.endswith(_SEQUENTIAL)
