@@ -71,12 +71,6 @@ ELEMENTS = {
     "per_replica": "per_replica",
     "batch": "batch",
 }
-_BASES = (
-    ("keras.Model", "model"),
-    ("keras.Sequential", "model"),
-    ("keras.optimizers.schedules.*", ""),
-    ("keras.optimizers.*", "optimizer"),
-)
 
 
 @functools.cache
@@ -109,13 +103,4 @@ def kind_made_by(name: str) -> str:
     >>> kind_made_by("keras.optimizers.Adam"), kind_made_by("dataset.batch")
     ('optimizer', 'dataset')
     """
-    return _first(_MADE_BY, name)
-
-
-def kind_of_base(name: str) -> str:
-    """Return the kind of the instances of a class that derives from a class of the libraries."""
-    return _first(_BASES, name)
-
-
-def _first(table: tuple[tuple[str, str], ...], name: str) -> str:
-    return next((kind for pattern, kind in table if fnmatchcase(name, pattern)), "")
+    return next((kind for pattern, kind in _MADE_BY if fnmatchcase(name, pattern)), "")
