@@ -519,26 +519,7 @@ class Walk:
         self._num_walks[node] = count + 1
         outer = function.scope.outer if function.scope.is_class else function.scope
         scope = Scope(function.scope.source, outer=outer)
-        self._parameters(function, args, keywords, scope)
-        before, self._returns = self._returns, []
-        with self._inside(functions=(*functions, node), roles=self._context.roles.union(roles)):
-            if isinstance(node, ast.Lambda):
-                value = self._value(node.body, scope)
-            else:
-                self._block(node.body, scope)
-                value = joined(self._returns)
-        self._returns = before
-        self._returned[node] = value
-        return value
-
-    def _parameters(
-        self,
-        function: OwnFunction,
-        args: tuple[Value, ...],
-        keywords: Mapping[str, Value],
-        scope: Scope,
-    ) -> None:
-        given = function.node.args
+        given = node.args
         listed = [*given.posonlyargs, *given.args]
         # Of a call that is not known, a default is only one of the possible values.
         if args or keywords or function.owner is not None:
@@ -549,7 +530,7 @@ class Walk:
                 for parameter, default in zip(parameters, defaults, strict=True):
                     if default is not None:
                         scope.names[parameter.arg] = self._value(default, function.scope)
-        decorators = getattr(function.node, "decorator_list", ())
+        decorators = getattr(node, "decorator_list", ())
         is_static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)
         if function.owner is not None and not is_static:
             args = (function.owner, *args)
@@ -566,6 +547,16 @@ class Walk:
             scope.names[given.vararg.arg] = Items("", args[len(listed) :])
         if given.kwarg is not None:
             scope.names[given.kwarg.arg] = UNKNOWN
+        before, self._returns = self._returns, []
+        with self._inside(functions=(*functions, node), roles=self._context.roles.union(roles)):
+            if isinstance(node, ast.Lambda):
+                value = self._value(node.body, scope)
+            else:
+                self._block(node.body, scope)
+                value = joined(self._returns)
+        self._returns = before
+        self._returned[node] = value
+        return value
 
 
 def _computed(sign: ast.operator | ast.cmpop, left: Value, right: Value) -> Value:
