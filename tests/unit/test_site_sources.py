@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from evener.doctor.explain import has_page, known_codes
+from evener.doctor.rules import has_page, known_codes
 
 ROOT = Path(__file__).parents[2]
 

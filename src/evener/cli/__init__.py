@@ -117,7 +117,7 @@ def _root(
 
 def _print_error(error: EvenerError) -> None:
     # Imported here: only an error needs it.
-    from evener.doctor.explain import has_page
+    from evener.doctor.rules import has_page
 
     print(error, file=sys.stderr)
     if has_page(error.code):

@@ -220,7 +220,7 @@ def _note_other_library(script: str, source: str) -> None:
 
 
 def _explain(code: str) -> None:
-    from evener.doctor.explain import explain, known_codes
+    from evener.doctor.rules import explain, known_codes
     from evener.errors import did_you_mean
 
     text = explain(code)

@@ -8,7 +8,7 @@ names.py          names and kinds of things of the libraries
 facts.py          what a run shows: plain records, written by the watched process
 watch/            the run of a few steps in a process of its own
 finding.py        a finding, a rule, and what a rule looks at
-rules.py          the table of all rules
+rules.py          the table of all rules; help pages of codes, in pages/
 endings.py        rules: it cannot be read, crashes, hangs, or ends early
 numbers.py        rules: what trains something else than was meant
 placement.py      rules: devices and distribution
@@ -17,7 +17,6 @@ speed.py          rules: what a step waits for
 certain.py        rules on the text, as far as it is certain
 surroundings.py   the machine and the environment
 configuration.py  which findings are reported
-explain.py        help pages of codes, in pages/
 """
 
 from __future__ import annotations

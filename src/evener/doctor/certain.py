@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from evener.doctor.facts import AT_DEVICES, AT_IMPORT
 from evener.doctor.finding import Case, Severity, Violation
 from evener.doctor.numbers import SCALED_LOSS
-from evener.doctor.placement import EACH_ITS_PART, OTHERS, without_strategy
+from evener.doctor.placement import EACH_ITS_PART, OTHERS, forked, without_strategy
 from evener.doctor.surroundings import HIDING
 from evener.doctor.values import Call, Items, Library, Made, Value, constant, made_by
 from evener.run.regions import eager_step_of
@@ -212,13 +212,7 @@ def fork_after_start(case: Case) -> Iterator[Violation]:
     for call in _reached(case, "os.fork", "multiprocessing.Process", "multiprocessing.Pool"):
         first = _before(case, call)
         if first is not None:
-            yield case.violation(
-                call.location,
-                f"a process is forked after TensorFlow was started (line {first.location.line}).",
-                first.location.text,
-                fix="multiprocessing.set_start_method('spawn'), or start processes before "
-                "TensorFlow is used.",
-            )
+            yield forked(case, call.location, first.location.line, first.location.text)
 
 
 # ---- distribution
@@ -290,14 +284,12 @@ def whole_batches(case: Case) -> Iterator[Violation]:
     for call in _reached(case, "strategy.run"):
         args = call.argument(1, "args")
         given = args.values if isinstance(args, Items) else ()
-        sources = [
-            each.call.name
-            for each in given
-            if isinstance(each, Made) and each.kind == "batch" and each.call is not None
-        ]
         if any(each.kind in ("per_replica", "distributed") for each in given):
             continue
-        if any(name.startswith(("dataset.", "tf.data.")) for name in sources):
+        calls = [each.call for each in given if isinstance(each, Made) and each.kind == "batch"]
+        if any(
+            call is not None and call.name.startswith(("dataset.", "tf.data.")) for call in calls
+        ):
             yield case.violation(
                 call.location,
                 "strategy.run gives the whole batch to every replica: it splits nothing.",
@@ -360,28 +352,21 @@ def predict_in_loop(case: Case) -> Iterator[Violation]:
 
 def never_batched(case: Case) -> Iterator[Violation]:
     for call in case.reading.named("model.fit") if not case.has_trained else ():
-        stages = stages_of(call.argument(0, "x"))
-        names = {each.method for each in stages}
+        stages: list[Call] = []  # the calls that make the dataset, the last first
+        made = made_by(call.argument(0, "x"))
+        while made is not None:
+            stages.append(made)
+            made = made_by(made.owner) if made.name.startswith("dataset.") else None
         source = stages[-1] if stages else None
         if source is None or source.name != "tf.data.Dataset.from_tensor_slices":
             continue
-        if not names & _BATCHING:
+        if not _BATCHING.intersection(each.method for each in stages):
             yield case.violation(
                 call.location,
                 "the dataset is never batched: each step trains on one sample, or fails.",
                 source.location.text,
                 fix=f"line {source.location.line}: .batch(32) behind from_tensor_slices.",
             )
-
-
-def stages_of(data: Value | None) -> list[Call]:
-    """Return the calls that make a dataset, the last first."""
-    found: list[Call] = []
-    made = made_by(data)
-    while made is not None:
-        found.append(made)
-        made = made_by(made.owner) if made.name.startswith("dataset.") else None
-    return found
 
 
 # ---- numbers that no run shows

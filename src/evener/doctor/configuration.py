@@ -56,9 +56,11 @@ def configuration_for(
         select = _codes(path, table, "select")
     if ignore is None:
         ignore = _codes(path, table, "ignore")
-    if num_gpus is None:
-        num_gpus = _number(path, table)
-    elif num_gpus < 0:
+    if num_gpus is None and (value := table.get("gpus")) is not None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise _wrong(path, f"`gpus` is {value!r}", "It must be a whole number from 0.")
+        num_gpus = value
+    elif num_gpus is not None and num_gpus < 0:
         raise RunError(
             "RUN-013",
             f"The number of GPUs cannot be {num_gpus}.",
@@ -120,15 +122,6 @@ def _codes(path: Path, table: Mapping[str, object], key: str) -> list[str] | Non
         return [_known(code) for code in codes]
     except RunError as error:
         raise _wrong(path, f"`{key}`: {error.what}", error.why) from error
-
-
-def _number(path: Path, table: Mapping[str, object]) -> int | None:
-    value = table.get("gpus")
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _wrong(path, f"`gpus` is {value!r}", "It must be a whole number from 0.")
-    return value
 
 
 def _wrong(path: Path, what: str, why: str) -> RunError:

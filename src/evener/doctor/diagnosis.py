@@ -228,10 +228,8 @@ def judge(
     """Return the findings in their order, and the number that comments in the program suppress."""
     case = Case(reading=reading, surroundings=surroundings, facts=facts or NO_RUN)
     sources = {source.path: source for source in reading.sources}
-    found: list[tuple[Rule, Violation]] = []
-    for rule in all_rules():
-        if reports is None or reports(rule.code):
-            found += [(rule, violation) for check in rule.checks for violation in check(case)]
+    rules = [rule for rule in all_rules() if reports is None or reports(rule.code)]
+    found = [(rule, each) for rule in rules for check in rule.checks for each in check(case)]
     kept = [
         (rule, each)
         for rule, each in found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from evener.doctor.facts import Outcome, Raised
-from evener.doctor.finding import Case, Severity, Violation, shown_seconds
+from evener.doctor.finding import PAGES, Case, Severity, Violation, shown_seconds
 from evener.doctor.names import canonical
 from evener.doctor.sources import Location
 
@@ -156,94 +157,14 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
 )
 
-# What is gone from TensorFlow and Keras, and what takes its place. Longer names first.
-_NO_SESSIONS = "calling the functions; TensorFlow 2 has no sessions"
-_NO_INITIALIZERS = "nothing: variables are initialised where they are made"
-SUCCESSORS = {
-    "tf.contrib.layers": "keras.layers",
-    "tf.contrib.distribute.MirroredStrategy": "tf.distribute.MirroredStrategy",
-    "tf.contrib": "packages of their own (tf.contrib is gone)",
-    "tf.Session": _NO_SESSIONS,
-    "tf.InteractiveSession": _NO_SESSIONS,
-    "tf.ConfigProto": "tf.config.set_memory_growth, tf.config.set_visible_devices",
-    "tf.GPUOptions": "tf.config.set_logical_device_configuration",
-    "tf.placeholder": "arguments of a function, or keras.Input",
-    "tf.global_variables_initializer": _NO_INITIALIZERS,
-    "tf.initialize_all_variables": _NO_INITIALIZERS,
-    "tf.get_variable": "tf.Variable, or self.add_weight in a layer",
-    "tf.variable_scope": "layers and tf.Module",
-    "tf.get_default_graph": "tf.function",
-    "tf.reset_default_graph": "keras.backend.clear_session()",
-    "tf.layers": "keras.layers",
-    "tf.train.AdamOptimizer": "keras.optimizers.Adam",
-    "tf.train.GradientDescentOptimizer": "keras.optimizers.SGD",
-    "tf.train.MomentumOptimizer": "keras.optimizers.SGD(momentum=...)",
-    "tf.train.RMSPropOptimizer": "keras.optimizers.RMSprop",
-    "tf.train.AdagradOptimizer": "keras.optimizers.Adagrad",
-    "tf.train.Saver": "tf.train.Checkpoint, or model.save_weights",
-    "tf.estimator": "a keras.Model with fit, or a loop of your own",
-    "tf.app": "absl.app, or plain functions",
-    "tf.flags": "absl.flags or argparse",
-    "tf.logging": "tf.get_logger() or absl.logging",
-    "tf.log": "tf.math.log",
-    "tf.random_normal": "tf.random.normal",
-    "tf.random_uniform": "tf.random.uniform",
-    "tf.truncated_normal": "tf.random.truncated_normal",
-    "tf.set_random_seed": "tf.random.set_seed",
-    "tf.to_float": "tf.cast(x, tf.float32)",
-    "tf.to_int32": "tf.cast(x, tf.int32)",
-    "tf.div": "tf.divide",
-    "tf.assign": "variable.assign(value)",
-    **{
-        f"tf.{name}": f"tf.io.{name}"
-        for name in "gfile read_file decode_raw parse_single_example FixedLenFeature".split()
-    },
-    "tf.python_io": "tf.io",
-    "tf.py_func": "tf.py_function",
-    "tf.sparse_tensor_to_dense": "tf.sparse.to_dense",
-    "tf.nn.softmax_cross_entropy_with_logits_v2": "tf.nn.softmax_cross_entropy_with_logits",
-    "tf.nn.rnn_cell": "keras.layers.RNN and its cells",
-    "tf.nn.dynamic_rnn": "keras.layers.RNN, LSTM or GRU",
-    "tf.nn.bidirectional_dynamic_rnn": "keras.layers.Bidirectional",
-    "tf.metrics.accuracy": "keras.metrics.Accuracy",
-    "tf.enable_eager_execution": "nothing: TensorFlow 2 is eager",
-    "keras.utils.multi_gpu_model": "tf.distribute.MirroredStrategy, or evener.Strategy()",
-    "keras.preprocessing.image.ImageDataGenerator": "keras.utils.image_dataset_from_directory and "
-    "layers such as keras.layers.RandomFlip",
-    "keras.preprocessing.text.Tokenizer": "keras.layers.TextVectorization",
-    "keras.wrappers": "the package scikeras, or keras.wrappers.SKLearnClassifier",
-    "keras.utils.np_utils": "keras.utils",
-    "keras.layers.CuDNNLSTM": "keras.layers.LSTM, which uses cuDNN by itself",
-    "keras.layers.CuDNNGRU": "keras.layers.GRU, which uses cuDNN by itself",
-    "keras.layers.merge": "keras.layers.Add, Concatenate and others",
-    "keras.engine": "keras",
-    "keras.backend.set_session": "nothing: there are no sessions",
-    "keras.backend.tensorflow_backend": "tensorflow itself",
-    "keras.optimizers.adam": "keras.optimizers.Adam",
-    "keras.experimental.LinearModel": "keras.layers.Dense",
-}
-_MEMBERS = {
-    "fit_generator": "fit, which takes generators too",
-    "predict_generator": "predict",
-    "evaluate_generator": "evaluate",
-    "predict_classes": "tf.argmax(model.predict(x), axis=-1)",
-    "predict_proba": "predict",
-    "make_one_shot_iterator": "for element in dataset",
-    "make_initializable_iterator": "for element in dataset",
-    "experimental_run_v2": "strategy.run",
-    "experimental_run": "strategy.run",
-    "get_gradients": "tf.GradientTape",
-    "reset_states": "reset_state (metrics)",
-    "_distributed_apply": "apply_gradients",
-    "output_shapes": "element_spec",
-    "output_types": "element_spec",
-    "lr": "learning_rate",
-    "use_multiprocessing": "keras.utils.PyDataset(workers=..., use_multiprocessing=True)",
-    "workers": "keras.utils.PyDataset(workers=...)",
-    "max_queue_size": "keras.utils.PyDataset(max_queue_size=...)",
-    "input_shape": "output.shape, or keras.Input(shape)",
-    "decay": "a schedule of keras.optimizers.schedules",
-}
+_SUCCESSOR = re.compile(r"^\| `(\S+)` \| (.+) \|$", re.MULTILINE)
+
+
+@functools.cache
+def _successors() -> dict[str, str]:
+    """Return what takes the place of names and members that are gone: the page of DOC-004."""
+    page = (PAGES / "DOC-004.md").read_text(encoding="utf-8")
+    return dict(_SUCCESSOR.findall(page))
 
 
 def unreadable(case: Case) -> Iterator[Violation]:
@@ -351,22 +272,22 @@ def successor_in(text: str) -> tuple[str, str] | None:
         base, name, imported, package, module = missing.groups()
         dotted = module or f"{base or package}.{name or imported}"
         dotted = canonical(dotted.replace("._api.v2", "").replace(".api.", "."))
-        new = successor_of(dotted)
+        new = _successor_of(dotted)
         if new is not None:
             return dotted, new
     member = re.search(
         r"(?:object has no attribute '|unexpected keyword argument '|not recognized: \{')(\w+)'",
         text,
     )
-    if member is not None and member[1] in _MEMBERS:
-        return member[1], _MEMBERS[member[1]]
+    if member is not None and member[1] in _successors():
+        return member[1], _successors()[member[1]]
     return None
 
 
-def successor_of(name: str) -> str | None:
+def _successor_of(name: str) -> str | None:
     """Return what takes the place of a name that is gone, None for one that is not known."""
-    news = (new for old, new in SUCCESSORS.items() if f"{name}.".startswith(f"{old}."))
-    return next(news, None)
+    rows = _successors().items()
+    return next((new for old, new in rows if "." in old and f"{name}.".startswith(f"{old}.")), None)
 
 
 def ended_early(case: Case) -> Iterator[Violation]:
@@ -407,9 +328,9 @@ def removed_names(case: Case) -> Iterator[Violation]:
     for call in case.reading.calls:
         name = call.name if call.name != "import" else str(call.constant(0, ""))
         kind = "" if call.owner is None else call.owner.kind
-        new = successor_of(name)
+        new = _successor_of(name)
         if new is None and kind in ("model", "dataset", "strategy"):
-            new = _MEMBERS.get(call.method)
+            new = _successors().get(call.method)
         is_kept = any(each and each in name for each in kept)
         if new is not None and not is_kept and not call.context.catches and not call.context.guards:
             yield case.violation(

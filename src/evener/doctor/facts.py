@@ -55,8 +55,6 @@ class Raised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """End of the run."""
-
     outcome: Outcome  # How it ended
     seconds: float  # Duration of the run, imports included
     exit_code: int | None = None  # Exit code of the process; None if the doctor ended it
@@ -91,8 +89,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyUse:
-    """A strategy that the program made."""
-
     kind: str  # Its class: ``"MirroredStrategy"``
     where: CodeLine | None  # Line that made it
     num_replicas: int  # Its replicas
@@ -426,8 +422,6 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All facts of one run."""
-
     ending: Ending  # End of the run
     steps: tuple[Steps, ...] = ()  # Loops that trained, in the order of their first steps
     pins: tuple[PinUse, ...] = ()  # `tf.device` blocks of the program

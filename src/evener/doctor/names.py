@@ -5,27 +5,25 @@ from __future__ import annotations
 import functools
 from fnmatch import fnmatchcase
 
-_PREFIXES = (
+# Names that mean the same, applied one after the other; the longer ones first.
+_SAME = (
     ("tensorflow.python.keras", "keras"),
     ("tensorflow", "tf"),
     ("numpy", "np"),
     ("tf_keras", "keras"),
     ("tensorflow_datasets", "tfds"),
-)
-# Names that mean the same; the longer ones first.
-_SAME = (
-    ("tf.compat.v2.", "tf."),
-    ("tf.contrib.distribute.", "tf.distribute."),
-    ("tf.keras.", "keras."),
-    ("tf.distribute.experimental.", "tf.distribute."),
-    ("tf.config.experimental.", "tf.config."),
+    ("tf.compat.v2", "tf"),
+    ("tf.contrib.distribute", "tf.distribute"),
+    ("tf.keras", "keras"),
+    ("tf.distribute.experimental", "tf.distribute"),
+    ("tf.config.experimental", "tf.config"),
     ("tf.data.experimental.AUTOTUNE", "tf.data.AUTOTUNE"),
-    ("tf.optimizers.", "keras.optimizers."),
-    ("tf.losses.", "keras.losses."),
-    ("tf.metrics.", "keras.metrics."),
-    ("keras.api.", "keras."),
-    ("keras.optimizers.legacy.", "keras.optimizers."),
-    ("keras.optimizers.experimental.", "keras.optimizers."),
+    ("tf.optimizers", "keras.optimizers"),
+    ("tf.losses", "keras.losses"),
+    ("tf.metrics", "keras.metrics"),
+    ("keras.api", "keras"),
+    ("keras.optimizers.legacy", "keras.optimizers"),
+    ("keras.optimizers.experimental", "keras.optimizers"),
     ("keras.mixed_precision.experimental.set_policy", "keras.mixed_precision.set_global_policy"),
     ("keras.models.Model", "keras.Model"),
     ("keras.models.Sequential", "keras.Sequential"),
@@ -71,12 +69,6 @@ ELEMENTS = {
     "per_replica": "per_replica",
     "batch": "batch",
 }
-_BASES = (
-    ("keras.Model", "model"),
-    ("keras.Sequential", "model"),
-    ("keras.optimizers.schedules.*", ""),
-    ("keras.optimizers.*", "optimizer"),
-)
 
 
 @functools.cache
@@ -90,15 +82,9 @@ def canonical(dotted: str) -> str:
     >>> canonical("tensorflow.keras.layers.LayerNormalization")
     'keras.layers.LayerNormalization'
     """
-    for long, short in _PREFIXES:
-        if dotted == long or dotted.startswith(long + "."):
-            dotted = short + dotted[len(long) :]
-            break
     for other, usual in _SAME:
-        if dotted == other or dotted.startswith(other if other.endswith(".") else other + "."):
+        if f"{dotted}.".startswith(f"{other}."):
             dotted = usual + dotted[len(other) :]
-        elif other.endswith(".") and dotted == other[:-1]:
-            dotted = usual[:-1]
     return dotted
 
 
@@ -109,13 +95,4 @@ def kind_made_by(name: str) -> str:
     >>> kind_made_by("keras.optimizers.Adam"), kind_made_by("dataset.batch")
     ('optimizer', 'dataset')
     """
-    return _first(_MADE_BY, name)
-
-
-def kind_of_base(name: str) -> str:
-    """Return the kind of the instances of a class that derives from a class of the libraries."""
-    return _first(_BASES, name)
-
-
-def _first(table: tuple[tuple[str, str], ...], name: str) -> str:
-    return next((kind for pattern, kind in table if fnmatchcase(name, pattern)), "")
+    return next((kind for pattern, kind in _MADE_BY if fnmatchcase(name, pattern)), "")

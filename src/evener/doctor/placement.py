@@ -12,7 +12,7 @@ from evener.doctor.surroundings import HIDING
 
 # Who imports one of these spreads the work in another way.
 OTHERS = ("horovod", "byteps", "ray", "mpi4py", "evener", "multiprocessing", "deepspeed", "torch")
-_VARIABLES = re.compile(r"^[A-Z][A-Z0-9_]+$")
+_VARIABLES = r"[A-Z][A-Z0-9_]+"
 EACH_ITS_PART = (
     "for batch in strategy.experimental_distribute_dataset(dataset): "
     "strategy.run(step, args=(batch,))"
@@ -41,48 +41,53 @@ def _settings(case: Case) -> Iterator[Setting]:
             yield setting
 
 
-def late_settings(case: Case) -> Iterator[Violation]:
+def _late(case: Case, names: str) -> Iterator[tuple[Setting, int, str]]:
+    """Yield late settings, with the line that had read them (0 if not known) and its text."""
     for setting in _settings(case):
-        if setting.is_late and setting.name != "fork" and not _VARIABLES.match(setting.name):
+        if setting.is_late and re.fullmatch(names, setting.name):
             reader = setting.read_at
-            by = "" if reader is None else f": line {reader.line} has started them"
-            yield case.violation(
-                setting.where,
-                f"{setting.name} comes after the devices were started{by}.",
-                "" if reader is None else case.at(reader).text,
-                setting.error,
-                fix="move this line right after the import of TensorFlow.",
-            )
+            yield setting, reader.line if reader else 0, case.at(reader).text if reader else ""
+
+
+def late_settings(case: Case) -> Iterator[Violation]:
+    for setting, line, text in _late(case, f"(?!fork$|{_VARIABLES}$).*"):
+        started = f": line {line} has started them" if line else ""
+        yield case.violation(
+            setting.where,
+            f"{setting.name} comes after the devices were started{started}.",
+            text,
+            setting.error,
+            fix="move this line right after the import of TensorFlow.",
+        )
 
 
 def late_variables(case: Case) -> Iterator[Violation]:
-    for setting in _settings(case):
-        if setting.is_late and _VARIABLES.match(setting.name) and setting.name != "TF_CONFIG":
-            reader = setting.read_at
-            yield case.violation(
-                setting.where,
-                f"{setting.name} is set after it was read"
-                + ("." if reader is None else f" (line {reader.line})."),
-                f"{setting.name}={setting.value}",
-                "" if reader is None else case.at(reader).text,
-                why="The value set here is not looked at.",
-                fix=f"set {setting.name} in the first lines of the script, before TensorFlow is "
-                "imported, or where the program is started.",
-            )
+    for setting, line, text in _late(case, f"(?!TF_CONFIG$){_VARIABLES}"):
+        yield case.violation(
+            setting.where,
+            f"{setting.name} is set after it was read{f' (line {line})' if line else ''}.",
+            f"{setting.name}={setting.value}",
+            text,
+            why="The value set here is not looked at.",
+            fix=f"set {setting.name} in the first lines of the script, before TensorFlow is "
+            "imported, or where the program is started.",
+        )
 
 
 def fork_after_start(case: Case) -> Iterator[Violation]:
-    for setting in _settings(case):
-        if setting.name == "fork":
-            reader = setting.read_at
-            yield case.violation(
-                setting.where,
-                "a process is forked after TensorFlow was started"
-                + ("." if reader is None else f" (line {reader.line})."),
-                "" if reader is None else case.at(reader).text,
-                fix="multiprocessing.set_start_method('spawn'), or start processes before "
-                "TensorFlow is used.",
-            )
+    for setting, line, text in _late(case, "fork"):
+        yield forked(case, case.at(setting.where), line, text)
+
+
+def forked(case: Case, location: Location, line: int, text: str) -> Violation:
+    """Return that a process is forked after a line has started TensorFlow."""
+    return case.violation(
+        location,
+        f"a process is forked after TensorFlow was started{f' (line {line})' if line else ''}.",
+        text,
+        fix="multiprocessing.set_start_method('spawn'), or start processes before TensorFlow is "
+        "used.",
+    )
 
 
 def missing_devices(case: Case) -> Iterator[Violation]:

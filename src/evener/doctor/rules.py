@@ -1,11 +1,12 @@
-"""The table of all rules, by family. What each finds, and why it matters, its page says."""
+"""The table of all rules, by family, and the help pages of their codes and of errors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from evener.doctor import certain, endings, memory, numbers, placement, speed
-from evener.doctor.finding import Case, Family, Rule, Severity, Violation
+from evener.doctor.finding import PAGES, Case, Family, Rule, Severity, Violation
 
 _ERROR, _WARNING, _HINT = Severity
 _Check = Callable[[Case], Iterator[Violation]]
@@ -145,3 +146,47 @@ GONE = (
 
 def all_rules() -> tuple[Rule, ...]:
     return RULES
+
+
+# ---- help pages: the line of an error, and the page of the rule
+
+_ROW = re.compile(r"^\| ([A-Z]+-\d{3}) \| (.+?) \|$", re.MULTILINE)
+
+
+def explain(code: str) -> str | None:
+    """Return the help page of a code, as Markdown; None for an unknown code.
+
+    Example:
+        >>> print(explain("data-011"))
+        # DATA-011
+        <BLANKLINE>
+        `in_axes` does not fit the arguments of a step
+    """
+    code = code.strip().upper()
+    row, page = _rows().get(code), _page(code)
+    if page is None:
+        return None if row is None else f"# {code}\n\n{row}"
+    if row is None:
+        return page
+    raised = f"Raised as {code}: {row}."
+    title, _, rest = page.partition("\n")
+    return f"{title}\n\n{raised}\n{rest}"
+
+
+def has_page(code: str) -> bool:
+    """Return whether a code has a help page, with wrong and right code."""
+    return _page(code) is not None
+
+
+def _page(code: str) -> str | None:
+    rule = next((known for known in RULES if code in (known.code, *known.also)), None)
+    path = PAGES / f"{rule.code}.md" if rule is not None else PAGES / "errors" / f"{code}.md"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def known_codes() -> list[str]:
+    return sorted({*_rows(), *(code for rule in RULES for code in (rule.code, *rule.also))})
+
+
+def _rows() -> dict[str, str]:
+    return dict(_ROW.findall((PAGES / "errors.md").read_text(encoding="utf-8")))

@@ -95,19 +95,12 @@ def from_module(source: Source, node: ast.ImportFrom) -> str:
 def _imported(source: Source) -> Iterator[tuple[str, int]]:
     """Yield the dotted names that may be modules of the project, with the lines."""
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from ((part, node.lineno) for part in _packages(alias.name))
-        elif isinstance(node, ast.ImportFrom):
-            base = from_module(source, node)
-            yield from ((part, node.lineno) for part in _packages(base))
-            for alias in node.names:
-                yield f"{base}.{alias.name}" if base else alias.name, node.lineno
-
-
-def _packages(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    yield from (".".join(parts[: i + 1]) for i in range(len(parts)) if parts[0])
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        base = from_module(source, node) if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            parts = [*base.split("."), *alias.name.split(".")] if base else alias.name.split(".")
+            yield from ((".".join(parts[: i + 1]), node.lineno) for i in range(len(parts)))
 
 
 def _read(path: Path, name: str, importer: tuple[str, int] | None) -> Source | Unread:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from evener.doctor.names import ELEMENTS, canonical, kind_made_by, kind_of_base
+from evener.doctor.names import ELEMENTS, canonical, kind_made_by
 from evener.doctor.sources import Source, from_module
 from evener.doctor.values import (
     UNKNOWN,
@@ -89,10 +89,10 @@ class Walk:
                 for name in _CALLED_BY_KERAS:
                     method = instance.made.find(name)
                     if isinstance(method, OwnFunction) and method.node not in self._num_walks:
-                        self._enter(replace(method, owner=instance), (), {}, {"keras"})
+                        self._method(instance, name, roles={"keras"})
             for function in self._defined:
                 if function.node not in self._num_walks:
-                    self._enter(function, (), {}, {"unreached"})
+                    self._enter(function, roles={"unreached"})
 
     # ---- modules and blocks
 
@@ -123,6 +123,9 @@ class Walk:
             yield
         finally:
             self._context = before
+
+    def _guarded(self, node: ast.AST, branch: int) -> contextlib.AbstractContextManager[None]:
+        return self._inside(guards=(*self._context.guards, (node, branch)))
 
     def _statement(self, node: ast.stmt, scope: Scope) -> None:
         match node:
@@ -157,16 +160,14 @@ class Walk:
                 if constant(test) is True and not breaks:
                     raise _Left
             case ast.With() | ast.AsyncWith():
-                values = self._context.blocks
-                for item in node.items:
-                    with self._inside(blocks=values):
-                        values = (*values, self._value(item.context_expr, scope))
-                    if item.optional_vars is not None:
-                        self._bind(item.optional_vars, values[-1], scope)
-                with self._inside(blocks=values):
-                    is_left = self._block(node.body, scope)
-                if is_left:
-                    raise _Left
+                with contextlib.ExitStack() as around:
+                    for item in node.items:
+                        value = self._value(item.context_expr, scope)
+                        around.enter_context(self._inside(blocks=(*self._context.blocks, value)))
+                        if item.optional_vars is not None:
+                            self._bind(item.optional_vars, value, scope)
+                    if self._block(node.body, scope):
+                        raise _Left
             case ast.Try():
                 self._try(node, scope)
             case ast.Return():
@@ -193,7 +194,7 @@ class Walk:
         ends: list[dict[str, Value] | None] = []
         for number, body in enumerate((node.body, node.orelse)):
             before = dict(scope.names)
-            with self._inside(guards=(*self._context.guards, (node, number))):
+            with self._guarded(node, number):
                 is_left = self._block(body, scope)
             ends.append(None if is_left else scope.names)
             scope.names = before
@@ -220,7 +221,7 @@ class Walk:
         ends: list[dict[str, Value] | None] = [None if is_left else dict(scope.names)]
         for number, handler in enumerate(node.handlers, start=1):
             scope.names = {**before, **scope.names}
-            with self._inside(guards=(*self._context.guards, (handler, number))):
+            with self._guarded(handler, number):
                 left = self._block(handler.body, scope)
             ends.append(None if left else dict(scope.names))
         is_left = self._block(node.finalbody, scope)
@@ -245,9 +246,11 @@ class Walk:
         own = self._module(base) if base in self._sources else None
         for alias in node.names:
             dotted = f"{base}.{alias.name}" if base else alias.name
-            if own is not None and alias.name in ("*", *own.names):
-                names = own.names if alias.name == "*" else {alias.name: own.names[alias.name]}
-                scope.names.update({alias.asname or name: each for name, each in names.items()})
+            if own is not None and alias.name == "*":
+                scope.names.update(own.names)
+                continue
+            if own is not None and alias.name in own.names:
+                scope.names[alias.asname or alias.name] = own.names[alias.name]
                 continue
             if dotted in self._sources:
                 self._module(dotted)
@@ -264,13 +267,13 @@ class Walk:
             if "tf.function" in (getattr(wrapper, "name", ""), "" if made is None else made.name):
                 function = replace(function, traced=True)
             elif isinstance(wrapper, OwnFunction):
-                given = self._enter(wrapper, (function,), {}, set())
+                given = self._enter(wrapper, (function,))
                 function = given if isinstance(given, OwnFunction) else function
         return function
 
     def _class(self, node: ast.ClassDef, scope: Scope) -> Class:
         bases = tuple(self._value(base, scope) for base in node.bases)
-        kinds = [kind_of_base(b.name) if isinstance(b, Library) else b.kind for b in bases]
+        kinds = [kind_made_by(b.name) if isinstance(b, Library) else b.kind for b in bases]
         inner = Scope(scope.source, outer=scope, is_class=True)
         self._block(node.body, inner)
         return Class(next(filter(None, kinds), ""), bases, inner.names)
@@ -328,7 +331,7 @@ class Walk:
                 test, parts = self._value(node.test, scope), list[Value]()
                 for number, part in enumerate((node.body, node.orelse)):
                     if not isinstance(test, Constant) or bool(test.value) is not bool(number):
-                        with self._inside(guards=(*self._context.guards, (node, number))):
+                        with self._guarded(node, number):
                             parts.append(self._value(part, scope))
                 return joined(parts)
             case ast.List() | ast.Tuple() | ast.Set():
@@ -431,7 +434,7 @@ class Walk:
         arguments: dict[str, Any] = {"args": tuple(args), "keywords": keywords, "unpacks": unpacks}
         if isinstance(function, OwnFunction):
             self._record("own", node, scope, owner=function, **arguments)
-            roles = {"traced"} if function.traced else set[str]()
+            roles = {"traced"} if function.traced else ()
             return self._enter(function, tuple(args), keywords, roles)
         if isinstance(function, Class):
             call = self._record("class", node, scope, owner=function, **arguments)
@@ -467,13 +470,18 @@ class Walk:
         return Made(kind_made_by(name), call)
 
     def _method(
-        self, owner: Instance, name: str, args: tuple[Value, ...], keywords: dict[str, Value]
+        self,
+        owner: Instance,
+        name: str,
+        args: tuple[Value, ...] = (),
+        keywords: Mapping[str, Value] = {},
+        roles: Iterable[str] = (),
     ) -> Value:
         """Enter a method of an object of the program, if its class has it."""
         method = owner.made.find(name)
         if not isinstance(method, OwnFunction):
             return UNKNOWN
-        return self._enter(replace(method, owner=owner), args, keywords, set())
+        return self._enter(replace(method, owner=owner), args, keywords, roles)
 
     def _callbacks(self, call: Call) -> None:
         """Enter the functions that a call of a library is given: it calls them."""
@@ -488,11 +496,9 @@ class Walk:
             roles.add("replica")
         elif call.name.startswith("dataset."):
             roles.add("map")
-        elif call.name in ("model.fit", "model.train_on_batch") and isinstance(
-            call.owner, Instance
-        ):
-            with self._inside(roles=self._context.roles | {"keras"}):
-                self._method(call.owner, "train_step", (Value("batch"),), {})
+        elif call.name in ("model.fit", "model.train_on_batch"):
+            if isinstance(call.owner, Instance):
+                self._method(call.owner, "train_step", (Value("batch"),), roles={"keras"})
         for value in (*call.args, *call.keywords.values()):
             if isinstance(value, OwnFunction):
                 own = {*roles, "traced"} if value.traced else roles
@@ -501,9 +507,9 @@ class Walk:
     def _enter(
         self,
         function: OwnFunction,
-        args: tuple[Value, ...],
-        keywords: dict[str, Value],
-        roles: set[str],
+        args: tuple[Value, ...] = (),
+        keywords: Mapping[str, Value] = {},
+        roles: Iterable[str] = (),
     ) -> Value:
         """Walk a function with what it is given; return what it returns."""
         node, functions = function.node, self._context.functions
@@ -513,26 +519,7 @@ class Walk:
         self._num_walks[node] = count + 1
         outer = function.scope.outer if function.scope.is_class else function.scope
         scope = Scope(function.scope.source, outer=outer)
-        self._parameters(function, args, keywords, scope)
-        before, self._returns = self._returns, []
-        with self._inside(functions=(*functions, node), roles=self._context.roles | roles):
-            if isinstance(node, ast.Lambda):
-                value = self._value(node.body, scope)
-            else:
-                self._block(node.body, scope)
-                value = joined(self._returns)
-        self._returns = before
-        self._returned[node] = value
-        return value
-
-    def _parameters(
-        self,
-        function: OwnFunction,
-        args: tuple[Value, ...],
-        keywords: dict[str, Value],
-        scope: Scope,
-    ) -> None:
-        given = function.node.args
+        given = node.args
         listed = [*given.posonlyargs, *given.args]
         # Of a call that is not known, a default is only one of the possible values.
         if args or keywords or function.owner is not None:
@@ -543,7 +530,7 @@ class Walk:
                 for parameter, default in zip(parameters, defaults, strict=True):
                     if default is not None:
                         scope.names[parameter.arg] = self._value(default, function.scope)
-        decorators = getattr(function.node, "decorator_list", ())
+        decorators = getattr(node, "decorator_list", ())
         is_static = any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in decorators)
         if function.owner is not None and not is_static:
             args = (function.owner, *args)
@@ -560,6 +547,16 @@ class Walk:
             scope.names[given.vararg.arg] = Items("", args[len(listed) :])
         if given.kwarg is not None:
             scope.names[given.kwarg.arg] = UNKNOWN
+        before, self._returns = self._returns, []
+        with self._inside(functions=(*functions, node), roles=self._context.roles.union(roles)):
+            if isinstance(node, ast.Lambda):
+                value = self._value(node.body, scope)
+            else:
+                self._block(node.body, scope)
+                value = joined(self._returns)
+        self._returns = before
+        self._returned[node] = value
+        return value
 
 
 def _computed(sign: ast.operator | ast.cmpop, left: Value, right: Value) -> Value:

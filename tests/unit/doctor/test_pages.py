@@ -10,7 +10,7 @@ import pytest
 
 from evener import doctor
 from evener.doctor import Family, Rule, all_rules
-from evener.doctor.explain import explain, has_page, known_codes
+from evener.doctor.rules import explain, has_page, known_codes
 
 PAGES = Path(doctor.__file__).parent / "pages"
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
