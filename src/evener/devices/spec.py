@@ -102,9 +102,8 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
         raise _not_a_device(context, str(text))
     items = [item.strip() for item in text.split(",")]
     if not all(items):
-        raise SpecError(
-            "DEV-001",
-            f"{context} is empty." if not text.strip() else f"{context} has an empty item.",
+        raise no_device_named(
+            f"{context} is empty" if not text.strip() else f"{context} has an empty item",
             why="a spec lists at least one device, separated by commas.",
             fix=_FORMS,
         )
@@ -130,9 +129,8 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
     indices = [gpu.index for gpu in gpus]
     for gpu in gpus:
         if gpu.cap_bytes is None and indices.count(gpu.index) > 1:
-            raise SpecError(
-                "DEV-005",
-                f"{context} names {gpu.name} {indices.count(gpu.index)} times.",
+            raise duplicate_device(
+                f"{context} names {gpu.name} {indices.count(gpu.index)} times",
                 why="a GPU can be split into several devices only if each has a memory cap.",
                 fix=f"list it once, or split it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
             )
@@ -145,9 +143,8 @@ def _parse_item(item: str, context: str) -> DeviceSpec | GpuRequest:
     if word not in ("all", "cpu", "gpu") or (word == "all") != (number is None):
         raise _not_a_device(context, item)
     if word == "all" and cap is not None:
-        raise SpecError(
-            "DEV-006",
-            f"{context}: {item!r} has a memory cap.",
+        raise bad_cap(
+            f"{context}: {item!r} has a memory cap",
             why="a memory cap belongs to one device, and all names several.",
             fix="put the cap on a GPU, for example gpu:0@10GiB, or remove it.",
         )
@@ -182,9 +179,8 @@ def _parse_cap(cap: str | None, context: str) -> int | None:
         if cap_bytes >= _MEBIBYTE:
             return cap_bytes
         reason = f"{format_bytes(cap_bytes)} is less than 1 MiB, the unit of TensorFlow's caps"
-    raise SpecError(
-        "DEV-006",
-        f"{context}: the memory cap {cap!r} cannot be used.",
+    raise bad_cap(
+        f"{context}: the memory cap {cap!r} cannot be used",
         why=f"{reason}.",
         fix="write a number and a unit, for example gpu:0@10GiB or gpu:0@512MiB.",
     )
@@ -212,8 +208,7 @@ def _mixed(context: str, item: str) -> SpecError:
 
 
 def _not_a_device(context: str, item: str) -> SpecError:
-    return SpecError(
-        "DEV-002",
+    return not_a_device(
         f"{context}: {item!r} is not a device.{suggestion(item, _EXAMPLES)}",
         why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE, cpu:COUNT or cpu:COUNT@SIZE, in "
         "lower case.",
@@ -231,3 +226,22 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return did_you_mean(name.lower(), known)
     kind = match["kind"].replace("cuda", "gpu")
     return f" Did you mean '{kind}:{int(match['number'])}'?"
+
+
+# The same mistakes occur in specs and in lists of names, and have the same codes.
+
+
+def no_device_named(what: str, *, why: str, fix: str) -> SpecError:
+    return SpecError("DEV-001", f"{what}.", why=why, fix=fix)
+
+
+def not_a_device(what: str, *, why: str, fix: str) -> SpecError:
+    return SpecError("DEV-002", what, why=why, fix=fix)
+
+
+def duplicate_device(what: str, *, why: str, fix: str) -> SpecError:
+    return SpecError("DEV-005", f"{what}.", why=why, fix=fix)
+
+
+def bad_cap(what: str, *, why: str, fix: str) -> SpecError:
+    return SpecError("DEV-006", f"{what}.", why=why, fix=fix)

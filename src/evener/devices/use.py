@@ -32,7 +32,9 @@ from evener.devices.spec import (
     MAX_STAND_INS,
     DeviceSpec,
     GpuRequest,
-    SpecError,
+    duplicate_device,
+    no_device_named,
+    not_a_device,
     parse_spec,
     spec_from,
     suggestion,
@@ -400,24 +402,21 @@ def resolve(
 def _check_names(given: object) -> tuple[str, ...]:
     if not isinstance(given, Iterable) or isinstance(given, str | bytes):
         count = given if isinstance(given, int) and 1 <= given <= MAX_STAND_INS else 2
-        raise SpecError(
-            "DEV-002",
+        raise not_a_device(
             f"{given!r} is neither a device spec nor a list of devices.",
             why=f"it is of type {type(given).__name__}; devices are named, not counted.",
             fix=f"write 'cpu:{count}' for {count} stand-ins, or for example ['gpu:0', 'gpu:1'].",
         )
     names: tuple[Any, ...] = tuple(given)
     if not names:
-        raise SpecError(
-            "DEV-001",
-            "The list of devices is empty.",
+        raise no_device_named(
+            "The list of devices is empty",
             why="a plan needs at least one device to compute on.",
             fix="name devices, for example ['gpu:0', 'gpu:1'], or use 'all'.",
         )
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise SpecError(
-                "DEV-002",
+            raise not_a_device(
                 f"{name!r} is not a device.{suggestion(str(name), ('gpu:0', 'cpu:0'))}",
                 why="in a list, devices are written gpu:NUMBER or cpu:NUMBER, in lower case, "
                 "without a cap.",
@@ -425,9 +424,8 @@ def _check_names(given: object) -> tuple[str, ...]:
                 "device spec as one string: 'gpu:0@10GiB' or 'cpu:2'.",
             )
         if names.count(name) > 1:
-            raise SpecError(
-                "DEV-005",
-                f"The list of devices names {name} {names.count(name)} times.",
+            raise duplicate_device(
+                f"The list of devices names {name} {names.count(name)} times",
                 why="each device can be used once; a larger share gives it more work.",
                 fix="list each device once; shares=[2, 1] gives the first twice as much work.",
             )
