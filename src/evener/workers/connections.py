@@ -244,8 +244,9 @@ class Authenticator:
 
     def _refuse(self, handshake: _Handshake, why: str) -> None:
         self._remove(handshake)
-        handshake.connected.close()
+        # Before the client sees the end: what it reports then stands in the log already.
         self._report(f"The connection from {handshake.address} was refused: {why}")
+        handshake.connected.close()
 
     def _remove(self, handshake: _Handshake) -> None:
         del self._handshakes[handshake]

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -36,9 +36,6 @@ from evener.workers.job import Job
 from evener.workers.member import Member
 from evener.workers.mesh import Mesh, PeerLost, pack, unpack
 from evener.workers.messages import View
-
-if TYPE_CHECKING:
-    from evener.workers.group import Group
 
 LIMIT_BYTES = 256 << 20
 """Most bytes of results that are kept for replacements."""
@@ -192,6 +189,19 @@ class ResultOutline(Protocol):
     def pack(self, arrays: Sequence[np.ndarray]) -> Any: ...
 
 
+class Joining(Protocol):
+    """Group to which a replacement comes."""
+
+    view: View  # The view that it has joined.
+
+    @property
+    def point(self) -> Point: ...
+
+    def ask(self, view: View, number: int) -> list[CallResults]: ...
+
+    def join(self) -> State: ...
+
+
 class Late:
     def __init__(self, view: View, member: Member, exchanged: Mapping[str, list[Any]]) -> None:
         self.state: State | None = None
@@ -207,7 +217,7 @@ class Late:
             raise nobody_tells("The others have begun the job again.")
         return False
 
-    def next_results(self, group: Group) -> CallResults | None:
+    def next_results(self, group: Joining) -> CallResults | None:
         """Return the results of the next call, or None when this worker has caught up."""
         while not self._waiting:
             if self.state is not None:
@@ -220,7 +230,7 @@ class Late:
                     return None
         return self._waiting.popleft()
 
-    def _join(self, group: Group) -> None:
+    def _join(self, group: Joining) -> None:
         self.state = group.join()
         missed = self.state.point.calls - group.point.calls
         while len(self._waiting) < missed:

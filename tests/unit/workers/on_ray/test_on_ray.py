@@ -115,7 +115,8 @@ def test_a_batch_whose_answer_was_lost_is_given_again(tmp_path: Path) -> None:
     worker.start(SOURCE, ["-c", script], {}, str(tmp_path))
     first = worker.read(1)
     assert worker.read(1) == first
-    lines, code = rest(worker, 2)
+    # A slow reader gets all at once.
+    lines, code = rest(worker, 2) if first.code is None else ([], first.code)
     both = [*first.lines, *lines]
     assert both == [("stdout", b"first\n"), ("stdout", b"second\n")]
     assert code == 0
