@@ -294,6 +294,16 @@ def test_dataset_that_repeats(steps_per_execution: int) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_dataset_whose_number_of_batches_nobody_knows() -> None:
+    """Its end comes within a step, of which TensorFlow computes what does not need a batch.
+
+    With Nadam that is a product over all steps: it has a factor more for each epoch.
+    """
+    data = dataset(75, 16).filter(lambda x, y: True)
+    agree_in_fit(regressor, (data,), lambda: {**numbers(), "optimizer": "nadam"}, THREE, epochs=8)
+
+
 def test_steps_that_are_bounded() -> None:
     def experiment(place: Place) -> dict[str, object]:
         model = compile_model(place, regressor, numbers)

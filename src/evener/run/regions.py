@@ -426,10 +426,14 @@ def hoist_steps(
         if node.attr == "losses" and last_name(node.value) != "keras"
     ]
     blocks = [block for parent in ast.walk(module.root) for block in blocks_of(parent)]
-    # These read and bind names that the text does not have.
-    if any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name)):
+    obstacles = [
+        Obstacle(line=node.lineno, reason=f"{node.id} may use any name")
+        for node in module.every(ast.Name)
+        if node.id in ("globals", "locals", "exec", "eval")
+    ]
+    if obstacles:
         blocks = []
-    obstacles = [obstacle for block in blocks for obstacle in obstacles_of(block)]
+    obstacles += [obstacle for block in blocks for obstacle in obstacles_of(block)]
     # All are found before one is replaced; in a block, from its end to its begin.
     regions: list[Region] = []
     planned: list[tuple[list[ast.stmt], list[tuple[Span, Region]]]] = []

@@ -20,8 +20,11 @@ from evener.devices.names import device_name, tf_device, without_worker
 from evener.errors import EngineError, did_you_mean
 from evener.plan import HOST_DEVICE, Plan, computing_devices
 
-# Counters, learning rates and metric sums: moving them to a device would only cost a trip.
+# Counters, learning rates and metric sums: moving them to a device would only cost a trip. And
+# where data end within a step, TensorFlow computes what does not need the batch: on another device
+# that is a race.
 _SMALL_BYTES = 64
+_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +117,14 @@ class OwnerRegistry:
             self._ends.pop(variable._unique_id)()
 
     def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
-        if not trainable and size is not None and size <= _SMALL_BYTES and len(self._devices) > 1:
+        is_spread = self._plan.owners == "sharded"
+        # An optimizer's own number may be marked as trainable, such as that of Nadam.
+        most = _NUMBER_BYTES if trainable and is_spread else 0 if trainable else _SMALL_BYTES
+        if size is not None and size <= most and len(self._devices) > 1:
             return HOST_DEVICE
         if self._plan.owners == "central":
             return HOST_DEVICE
-        if self._plan.owners == "sharded" and not self._plan.is_staged:
+        if is_spread and not self._plan.is_staged:
             return min(self._devices, key=self._fullness)
         named = self._plan.owner_of(path)
         if named is not None:

@@ -149,6 +149,11 @@ def test_obstacles_name_their_line(statement: str, line: int, reason: str) -> No
     assert reason in obstacle.reason
 
 
+def test_what_may_use_any_name_is_the_obstacle_of_all_steps() -> None:
+    [obstacle] = found_in("eval(words)\n" + LOOP).obstacles
+    assert (obstacle.line, obstacle.reason) == (1, "eval may use any name")
+
+
 @pytest.mark.parametrize(
     ("text", "deferrable"),
     [

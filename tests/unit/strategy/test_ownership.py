@@ -34,8 +34,11 @@ def test_sharded_owners_are_balanced_by_bytes_and_counters_live_on_the_host() ->
     with strategy.scope():
         metric, optimizer = keras.metrics.Mean(), keras.optimizers.Adam()
         counters = [*metric.variables, *optimizer.variables]
-        model = mlp()
+        model, other = mlp(), keras.optimizers.Nadam()
         optimizer.build(model.trainable_variables)
+        other.build(model.trainable_variables)
+    # Keras marks this number as trainable.
+    counters.append(other._u_product)
     assert {device_of(variable) for variable in counters} == {"cpu:0"}
     assert {device_of(variable) for variable in model.variables} == set(DEVICES)
     for variable, momentum in zip(model.trainable_variables, optimizer._momentums, strict=True):
