@@ -24,7 +24,6 @@ from evener.plan import HOST_DEVICE, Plan, computing_devices
 # where data end within a step, TensorFlow computes what does not need the batch: on another device
 # that is a race.
 _SMALL_BYTES = 64
-_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ class OwnerRegistry:
         elif explicit_device():
             device = device_name(explicit_device())
         else:
-            device = self._owner(path, _size_before(made, kwargs), kwargs.get("trainable"))
+            device = self._owner(path, _spec_before(made, kwargs), kwargs.get("trainable"))
         with tf.device(tf_device(self._own(device))):
             variable = next_creator(**kwargs)
         num_bytes = _num_bytes(variable.shape, variable.dtype)
@@ -116,12 +115,13 @@ class OwnerRegistry:
         if self._variables.pop(variable._unique_id, None) is not None:
             self._ends.pop(variable._unique_id)()
 
-    def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
+    def _owner(self, path: str, spec: tf.TensorSpec | None, trainable: bool | None) -> str:
         is_spread = self._plan.owners == "sharded"
-        # An optimizer's own number may be marked as trainable, such as that of Nadam.
-        most = _NUMBER_BYTES if trainable and is_spread else 0 if trainable else _SMALL_BYTES
-        if size is not None and size <= most and len(self._devices) > 1:
-            return HOST_DEVICE
+        if spec is not None and len(self._devices) > 1:
+            is_small = not trainable and _num_bytes(spec.shape, spec.dtype) <= _SMALL_BYTES
+            # An optimizer's own number may be marked as trainable, such as that of Nadam.
+            if is_small or (is_spread and spec.shape.rank == 0):
+                return HOST_DEVICE
         if self._plan.owners == "central":
             return HOST_DEVICE
         if is_spread and not self._plan.is_staged:
@@ -154,15 +154,15 @@ class OwnerRegistry:
         return counted / capacity
 
 
-def _size_before(made: Any | None, kwargs: dict[str, Any]) -> int | None:
-    """Return the bytes of a variable that is not made yet, or None if nobody can tell."""
+def _spec_before(made: Any | None, kwargs: dict[str, Any]) -> tf.TensorSpec | None:
+    """Return the shape and dtype of a variable that is not made yet; None if nobody can tell."""
     if made is not None:
-        return _num_bytes(made.shape, tf.as_dtype(made.dtype))
+        return tf.TensorSpec(made.shape, tf.as_dtype(made.dtype))
     value = kwargs.get("initial_value")
     if value is None or callable(value):
         return None
     tensor = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
-    return _num_bytes(tensor.shape, tensor.dtype)
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _num_bytes(shape: Any, dtype: tf.DType) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from evener import doctor
 from evener.doctor import Family, Rule, all_rules
+from evener.doctor.endings import successor_in
 from evener.doctor.rules import explain, has_page, known_codes
 
 PAGES = Path(doctor.__file__).parent / "pages"
@@ -72,3 +73,15 @@ def test_the_list_in_the_documents_is_that_of_the_rules() -> None:
     text = (Path(__file__).parents[3] / "docs/commands/doctor.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[([A-Z]+-\d+)\]\(.*/\1\.md\) \| (.+) \|$", text, re.MULTILINE)
     assert rows == [(r.code, f"{r.family.value}: {r.title}") for r in all_rules()]
+
+
+def test_every_row_of_the_page_on_names_that_are_gone_is_a_successor() -> None:
+    text = (PAGES / "DOC-004.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\| `(.+?)` ", text, re.MULTILINE)
+    assert len(names) > 70
+    for name in names:
+        module, _, last = name.rpartition(".")
+        # As TensorFlow's own errors write it.
+        module = re.sub(r"^tf\b", "tensorflow", module)
+        who = f"module '{module}'" if module else "'Model' object"
+        assert successor_in(f"{who} has no attribute '{last}'"), name
