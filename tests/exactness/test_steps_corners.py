@@ -366,7 +366,7 @@ def test_rows_are_split_by_the_shares() -> None:
     distributed: Any = evener.distribute(step, devices=ON_THREE, shares=SHARES, in_axes=None)
     distributed(tf.constant(0.1))
     [trace] = distributed._traces.steps
-    assert sizes_of_parts(None, trace, distributed._controller) == [40, 0, 24]
+    assert sizes_of_parts(None, trace, distributed._context.controller) == [40, 0, 24]
 
 
 def test_a_step_without_rows_is_on_the_first_device() -> None:
@@ -375,4 +375,4 @@ def test_a_step_without_rows_is_on_the_first_device() -> None:
     )
     assert float(distributed(tf.constant(3.0))) == 6.0
     [trace] = distributed._traces.steps
-    assert sizes_of_parts(None, trace, distributed._controller) == [1, 0, 0]
+    assert sizes_of_parts(None, trace, distributed._context.controller) == [1, 0, 0]
